@@ -1,0 +1,35 @@
+//! Every limit of the table, in one place.
+//!
+//! They are part of the log's meaning: two replicas with different limits would compute different tables. To change one, give the
+//! log a new format first.
+
+/// Bytes in a lock's name.
+pub const NAME_BYTES_MAX: usize = 512;
+/// Bytes of data on a lock.
+pub const DATA_BYTES_MAX: usize = 16 * 1024;
+/// Bytes in a session's label.
+pub const LABEL_BYTES_MAX: usize = 256;
+/// Bytes in the reason of a forced release.
+pub const REASON_BYTES_MAX: usize = 512;
+/// Locks in one acquire.
+pub const WANTS_MAX: usize = 64;
+/// The size of a semaphore.
+pub const PERMITS_MAX: u32 = 1_000_000;
+/// The shortest TTL, milliseconds.
+pub const TTL_MS_MIN: u32 = 100;
+/// The longest TTL, milliseconds: a day.
+pub const TTL_MS_MAX: u32 = 24 * 60 * 60 * 1000;
+/// The longest wait with a time limit, milliseconds: a week.
+pub const WAIT_MS_MAX: u64 = 7 * 24 * 60 * 60 * 1000;
+/// The longest lock-delay, milliseconds: an hour.
+pub const LOCK_DELAY_MS_MAX: u32 = 60 * 60 * 1000;
+/// Sessions alive at one time.
+pub const SESSIONS_MAX: usize = 1_000_000;
+/// Acquires that wait at one time, in the whole table.
+pub const WAITERS_MAX: usize = 1_000_000;
+/// Locks at one time: held, awaited, delayed or with data.
+pub const LOCKS_MAX: usize = 10_000_000;
+/// Replies that a session remembers for retries, waits included.
+pub const REPLIES_PER_SESSION_MAX: usize = 1024;
+/// Ended sessions whose end is remembered, so that a latecomer hears how it ended.
+pub const ENDED_SESSIONS_MAX: usize = 4096;

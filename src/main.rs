@@ -1,0 +1,3 @@
+//! The program `lockkeeper`.
+
+fn main() {}

@@ -1,0 +1,17 @@
+//! The messages, as generated from `proto/`.
+
+#![expect(clippy::wildcard_enum_match_arm, reason = "generated code")]
+#![allow(missing_docs, reason = "generated code: what the .proto files explain is carried over, the rest is not")]
+
+/// The public API, `lockkeeper.v1`.
+pub mod v1 {
+    tonic::include_proto!("lockkeeper.v1");
+}
+
+/// What nodes say to each other and write to disk.
+pub mod internal {
+    tonic::include_proto!("lockkeeper.internal.v1");
+}
+
+/// The descriptors of [`v1`], for gRPC reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/public_descriptors.bin"));

@@ -1,0 +1,4 @@
+//! Replication: one log, the same on every node.
+
+pub mod types;
+pub mod wire;
