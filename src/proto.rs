@@ -1,6 +1,5 @@
 //! The messages, as generated from `proto/`.
 
-#![expect(clippy::wildcard_enum_match_arm, reason = "generated code")]
 #![allow(missing_docs, reason = "generated code: what the .proto files explain is carried over, the rest is not")]
 
 /// The public API, `lockkeeper.v1`.
