@@ -33,3 +33,23 @@ pub const LOCKS_MAX: usize = 10_000_000;
 pub const REPLIES_PER_SESSION_MAX: usize = 1024;
 /// Ended sessions whose end is remembered, so that a latecomer hears how it ended.
 pub const ENDED_SESSIONS_MAX: usize = 4096;
+
+/// How much the table takes: the constants above, in every build. A value of its own only so that a test can reach the limits.
+#[derive(Clone, Copy)]
+pub(super) struct Capacity {
+    pub(super) sessions: usize,
+    pub(super) waiters: usize,
+    pub(super) locks: usize,
+    pub(super) replies_per_session: usize,
+}
+
+impl Default for Capacity {
+    fn default() -> Self {
+        Self {
+            sessions: SESSIONS_MAX,
+            waiters: WAITERS_MAX,
+            locks: LOCKS_MAX,
+            replies_per_session: REPLIES_PER_SESSION_MAX,
+        }
+    }
+}

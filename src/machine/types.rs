@@ -1,6 +1,6 @@
 //! The words that commands, replies and events are made of. Types keep bad values out.
 
-use std::{fmt, num::NonZeroU32, str::FromStr, sync::Arc};
+use std::{borrow::Borrow, fmt, num::NonZeroU32, str::FromStr, sync::Arc};
 
 use super::limits::*;
 
@@ -8,12 +8,12 @@ use super::limits::*;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u128);
 
-/// The name of a grant, and its fence: strictly increasing over all grants of the cluster.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+/// The name of a grant, and its fence: strictly increasing over all grants of the cluster. The first is 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Token(pub u64);
 
-/// A waiter's place in the order of arrival.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+/// A waiter's place in the order of arrival. The first is 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Ticket(pub u64);
 
 /// Cluster time in milliseconds. Only ever compared with other stamps.
@@ -551,6 +551,19 @@ pub struct SessionView {
     pub waits: u32,
 }
 
+/// How much the table holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Sessions alive.
+    pub sessions: usize,
+    /// Locks held, awaited, delayed or with data.
+    pub locks: usize,
+    /// Acquires that wait.
+    pub waiters: usize,
+    /// Grants held.
+    pub grants: usize,
+}
+
 /// Which part of a lock's holders and waiters to show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Page {
@@ -591,6 +604,13 @@ impl LockName {
 
     /// The name.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// So that a table of locks can be searched from a prefix, which need not be a name.
+impl Borrow<str> for LockName {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }
@@ -657,6 +677,16 @@ impl Permits {
     /// How many.
     pub fn get(self) -> u32 {
         self.0.get()
+    }
+}
+
+impl Mode {
+    /// As a semaphore of what size, or as a lock. All who use a name agree on it.
+    pub fn permits(self) -> Option<Permits> {
+        match self {
+            Self::Exclusive | Self::Shared => None,
+            Self::Permit(permits) => Some(permits),
+        }
     }
 }
 

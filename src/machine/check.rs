@@ -1,0 +1,180 @@
+//! The invariants M1 to M8 of the [module](super), as code.
+//!
+//! A violation is our own mistake, or a damaged snapshot; no command may bring one about.
+
+use std::fmt::Debug;
+
+use super::*;
+
+/// What is wrong with the table.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the table contradicts itself: {0}")]
+pub struct Broken(String);
+
+impl Broken {
+    pub(super) fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+}
+
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Broken> {
+    match holds {
+        true => Ok(()),
+        false => Err(Broken(what())),
+    }
+}
+
+fn ensure_same<T: PartialEq + Debug>(found: &T, expected: &T, what: &str) -> Result<(), Broken> {
+    ensure(found == expected, || format!("{what}: {found:?} where {expected:?} follows from the tables (M6)"))
+}
+
+impl Machine {
+    /// Whether the invariants hold. Looks at the whole table.
+    pub fn check(&self) -> Result<(), Broken> {
+        self.check_sessions()?;
+        self.check_locks()?;
+        self.check_grants()?;
+        self.check_waits()?;
+        self.check_replies()?;
+        self.check_indexes()
+    }
+
+    /// Spreads the cost of a check, which grows with the table: a small one is checked after each command.
+    #[cfg(debug_assertions)]
+    pub(super) fn check_now_and_then(&mut self) {
+        self.unchecked += 1;
+        let size = self.sessions.len() + self.locks.len() + self.waits.len() + self.replies.len();
+        if self.unchecked > size / 256 {
+            self.unchecked = 0;
+            if let Err(broken) = self.check() {
+                panic!("{broken}");
+            }
+        }
+    }
+
+    fn check_sessions(&self) -> Result<(), Broken> {
+        for (id, session) in &self.sessions {
+            ensure_same(&(session.grants as usize), &self.tokens_of(*id).len(), "a session's number of grants")?;
+            let replies = self.replies.range((*id, 0)..=(*id, u64::MAX)).count();
+            ensure_same(&(session.replies as usize), &replies, "a session's number of replies")?;
+            let waits = self.awaited_by.range((*id, Ticket(0))..=(*id, Ticket(u64::MAX))).count();
+            ensure_same(&(session.waits as usize), &waits, "a session's number of waits")?;
+            ensure(self.ended.get(*id).is_none(), || format!("the session {id} is alive and ended"))?;
+        }
+        let known = |(_, end): (_, SessionEnd)| end != SessionEnd::Unknown;
+        ensure(self.ended.iter().all(known), || "a session ended in no known way".into())
+    }
+
+    fn check_locks(&self) -> Result<(), Broken> {
+        for (name, lock) in &self.locks {
+            ensure(!lock.is_idle(), || format!("the lock {name:?} is in the table for nothing (M3)"))?;
+            ensure(!lock.keeps_data() || lock.data().is_some(), || {
+                format!("the lock {name:?} keeps data, but has none")
+            })?;
+            self.check_holders(name, lock)?;
+            for (ticket, mode) in lock.waiters_after(Ticket(0)) {
+                let agrees = lock.mode().is_some_and(|used| used.permits() == mode.permits());
+                ensure(agrees, || format!("those who use the lock {name:?} disagree on its mode (M5)"))?;
+                let waits = |waiting: &Waiting| waiting.acquire.wants().iter().any(|want| want.name == *name);
+                let known = self.waits.get(&ticket).is_some_and(waits);
+                ensure(known, || format!("{ticket:?} queues for the lock {name:?}, but does not wait (M6)"))?;
+            }
+            if !lock.is_held() && lock.data().is_some() {
+                ensure(lock.keeps_data(), || format!("the lock {name:?} has data that nobody kept"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_holders(&self, name: &LockName, lock: &Lock) -> Result<(), Broken> {
+        let most = match lock.mode() {
+            None | Some(Mode::Shared) => usize::MAX,
+            Some(Mode::Exclusive) => 1,
+            Some(Mode::Permit(permits)) => permits.get() as usize,
+        };
+        let count = lock.holder_count();
+        ensure(count <= most, || format!("the lock {name:?} has {count} holders of at most {most} (M1)"))?;
+        for token in lock.holders_after(Token(0)) {
+            let holds = self.grants.get(&token).is_some_and(|held| held.names.contains(name));
+            ensure(holds, || format!("{token:?} holds the lock {name:?}, but is no grant of it (M6)"))?;
+        }
+        Ok(())
+    }
+
+    fn check_grants(&self) -> Result<(), Broken> {
+        for (token, held) in &self.grants {
+            let given_out = *token > Token(0) && *token <= self.last_token;
+            ensure(given_out, || format!("{token:?} was never given out (M2)"))?;
+            ensure(!held.names.is_empty(), || format!("{token:?} holds nothing"))?;
+            ensure(held.names.is_sorted_by(|a, b| a < b), || format!("the locks of {token:?} are not in order"))?;
+            let holds = |name: &LockName| self.locks.get(name).is_some_and(|lock| lock.is_held_by(*token));
+            ensure(held.names.iter().all(holds), || format!("{token:?} is not held by its locks (M6)"))?;
+        }
+        let known = |((session, token), _): (&(SessionId, Token), &Revoked)| self.held_by.contains(&(*session, *token));
+        ensure(self.revoked.iter().all(known), || "a grant is revoked that is not held (M6)".into())
+    }
+
+    fn check_waits(&self) -> Result<(), Broken> {
+        for (ticket, waiting) in &self.waits {
+            let given_out = *ticket > Ticket(0) && *ticket <= self.last_ticket;
+            ensure(given_out, || format!("{ticket:?} was never given out (M2)"))?;
+            let queues = |want: &Want| {
+                let lock = self.locks.get(&want.name);
+                lock.and_then(|lock| lock.waiters_after(Ticket(ticket.0 - 1)).next()) == Some((*ticket, want.mode))
+            };
+            ensure(waiting.acquire.wants().iter().all(queues), || format!("{ticket:?} is not in its queues (M6)"))?;
+            ensure(self.obstacle(*ticket).is_some(), || format!("{ticket:?} waits for nothing (M4)"))?;
+        }
+        Ok(())
+    }
+
+    fn check_replies(&self) -> Result<(), Broken> {
+        for ((id, request), remembered) in &self.replies {
+            let alive_from = self.sessions.get(id).map(|session| session.lowest);
+            let wanted = alive_from.is_some_and(|lowest| lowest <= *request);
+            ensure(wanted, || format!("the reply to {request} of the session {id} should be forgotten (M8)"))?;
+            let sound = match &remembered.reply {
+                Reply::Queued(ticket) => self
+                    .waits
+                    .get(ticket)
+                    .is_some_and(|waiting| waiting.session == *id && waiting.request == Some(*request)),
+                Reply::Acquired(_) | Reply::Busy(_) | Reply::Released(_) | Reply::Updated | Reply::Refused(_) => true,
+                Reply::Opened(_)
+                | Reply::Renewed(_)
+                | Reply::Closed
+                | Reply::WaitCancelled(_)
+                | Reply::Forced(_)
+                | Reply::Ticked => false,
+            };
+            ensure(sound, || format!("the reply to {request} of the session {id} cannot be (M8)"))?;
+        }
+        Ok(())
+    }
+
+    fn check_indexes(&self) -> Result<(), Broken> {
+        let held_by = self.grants.iter().map(|(token, held)| (held.session, *token)).collect();
+        ensure_same(&self.held_by, &held_by, "grants by session")?;
+        let awaited_by = self.waits.iter().map(|(ticket, waiting)| (waiting.session, *ticket)).collect();
+        ensure_same(&self.awaited_by, &awaited_by, "waits by session")?;
+        let alive = |id: &SessionId| self.sessions.contains_key(id);
+        let owners = held_by.iter().map(|(id, _)| id).chain(awaited_by.iter().map(|(id, _)| id));
+        ensure(owners.into_iter().all(alive), || "a session that is over holds or awaits something (M6)".into())?;
+        ensure_same(&self.due, &self.expected_due(), "deadlines")?;
+        let in_future = self.next_deadline().is_none_or(|deadline| deadline > self.now);
+        ensure(in_future, || "a deadline has passed (M7)".into())
+    }
+
+    fn expected_due(&self) -> OrdSet<(Stamp, Due)> {
+        let sessions = self.sessions.iter().map(|(id, session)| (session.deadline, Due::Session(*id)));
+        let revoked = self.revoked.iter().map(|((_, token), revoked)| (revoked.deadline, Due::Revocation(*token)));
+        let delays = self
+            .locks
+            .iter()
+            .filter_map(|(name, lock)| lock.closed_until().map(|until| (until, Due::Delay(name.clone()))));
+        let waits = self
+            .waits
+            .iter()
+            .filter_map(|(ticket, waiting)| waiting.deadline.map(|deadline| (deadline, Due::Wait(*ticket))));
+        sessions.chain(revoked).chain(delays).chain(waits).collect()
+    }
+}

@@ -1,0 +1,159 @@
+//! Grants: tokens given, released, lost, and the data that their holders set.
+
+use super::*;
+
+/// A grant that is held.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) session: SessionId,
+    /// In order. In which mode, each lock knows.
+    pub(super) names: Arc<[LockName]>,
+    pub(super) since: WallTime,
+    pub(super) lock_delay_ms: u32,
+}
+
+/// How a grant ends.
+#[derive(Clone, Copy)]
+pub(super) enum GrantEnd<'a> {
+    /// Its holder let go.
+    Released,
+    /// Its session expired.
+    Expired,
+    /// An operator took it back.
+    Forced(&'a Reason),
+}
+
+impl Machine {
+    /// Gives out the next token. That all of the locks can be had is known.
+    pub(super) fn grant(&mut self, session: SessionId, acquire: &Acquire, events: &mut Vec<Event>) -> Grant {
+        self.last_token.0 += 1;
+        let token = self.last_token;
+        let label = self.session_mut(session).label.clone();
+        let mut names = Vec::with_capacity(acquire.wants().len());
+        for want in acquire.wants() {
+            // The table's own copy of the name, where it has one: the grant then costs no second.
+            let name = self.locks.get_key_value(&want.name).map_or_else(|| want.name.clone(), |(name, _)| name.clone());
+            self.change(&name, |lock| lock.add_holder(token, want.mode));
+            let kind = ChangeKind::Granted { token, session, label: label.clone(), mode: want.mode };
+            events.push(changed(&name, kind));
+            self.set_data_on_grant(want, events);
+            names.push(name);
+        }
+        let names: Arc<[LockName]> = names.into();
+        let held = Held { session, names: names.clone(), since: self.wall, lock_delay_ms: acquire.lock_delay_ms };
+        self.grants.insert(token, held);
+        self.held_by.insert((session, token));
+        self.session_mut(session).grants += 1;
+        Grant { token, session, names }
+    }
+
+    /// Data are kept or not as whoever set them said; one who sets none can still ask to keep what is there.
+    fn set_data_on_grant(&mut self, want: &Want, events: &mut Vec<Event>) {
+        match &want.data {
+            Some(data) => self.set_data(&want.name, Some(data.clone()), want.keep_data, events),
+            None if want.keep_data => self.change(&want.name, |lock| lock.set_data(lock.data().cloned(), true)),
+            None => {}
+        }
+    }
+
+    fn set_data(&mut self, name: &LockName, data: Option<Data>, keep: bool, events: &mut Vec<Event>) {
+        let differs = self.change(name, |lock| {
+            let differs = lock.data() != data.as_ref();
+            lock.set_data(data.clone(), keep);
+            differs
+        });
+        if differs {
+            events.push(changed(name, ChangeKind::Data(data)));
+        }
+    }
+
+    /// Sets the data on a lock that the session holds by this token.
+    pub(super) fn update(
+        &mut self,
+        session: SessionId,
+        update: &Update,
+        events: &mut Vec<Event>,
+    ) -> Result<Reply, Refusal> {
+        let held = self.grants.get(&update.token).ok_or(Refusal::NotHeld)?;
+        if held.session != session || held.names.binary_search(&update.name).is_err() {
+            return Err(Refusal::NotHeld);
+        }
+        self.set_data(&update.name, update.data.clone(), update.keep_data, events);
+        Ok(Reply::Updated)
+    }
+
+    /// Gives a grant back by its token.
+    pub(super) fn release(
+        &mut self,
+        session: SessionId,
+        token: Token,
+        events: &mut Vec<Event>,
+    ) -> Result<Reply, Refusal> {
+        if !self.held_by.contains(&(session, token)) {
+            return Err(Refusal::NotHeld);
+        }
+        let mut freed = Vec::new();
+        self.end_grant(token, GrantEnd::Released, &mut freed, events);
+        self.hand_on(freed, events);
+        Ok(Reply::Released(Released::Grant))
+    }
+
+    /// Takes a grant out of the table. Its locks are not handed on yet: those that are awaited go to `freed`, so that a command
+    /// that ends several grants can end them all first.
+    pub(super) fn end_grant(
+        &mut self,
+        token: Token,
+        end: GrantEnd<'_>,
+        freed: &mut Vec<LockName>,
+        events: &mut Vec<Event>,
+    ) {
+        let held = self.grants.remove(&token).expect("only a grant that is held ends");
+        self.held_by.remove(&(held.session, token));
+        self.session_mut(held.session).grants -= 1;
+        if let Some(revoked) = self.revoked.remove(&(held.session, token)) {
+            self.due.remove(&(revoked.deadline, Due::Revocation(token)));
+        }
+        for name in held.names.iter() {
+            self.leave(name, token, &held, end, freed, events);
+        }
+    }
+
+    /// One lock of a grant that ends.
+    fn leave(
+        &mut self,
+        name: &LockName,
+        token: Token,
+        held: &Held,
+        end: GrantEnd<'_>,
+        freed: &mut Vec<LockName>,
+        events: &mut Vec<Event>,
+    ) {
+        let session = held.session;
+        events.push(changed(
+            name,
+            match end {
+                GrantEnd::Released => ChangeKind::Released { token, session },
+                GrantEnd::Expired => ChangeKind::Lost { token, session, reason: None },
+                GrantEnd::Forced(reason) => ChangeKind::Lost { token, session, reason: Some(reason.clone()) },
+            },
+        ));
+        let (drop_data, awaited) = self.change(name, |lock| {
+            lock.remove_holder(token);
+            let drop_data = !lock.is_held() && lock.data().is_some() && !lock.keeps_data();
+            if drop_data {
+                lock.set_data(None, false);
+            }
+            (drop_data, lock.queue_length() > 0)
+        });
+        if drop_data {
+            events.push(changed(name, ChangeKind::Data(None)));
+        }
+        let lost = matches!(end, GrantEnd::Expired | GrantEnd::Forced(_));
+        if lost && held.lock_delay_ms > 0 {
+            self.delay(name, self.after_ms(held.lock_delay_ms.into()), events);
+        }
+        if awaited {
+            freed.push(name.clone());
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! One lock: who holds it, who queues for it, its data, its lock-delay.
+//!
+//! There may be millions, nearly all of them held by one and awaited by nobody: what is rare is kept aside, and a plain lock costs
+//! a token, a mode and an empty pointer.
+
+use super::*;
+
+/// A lock in use.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Lock {
+    holders: Holders,
+    rare: Option<Arc<Rare>>,
+}
+
+#[derive(Clone, Default, Debug)]
+enum Holders {
+    #[default]
+    Nobody,
+    One(Token, Mode),
+    /// Two or more, all in the same mode.
+    Many(Arc<OrdSet<Token>>, Mode),
+}
+
+/// What few locks have.
+#[derive(Clone, Default, Debug)]
+struct Rare {
+    /// Those who wait, and how each would hold it.
+    queue: OrdMap<Ticket, Mode>,
+    data: Option<Data>,
+    /// Whether the data outlive the present grants. Never without data.
+    keep_data: bool,
+    /// The end of the lock-delay.
+    closed_until: Option<Stamp>,
+}
+
+impl Lock {
+    /// Nothing is known of it: it need not be in the table.
+    pub(super) fn is_idle(&self) -> bool {
+        self.rare.is_none() && matches!(self.holders, Holders::Nobody)
+    }
+
+    /// As what it is in use: the mode of its holders, or else of the first who waits.
+    pub(super) fn mode(&self) -> Option<Mode> {
+        match self.holders {
+            Holders::Nobody => self.rare.as_ref()?.queue.get_min().map(|(_, mode)| *mode),
+            Holders::One(_, mode) | Holders::Many(_, mode) => Some(mode),
+        }
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        !matches!(self.holders, Holders::Nobody)
+    }
+
+    pub(super) fn is_held_by(&self, token: Token) -> bool {
+        match &self.holders {
+            Holders::Nobody => false,
+            Holders::One(holder, _) => *holder == token,
+            Holders::Many(holders, _) => holders.contains(&token),
+        }
+    }
+
+    pub(super) fn holder_count(&self) -> usize {
+        match &self.holders {
+            Holders::Nobody => 0,
+            Holders::One(..) => 1,
+            Holders::Many(holders, _) => holders.len(),
+        }
+    }
+
+    /// The holders above this token, in order.
+    pub(super) fn holders_after(&self, after: Token) -> impl Iterator<Item = Token> + '_ {
+        let (one, many) = match &self.holders {
+            Holders::Nobody => (None, None),
+            Holders::One(holder, _) => (Some(*holder), None),
+            Holders::Many(holders, _) => (None, Some(holders)),
+        };
+        let many = many.into_iter().flat_map(move |holders| holders.range(Token(after.0.saturating_add(1))..).copied());
+        one.into_iter().filter(move |holder| *holder > after).chain(many)
+    }
+
+    /// Whether one more could hold it, as far as its holders and its lock-delay go. The queue is another matter.
+    pub(super) fn admits(&self, mode: Mode) -> bool {
+        if self.closed_until().is_some() {
+            return false;
+        }
+        match (&self.holders, mode) {
+            (Holders::Nobody, _) | (Holders::One(_, Mode::Shared) | Holders::Many(_, Mode::Shared), Mode::Shared) => {
+                true
+            }
+            (_, Mode::Permit(permits)) => self.holder_count() < permits.get() as usize,
+            (_, Mode::Exclusive | Mode::Shared) => false,
+        }
+    }
+
+    pub(super) fn add_holder(&mut self, token: Token, mode: Mode) {
+        match &mut self.holders {
+            Holders::Nobody => self.holders = Holders::One(token, mode),
+            Holders::One(first, _) => {
+                self.holders = Holders::Many(Arc::new([*first, token].into_iter().collect()), mode);
+            }
+            Holders::Many(holders, _) => {
+                Arc::make_mut(holders).insert(token);
+            }
+        }
+    }
+
+    pub(super) fn remove_holder(&mut self, token: Token) {
+        match &mut self.holders {
+            Holders::Nobody => {}
+            Holders::One(holder, _) if *holder == token => self.holders = Holders::Nobody,
+            Holders::One(..) => {}
+            Holders::Many(holders, mode) => {
+                let rest = Arc::make_mut(holders);
+                rest.remove(&token);
+                if rest.len() == 1
+                    && let Some(last) = rest.get_min()
+                {
+                    self.holders = Holders::One(*last, *mode);
+                }
+            }
+        }
+    }
+
+    /// The first in the queue.
+    pub(super) fn first_waiter(&self) -> Option<Ticket> {
+        self.rare.as_ref()?.queue.get_min().map(|(ticket, _)| *ticket)
+    }
+
+    pub(super) fn queue_length(&self) -> usize {
+        self.rare.as_ref().map_or(0, |rare| rare.queue.len())
+    }
+
+    /// Those who wait with a ticket above this one, in order.
+    pub(super) fn waiters_after(&self, after: Ticket) -> impl Iterator<Item = (Ticket, Mode)> + '_ {
+        let from = Ticket(after.0.saturating_add(1));
+        self.rare.iter().flat_map(move |rare| rare.queue.range(from..)).map(|(ticket, mode)| (*ticket, *mode))
+    }
+
+    pub(super) fn add_waiter(&mut self, ticket: Ticket, mode: Mode) {
+        self.rare_mut().queue.insert(ticket, mode);
+    }
+
+    pub(super) fn remove_waiter(&mut self, ticket: Ticket) {
+        self.rare_mut().queue.remove(&ticket);
+        self.drop_rare_if_empty();
+    }
+
+    pub(super) fn data(&self) -> Option<&Data> {
+        self.rare.as_ref()?.data.as_ref()
+    }
+
+    pub(super) fn keeps_data(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.keep_data)
+    }
+
+    /// Without data there is nothing to keep.
+    pub(super) fn set_data(&mut self, data: Option<Data>, keep: bool) {
+        if data.is_none() && self.rare.is_none() {
+            return;
+        }
+        let rare = self.rare_mut();
+        rare.keep_data = keep && data.is_some();
+        rare.data = data;
+        self.drop_rare_if_empty();
+    }
+
+    pub(super) fn closed_until(&self) -> Option<Stamp> {
+        self.rare.as_ref()?.closed_until
+    }
+
+    pub(super) fn set_closed_until(&mut self, until: Option<Stamp>) {
+        self.rare_mut().closed_until = until;
+        self.drop_rare_if_empty();
+    }
+
+    fn rare_mut(&mut self) -> &mut Rare {
+        Arc::make_mut(self.rare.get_or_insert_default())
+    }
+
+    fn drop_rare_if_empty(&mut self) {
+        let empty = |rare: &Arc<Rare>| rare.queue.is_empty() && rare.data.is_none() && rare.closed_until.is_none();
+        if self.rare.as_ref().is_some_and(empty) {
+            self.rare = None;
+        }
+    }
+}
+
+impl Machine {
+    /// Changes a lock, which enters the table when it stops being idle and leaves it when it is idle again.
+    pub(super) fn change<T>(&mut self, name: &LockName, change: impl FnOnce(&mut Lock) -> T) -> T {
+        if let Some(lock) = self.locks.get_mut(name) {
+            let result = change(lock);
+            if lock.is_idle() {
+                self.locks.remove(name);
+            }
+            return result;
+        }
+        let mut lock = Lock::default();
+        let result = change(&mut lock);
+        if !lock.is_idle() {
+            self.locks.insert(name.clone(), lock);
+        }
+        result
+    }
+
+    /// A holder was lost: nobody gets in before this moment. A longer delay that runs already stays.
+    pub(super) fn delay(&mut self, name: &LockName, until: Stamp, events: &mut Vec<Event>) {
+        let before = self.locks.get(name).and_then(Lock::closed_until);
+        match before {
+            Some(before) if before >= until => return,
+            Some(before) => _ = self.due.remove(&(before, Due::Delay(name.clone()))),
+            None => events.push(changed(name, ChangeKind::Delayed)),
+        }
+        self.due.insert((until, Due::Delay(name.clone())));
+        self.change(name, |lock| lock.set_closed_until(Some(until)));
+    }
+
+    pub(super) fn end_delay(&mut self, name: &LockName, events: &mut Vec<Event>) {
+        self.due.remove(&(self.now, Due::Delay(name.clone())));
+        self.change(name, |lock| lock.set_closed_until(None));
+        events.push(changed(name, ChangeKind::Opened));
+        self.hand_on(vec![name.clone()], events);
+    }
+}
+
+/// Something happened to a lock.
+pub(super) fn changed(name: &LockName, kind: ChangeKind) -> Event {
+    Event::Changed(Change { name: name.clone(), kind })
+}

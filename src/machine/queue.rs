@@ -1,0 +1,205 @@
+//! Acquires: granted, refused or queued, and who comes next.
+//!
+//! A waiter has a ticket, in the order of arrival, and stands in the queue of each lock that it wants. It is granted when it is first
+//! in all of them and every lock admits it. The lowest ticket of all is first everywhere, so only holders are ever in its way:
+//! acquires of several locks cannot deadlock among themselves. The price is that one who waits for two locks keeps others from one
+//! that is free. Nobody overtakes: not an acquire that would not wait, not a reader behind a writer.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+/// An acquire that waits.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    pub(super) session: SessionId,
+    /// The request whose reply its end becomes.
+    pub(super) request: Option<u64>,
+    pub(super) acquire: Acquire,
+    /// `None`: it waits as long as its session lives.
+    pub(super) deadline: Option<Stamp>,
+    pub(super) since: WallTime,
+}
+
+/// What an acquire finds.
+struct Survey {
+    /// The first lock that is not to be had now.
+    obstacle: Option<LockName>,
+    /// How many of the locks are not in the table yet.
+    new_locks: usize,
+}
+
+impl Machine {
+    pub(super) fn acquire(
+        &mut self,
+        session: SessionId,
+        request: Option<u64>,
+        acquire: &Acquire,
+        events: &mut Vec<Event>,
+    ) -> Result<Reply, Refusal> {
+        let survey = self.survey(acquire)?;
+        if let (Some(name), Wait::Never) = (&survey.obstacle, acquire.wait) {
+            return Ok(Reply::Busy(self.busy(name)));
+        }
+        if self.locks.len() + survey.new_locks > self.capacity.locks {
+            return Err(Refusal::Limit(Limit::Locks));
+        }
+        if survey.obstacle.is_none() {
+            return Ok(Reply::Acquired(WaitEnd::Granted(self.grant(session, acquire, events))));
+        }
+        if self.waits.len() >= self.capacity.waiters {
+            return Err(Refusal::Limit(Limit::Waiters));
+        }
+        Ok(Reply::Queued(self.enqueue(session, request, acquire.clone(), events)))
+    }
+
+    fn survey(&self, acquire: &Acquire) -> Result<Survey, Refusal> {
+        let mut survey = Survey { obstacle: None, new_locks: 0 };
+        for want in acquire.wants() {
+            let Some(lock) = self.locks.get(&want.name) else {
+                survey.new_locks += 1;
+                continue;
+            };
+            if let Some(mode) = lock.mode()
+                && mode.permits() != want.mode.permits()
+            {
+                return Err(Refusal::ModeMismatch { name: want.name.clone(), in_use: mode.permits() });
+            }
+            if survey.obstacle.is_none() && (lock.queue_length() > 0 || !lock.admits(want.mode)) {
+                survey.obstacle = Some(want.name.clone());
+            }
+        }
+        Ok(survey)
+    }
+
+    fn enqueue(
+        &mut self,
+        session: SessionId,
+        request: Option<u64>,
+        acquire: Acquire,
+        events: &mut Vec<Event>,
+    ) -> Ticket {
+        self.last_ticket.0 += 1;
+        let ticket = self.last_ticket;
+        let label = self.session_mut(session).label.clone();
+        for want in acquire.wants() {
+            self.change(&want.name, |lock| lock.add_waiter(ticket, want.mode));
+            let kind = ChangeKind::Queued { ticket, session, label: label.clone(), mode: want.mode };
+            events.push(changed(&want.name, kind));
+        }
+        let deadline = match acquire.wait {
+            Wait::Never | Wait::Forever => None,
+            Wait::Millis(ms) => Some(self.after_ms(ms)),
+        };
+        if let Some(deadline) = deadline {
+            self.due.insert((deadline, Due::Wait(ticket)));
+        }
+        self.waits.insert(ticket, Waiting { session, request, acquire, deadline, since: self.wall });
+        self.awaited_by.insert((session, ticket));
+        self.session_mut(session).waits += 1;
+        ticket
+    }
+
+    /// Takes a wait out of the table and its queues. Whoever comes next in them is not granted yet: the locks that others still
+    /// await go to `freed`.
+    fn dequeue(&mut self, ticket: Ticket, freed: &mut Vec<LockName>) -> Waiting {
+        let waiting = self.waits.remove(&ticket).expect("only an acquire that waits leaves the queue");
+        self.awaited_by.remove(&(waiting.session, ticket));
+        self.session_mut(waiting.session).waits -= 1;
+        if let Some(deadline) = waiting.deadline {
+            self.due.remove(&(deadline, Due::Wait(ticket)));
+        }
+        for want in waiting.acquire.wants() {
+            let awaited = self.change(&want.name, |lock| {
+                lock.remove_waiter(ticket);
+                lock.queue_length() > 0
+            });
+            if awaited {
+                freed.push(want.name.clone());
+            }
+        }
+        waiting
+    }
+
+    /// Ends a wait other than with a grant or by its own time limit.
+    pub(super) fn end_wait(
+        &mut self,
+        ticket: Ticket,
+        end: WaitEnd,
+        freed: &mut Vec<LockName>,
+        events: &mut Vec<Event>,
+    ) {
+        let waiting = self.dequeue(ticket, freed);
+        self.left(ticket, &waiting, end, events);
+    }
+
+    /// An acquire waited as long as it was to. What stood in its way is seen before it leaves, and told without it.
+    pub(super) fn time_out(&mut self, ticket: Ticket, events: &mut Vec<Event>) {
+        let obstacle = self.obstacle(ticket).expect("an acquire that nothing is in the way of does not wait").clone();
+        let mut freed = Vec::new();
+        let waiting = self.dequeue(ticket, &mut freed);
+        let busy = self.busy(&obstacle);
+        self.left(ticket, &waiting, WaitEnd::TimedOut(busy), events);
+        self.hand_on(freed, events);
+    }
+
+    /// Its call broke off. A wait that is over stays as it ended: if it was granted, the grant stays with its session.
+    pub(super) fn cancel_wait(&mut self, ticket: Ticket, events: &mut Vec<Event>) -> Reply {
+        let waits = self.waits.contains_key(&ticket);
+        if waits {
+            let mut freed = Vec::new();
+            self.end_wait(ticket, WaitEnd::Cancelled, &mut freed, events);
+            self.hand_on(freed, events);
+        }
+        Reply::WaitCancelled(waits)
+    }
+
+    fn left(&mut self, ticket: Ticket, waiting: &Waiting, end: WaitEnd, events: &mut Vec<Event>) {
+        let session = waiting.session;
+        for want in waiting.acquire.wants() {
+            events.push(changed(&want.name, ChangeKind::Left { ticket, session }));
+        }
+        self.tell(ticket, waiting, end, events);
+    }
+
+    fn tell(&mut self, ticket: Ticket, waiting: &Waiting, end: WaitEnd, events: &mut Vec<Event>) {
+        if let Some(request) = waiting.request {
+            self.remember_wait_end(waiting.session, request, &end);
+        }
+        events.push(Event::WaitEnded { ticket, end });
+    }
+
+    /// Grants all who can be granted now that these locks changed: the lowest ticket first, several where they get along.
+    pub(super) fn hand_on(&mut self, freed: Vec<LockName>, events: &mut Vec<Event>) {
+        let mut candidates: BTreeSet<Ticket> = freed.iter().filter_map(|name| self.first_waiter(name)).collect();
+        while let Some(ticket) = candidates.pop_first() {
+            // Its session ends at this very moment, and the queue moves on then.
+            let over = self.waits.get(&ticket).is_some_and(|waiting| self.is_over(waiting.session));
+            if over || self.obstacle(ticket).is_some() {
+                continue;
+            }
+            let mut next = Vec::new();
+            let waiting = self.dequeue(ticket, &mut next);
+            let grant = self.grant(waiting.session, &waiting.acquire, events);
+            self.tell(ticket, &waiting, WaitEnd::Granted(grant), events);
+            candidates.extend(next.iter().filter_map(|name| self.first_waiter(name)));
+        }
+    }
+
+    fn is_over(&self, session: SessionId) -> bool {
+        self.sessions.get(&session).is_none_or(|session| session.deadline <= self.now)
+    }
+
+    fn first_waiter(&self, name: &LockName) -> Option<Ticket> {
+        self.locks.get(name)?.first_waiter()
+    }
+
+    /// The first lock that keeps a waiter waiting.
+    pub(super) fn obstacle(&self, ticket: Ticket) -> Option<&LockName> {
+        let stands_in_the_way = |want: &&Want| {
+            let lock = self.locks.get(&want.name).expect("a lock that is awaited is in the table");
+            lock.first_waiter() != Some(ticket) || !lock.admits(want.mode)
+        };
+        self.waits.get(&ticket)?.acquire.wants().iter().find(stands_in_the_way).map(|want| &want.name)
+    }
+}

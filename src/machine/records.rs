@@ -1,0 +1,251 @@
+//! The table as a sequence of records: what a snapshot holds, and what replicas are compared by.
+//!
+//! Records say each thing once: indexes, counters, the holders and the queue of a lock follow from them. They come in a fixed order,
+//! each after those that it refers to, one at a time, so that neither side needs the whole in memory.
+
+use super::*;
+
+/// One piece of the table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Record {
+    /// First, once: the counters.
+    Clock {
+        /// Cluster time.
+        now: Stamp,
+        /// The highest token given out.
+        last_token: Token,
+        /// The highest ticket given out.
+        last_ticket: Ticket,
+    },
+    /// A session that ended, the earliest first.
+    Ended {
+        /// Which.
+        session: SessionId,
+        /// How.
+        end: SessionEnd,
+    },
+    /// A session that is alive.
+    Session {
+        /// Its name.
+        session: SessionId,
+        /// Who it is.
+        label: Label,
+        /// How long it lives without a renewal.
+        ttl: Ttl,
+        /// When it ends.
+        deadline: Stamp,
+        /// When it was opened.
+        opened: WallTime,
+        /// The lowest request id whose reply it remembers.
+        lowest: u64,
+    },
+    /// A lock that carries data or is closed by a lock-delay. All others follow from grants and waits.
+    Lock {
+        /// Its name.
+        name: LockName,
+        /// What it carries.
+        data: Option<Data>,
+        /// Whether that outlives the present grants.
+        keep_data: bool,
+        /// When its lock-delay ends.
+        closed_until: Option<Stamp>,
+    },
+    /// A grant that is held.
+    Grant {
+        /// Its name.
+        token: Token,
+        /// Whose.
+        session: SessionId,
+        /// The locks, in order, and how each is held.
+        locks: Vec<(LockName, Mode)>,
+        /// How long the locks stay closed if the holder is lost, milliseconds.
+        lock_delay_ms: u32,
+        /// Since when.
+        since: WallTime,
+        /// An operator revoked it: why, and when it ends.
+        revoked: Option<(Reason, Stamp)>,
+    },
+    /// An acquire that waits.
+    Wait {
+        /// Its place.
+        ticket: Ticket,
+        /// Whose.
+        session: SessionId,
+        /// The request whose reply its end becomes.
+        request: Option<u64>,
+        /// What it waits for.
+        acquire: Acquire,
+        /// When it gives up.
+        deadline: Option<Stamp>,
+        /// Since when.
+        since: WallTime,
+    },
+    /// A reply that a session remembers.
+    Reply {
+        /// Whose.
+        session: SessionId,
+        /// The request id.
+        request: u64,
+        /// What was asked for.
+        asked: Asked,
+        /// What was answered.
+        reply: Reply,
+    },
+}
+
+impl Machine {
+    /// All of the table, in a fixed order.
+    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        let Self { now, last_token, last_ticket, .. } = *self;
+        std::iter::once(Record::Clock { now, last_token, last_ticket })
+            .chain(self.ended.iter().map(|(session, end)| Record::Ended { session, end }))
+            .chain(self.sessions.iter().map(|(id, session)| session_record(*id, session)))
+            .chain(self.locks.iter().filter_map(|(name, lock)| lock_record(name, lock)))
+            .chain(self.grants.iter().map(|(token, held)| self.grant_record(*token, held)))
+            .chain(self.waits.iter().map(|(ticket, waiting)| wait_record(*ticket, waiting)))
+            .chain(self.replies.iter().map(|((session, request), remembered)| Record::Reply {
+                session: *session,
+                request: *request,
+                asked: remembered.asked.clone(),
+                reply: remembered.reply.clone(),
+            }))
+    }
+
+    fn grant_record(&self, token: Token, held: &Held) -> Record {
+        let mode = |name| self.locks[name].mode().expect("a lock that is held is held in some way");
+        let revoked = self.revoked.get(&(held.session, token));
+        Record::Grant {
+            token,
+            session: held.session,
+            locks: held.names.iter().map(|name| (name.clone(), mode(name))).collect(),
+            lock_delay_ms: held.lock_delay_ms,
+            since: held.since,
+            revoked: revoked.map(|revoked| (revoked.reason.clone(), revoked.deadline)),
+        }
+    }
+
+    /// The table that these records describe. Fails on records that contradict each other, as from a damaged snapshot.
+    pub fn from_records(records: impl IntoIterator<Item = Record>) -> Result<Self, Broken> {
+        let mut machine = Self::default();
+        let mut records = records.into_iter();
+        let Some(Record::Clock { now, last_token, last_ticket }) = records.next() else {
+            return Err(Broken::new("the first record is not the clock"));
+        };
+        machine.now = now;
+        machine.last_token = last_token;
+        machine.last_ticket = last_ticket;
+        for record in records {
+            machine.restore(record)?;
+        }
+        machine.check()?;
+        Ok(machine)
+    }
+
+    fn restore(&mut self, record: Record) -> Result<(), Broken> {
+        let twice = match record {
+            Record::Clock { .. } => true,
+            Record::Ended { session, end } => {
+                let twice = self.ended.get(session).is_some();
+                self.ended.push(session, end);
+                twice
+            }
+            Record::Session { session: id, label, ttl, deadline, opened, lowest } => {
+                self.due.insert((deadline, Due::Session(id)));
+                let session = Session { label, ttl, deadline, opened, lowest, grants: 0, waits: 0, replies: 0 };
+                self.sessions.insert(id, session).is_some()
+            }
+            Record::Lock { name, data, keep_data, closed_until } => {
+                self.restore_lock(&name, data, keep_data, closed_until)
+            }
+            Record::Grant { token, session, locks, lock_delay_ms, since, revoked } => {
+                self.known(session)?.grants += 1;
+                if let Some((reason, deadline)) = revoked {
+                    self.due.insert((deadline, Due::Revocation(token)));
+                    self.revoked.insert((session, token), Revoked { reason, deadline });
+                }
+                self.held_by.insert((session, token));
+                let names = self.restore_holder(token, &locks)?;
+                self.grants.insert(token, Held { session, names, since, lock_delay_ms }).is_some()
+            }
+            Record::Wait { ticket, session, request, acquire, deadline, since } => {
+                self.known(session)?.waits += 1;
+                if let Some(deadline) = deadline {
+                    self.due.insert((deadline, Due::Wait(ticket)));
+                }
+                self.awaited_by.insert((session, ticket));
+                for want in acquire.wants() {
+                    self.change(&want.name, |lock| lock.add_waiter(ticket, want.mode));
+                }
+                self.waits.insert(ticket, Waiting { session, request, acquire, deadline, since }).is_some()
+            }
+            Record::Reply { session, request, asked, reply } => {
+                self.known(session)?.replies += 1;
+                self.replies.insert((session, request), Arc::new(Remembered { asked, reply })).is_some()
+            }
+        };
+        match twice {
+            true => Err(Broken::new("a record comes twice")),
+            false => Ok(()),
+        }
+    }
+
+    fn known(&mut self, session: SessionId) -> Result<&mut Session, Broken> {
+        self.sessions
+            .get_mut(&session)
+            .ok_or_else(|| Broken::new(format!("a record names the session {session}, which is not alive")))
+    }
+
+    fn restore_lock(&mut self, name: &LockName, data: Option<Data>, keep: bool, closed_until: Option<Stamp>) -> bool {
+        if let Some(until) = closed_until {
+            self.due.insert((until, Due::Delay(name.clone())));
+        }
+        let twice = self.locks.contains_key(name);
+        self.change(name, |lock| {
+            lock.set_data(data, keep);
+            lock.set_closed_until(closed_until);
+        });
+        twice
+    }
+
+    /// A mode that differs from that of the other holders would be lost in the table: it is refused here.
+    fn restore_holder(&mut self, token: Token, locks: &[(LockName, Mode)]) -> Result<Arc<[LockName]>, Broken> {
+        let mut names = Vec::with_capacity(locks.len());
+        for (name, mode) in locks {
+            if self.locks.get(name).and_then(Lock::mode).is_some_and(|held| held != *mode) {
+                return Err(Broken::new(format!("the holders of the lock {name:?} disagree on its mode")));
+            }
+            let name = self.locks.get_key_value(name).map_or_else(|| name.clone(), |(name, _)| name.clone());
+            self.change(&name, |lock| lock.add_holder(token, *mode));
+            names.push(name);
+        }
+        Ok(names.into())
+    }
+}
+
+fn session_record(id: SessionId, session: &Session) -> Record {
+    Record::Session {
+        session: id,
+        label: session.label.clone(),
+        ttl: session.ttl,
+        deadline: session.deadline,
+        opened: session.opened,
+        lowest: session.lowest,
+    }
+}
+
+fn lock_record(name: &LockName, lock: &Lock) -> Option<Record> {
+    if lock.data().is_none() && lock.closed_until().is_none() {
+        return None;
+    }
+    Some(Record::Lock {
+        name: name.clone(),
+        data: lock.data().cloned(),
+        keep_data: lock.keeps_data(),
+        closed_until: lock.closed_until(),
+    })
+}
+
+fn wait_record(ticket: Ticket, waiting: &Waiting) -> Record {
+    let Waiting { session, request, acquire, deadline, since } = waiting.clone();
+    Record::Wait { ticket, session, request, acquire, deadline, since }
+}

@@ -1,0 +1,148 @@
+//! Sessions: opened, renewed, closed, and what the end of one takes with it.
+
+use imbl::Vector;
+
+use super::*;
+
+/// A client's lease on existence.
+#[derive(Clone, Debug)]
+pub(super) struct Session {
+    pub(super) label: Label,
+    pub(super) ttl: Ttl,
+    pub(super) deadline: Stamp,
+    pub(super) opened: WallTime,
+    /// The lowest request id whose reply the client may still ask for.
+    pub(super) lowest: u64,
+    /// How many grants, waits and remembered replies it has.
+    pub(super) grants: u32,
+    pub(super) waits: u32,
+    pub(super) replies: u32,
+}
+
+/// The last sessions that ended, and how: a latecomer is told why. Bounded; what is older is unknown.
+#[derive(Clone, Default)]
+pub(super) struct Ended {
+    order: Vector<SessionId>,
+    ends: OrdMap<SessionId, SessionEnd>,
+}
+
+impl Ended {
+    pub(super) fn get(&self, id: SessionId) -> Option<SessionEnd> {
+        self.ends.get(&id).copied()
+    }
+
+    /// The earliest end first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SessionId, SessionEnd)> + '_ {
+        self.order.iter().map(|id| (*id, self.ends[id]))
+    }
+
+    pub(super) fn push(&mut self, id: SessionId, end: SessionEnd) {
+        self.order.push_back(id);
+        self.ends.insert(id, end);
+        if self.order.len() > ENDED_SESSIONS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.ends.remove(&oldest);
+        }
+    }
+}
+
+impl Machine {
+    /// The same again renews: a client that heard no answer asks once more.
+    pub(super) fn open(&mut self, id: SessionId, ttl: Ttl, label: Label) -> Result<Reply, Refusal> {
+        if let Some(end) = self.ended.get(id) {
+            return Err(Refusal::SessionEnded(end));
+        }
+        if let Some(session) = self.sessions.get(&id) {
+            if session.ttl != ttl || session.label != label {
+                return Err(Refusal::SessionExists);
+            }
+            self.extend(id);
+            return Ok(Reply::Opened(ttl));
+        }
+        if self.sessions.len() >= self.capacity.sessions {
+            return Err(Refusal::Limit(Limit::Sessions));
+        }
+        let deadline = self.after_ms(ttl.as_millis().into());
+        self.due.insert((deadline, Due::Session(id)));
+        let opened = self.wall;
+        self.sessions.insert(id, Session { label, ttl, deadline, opened, lowest: 0, grants: 0, waits: 0, replies: 0 });
+        Ok(Reply::Opened(ttl))
+    }
+
+    pub(super) fn renew(&mut self, id: SessionId) -> Renewal {
+        match self.extend(id) {
+            Some(ttl) => Renewal::Renewed { ttl, revoked: self.revocations(id) },
+            None => Renewal::Ended(self.how_ended(id)),
+        }
+    }
+
+    /// To close it again is fine: the first answer may have been lost. That it expired is not: its locks were lost, and the caller
+    /// must hear of it.
+    pub(super) fn close(&mut self, id: SessionId, events: &mut Vec<Event>) -> Result<Reply, Refusal> {
+        match self.alive(id) {
+            Ok(()) => self.end_session(id, SessionEnd::Closed, events),
+            Err(Refusal::SessionEnded(SessionEnd::Closed)) => {}
+            Err(refusal) => return Err(refusal),
+        }
+        Ok(Reply::Closed)
+    }
+
+    pub(super) fn alive(&self, id: SessionId) -> Result<(), Refusal> {
+        match self.sessions.contains_key(&id) {
+            true => Ok(()),
+            false => Err(Refusal::SessionEnded(self.how_ended(id))),
+        }
+    }
+
+    fn how_ended(&self, id: SessionId) -> SessionEnd {
+        self.ended.get(id).unwrap_or(SessionEnd::Unknown)
+    }
+
+    /// Gives a session its whole TTL again, from now. `None`: there is no such session.
+    fn extend(&mut self, id: SessionId) -> Option<Ttl> {
+        let now = self.now.0;
+        let session = self.sessions.get_mut(&id)?;
+        let deadline = Stamp(now.saturating_add(session.ttl.as_millis().into()));
+        if deadline != session.deadline {
+            self.due.remove(&(session.deadline, Due::Session(id)));
+            self.due.insert((deadline, Due::Session(id)));
+            session.deadline = deadline;
+        }
+        Some(session.ttl)
+    }
+
+    /// Ends all that the session waits for and holds, and only then hands its locks on: nothing of it is left when others are
+    /// granted.
+    pub(super) fn end_session(&mut self, id: SessionId, end: SessionEnd, events: &mut Vec<Event>) {
+        events.push(Event::SessionEnded { session: id, end });
+        let mut freed = Vec::new();
+        for ticket in self.tickets_of(id) {
+            self.end_wait(ticket, WaitEnd::SessionEnded(end), &mut freed, events);
+        }
+        let grant_end = match end {
+            SessionEnd::Closed => GrantEnd::Released,
+            SessionEnd::Expired | SessionEnd::Unknown => GrantEnd::Expired,
+        };
+        for token in self.tokens_of(id) {
+            self.end_grant(token, grant_end, &mut freed, events);
+        }
+        self.forget(id, 0..=u64::MAX);
+        let session = self.sessions.remove(&id).expect("only a session that is alive ends");
+        self.due.remove(&(session.deadline, Due::Session(id)));
+        self.ended.push(id, end);
+        self.hand_on(freed, events);
+    }
+
+    pub(super) fn session_mut(&mut self, id: SessionId) -> &mut Session {
+        self.sessions.get_mut(&id).expect("grants, waits and replies go with their session")
+    }
+
+    pub(super) fn tokens_of(&self, id: SessionId) -> Vec<Token> {
+        self.held_by.range((id, Token(0))..=(id, Token(u64::MAX))).map(|(_, token)| *token).collect()
+    }
+
+    fn tickets_of(&self, id: SessionId) -> Vec<Ticket> {
+        self.awaited_by.range((id, Ticket(0))..=(id, Ticket(u64::MAX))).map(|(_, ticket)| *ticket).collect()
+    }
+}

@@ -1,0 +1,144 @@
+//! What people are shown, and what those who wait are told. Nothing here changes anything.
+
+use std::ops::Bound;
+
+use super::*;
+
+impl Machine {
+    /// A lock: its holders and waiters in pages, and all else that is known of it. A free lock is an empty view.
+    pub fn lock(&self, name: &LockName, page: Page) -> LockView {
+        let free = Lock::default();
+        let lock = self.locks.get(name).unwrap_or(&free);
+        LockView {
+            name: name.clone(),
+            mode: lock.mode(),
+            holders: lock
+                .holders_after(page.holders_after)
+                .take(page.size)
+                .map(|token| self.holder_view(lock, token))
+                .collect(),
+            holder_count: lock.holder_count() as u64,
+            waiters: lock
+                .waiters_after(page.waiters_after)
+                .take(page.size)
+                .map(|(ticket, mode)| self.waiter_view(ticket, mode))
+                .collect(),
+            queue_length: lock.queue_length() as u64,
+            data: lock.data().cloned(),
+            keep_data: lock.keeps_data(),
+            delay_remaining_ms: self.delay_remaining_ms(lock),
+        }
+    }
+
+    /// The names in use under a prefix, in order, above `after`.
+    pub fn locks<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&LockName>,
+    ) -> impl Iterator<Item = &'a LockName> + use<'a> {
+        let from = match after {
+            Some(after) if after.as_str() >= prefix => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(prefix),
+        };
+        self.locks
+            .range::<_, str>((from, Bound::Unbounded))
+            .map(|(name, _)| name)
+            .take_while(move |name| name.as_str().starts_with(prefix))
+    }
+
+    /// Who holds the lock by this token, if it is held by it.
+    pub fn holder(&self, name: &LockName, token: Token) -> Option<HolderView> {
+        let lock = self.locks.get(name).filter(|lock| lock.is_held_by(token))?;
+        Some(self.holder_view(lock, token))
+    }
+
+    /// A session that is alive.
+    pub fn session(&self, id: SessionId) -> Option<SessionView> {
+        self.sessions.get(&id).map(|session| self.session_view(id, session))
+    }
+
+    /// How a session ended; `None` while it is alive.
+    pub fn session_end(&self, id: SessionId) -> Option<SessionEnd> {
+        match self.alive(id) {
+            Err(Refusal::SessionEnded(end)) => Some(end),
+            _ => None,
+        }
+    }
+
+    /// The sessions that are alive, in the order of their ids, above `after`.
+    pub fn sessions(&self, after: Option<SessionId>) -> impl Iterator<Item = SessionView> + '_ {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.sessions.range((from, Bound::Unbounded)).map(|(id, session)| self.session_view(*id, session))
+    }
+
+    /// The acquires that wait, in the order of arrival.
+    pub fn waits(&self) -> impl Iterator<Item = Ticket> + '_ {
+        self.waits.keys().copied()
+    }
+
+    /// How much the table holds.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            sessions: self.sessions.len(),
+            locks: self.locks.len(),
+            waiters: self.waits.len(),
+            grants: self.grants.len(),
+        }
+    }
+
+    /// What is to be seen of a lock by one who cannot have it.
+    pub(super) fn busy(&self, name: &LockName) -> Busy {
+        let free = Lock::default();
+        let lock = self.locks.get(name).unwrap_or(&free);
+        Busy {
+            name: name.clone(),
+            holder: lock.holders_after(Token(0)).next().map(|token| self.holder_view(lock, token)),
+            queue_length: lock.queue_length() as u64,
+            delay_remaining_ms: self.delay_remaining_ms(lock),
+        }
+    }
+
+    fn delay_remaining_ms(&self, lock: &Lock) -> u64 {
+        lock.closed_until().map_or(0, |until| self.remaining_ms(until))
+    }
+
+    fn holder_view(&self, lock: &Lock, token: Token) -> HolderView {
+        let held = &self.grants[&token];
+        let session = &self.sessions[&held.session];
+        let revoked = self.revoked.get(&(held.session, token));
+        let deadline = revoked.map_or(session.deadline, |revoked| revoked.deadline.min(session.deadline));
+        HolderView {
+            token,
+            session: held.session,
+            label: session.label.clone(),
+            mode: lock.mode().expect("a lock that is held is held in some way"),
+            since: held.since,
+            remaining_ms: self.remaining_ms(deadline),
+            revoked: revoked.map(|revoked| revoked.reason.clone()),
+        }
+    }
+
+    fn waiter_view(&self, ticket: Ticket, mode: Mode) -> WaiterView {
+        let waiting = &self.waits[&ticket];
+        WaiterView {
+            ticket,
+            session: waiting.session,
+            label: self.sessions[&waiting.session].label.clone(),
+            mode,
+            since: waiting.since,
+            remaining_ms: waiting.deadline.map(|deadline| self.remaining_ms(deadline)),
+        }
+    }
+
+    fn session_view(&self, id: SessionId, session: &Session) -> SessionView {
+        SessionView {
+            session: id,
+            label: session.label.clone(),
+            ttl: session.ttl,
+            remaining_ms: self.remaining_ms(session.deadline),
+            opened: session.opened,
+            grants: session.grants,
+            waits: session.waits,
+        }
+    }
+}
