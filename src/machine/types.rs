@@ -701,10 +701,13 @@ impl Wait {
 }
 
 impl Acquire {
-    /// Sorts the locks by name. Fails on none or more than [`WANTS_MAX`], on a name given twice, and on a lock-delay over
-    /// [`LOCK_DELAY_MS_MAX`].
+    /// Sorts the locks by name. Fails on none or more than [`WANTS_MAX`], on a name given twice, on a wait outside 1 to
+    /// [`WAIT_MS_MAX`], and on a lock-delay over [`LOCK_DELAY_MS_MAX`].
     pub fn new(mut wants: Vec<Want>, wait: Wait, lock_delay_ms: u32) -> Result<Self, Invalid> {
         number("the number of locks in one acquire", wants.len(), 1, WANTS_MAX)?;
+        if let Wait::Millis(ms) = wait {
+            number("the wait in milliseconds", ms, 1, WAIT_MS_MAX)?;
+        }
         number("the lock-delay in milliseconds", lock_delay_ms, 0, LOCK_DELAY_MS_MAX)?;
         wants.sort_by(|a, b| a.name.cmp(&b.name));
         if let Some(pair) = wants.windows(2).find(|pair| pair[0].name == pair[1].name) {

@@ -1,4 +1,6 @@
 //! Replication: one log, the same on every node.
 
+pub mod commands;
 pub mod types;
 pub mod wire;
+mod words;

@@ -1,0 +1,105 @@
+//! The machine's words as messages, and back: what commands and records have in common.
+//!
+//! Reading goes through the constructors that keep bad values out: a damaged or foreign message is malformed, never a bad value in
+//! the table.
+
+use bytes::Bytes;
+
+use super::wire::Malformed;
+use crate::{machine::*, proto::internal as pb};
+
+pub(super) fn write_session(id: SessionId) -> Bytes {
+    Bytes::copy_from_slice(&id.0.to_be_bytes())
+}
+
+pub(super) fn read_session(bytes: &Bytes) -> Result<SessionId, Malformed> {
+    let bytes = <[u8; 16]>::try_from(&bytes[..]).map_err(|_| Malformed("a session id that is not 16 bytes long"))?;
+    Ok(SessionId(u128::from_be_bytes(bytes)))
+}
+
+pub(super) fn read_name(name: &str) -> Result<LockName, Malformed> {
+    LockName::new(name).map_err(|_| Malformed("a lock's name that is out of its limits"))
+}
+
+pub(super) fn read_label(label: &str) -> Result<Label, Malformed> {
+    Label::new(label).map_err(|_| Malformed("a label that is out of its limits"))
+}
+
+pub(super) fn read_reason(reason: &str) -> Result<Reason, Malformed> {
+    Reason::new(reason).map_err(|_| Malformed("a reason that is out of its limits"))
+}
+
+pub(super) fn read_ttl(ms: u32) -> Result<Ttl, Malformed> {
+    Ttl::from_millis(ms).map_err(|_| Malformed("a TTL that is out of its limits"))
+}
+
+pub(super) fn read_permits(permits: u32) -> Result<Permits, Malformed> {
+    Permits::new(permits).map_err(|_| Malformed("a number of permits that is out of its limits"))
+}
+
+pub(super) fn write_data(data: Option<&Data>) -> Option<Bytes> {
+    data.map(|data| Bytes::copy_from_slice(data.as_bytes()))
+}
+
+pub(super) fn read_data(data: Option<Bytes>) -> Result<Option<Data>, Malformed> {
+    let read = |data: Bytes| Data::new(&data).map_err(|_| Malformed("data that are out of their limits"));
+    data.map(read).transpose()
+}
+
+pub(super) fn write_mode(mode: Mode) -> pb::Mode {
+    pb::Mode {
+        kind: Some(match mode {
+            Mode::Exclusive => pb::mode::Kind::Exclusive(true),
+            Mode::Shared => pb::mode::Kind::Shared(true),
+            Mode::Permit(permits) => pb::mode::Kind::Permit(permits.get()),
+        }),
+    }
+}
+
+pub(super) fn read_mode(mode: Option<pb::Mode>) -> Result<Mode, Malformed> {
+    let kind = mode.and_then(|mode| mode.kind).ok_or(Malformed("a lock without a mode"))?;
+    Ok(match kind {
+        pb::mode::Kind::Exclusive(_) => Mode::Exclusive,
+        pb::mode::Kind::Shared(_) => Mode::Shared,
+        pb::mode::Kind::Permit(permits) => Mode::Permit(read_permits(permits)?),
+    })
+}
+
+pub(super) fn write_wants(acquire: &Acquire) -> Vec<pb::Want> {
+    let want = |want: &Want| pb::Want {
+        name: want.name.as_str().into(),
+        mode: Some(write_mode(want.mode)),
+        data: write_data(want.data.as_ref()),
+        keep_data: want.keep_data,
+    };
+    acquire.wants().iter().map(want).collect()
+}
+
+pub(super) fn write_wait(wait: Wait) -> Option<u64> {
+    match wait {
+        Wait::Never => Some(0),
+        Wait::Millis(ms) => Some(ms),
+        Wait::Forever => None,
+    }
+}
+
+pub(super) fn read_acquire(
+    wants: Vec<pb::Want>,
+    wait_ms: Option<u64>,
+    lock_delay_ms: u32,
+) -> Result<Acquire, Malformed> {
+    let want = |want: pb::Want| {
+        Ok(Want {
+            name: read_name(&want.name)?,
+            mode: read_mode(want.mode)?,
+            data: read_data(want.data)?,
+            keep_data: want.keep_data,
+        })
+    };
+    let wants = wants.into_iter().map(want).collect::<Result<_, _>>()?;
+    let wait = match wait_ms {
+        None => Wait::Forever,
+        Some(ms) => Wait::from_millis(ms).map_err(|_| Malformed("a wait that is out of its limits"))?,
+    };
+    Acquire::new(wants, wait, lock_delay_ms).map_err(|_| Malformed("an acquire that is out of its limits"))
+}
