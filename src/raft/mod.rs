@@ -1,4 +1,6 @@
 //! Replication: one log, the same on every node.
 
+pub(crate) mod files;
+pub mod log;
 pub mod types;
 pub mod wire;
