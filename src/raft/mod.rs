@@ -2,5 +2,6 @@
 
 pub(crate) mod files;
 pub mod log;
+pub mod snapshot;
 pub mod types;
 pub mod wire;
