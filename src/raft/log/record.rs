@@ -1,0 +1,236 @@
+//! How one log entry lies in sled.
+//!
+//! sled moves pages over 128 KiB to files that it never syncs, so no value may be large: an entry is cut into chunks of at most
+//! [`VALUE_BYTES_MAX`].
+//!
+//! ```text
+//! key: index                 value: version, checksum, length of the whole, first chunk
+//! key: index, chunk number   value: chunk            (numbered from 1)
+//! ```
+//!
+//! Numbers are big-endian, so that keys sort as the log runs. The checksum covers the index, the version, the length and all
+//! chunks; it is that of the entry, whatever sled's own checks say.
+//!
+//! An entry is written last chunk first and removed first chunk first. sled recovers a prefix of what was written, so after a crash
+//! an entry whose first chunk is there is whole; at most one has chunks without a first, and it was never acknowledged or already
+//! meant to go.
+
+use prost::Message;
+
+use crate::{
+    proto::internal as pb,
+    raft::{files::Broken, types::Entry},
+};
+
+/// The largest value in sled.
+pub(super) const VALUE_BYTES_MAX: usize = 4096;
+
+const VERSION: u8 = 1;
+const HEAD_BYTES: usize = 1 + 4 + 4;
+const FIRST_CHUNK_BYTES: usize = VALUE_BYTES_MAX - HEAD_BYTES;
+
+/// A key of the table of entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Key {
+    pub(super) index: u64,
+    /// 0: the first.
+    pub(super) chunk: u32,
+}
+
+/// An entry's key-value pairs, first chunk first.
+pub(super) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Why an entry cannot be read.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error(transparent)]
+    Broken(#[from] Broken),
+    #[error("a chunk of it is missing")]
+    ChunkMissing,
+    #[error("it is not a log entry: {0}")]
+    Malformed(String),
+}
+
+/// An entry that is being put together from its chunks.
+#[derive(Debug)]
+pub(super) struct Assembly {
+    index: u64,
+    checksum: u32,
+    length: usize,
+    bytes: Vec<u8>,
+    next_chunk: u32,
+}
+
+impl Key {
+    pub(super) fn head(index: u64) -> Self {
+        Self { index, chunk: 0 }
+    }
+
+    pub(super) fn encode(self) -> Vec<u8> {
+        let mut key = self.index.to_be_bytes().to_vec();
+        if self.chunk > 0 {
+            key.extend_from_slice(&self.chunk.to_be_bytes());
+        }
+        key
+    }
+
+    pub(super) fn decode(key: &[u8]) -> Option<Self> {
+        let (index, chunk) = key.split_first_chunk()?;
+        let chunk = match chunk {
+            [] => 0,
+            chunk => u32::from_be_bytes(chunk.try_into().ok()?),
+        };
+        Some(Self { index: u64::from_be_bytes(*index), chunk })
+    }
+}
+
+/// Cuts an entry into key-value pairs.
+pub(super) fn encode(entry: &Entry) -> Pairs {
+    let index = entry.log_id.index;
+    let bytes = pb::Entry::from(entry).encode_to_vec();
+    let length = u32::try_from(bytes.len()).expect("an entry is limited to far less than 4 GiB");
+    let (first, rest) = bytes.split_at(bytes.len().min(FIRST_CHUNK_BYTES));
+
+    let mut head = Vec::with_capacity(HEAD_BYTES + first.len());
+    head.push(VERSION);
+    head.extend_from_slice(&checksum(VERSION, index, length, &bytes).to_be_bytes());
+    head.extend_from_slice(&length.to_be_bytes());
+    head.extend_from_slice(first);
+
+    let chunks = (1..).zip(rest.chunks(VALUE_BYTES_MAX)).map(|(chunk, bytes)| (Key { index, chunk }, bytes.to_vec()));
+    std::iter::once((Key::head(index), head)).chain(chunks).map(|(key, value)| (key.encode(), value)).collect()
+}
+
+impl Assembly {
+    /// Begins with the value of the first chunk.
+    pub(super) fn begin(index: u64, head: &[u8]) -> Result<Self, Unreadable> {
+        let Some((head, first)) = head.split_first_chunk::<HEAD_BYTES>() else { return Err(Broken::Short.into()) };
+        let [version, c0, c1, c2, c3, l0, l1, l2, l3] = *head;
+        if version != VERSION {
+            return Err(Broken::Version(version).into());
+        }
+        let length = u32::from_be_bytes([l0, l1, l2, l3]);
+        let bytes = first.to_vec();
+        Ok(Self {
+            index,
+            checksum: u32::from_be_bytes([c0, c1, c2, c3]),
+            length: length as usize,
+            bytes,
+            next_chunk: 1,
+        })
+    }
+
+    /// The chunk that must come next, if any is still to come.
+    pub(super) fn wants(&self) -> Option<Key> {
+        (self.bytes.len() < self.length).then_some(Key { index: self.index, chunk: self.next_chunk })
+    }
+
+    /// Adds the chunk that it [wants](Self::wants).
+    pub(super) fn add(&mut self, chunk: &[u8]) -> Result<(), Unreadable> {
+        // An empty one would never end.
+        if chunk.is_empty() {
+            return Err(Broken::Short.into());
+        }
+        self.bytes.extend_from_slice(chunk);
+        self.next_chunk += 1;
+        Ok(())
+    }
+
+    /// The keys of all its chunks but the first, in order.
+    pub(super) fn chunk_keys(&self) -> impl Iterator<Item = Key> + use<> {
+        let index = self.index;
+        let chunks = self.length.saturating_sub(FIRST_CHUNK_BYTES).div_ceil(VALUE_BYTES_MAX);
+        (1..).take(chunks).map(move |chunk| Key { index, chunk })
+    }
+
+    /// The entry, once nothing is wanted any more, and its size in bytes.
+    pub(super) fn finish(self) -> Result<(Entry, usize), Unreadable> {
+        if self.bytes.len() < self.length {
+            return Err(Unreadable::ChunkMissing);
+        }
+        let length = u32::try_from(self.length).expect("was read as one");
+        if checksum(VERSION, self.index, length, &self.bytes) != self.checksum {
+            return Err(Broken::Checksum.into());
+        }
+        let size = self.bytes.len();
+        let malformed = |why: &dyn std::fmt::Display| Unreadable::Malformed(why.to_string());
+        let entry = pb::Entry::decode(bytes::Bytes::from(self.bytes)).map_err(|why| malformed(&why))?;
+        let entry = entry.into_entry().map_err(|why| malformed(&why))?;
+        match entry.log_id.index == self.index {
+            true => Ok((entry, size)),
+            false => Err(malformed(&"it has another index than its place")),
+        }
+    }
+}
+
+fn checksum(version: u8, index: u64, length: u32, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&[version]);
+    hasher.update(&index.to_be_bytes());
+    hasher.update(&length.to_be_bytes());
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raft::types::{CommittedLeaderId, EntryPayload, LogId, Payload};
+
+    fn entry(index: u64, bytes: usize) -> Entry {
+        let payload: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
+        let log_id = LogId { leader_id: CommittedLeaderId::new(3), index };
+        Entry { log_id, payload: EntryPayload::Normal(Payload(payload.into())) }
+    }
+
+    fn decode(pairs: &Pairs) -> Result<Entry, Unreadable> {
+        let key = Key::decode(&pairs[0].0).expect("a key");
+        let mut assembly = Assembly::begin(key.index, &pairs[0].1)?;
+        while let Some(wanted) = assembly.wants() {
+            let pair = pairs.iter().find(|pair| pair.0 == wanted.encode()).ok_or(Unreadable::ChunkMissing)?;
+            assembly.add(&pair.1)?;
+        }
+        assembly.finish().map(|(entry, _)| entry)
+    }
+
+    #[test]
+    fn entries_of_all_sizes_come_back() {
+        for bytes in [0, 1, 100, 4000, 4090, 4096, 8191, 8192, 100_000, 2 << 20] {
+            let pairs = encode(&entry(7, bytes));
+            assert!(pairs.iter().all(|(_, value)| value.len() <= VALUE_BYTES_MAX));
+            assert!(pairs.is_sorted_by(|a, b| a.0 < b.0), "keys sort as they are read");
+            assert_eq!(decode(&pairs), Ok(entry(7, bytes)));
+            let assembly = Assembly::begin(7, &pairs[0].1).expect("readable");
+            let keys: Vec<_> = assembly.chunk_keys().map(Key::encode).collect();
+            assert!(keys.iter().eq(pairs[1..].iter().map(|(key, _)| key)), "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let pairs = encode(&entry(7, 5000));
+        for pair in 0..pairs.len() {
+            for bit in 0..pairs[pair].1.len() * 8 {
+                let mut flipped = pairs.clone();
+                flipped[pair].1[bit / 8] ^= 1 << (bit % 8);
+                assert!(decode(&flipped).is_err(), "pair {pair} bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_in_anothers_place_is_noticed() {
+        let mut pairs = encode(&entry(7, 10));
+        pairs[0].0 = Key::head(8).encode();
+        assert_eq!(decode(&pairs), Err(Broken::Checksum.into()));
+    }
+
+    #[test]
+    fn keys_that_are_none_are_not_taken_for_one() {
+        assert_eq!(Key::decode(b""), None);
+        assert_eq!(Key::decode(b"1234567"), None);
+        assert_eq!(Key::decode(b"1234567890"), None);
+        let key = Key { index: u64::MAX, chunk: 9 };
+        assert_eq!(Key::decode(&key.encode()), Some(key));
+    }
+}

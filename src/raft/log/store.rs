@@ -1,0 +1,323 @@
+//! The log as openraft uses it.
+
+use std::{
+    fmt::Debug,
+    io,
+    ops::{Bound, RangeBounds},
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use futures::{Stream, TryStreamExt, stream};
+use openraft::{
+    LogState, OptionalSend, RaftLogReader,
+    storage::{IOFlushed, RaftLogStorage},
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use super::{
+    disk::Disk,
+    health::{FailureHandler, Health, Watchdog, end_the_process},
+    memory::{self, Memory, Step},
+    opening::{self, OpenError, Opened, Request},
+    panics,
+    writer::{Job, Writer},
+};
+use crate::raft::types::{Entry, LogId, TypeConfig, Vote};
+
+/// Jobs that wait for the writer.
+const JOBS_MAX: usize = 256;
+/// Bytes of entries that wait for the writer, in all.
+const QUEUED_BYTES_MAX: usize = 32 << 20;
+/// Bytes that are read in one step, from the disk or for a peer.
+const STEP_BYTES_MAX: usize = 1 << 20;
+/// How often a read of a range begins again because entries were removed meanwhile.
+const READ_ATTEMPTS_MAX: u32 = 100;
+
+/// How a log is opened.
+#[derive(Clone)]
+pub struct Options {
+    /// Up to where the node's newest snapshot reaches. A log that does not go with it is refused.
+    pub snapshot: Option<LogId>,
+    /// How much of the latest entries is kept in memory, bytes.
+    pub recent_bytes: usize,
+    /// How long the disk may take for one group of writes before the log has failed.
+    pub stall_limit: Duration,
+    /// How long sled may take to open.
+    pub open_limit: Duration,
+    /// What to do when the log fails.
+    pub on_failure: FailureHandler,
+}
+
+impl Default for Options {
+    /// No snapshot, 32 MiB in memory, 10 s for a write, 120 s for opening; a failure [ends the process](end_the_process).
+    fn default() -> Self {
+        Self {
+            snapshot: None,
+            recent_bytes: 32 << 20,
+            stall_limit: Duration::from_secs(10),
+            open_limit: Duration::from_secs(120),
+            on_failure: end_the_process(),
+        }
+    }
+}
+
+/// The Raft log, and the vote, in a directory. Clones are the same log.
+///
+/// When the last clone and the last reader are gone without [`close`](Self::close), the log closes itself soon after.
+#[derive(Clone, Debug)]
+pub struct LogStore {
+    shared: Arc<Shared>,
+}
+
+/// Reads the log's entries, for replication and for `apply`: from memory as a rule.
+#[derive(Clone, Debug)]
+pub struct LogReader {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    memory: Mutex<Memory>,
+    jobs: mpsc::Sender<Job>,
+    /// One permit a KiB of queued entries.
+    room: Arc<Semaphore>,
+    health: Arc<Health>,
+}
+
+impl LogStore {
+    /// Opens the log in a directory, or makes a new one there. Reads all of it, and blocks meanwhile.
+    pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
+        let Options { snapshot, recent_bytes, stall_limit, open_limit, on_failure } = options;
+        let request = Request { directory: directory.to_owned(), snapshot, recent_bytes, open_limit };
+        let Opened { tables, mark, lock, blobs, recovered } = opening::open(&request)?;
+
+        let health = Arc::new(Health::new(directory.to_owned(), on_failure));
+        let (vote, purged, last) = (recovered.vote, recovered.purged, recovered.last());
+        let has_leftovers = recovered.has_leftovers;
+        let writer =
+            Writer { tables, mark, blobs: Some(blobs), vote, purged, last, has_leftovers, health: health.clone() };
+        let memory = Memory::new(purged, vote, recovered.committed, recovered.recent);
+        Self::start(writer, memory, stall_limit, lock, directory).map_err(|source| OpenError::Io {
+            directory: directory.to_owned(),
+            action: "starting a thread",
+            source,
+        })
+    }
+
+    pub(super) fn start<D: Disk>(
+        writer: Writer<D>,
+        memory: Memory,
+        stall_limit: Duration,
+        lock: opening::LockFile,
+        directory: &Path,
+    ) -> io::Result<Self> {
+        let (jobs, queue) = mpsc::channel(JOBS_MAX);
+        let health = writer.health.clone();
+        let watchdog = Watchdog::start(health.clone(), stall_limit)?;
+        let directory = directory.to_owned();
+        thread::Builder::new().name("log-writer".to_owned()).spawn(move || {
+            let _advice = panics::advise(&directory);
+            writer.run(queue, watchdog, lock);
+        })?;
+        let room = Arc::new(Semaphore::new(QUEUED_BYTES_MAX / 1024));
+        Ok(Self { shared: Arc::new(Shared { memory: Mutex::new(memory), jobs, room, health }) })
+    }
+
+    /// Flushes, closes the files and releases the directory. All clones and readers report errors from then on.
+    pub async fn close(&self) -> io::Result<()> {
+        let (closed, answer) = oneshot::channel();
+        self.shared.send(Job::Close { closed }).await?;
+        self.shared.health.wait(async { answer.await.ok() }).await
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = LogReader;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
+        let memory = self.shared.memory();
+        Ok(LogState { last_purged_log_id: memory.purged, last_log_id: memory.last })
+    }
+
+    async fn get_log_reader(&mut self) -> LogReader {
+        LogReader { shared: self.shared.clone() }
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        let (flushed, answer) = oneshot::channel();
+        let job = Job::Vote { vote: *vote, flushed };
+        // Seen at once: streams of the leader of before end here, not after the flush.
+        self.shared.send_with(job, |memory| memory.vote = Some(*vote)).await?;
+        self.shared.health.wait(async { answer.await.ok() }).await
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
+        let Some(committed) = committed else { return Ok(()) };
+        self.shared.send_with(Job::Committed(committed), |memory| memory.committed = Some(committed)).await
+    }
+
+    async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
+        Ok(self.shared.memory().committed)
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let entries: Vec<Entry> = entries.into_iter().collect();
+        let room = self.shared.room(entries.iter().map(memory::size).sum()).await?;
+        let slot = self.shared.slot().await?;
+        // In one step, so that the queue and the memory tell the same story.
+        let mut memory = self.shared.memory();
+        memory.append(&entries)?;
+        slot.send(Job::Append { entries, flushed: callback, room });
+        Ok(())
+    }
+
+    async fn truncate_after(&mut self, after: Option<LogId>) -> io::Result<()> {
+        let slot = self.shared.slot().await?;
+        let mut memory = self.shared.memory();
+        if memory.truncate_after(after)? {
+            slot.send(Job::Truncate { after });
+        }
+        Ok(())
+    }
+
+    async fn purge(&mut self, upto: LogId) -> io::Result<()> {
+        let slot = self.shared.slot().await?;
+        let mut memory = self.shared.memory();
+        if memory.purge(upto) {
+            slot.send(Job::Purge(upto));
+        }
+        Ok(())
+    }
+}
+
+impl RaftLogReader<TypeConfig> for LogReader {
+    async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<Entry>> + OptionalSend
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (from, to) = bounds(&range);
+        let shared = &*self.shared;
+        let pages = stream::try_unfold(from, move |from| async move {
+            let page = shared.page(from, to, STEP_BYTES_MAX).await?;
+            let next = page.last().map(|last| last.log_id.index + 1);
+            Ok::<_, io::Error>(next.map(|next| (stream::iter(page.into_iter().map(Ok)), next)))
+        });
+        Box::pin(pages.try_flatten())
+    }
+
+    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<Entry>>
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (from, to) = bounds(&range);
+        self.shared.read(from, to).await
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+        Ok(self.shared.memory().vote)
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
+        self.shared.page(start, end, STEP_BYTES_MAX).await
+    }
+}
+
+impl Shared {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        // Each change of the memory is whole before anything in it can panic.
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn slot(&self) -> io::Result<mpsc::Permit<'_, Job>> {
+        self.health.wait(async { self.jobs.reserve().await.ok() }).await
+    }
+
+    async fn room(&self, bytes: usize) -> io::Result<OwnedSemaphorePermit> {
+        // What is larger than the whole room takes all of it.
+        let permits = (bytes.min(QUEUED_BYTES_MAX) / 1024) as u32;
+        self.health.wait(async { self.room.clone().acquire_many_owned(permits).await.ok() }).await
+    }
+
+    async fn send(&self, job: Job) -> io::Result<()> {
+        self.slot().await?.send(job);
+        Ok(())
+    }
+
+    /// Queues a job and changes the memory, in one step.
+    async fn send_with(&self, job: Job, change: impl FnOnce(&mut Memory)) -> io::Result<()> {
+        let slot = self.slot().await?;
+        let mut memory = self.memory();
+        change(&mut memory);
+        slot.send(job);
+        Ok(())
+    }
+
+    /// All entries of a range, as they were at one moment.
+    async fn read(&self, from: u64, to: u64) -> io::Result<Vec<Entry>> {
+        for _ in 0..READ_ATTEMPTS_MAX {
+            let removals = self.memory().removals;
+            let mut entries: Vec<Entry> = Vec::new();
+            loop {
+                let next = entries.last().map_or(from, |last| last.log_id.index + 1);
+                let page = self.page(next, to, STEP_BYTES_MAX).await?;
+                if self.memory().removals != removals {
+                    break;
+                }
+                if page.is_empty() {
+                    return Ok(entries);
+                }
+                entries.extend(page);
+            }
+        }
+        Err(io::Error::other("entries were removed again and again while they were being read"))
+    }
+
+    /// The first entries of a range: at least one if there is any, and about as many bytes.
+    async fn page(&self, from: u64, to: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
+        loop {
+            let (step, removals) = {
+                let memory = self.memory();
+                (memory.step(from, to, bytes_max), memory.removals)
+            };
+            let (from, to) = match step {
+                Step::Here(entries) => return Ok(entries),
+                Step::End => return Ok(Vec::new()),
+                Step::OnDisk(from, to) => (from, to),
+            };
+            let (answer, answered) = oneshot::channel();
+            self.send(Job::Read { from, to, bytes_max, answer }).await?;
+            let page = self.health.wait(async { answered.await.ok() }).await?;
+            // Whatever was wrong with what is gone, look again.
+            if self.memory().removals != removals {
+                continue;
+            }
+            let page = page?;
+            return match page.first() {
+                Some(first) if first.log_id.index == from => Ok(page),
+                Some(_) | None => Err(super::tables::damaged(format!("entry {from} is missing"))),
+            };
+        }
+    }
+}
+
+/// A range's first index, and the one after its last.
+fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
+    let from = match range.start_bound() {
+        Bound::Included(from) => *from,
+        Bound::Excluded(before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let to = match range.end_bound() {
+        Bound::Included(last) => last.saturating_add(1),
+        Bound::Excluded(to) => *to,
+        Bound::Unbounded => u64::MAX,
+    };
+    (from, to)
+}

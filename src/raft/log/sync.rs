@@ -1,0 +1,39 @@
+//! What makes sled's flush durable on Linux.
+//!
+//! sled 0.34 ends each flush, and each reuse of a segment, with `sync_file_range`. That call starts the write-back of pages; it
+//! neither waits for the disk's own cache nor writes the file's size, so after a power failure acknowledged writes are gone. This
+//! module defines the symbol `sync_file_range` itself, as an `fdatasync`: the linker resolves sled's call to it. Each call is
+//! counted, and at every start the log checks that a flush of its own came through here (see `opening`): should another linker or
+//! another sled miss it, the node refuses to run.
+//!
+//! This is the only module with `unsafe`: no safe way to define a C symbol exists. On systems without that call sled uses
+//! `sync_all`, and nothing is needed.
+
+#![expect(unsafe_code, reason = "defines a C symbol and calls another; see the module's documentation")]
+
+use std::{
+    ffi::{c_int, c_uint},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// How often something in this process has called our `sync_file_range`.
+pub(super) fn calls() -> u64 {
+    CALLS.load(Ordering::SeqCst)
+}
+
+unsafe extern "C" {
+    fn fdatasync(file: c_int) -> c_int;
+}
+
+/// Syncs the whole file's data, and the metadata needed to read them, whatever range was asked for. 0, or -1 with `errno` set.
+//
+// SAFETY: the name is the C library's own, and so is the signature (`off64_t` is an i64 everywhere); whoever calls it gets more
+// than the promise of that function.
+#[unsafe(no_mangle)]
+extern "C" fn sync_file_range(file: c_int, _offset: i64, _length: i64, _flags: c_uint) -> c_int {
+    CALLS.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: takes no pointer, and any number is a valid argument: one that is no open file is answered with an error.
+    unsafe { fdatasync(file) }
+}

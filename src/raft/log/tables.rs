@@ -1,0 +1,169 @@
+//! Entries, votes and the like in the terms of Raft, on top of a [`Disk`].
+
+use std::io;
+
+use prost::Message;
+
+use super::{
+    disk::{Disk, Table},
+    record::{self, Assembly, Key},
+};
+use crate::{
+    proto::internal as pb,
+    raft::{
+        files,
+        types::{Entry, LogId, Vote},
+    },
+};
+
+/// Of what lies in the table `meta`.
+const META_VERSION: u8 = 1;
+/// Of the whole store. A store of another format is refused.
+const FORMAT: u64 = 1;
+
+const VOTE: &str = "vote";
+const COMMITTED: &str = "committed";
+const PURGED: &str = "purged";
+const FORMAT_KEY: &str = "format";
+const SELF_TEST: &str = "self-test";
+
+/// The tables of one log.
+pub(super) struct Tables<D> {
+    pub(super) disk: D,
+}
+
+impl<D: Disk> Tables<D> {
+    pub(super) fn vote(&self) -> io::Result<Option<Vote>> {
+        Ok(self.meta::<pb::Vote>(VOTE)?.map(Vote::from))
+    }
+
+    pub(super) fn set_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        self.set_meta(VOTE, &pb::Vote::from(vote))
+    }
+
+    pub(super) fn committed(&self) -> io::Result<Option<LogId>> {
+        Ok(self.meta::<pb::LogId>(COMMITTED)?.map(LogId::from))
+    }
+
+    pub(super) fn set_committed(&mut self, committed: &LogId) -> io::Result<()> {
+        self.set_meta(COMMITTED, &pb::LogId::from(committed))
+    }
+
+    pub(super) fn purged(&self) -> io::Result<Option<LogId>> {
+        Ok(self.meta::<pb::LogId>(PURGED)?.map(LogId::from))
+    }
+
+    pub(super) fn set_purged(&mut self, purged: &LogId) -> io::Result<()> {
+        self.set_meta(PURGED, &pb::LogId::from(purged))
+    }
+
+    /// Whether this store was ever made: `false` is a database that was only just created, an error one of another format.
+    pub(super) fn is_formatted(&self) -> io::Result<bool> {
+        match self.meta::<u64>(FORMAT_KEY)? {
+            Some(FORMAT) => Ok(true),
+            Some(other) => Err(damaged(format!("its format is {other}; this version of the program knows {FORMAT}"))),
+            None => Ok(false),
+        }
+    }
+
+    pub(super) fn set_formatted(&mut self) -> io::Result<()> {
+        self.set_meta(FORMAT_KEY, &FORMAT)
+    }
+
+    /// Writes a key that is different each time, so that a flush has something to do.
+    pub(super) fn write_self_test(&mut self) -> io::Result<()> {
+        let runs = self.meta::<u64>(SELF_TEST)?.unwrap_or(0);
+        self.set_meta(SELF_TEST, &runs.wrapping_add(1))
+    }
+
+    /// Whether nothing was ever stored here.
+    pub(super) fn is_blank(&self) -> io::Result<bool> {
+        let no_entry = self.disk.scan(Table::Log, &[]).next().transpose()?.is_none();
+        Ok(no_entry && self.vote()?.is_none() && self.committed()?.is_none() && self.purged()?.is_none())
+    }
+
+    pub(super) fn insert(&mut self, entry: &Entry) -> io::Result<()> {
+        for (key, value) in record::encode(entry).into_iter().rev() {
+            self.disk.insert(Table::Log, &key, value)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the entry at an index, if there is one.
+    pub(super) fn remove(&mut self, index: u64) -> io::Result<()> {
+        let Some(head) = self.disk.remove(Table::Log, &Key::head(index).encode())? else { return Ok(()) };
+        let assembly = Assembly::begin(index, &head).map_err(|why| unreadable(index, &why))?;
+        for key in assembly.chunk_keys() {
+            self.disk.remove(Table::Log, &key.encode())?;
+        }
+        Ok(())
+    }
+
+    /// Removes up to `count_max` keys of the entries up to and including `last`, upwards. Answers whether that was all.
+    pub(super) fn remove_upwards(&mut self, last: u64, count_max: usize) -> io::Result<bool> {
+        let keys: Vec<Vec<u8>> = self
+            .disk
+            .scan(Table::Log, &[])
+            .map(|pair| pair.map(|(key, _)| key))
+            .take_while(|key| match key {
+                Ok(key) => Key::decode(key).is_some_and(|key| key.index <= last),
+                Err(_) => true,
+            })
+            .take(count_max)
+            .collect::<io::Result<_>>()?;
+        for key in &keys {
+            self.disk.remove(Table::Log, key)?;
+        }
+        Ok(keys.len() < count_max)
+    }
+
+    /// The entry at an index, and its size in bytes.
+    pub(super) fn entry(&self, index: u64) -> io::Result<Option<(Entry, usize)>> {
+        let Some(head) = self.disk.get(Table::Log, &Key::head(index).encode())? else { return Ok(None) };
+        let bad = |why| unreadable(index, &why);
+        let mut assembly = Assembly::begin(index, &head).map_err(bad)?;
+        while let Some(key) = assembly.wants() {
+            let chunk = self.disk.get(Table::Log, &key.encode())?;
+            assembly.add(&chunk.ok_or_else(|| bad(record::Unreadable::ChunkMissing))?).map_err(bad)?;
+        }
+        assembly.finish().map(Some).map_err(bad)
+    }
+
+    /// Entries from `from` up to but excluding `to`: as many as there are without a gap, and no more once they amount to
+    /// `bytes_max`.
+    pub(super) fn entries(&self, from: u64, to: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        for index in from..to {
+            let Some((entry, size)) = self.entry(index)? else { break };
+            entries.push(entry);
+            bytes += size;
+            if bytes >= bytes_max {
+                break;
+            }
+        }
+        Ok(entries)
+    }
+
+    fn meta<M: Message + Default>(&self, key: &str) -> io::Result<Option<M>> {
+        let Some(sealed) = self.disk.get(Table::Meta, key.as_bytes())? else { return Ok(None) };
+        let message = files::unseal(META_VERSION, key.as_bytes(), &sealed);
+        let message = message.map_err(|why| damaged(format!("`{key}` cannot be read: {why}")))?;
+        M::decode(message).map(Some).map_err(|why| damaged(format!("`{key}` cannot be read: {why}")))
+    }
+
+    fn set_meta(&mut self, key: &str, message: &impl Message) -> io::Result<()> {
+        let sealed = files::seal(META_VERSION, key.as_bytes(), &message.encode_to_vec());
+        self.disk.insert(Table::Meta, key.as_bytes(), sealed)
+    }
+}
+
+/// What is on the disk is not what was written.
+pub(super) fn damaged(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.into())
+}
+
+/// The entry at this index cannot be read.
+pub(super) fn unreadable(index: u64, why: &record::Unreadable) -> io::Error {
+    damaged(format!("entry {index} cannot be read: {why}"))
+}

@@ -1,0 +1,270 @@
+//! One snapshot file: its format, writing it, checking it, reading it.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufReader, BufWriter, Read, Write},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::{
+    proto::internal as pb,
+    raft::{
+        files,
+        types::{LogId, SnapshotMeta},
+    },
+};
+
+/// The last byte is the version.
+const MAGIC: &[u8; 8] = b"LKSNAP\0\x01";
+/// In the place of a record's length: no record follows.
+const END: u32 = u32::MAX;
+const CHECKSUM_BYTES: u64 = 4;
+
+/// A snapshot on the disk, whole and checked. Clones are the same one.
+///
+/// It can be read even after a newer one took its place: its file then has no name any more, but lasts as long as this.
+#[derive(Clone, Debug)]
+pub struct SnapshotFile {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    meta: SnapshotMeta,
+    file: File,
+    length: u64,
+    name: Mutex<Name>,
+}
+
+#[derive(Debug)]
+struct Name {
+    path: PathBuf,
+    /// This is its final name. Until then its file goes with it.
+    is_published: bool,
+}
+
+/// The records of a snapshot, in the order in which they were written.
+#[derive(Debug)]
+pub struct Records {
+    input: BufReader<ReadAt>,
+    is_over: bool,
+}
+
+impl SnapshotFile {
+    /// What the snapshot stands for.
+    pub fn meta(&self) -> &SnapshotMeta {
+        &self.inner.meta
+    }
+
+    /// The size of the whole file, bytes.
+    pub fn length(&self) -> u64 {
+        self.inner.length
+    }
+
+    /// The whole file's bytes from an offset on: at most so many, none at its end. To send them to a peer.
+    pub fn read_at(&self, offset: u64, bytes_max: usize) -> io::Result<Bytes> {
+        let bytes = bytes_max.min(usize::try_from(self.inner.length.saturating_sub(offset)).unwrap_or(usize::MAX));
+        let mut buffer = vec![0; bytes];
+        self.inner.file.read_exact_at(&mut buffer, offset)?;
+        Ok(buffer.into())
+    }
+
+    /// The records.
+    pub fn records(&self) -> io::Result<Records> {
+        let file = self.inner.file.try_clone()?;
+        let mut input = BufReader::new(ReadAt { file, offset: 0, end: self.inner.length });
+        read_header(&mut input)?;
+        Ok(Records { input, is_over: false })
+    }
+
+    pub(super) fn index(&self) -> u64 {
+        self.inner.meta.last_log_id.map_or(0, |id| id.index)
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.inner.name().path.clone()
+    }
+
+    /// Gives it its final name, durably.
+    pub(super) fn publish_as(&self, path: &Path) -> io::Result<()> {
+        let mut name = self.inner.name();
+        files::publish(&name.path, path)?;
+        *name = Name { path: path.to_owned(), is_published: true };
+        Ok(())
+    }
+
+    /// Opens a file and checks all of it. It stays if it is published already; otherwise it goes when nobody uses it any more.
+    pub(super) fn check(path: &Path, is_published: bool) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let length = file.metadata()?.len();
+        let meta = check(&file, length)?;
+        let name = Mutex::new(Name { path: path.to_owned(), is_published });
+        Ok(Self { inner: Arc::new(Inner { meta, file, length, name }) })
+    }
+}
+
+impl Inner {
+    fn name(&self) -> MutexGuard<'_, Name> {
+        // It is replaced in one step, so it is whole whatever happened to another thread.
+        self.name.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let name = self.name();
+        if !name.is_published {
+            // What cannot be deleted now is deleted at the next start.
+            let _ = fs::remove_file(&name.path);
+        }
+    }
+}
+
+impl Iterator for Records {
+    type Item = io::Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_over {
+            return None;
+        }
+        let record = read_record(&mut self.input).transpose();
+        // After an error nothing sensible follows.
+        self.is_over = !matches!(record, Some(Ok(_)));
+        record
+    }
+}
+
+/// Writes a whole file and syncs it. Its name is not durable yet.
+pub(super) fn write(path: &Path, meta: &SnapshotMeta, records: impl Iterator<Item = Vec<u8>>) -> io::Result<()> {
+    let mut output = Summed { output: BufWriter::new(File::create(path)?), hasher: crc32fast::Hasher::new() };
+    let header = pb::SnapshotFileHeader {
+        last_log_id: meta.last_log_id.as_ref().map(pb::LogId::from),
+        membership: Some((&meta.last_membership).into()),
+    };
+    output.write_all(MAGIC)?;
+    write_piece(&mut output, &header.encode_to_vec())?;
+    let mut count: u64 = 0;
+    for record in records {
+        write_piece(&mut output, &record)?;
+        count += 1;
+    }
+    output.write_all(&END.to_be_bytes())?;
+    output.write_all(&count.to_be_bytes())?;
+    let checksum = output.hasher.finalize();
+    let mut output = output.output;
+    output.write_all(&checksum.to_be_bytes())?;
+    output.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
+}
+
+fn write_piece(output: &mut impl Write, piece: &[u8]) -> io::Result<()> {
+    let length = u32::try_from(piece.len()).ok().filter(|length| *length != END);
+    let length = length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a record of 4 GiB or more"))?;
+    output.write_all(&length.to_be_bytes())?;
+    output.write_all(piece)
+}
+
+/// Checks a whole file; answers what it stands for.
+fn check(file: &File, length: u64) -> io::Result<SnapshotMeta> {
+    let Some(end) = length.checked_sub(CHECKSUM_BYTES) else { return Err(broken("it is cut short")) };
+    let mut input = BufReader::new(ReadAt { file: file.try_clone()?, offset: 0, end });
+    let mut hasher = crc32fast::Hasher::new();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match input.read(&mut buffer)? {
+            0 => break,
+            bytes => hasher.update(&buffer[..bytes]),
+        }
+    }
+    let mut checksum = [0; CHECKSUM_BYTES as usize];
+    file.read_exact_at(&mut checksum, end)?;
+    if hasher.finalize().to_be_bytes() != checksum {
+        return Err(broken("its checksum does not match"));
+    }
+
+    let mut input = BufReader::new(ReadAt { file: file.try_clone()?, offset: 0, end });
+    let meta = read_header(&mut input)?;
+    let mut count: u64 = 0;
+    while read_record(&mut input)?.is_some() {
+        count += 1;
+    }
+    let mut expected = [0; 8];
+    input.read_exact(&mut expected)?;
+    match u64::from_be_bytes(expected) == count && input.read(&mut [0])? == 0 {
+        true => Ok(meta),
+        false => Err(broken("it does not hold as many records as it says")),
+    }
+}
+
+fn read_header(input: &mut impl Read) -> io::Result<SnapshotMeta> {
+    let mut magic = [0; MAGIC.len()];
+    input.read_exact(&mut magic)?;
+    if magic != *MAGIC {
+        return Err(broken("it is no snapshot, or one of a format that this version of the program does not know"));
+    }
+    let header = read_record(input)?.ok_or_else(|| broken("it has no header"))?;
+    let header = pb::SnapshotFileHeader::decode(&*header).map_err(|why| broken(&why.to_string()))?;
+    let membership = header.membership.ok_or_else(|| broken("it has no membership"))?;
+    let last_membership =
+        membership.try_into().map_err(|why: crate::raft::wire::Malformed| broken(&why.to_string()))?;
+    Ok(SnapshotMeta { last_log_id: header.last_log_id.map(LogId::from), last_membership })
+}
+
+fn read_record(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
+    let mut length = [0; 4];
+    input.read_exact(&mut length)?;
+    let length = u32::from_be_bytes(length);
+    if length == END {
+        return Ok(None);
+    }
+    // Not all at once: memory is only taken for what is really there.
+    let mut record = Vec::new();
+    match input.take(length.into()).read_to_end(&mut record)? == length as usize {
+        true => Ok(Some(record)),
+        false => Err(broken("a record of it is cut short")),
+    }
+}
+
+fn broken(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// Reads from a place of its own: clones of a file share their position.
+#[derive(Debug)]
+struct ReadAt {
+    file: File,
+    offset: u64,
+    end: u64,
+}
+
+impl Read for ReadAt {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let rest = usize::try_from(self.end - self.offset).unwrap_or(usize::MAX);
+        let bytes = buffer.len().min(rest);
+        let bytes = self.file.read_at(&mut buffer[..bytes], self.offset)?;
+        self.offset += bytes as u64;
+        Ok(bytes)
+    }
+}
+
+/// Sums up what is written through it.
+struct Summed<W> {
+    output: W,
+    hasher: crc32fast::Hasher,
+}
+
+impl<W: Write> Write for Summed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.output.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
+    }
+}

@@ -1,0 +1,202 @@
+//! A node's snapshots: making them, receiving them, keeping the newest.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use super::file::{self, SnapshotFile};
+use crate::raft::{
+    files::{self, PARTIAL_SUFFIX},
+    types::SnapshotMeta,
+};
+
+const PREFIX: &str = "snapshot-";
+
+/// The snapshots in a directory. Clones are the same store.
+///
+/// All of its methods block, and are for `spawn_blocking`, but for [`latest`](Self::latest).
+#[derive(Clone, Debug)]
+pub struct SnapshotStore {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    directory: PathBuf,
+    latest: Mutex<Option<SnapshotFile>>,
+    /// Held while a snapshot is given its name, which takes time; `latest` is not.
+    publishing: Mutex<()>,
+    /// For names of files that are being written.
+    partials: AtomicU64,
+}
+
+/// Why the snapshots cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The newest snapshot is not what was written. The log does not reach back before it.
+    #[error(
+        "the snapshot {} is damaged: {what}; do not start this member on it again: remove the member from the cluster, then add a \
+         new one with a new id and an empty directory",
+        path.display()
+    )]
+    Damaged {
+        /// Its file.
+        path: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// The system refused.
+    #[error("the snapshots in {} cannot be opened: {source}", directory.display())]
+    Io {
+        /// Their directory.
+        directory: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl SnapshotStore {
+    /// Opens the snapshots in a directory, or makes the directory. Checks the newest, and deletes what is older or unfinished.
+    pub fn open(directory: &Path) -> Result<Self, SnapshotError> {
+        let failed = |source| SnapshotError::Io { directory: directory.to_owned(), source };
+        let found = Self::prepare(directory).map_err(failed)?;
+        let latest = found.last().map(|(_, path)| SnapshotFile::check(path, true).map_err(|error| (path, error)));
+        let latest = latest.transpose().map_err(|(path, error)| match error.raw_os_error() {
+            None => SnapshotError::Damaged { path: path.clone(), what: error.to_string() },
+            Some(_) => failed(error),
+        })?;
+        if let (Some(latest), Some((index, path))) = (&latest, found.last())
+            && latest.index() != *index
+        {
+            let what = format!("it reaches to {}, not as far as its name says", latest.index());
+            return Err(SnapshotError::Damaged { path: path.clone(), what });
+        }
+        for (_, older) in found.iter().rev().skip(1) {
+            fs::remove_file(older).map_err(failed)?;
+        }
+        let (latest, publishing, partials) = (Mutex::new(latest), Mutex::new(()), AtomicU64::new(0));
+        Ok(Self { inner: Arc::new(Inner { directory: directory.to_owned(), latest, publishing, partials }) })
+    }
+
+    /// The newest snapshot.
+    pub fn latest(&self) -> Option<SnapshotFile> {
+        self.lock().clone()
+    }
+
+    /// Writes a snapshot, and makes it the newest unless there is a newer one by then.
+    pub fn write(&self, meta: &SnapshotMeta, records: impl Iterator<Item = Vec<u8>>) -> io::Result<SnapshotFile> {
+        let path = self.partial();
+        let written = file::write(&path, meta, records).and_then(|()| SnapshotFile::check(&path, false));
+        let written = written.inspect_err(|_| {
+            // It is not there, or is deleted at the next start.
+            let _ = fs::remove_file(&path);
+        })?;
+        self.publish(&written)?;
+        Ok(written)
+    }
+
+    /// Begins to receive the file of a peer's snapshot.
+    pub fn receive(&self, meta: SnapshotMeta, length: u64) -> io::Result<Receiving> {
+        let path = self.partial();
+        let file = File::create(&path)?;
+        Ok(Receiving { meta, length, received: 0, partial: Partial(path), file })
+    }
+
+    /// Makes a snapshot the newest, durably, unless there is one that reaches as far. To do it again changes nothing.
+    pub fn publish(&self, snapshot: &SnapshotFile) -> io::Result<()> {
+        let _one_at_a_time = self.inner.publishing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.latest().is_some_and(|latest| latest.index() >= snapshot.index()) {
+            return Ok(());
+        }
+        snapshot.publish_as(&self.inner.directory.join(format!("{PREFIX}{:020}", snapshot.index())))?;
+        let older = self.lock().replace(snapshot.clone());
+        older.map_or(Ok(()), |older| fs::remove_file(older.path()))
+    }
+
+    /// Deletes what is unfinished; answers the finished ones with their indexes, oldest first.
+    fn prepare(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+        fs::create_dir_all(directory)?;
+        files::sync_directory(files::parent(directory))?;
+        let mut found = Vec::new();
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            if name.ends_with(PARTIAL_SUFFIX) {
+                fs::remove_file(entry.path())?;
+            } else if let Some(index) = name.strip_prefix(PREFIX).and_then(|index| index.parse().ok()) {
+                found.push((index, entry.path()));
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    fn partial(&self) -> PathBuf {
+        let number = self.inner.partials.fetch_add(1, Ordering::SeqCst);
+        self.inner.directory.join(format!("{number}{PARTIAL_SUFFIX}"))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<SnapshotFile>> {
+        // It is replaced in one step, so it is whole whatever happened to another thread.
+        self.inner.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A peer's snapshot that is arriving. Dropped before it is finished, it leaves nothing behind.
+#[derive(Debug)]
+pub struct Receiving {
+    meta: SnapshotMeta,
+    length: u64,
+    received: u64,
+    file: File,
+    partial: Partial,
+}
+
+/// An unfinished file, which goes with its owner.
+#[derive(Debug)]
+struct Partial(PathBuf);
+
+impl Receiving {
+    /// Adds the bytes that come next. Blocks.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.received += bytes.len() as u64;
+        if self.received > self.length {
+            return Err(rejected("it is longer than announced"));
+        }
+        self.file.write_all(bytes)
+    }
+
+    /// Checks what has arrived. It is durable, but not the newest before it is [published](SnapshotStore::publish): dropped, it is
+    /// gone. Blocks.
+    pub fn finish(self) -> io::Result<SnapshotFile> {
+        if self.received != self.length {
+            return Err(rejected("it is shorter than announced"));
+        }
+        self.file.sync_all()?;
+        let snapshot = SnapshotFile::check(&self.partial.0, false)?;
+        // From here on the file goes with the snapshot.
+        std::mem::forget(self.partial);
+        match *snapshot.meta() == self.meta {
+            true => Ok(snapshot),
+            false => Err(rejected("it is another one than announced")),
+        }
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // What cannot be deleted now is deleted at the next start.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn rejected(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the snapshot that was received is not used: {why}"))
+}

@@ -1,0 +1,5 @@
+//! The log on disk: what is acknowledged is there after a restart, and a log that is not what it was is refused.
+
+mod reopening;
+mod suite;
+mod support;

@@ -1,0 +1,175 @@
+//! What was done is there after a restart.
+
+use lockkeeper::raft::{
+    log::{LogStore, OpenError, Options},
+    types::{Entry, EntryPayload, Vote},
+};
+use openraft::{RaftLogReader, storage::RaftLogStorage};
+
+use crate::support::*;
+
+/// Does something to a log, closes it, opens it again: it holds the same.
+macro_rules! reopened {
+    ($directory:expr, $store:ident, $($act:tt)*) => {{
+        let mut $store = must_open($directory);
+        $($act)*;
+        let before = contents(&mut $store).await;
+        close($store).await;
+        let mut again = must_open($directory);
+        assert_eq!(contents(&mut again).await, before, "{}", stringify!($($act)*));
+        close(again).await;
+        before
+    }};
+}
+
+#[tokio::test]
+async fn each_operation_survives_a_restart() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let at = directory.path();
+    let empty = reopened!(at, store, {});
+    let mut seen = vec![empty];
+    seen.push(reopened!(at, store, store.save_vote(&Vote::new(1, 7)).await.expect("saved")));
+    seen.push(reopened!(at, store, {
+        let blank = Entry { log_id: id(1, 0), payload: EntryPayload::Blank };
+        append(&mut store, vec![blank, membership_entry(1, 1), entry(1, 2, 0), entry(1, 3, 100)]).await;
+    }));
+    seen.push(reopened!(at, store, append(&mut store, vec![entry(1, 4, 50_000), entry(2, 5, 5000)]).await));
+    seen.push(reopened!(at, store, store.save_vote(&Vote::new_committed(2, 8)).await.expect("saved")));
+    seen.push(reopened!(at, store, store.save_committed(Some(id(1, 3))).await.expect("saved")));
+    seen.push(reopened!(at, store, store.truncate_after(Some(id(1, 3))).await.expect("truncated")));
+    seen.push(reopened!(at, store, append(&mut store, vec![entry(3, 4, 10), entry(3, 5, 9000)]).await));
+    seen.dedup();
+    assert_eq!(seen.len(), 8, "each operation changed something");
+}
+
+#[tokio::test]
+async fn a_purge_survives_a_restart_and_needs_its_snapshot() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let with_snapshot = || Options { snapshot: Some(id(1, 2500)), ..options().0 };
+    let mut store = must_open(directory.path());
+    // More than two slices, some of them chunked.
+    append(&mut store, (0..3000).map(|index| entry(1, index, if index % 500 == 0 { 10_000 } else { 10 })).collect())
+        .await;
+    within(store.purge(id(1, 2500))).await.expect("purged");
+    let before = contents(&mut store).await;
+    assert_eq!(entries(&mut store).await.len(), 499);
+    close(store).await;
+
+    let refused = open(directory.path()).expect_err("the snapshot is missing");
+    assert!(refused.to_string().contains("purged up to 2500"), "{refused}");
+    let mut store = LogStore::open(directory.path(), with_snapshot()).expect("in order");
+    assert_eq!(contents(&mut store).await, before);
+
+    // As a snapshot from the leader does it: beyond the end.
+    within(store.purge(id(2, 5000))).await.expect("purged");
+    append(&mut store, vec![entry(2, 5001, 10)]).await;
+    let before = contents(&mut store).await;
+    close(store).await;
+    let options = Options { snapshot: Some(id(2, 5000)), ..with_snapshot() };
+    let mut store = LogStore::open(directory.path(), options).expect("in order");
+    assert_eq!(contents(&mut store).await, before);
+    close(store).await;
+}
+
+#[tokio::test]
+async fn a_large_entry_comes_back_from_memory_and_from_the_disk() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let large = || vec![entry(1, 0, 2 << 20), entry(1, 1, 3 << 20), entry(1, 2, 1)];
+    let mut store = must_open(directory.path());
+    append(&mut store, large()).await;
+    assert!(entries(&mut store).await == large());
+    close(store).await;
+
+    let mut store = LogStore::open(directory.path(), Options { recent_bytes: 0, ..options().0 }).expect("in order");
+    assert!(entries(&mut store).await == large());
+    // One step of replication is limited in bytes, but never empty.
+    let mut reader = store.get_log_reader().await;
+    let some = within(reader.limited_get_log_entries(0, 3)).await.expect("readable");
+    assert!(some == large()[..1]);
+    close(store).await;
+}
+
+#[tokio::test]
+async fn an_append_is_readable_before_it_is_flushed_and_by_many() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let options = Options { recent_bytes: 20_000, ..options().0 };
+    let mut store = LogStore::open(directory.path(), options).expect("a new log opens");
+    let mut readers = tokio::task::JoinSet::new();
+    const LAST: u64 = 3000;
+    for _ in 0..3 {
+        let mut reader = store.get_log_reader().await;
+        readers.spawn(async move {
+            let mut next = 0;
+            while next <= LAST {
+                let read = within(reader.try_get_log_entries(next / 2..)).await.expect("readable");
+                let expected: Vec<Entry> = (next / 2..).take(read.len()).map(|index| entry(1, index, 50)).collect();
+                assert!(read == expected, "from {}", next / 2);
+                next = next.max(next / 2 + read.len() as u64);
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    let mut flushes = Vec::new();
+    for index in 0..=LAST {
+        flushes.push(start_append(&mut store, vec![entry(1, index, 50)]).await);
+        let mut reader = store.get_log_reader().await;
+        let read = within(reader.try_get_log_entries(index..)).await.expect("readable");
+        assert!(read == [entry(1, index, 50)]);
+    }
+    for flushed in flushes {
+        within(flushed).await.expect("answered").expect("flushed");
+    }
+    while let Some(read) = within(readers.join_next()).await {
+        read.expect("no reader saw anything wrong");
+    }
+    close(store).await;
+}
+
+#[tokio::test]
+async fn what_would_break_the_log_is_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut store = must_open(directory.path());
+    append(&mut store, vec![entry(1, 0, 1), entry(1, 1, 1)]).await;
+    store.save_committed(Some(id(1, 0))).await.expect("saved");
+    let gap = store.append(vec![entry(1, 3, 1)], openraft::storage::IOFlushed::noop()).await;
+    assert!(gap.expect_err("a gap").to_string().contains("entry 3 cannot follow on 1"));
+    let committed = store.truncate_after(None).await;
+    assert!(committed.expect_err("it is committed").to_string().contains("committed up to 0"));
+    let before = contents(&mut store).await;
+    close(store.clone()).await;
+    store.save_vote(&Vote::new(1, 1)).await.expect_err("it is closed");
+
+    let mut again = must_open(directory.path());
+    assert_eq!(contents(&mut again).await, before);
+    close(again).await;
+}
+
+#[tokio::test]
+async fn a_second_process_is_kept_out() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = must_open(directory.path());
+    let refused = open(directory.path()).expect_err("it is open already");
+    assert!(matches!(refused, OpenError::Locked { .. }), "{refused}");
+    assert!(refused.to_string().contains(&directory.path().display().to_string()), "{refused}");
+    close(store).await;
+    close(must_open(directory.path())).await;
+}
+
+#[tokio::test]
+async fn a_log_that_is_dropped_closes_itself() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut store = must_open(directory.path());
+    append(&mut store, vec![entry(1, 0, 1)]).await;
+    drop(store);
+    let mut again = within(async {
+        loop {
+            match open(directory.path()) {
+                Err(OpenError::Locked { .. }) => tokio::task::yield_now().await,
+                opened => return opened.expect("in order"),
+            }
+        }
+    })
+    .await;
+    assert_eq!(entries(&mut again).await.len(), 1);
+    close(again).await;
+}
