@@ -1,0 +1,291 @@
+//! An acquire: what is wanted, and for how long it may be waited for.
+
+use std::{future::IntoFuture, pin::Pin, sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep};
+
+use super::{
+    Error, Held, NotAcquired, Session,
+    backoff::Backoff,
+    call::{Plan, with},
+    held,
+    requests::Outstanding,
+    session::Core,
+};
+use crate::{
+    machine::{self, Data, LockName, Mode, Permits, Wait, Want},
+    proto::v1::{
+        self, AcquireRequest, AcquireResponse, Reason, acquire_request, acquire_response::Outcome,
+        locks_client::LocksClient, mode, release_request::Target,
+    },
+};
+
+/// An acquire that is not sent yet: `await` it. What it is told about mode, data and delay holds for all its locks.
+///
+/// While it waits, it survives the loss of its connection and a change of leader, and keeps its place in the queue. Dropped before it
+/// is over, it releases in the background what it may have.
+#[derive(Debug)]
+#[must_use = "an acquire does nothing before it is awaited"]
+pub struct Acquire {
+    session: Session,
+    wants: Result<Vec<Want>, Error>,
+    wait: Patience,
+    lock_delay: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Patience {
+    None,
+    AtMost(Duration),
+    Forever,
+}
+
+impl Acquire {
+    pub(super) fn new<'a>(session: Session, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let want = |name| Ok(Want { name: LockName::new(name)?, mode: Mode::Exclusive, data: None, keep_data: false });
+        Self { wants: names.into_iter().map(want).collect(), ..Self::of_wants(session, Vec::new()) }
+    }
+
+    pub(super) fn of_wants(session: Session, wants: Vec<Want>) -> Self {
+        Self { session, wants: Ok(wants), wait: Patience::Forever, lock_delay: Duration::ZERO }
+    }
+
+    /// Hold it together with any number of other sharers.
+    pub fn shared(self) -> Self {
+        self.each(|want| {
+            want.mode = Mode::Shared;
+            Ok(())
+        })
+    }
+
+    /// Hold one of so many permits. All who use the name agree on the number.
+    pub fn permits(self, permits: u32) -> Self {
+        self.each(|want| {
+            want.mode = Mode::Permit(Permits::new(permits)?);
+            Ok(())
+        })
+    }
+
+    /// Set this data on the lock once it is held.
+    pub fn data(self, data: &[u8]) -> Self {
+        self.each(|want| {
+            want.data = Some(Data::new(data)?);
+            Ok(())
+        })
+    }
+
+    /// Keep the data on the lock when this grant ends.
+    pub fn keep_data(self) -> Self {
+        self.each(|want| {
+            want.keep_data = true;
+            Ok(())
+        })
+    }
+
+    /// If this holder is lost, keep the locks closed that long. For resources that cannot check tokens.
+    pub fn lock_delay(mut self, delay: Duration) -> Self {
+        self.lock_delay = delay;
+        self
+    }
+
+    /// Do not wait: fail with [`Error::NotAcquired`] if the locks are not to be had at once.
+    pub fn no_wait(mut self) -> Self {
+        self.wait = Patience::None;
+        self
+    }
+
+    /// Wait that long, then fail with [`Error::NotAcquired`].
+    pub fn wait_at_most(mut self, limit: Duration) -> Self {
+        self.wait = Patience::AtMost(limit);
+        self
+    }
+
+    /// Wait as long as it takes.
+    pub fn wait_forever(mut self) -> Self {
+        self.wait = Patience::Forever;
+        self
+    }
+
+    fn each(mut self, change: impl Fn(&mut Want) -> Result<(), machine::Invalid>) -> Self {
+        self.wants = self.wants.and_then(|mut wants| match wants.iter_mut().try_for_each(change) {
+            Ok(()) => Ok(wants),
+            Err(invalid) => Err(invalid.into()),
+        });
+        self
+    }
+
+    async fn run(self) -> Result<Held, Error> {
+        let wait = match self.wait {
+            Patience::None => Wait::Never,
+            Patience::AtMost(limit) => Wait::from_millis(millis(limit))?,
+            Patience::Forever => Wait::Forever,
+        };
+        let lock_delay_ms = u32::try_from(self.lock_delay.as_millis()).unwrap_or(u32::MAX);
+        let acquire = machine::Acquire::new(self.wants?, wait, lock_delay_ms)?;
+        let mut pending = Pending::new(self.session.core());
+        let answer = pending.send_until_decided(&acquire).await?;
+        match answer.outcome {
+            Some(Outcome::Granted(grant)) => {
+                pending.settled();
+                Ok(Held::new(self.session, grant.token, acquire.wants()))
+            }
+            Some(Outcome::Busy(busy)) => Err(pending.not_acquired(false, busy)),
+            Some(Outcome::TimedOut(busy)) => Err(pending.not_acquired(true, busy)),
+            // It may be a grant that a later version puts differently: `pending` gives it back.
+            None => Err(Error::Unknown { why: "the answer has no outcome".to_owned() }),
+        }
+    }
+}
+
+impl IntoFuture for Acquire {
+    type Output = Result<Held, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+/// An acquire whose outcome is not known. Dropped, it is released by its request id, whether it was granted, waits or never arrived.
+struct Pending {
+    core: Arc<Core>,
+    request: Option<Outstanding>,
+}
+
+impl Pending {
+    fn new(core: &Arc<Core>) -> Self {
+        Self { core: core.clone(), request: None }
+    }
+
+    /// A wait whose call broke off for too long is cancelled by the cluster. Its caller still wants it: it goes to the end of the queue.
+    async fn send_until_decided(&mut self, acquire: &machine::Acquire) -> Result<AcquireResponse, Error> {
+        let began = Instant::now();
+        let mut backoff = Backoff::default();
+        loop {
+            match self.send(acquire, began).await {
+                Err(Error::Refused(refused))
+                    if refused.reason == Reason::WaitCancelled && in_time(acquire.wait, began) =>
+                {
+                    sleep(backoff.next(self.core.client.caller.jitter())).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn send(&mut self, acquire: &machine::Acquire, began: Instant) -> Result<AcquireResponse, Error> {
+        let request = &*self.request.insert(self.core.requests.begin());
+        let caller = &self.core.client.caller;
+        let call = caller.call(plan(caller.plan(), acquire.wait), |node| {
+            // The first sending that arrives sets the limit; a later one must not set it anew.
+            let message = message(&self.core, request, acquire, began.elapsed());
+            with!(LocksClient, node, acquire, message)
+        });
+        let answer = self.core.while_alive(call).await;
+        let undecided = matches!(answer, Ok(_) | Err(Error::Unknown { .. }));
+        if !undecided {
+            self.settled();
+        }
+        answer
+    }
+
+    /// There is nothing to release any more, or somebody else does.
+    fn settled(&mut self) {
+        self.request = None;
+    }
+
+    fn not_acquired(&mut self, waited: bool, busy: v1::Busy) -> Error {
+        self.settled();
+        Error::NotAcquired(Box::new(NotAcquired { waited, busy }))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(request) = self.request.take() {
+            let target = Target::AcquireRequestId(request.id());
+            // The acquire's id stays outstanding until the release is through: the server must not forget it before.
+            held::release_in_background(&self.core, target, Some(request));
+        }
+    }
+}
+
+/// A call that waits is given the usual time on top of its own, to find a leader and bring the answer home.
+fn plan(usual: Plan, wait: Wait) -> Plan {
+    match wait {
+        Wait::Never => usual,
+        Wait::Millis(ms) => {
+            let limit = usual.limit.map(|limit| limit.saturating_add(Duration::from_millis(ms)));
+            Plan { limit, attempt_limit: None, ..usual }
+        }
+        Wait::Forever => Plan { limit: None, attempt_limit: None, ..usual },
+    }
+}
+
+/// Whether an acquire that waits has time left.
+fn in_time(wait: Wait, began: Instant) -> bool {
+    match wait {
+        Wait::Never => false,
+        Wait::Millis(ms) => began.elapsed() < Duration::from_millis(ms),
+        Wait::Forever => true,
+    }
+}
+
+fn message(core: &Core, request: &Outstanding, acquire: &machine::Acquire, elapsed: Duration) -> AcquireRequest {
+    AcquireRequest {
+        session_id: core.id.to_string(),
+        request: Some(request.message()),
+        locks: acquire.wants().iter().map(want).collect(),
+        wait: match acquire.wait {
+            Wait::Never => None,
+            Wait::Millis(ms) => Some(acquire_request::Wait::WaitMs(ms.saturating_sub(millis(elapsed)).max(1))),
+            Wait::Forever => Some(acquire_request::Wait::WaitForever(true)),
+        },
+        lock_delay_ms: acquire.lock_delay_ms,
+    }
+}
+
+fn want(want: &Want) -> v1::Want {
+    let kind = match want.mode {
+        Mode::Exclusive => mode::Kind::Exclusive(mode::Exclusive {}),
+        Mode::Shared => mode::Kind::Shared(mode::Shared {}),
+        Mode::Permit(permits) => mode::Kind::Permit(mode::Permit { limit: permits.get() }),
+    };
+    v1::Want {
+        name: want.name.as_str().to_owned(),
+        mode: Some(v1::Mode { kind: Some(kind) }),
+        data: want.data.as_ref().map(|data| data.as_bytes().to_vec()),
+        keep_data: want.keep_data,
+    }
+}
+
+/// Rounded up: somebody who waits half a millisecond wants to wait.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_given_the_usual_time_on_top_and_one_without_a_limit_none() {
+        let usual = Plan {
+            limit: Some(Duration::from_secs(10)),
+            attempt_limit: Some(Duration::from_secs(2)),
+            repeat_unknown: true,
+        };
+        assert_eq!(plan(usual, Wait::Never).limit, usual.limit);
+        assert_eq!(plan(usual, Wait::Millis(500)).limit, Some(Duration::from_millis(10_500)));
+        assert_eq!(plan(usual, Wait::Forever).limit, None);
+        assert_eq!(plan(usual, Wait::Forever).attempt_limit, None);
+    }
+
+    #[test]
+    fn milliseconds_are_rounded_up() {
+        assert_eq!(millis(Duration::ZERO), 0);
+        assert_eq!(millis(Duration::from_micros(1)), 1);
+        assert_eq!(millis(Duration::from_micros(1_001)), 2);
+        assert_eq!(millis(Duration::MAX), u64::MAX);
+    }
+}

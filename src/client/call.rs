@@ -1,0 +1,264 @@
+//! One request, sent again where that is safe until it is answered or its time is over.
+//!
+//! The nodes take turns: the leader first, where it is known; whoever names another leader is believed at once. A node that does not
+//! answer is passed over without a pause, until all had their turn. What the cluster refuses is never repeated.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tonic::{Response, Status, transport::Channel};
+
+use super::{
+    Clock, Error,
+    backoff::Backoff,
+    error::Failure,
+    nodes::{Node, Nodes},
+};
+
+/// Calls one method of a service on a channel, with a copy of the request.
+macro_rules! with {
+    ($service:ident, $channel:expr, $method:ident, $request:expr) => {{
+        let (channel, request) = ($channel, $request.clone());
+        async move { $service::new(channel).$method(request).await }
+    }};
+}
+pub(crate) use with;
+
+/// What all calls share.
+pub(crate) struct Caller {
+    pub(crate) nodes: Nodes,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) random: std::sync::Mutex<StdRng>,
+    /// How long a call may take that does not say otherwise.
+    pub(crate) call_limit: Duration,
+    /// How long one node is given to answer before the next is asked.
+    pub(crate) attempt_limit: Duration,
+}
+
+/// How a request may be repeated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// In all.
+    pub(crate) limit: Option<Duration>,
+    /// By one node. `None`: it may wait; only a broken connection or another leader ends the attempt.
+    pub(crate) attempt_limit: Option<Duration>,
+    /// Also when it is not known whether it happened: it is idempotent, or has a request id.
+    pub(crate) repeat_unknown: bool,
+}
+
+/// In a waiting call, how long a node stays the leader at the least. While two nodes disagree on who leads, we do not hurry to and fro.
+const LEADER_SETTLES: Duration = Duration::from_millis(100);
+
+impl Caller {
+    /// For requests that may be repeated.
+    pub(crate) fn plan(&self) -> Plan {
+        Plan { limit: Some(self.call_limit), attempt_limit: Some(self.attempt_limit), repeat_unknown: true }
+    }
+
+    /// For requests that do something else when they come twice.
+    pub(crate) fn plan_once(&self) -> Plan {
+        Plan { repeat_unknown: false, attempt_limit: Some(self.call_limit), ..self.plan() }
+    }
+
+    pub(crate) fn random_id(&self) -> u128 {
+        self.rng().random()
+    }
+
+    pub(crate) fn jitter(&self) -> f64 {
+        self.rng().random()
+    }
+
+    fn rng(&self) -> std::sync::MutexGuard<'_, StdRng> {
+        self.random.lock().expect("nothing panics while it has the random numbers")
+    }
+
+    /// Sends until there is an answer. `send` makes the request anew for each attempt.
+    pub(crate) async fn call<A, F>(&self, plan: Plan, send: impl Fn(Channel) -> F) -> Result<A, Error>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let until = plan.limit.map(|limit| Instant::now() + limit);
+        let mut progress = Progress::default();
+        loop {
+            let node = self.nodes.preferred();
+            let why = match self.attempt(&node, plan, until, &send).await {
+                Ok(answer) => return Ok(answer),
+                Err(Failure::Refused(refused)) => return Err(Error::Refused(refused)),
+                Err(Failure::Again { unknown, node_answers, why }) => {
+                    progress.note(unknown, node_answers, self.nodes.led_by_other_than(&node));
+                    format!("{}: {why}", node.address)
+                }
+            };
+            if progress.unknown && !plan.repeat_unknown {
+                return Err(Error::Unknown { why });
+            }
+            let pause = progress.pause(self.nodes.count(), || self.jitter());
+            if until.is_some_and(|until| Instant::now() + pause >= until) {
+                return Err(progress.give_up(why));
+            }
+            sleep(pause).await;
+        }
+    }
+
+    async fn attempt<A, F>(
+        &self,
+        node: &Node,
+        plan: Plan,
+        until: Option<Instant>,
+        send: impl Fn(Channel) -> F,
+    ) -> Result<A, Failure>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let answer = tokio::select! {
+            answer = send(node.channel.clone()) => answer,
+            () = expire(plan.attempt_limit, until) => Err(Status::deadline_exceeded("no answer in time")),
+            () = self.moved_on(node), if plan.attempt_limit.is_none() => return Err(Failure::leader_moved()),
+        };
+        match answer {
+            Ok(answer) => {
+                self.nodes.note_leader(answer.metadata());
+                Ok(answer.into_inner())
+            }
+            Err(status) => {
+                let metadata = status.metadata().clone();
+                let failure = Failure::from(status);
+                if let Failure::Again { .. } = failure {
+                    self.nodes.pass_over(node);
+                }
+                self.nodes.note_leader(&metadata);
+                Err(failure)
+            }
+        }
+    }
+
+    async fn moved_on(&self, node: &Node) {
+        sleep(LEADER_SETTLES).await;
+        self.nodes.leader_moved(node).await;
+    }
+
+    /// Asks one node and no other, once.
+    pub(crate) async fn ask<A, F>(&self, limit: Duration, send: F) -> Result<A, Error>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let failure = match timeout(limit, send).await {
+            Ok(Ok(answer)) => return Ok(answer.into_inner()),
+            Ok(Err(status)) => Failure::from(status),
+            Err(_) => Failure::timed_out(),
+        };
+        Err(match failure {
+            Failure::Refused(refused) => Error::Refused(refused),
+            Failure::Again { unknown: false, why, .. } => Error::NoCluster { why },
+            Failure::Again { unknown: true, why, .. } => Error::Unknown { why },
+        })
+    }
+}
+
+async fn expire(attempt: Option<Duration>, until: Option<Instant>) {
+    let attempt = attempt.map(|limit| Instant::now() + limit);
+    match (attempt, until) {
+        (Some(attempt), Some(until)) => sleep_until(attempt.min(until)).await,
+        (Some(end), None) | (None, Some(end)) => sleep_until(end).await,
+        (None, None) => std::future::pending().await,
+    }
+}
+
+/// What the attempts so far have shown.
+#[derive(Debug, Default)]
+struct Progress {
+    /// One of them may have taken effect.
+    unknown: bool,
+    /// Nodes passed over since the last pause.
+    passed_over: usize,
+    /// The last node named another one as the leader.
+    leader_named: bool,
+    /// Leaders followed since the last pause.
+    followed: usize,
+    backoff: Backoff,
+}
+
+impl Progress {
+    fn note(&mut self, unknown: bool, node_answers: bool, leader_named: bool) {
+        self.unknown |= unknown;
+        self.leader_named = leader_named;
+        if !node_answers {
+            self.passed_over += 1;
+        }
+    }
+
+    /// None after a node that can be passed over, or that named the leader; but not for ever.
+    fn pause(&mut self, nodes: usize, jitter: impl FnOnce() -> f64) -> Duration {
+        if self.leader_named && self.followed == 0 {
+            self.followed += 1;
+            return Duration::ZERO;
+        }
+        if (1..nodes).contains(&self.passed_over) {
+            return Duration::ZERO;
+        }
+        (self.passed_over, self.followed) = (0, 0);
+        self.backoff.next(jitter())
+    }
+
+    fn give_up(&self, why: String) -> Error {
+        match self.unknown {
+            true => Error::Unknown { why },
+            false => Error::NoCluster { why },
+        }
+    }
+}
+
+impl fmt::Debug for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Caller")
+            .field("nodes", &self.nodes)
+            .field("call_limit", &self.call_limit)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Random numbers: from the system, or from a seed for a run that can be repeated.
+pub(crate) fn random(seed: Option<u64>) -> StdRng {
+    match seed {
+        Some(seed) => StdRng::seed_from_u64(seed),
+        None => StdRng::from_os_rng(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_are_down_are_passed_over_at_once_until_all_had_their_turn() {
+        let mut progress = Progress::default();
+        let mut fail = || {
+            progress.note(true, false, false);
+            progress.pause(3, || 1.0)
+        };
+        let (none, first, second) = (Duration::ZERO, Duration::from_millis(20), Duration::from_millis(40));
+        assert_eq!([fail(), fail(), fail()], [none, none, first]);
+        assert_eq!([fail(), fail(), fail()], [none, none, second]);
+    }
+
+    #[test]
+    fn a_named_leader_is_followed_at_once_but_not_in_circles() {
+        let mut progress = Progress::default();
+        let mut misled = || {
+            progress.note(false, true, true);
+            progress.pause(3, || 1.0)
+        };
+        assert_eq!([misled(), misled()], [Duration::ZERO, Duration::from_millis(20)]);
+    }
+
+    #[test]
+    fn one_attempt_of_unknown_outcome_makes_the_whole_unknown() {
+        let mut progress = Progress::default();
+        progress.note(false, true, false);
+        assert!(matches!(progress.give_up(String::new()), Error::NoCluster { .. }));
+        progress.note(true, false, false);
+        progress.note(false, true, false);
+        assert!(matches!(progress.give_up(String::new()), Error::Unknown { .. }));
+    }
+}

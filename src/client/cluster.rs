@@ -1,0 +1,167 @@
+//! The client: a way into a cluster, and what can be asked of it without a session.
+
+use std::{sync::Arc, time::Duration};
+
+use tonic::transport::Endpoint;
+
+use super::{
+    BootClock, Clock, Connect, Error, Session, SessionOptions, Watch,
+    call::{self, Caller, with},
+    nodes::{Node, Nodes},
+};
+use crate::{
+    machine::{LockName, Reason},
+    proto::v1::{self, cluster_client::ClusterClient, locks_client::LocksClient, sessions_client::SessionsClient},
+};
+
+/// The nodes of a cluster that `lockkeeper dev` starts on this machine.
+pub const DEFAULT_ENDPOINTS: &str = "127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103";
+
+/// A way into a cluster. Cheap to clone; connects when it is used.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub(crate) caller: Arc<Caller>,
+}
+
+/// Makes a [`Client`] that differs from the usual one.
+#[derive(Clone)]
+pub struct Builder {
+    endpoints: String,
+    call_limit: Duration,
+    attempt_limit: Duration,
+    clock: Arc<dyn Clock>,
+    connect: Connect,
+    seed: Option<u64>,
+}
+
+impl Client {
+    /// To the cluster of these nodes: `host:port`, with commas between. One that answers is enough, it names the leader; more of them
+    /// help when that one is down. Fails with [`Error::Endpoint`]. Needs a tokio runtime.
+    pub fn new(endpoints: &str) -> Result<Self, Error> {
+        Self::builder(endpoints).build()
+    }
+
+    /// The same, with more to choose.
+    pub fn builder(endpoints: &str) -> Builder {
+        Builder {
+            endpoints: endpoints.to_owned(),
+            call_limit: Duration::from_secs(10),
+            attempt_limit: Duration::from_secs(2),
+            clock: Arc::new(BootClock),
+            connect: Arc::new(|endpoint: Endpoint| endpoint.connect_lazy()),
+            seed: None,
+        }
+    }
+
+    /// Opens a session and keeps it alive in the background.
+    pub async fn open(&self, options: SessionOptions) -> Result<Session, Error> {
+        Session::open(self, options).await
+    }
+
+    /// One lock: its first 1,000 holders and waiters, and its data. `stale`: as the node that is asked sees it, even if it is cut off.
+    pub async fn get(&self, name: &str, stale: bool) -> Result<v1::GetResponse, Error> {
+        let name = LockName::new(name)?.as_str().to_owned();
+        let request = v1::GetRequest { name, stale, ..v1::GetRequest::default() };
+        self.caller.call(self.caller.plan(), |node| with!(LocksClient, node, get, request)).await
+    }
+
+    /// A page of the locks under a prefix. `page_token`: empty, or `next_page_token` of the page before.
+    pub async fn list(&self, prefix: &str, page_token: &str, stale: bool) -> Result<v1::ListResponse, Error> {
+        let (prefix, page_token) = (prefix.to_owned(), page_token.to_owned());
+        let request = v1::ListRequest { prefix, page_token, page_size: 0, stale };
+        self.caller.call(self.caller.plan(), |node| with!(LocksClient, node, list, request)).await
+    }
+
+    /// A page of the sessions. `page_token`: empty, or `next_page_token` of the page before.
+    pub async fn sessions(&self, page_token: &str, stale: bool) -> Result<v1::ListSessionsResponse, Error> {
+        let request = v1::ListSessionsRequest { page_token: page_token.to_owned(), page_size: 0, stale };
+        self.caller.call(self.caller.plan(), |node| with!(SessionsClient, node, list, request)).await
+    }
+
+    /// Whether this token holds this lock now.
+    pub async fn check(&self, name: &str, token: u64) -> Result<v1::CheckResponse, Error> {
+        let request = v1::CheckRequest { name: LockName::new(name)?.as_str().to_owned(), token };
+        self.caller.call(self.caller.plan(), |node| with!(LocksClient, node, check, request)).await
+    }
+
+    /// The locks under a prefix, and every change of them from then on.
+    pub fn watch(&self, prefix: &str) -> Watch {
+        Watch::new(self.clone(), prefix)
+    }
+
+    /// Revokes a grant of a lock, or all of them when `token` is `None`. They are held until their holders let go, or to the deadline
+    /// that their sessions have now. `now` opens the lock at once: only for holders that are known to be dead.
+    ///
+    /// Without a token it is not repeated once its outcome is unknown: the lock may have passed on to someone innocent.
+    pub async fn force_release(
+        &self,
+        name: &str,
+        token: Option<u64>,
+        reason: &str,
+        now: bool,
+    ) -> Result<Vec<v1::force_release_response::Forced>, Error> {
+        let (name, reason) = (LockName::new(name)?.as_str().to_owned(), Reason::new(reason)?.as_str().to_owned());
+        let plan = if token.is_some() { self.caller.plan() } else { self.caller.plan_once() };
+        let request = v1::ForceReleaseRequest { name, token: token.unwrap_or(0), reason, now };
+        let answer = self.caller.call(plan, |node| with!(LocksClient, node, force_release, request)).await?;
+        Ok(answer.forced)
+    }
+
+    /// How one node sees itself and its cluster. `address`: host:port. Asks this node only, and once.
+    pub async fn status(&self, address: &str, table_hash: bool, limit: Duration) -> Result<v1::StatusResponse, Error> {
+        let Node { channel, .. } = self.caller.nodes.get(address)?;
+        let request = v1::StatusRequest { table_hash };
+        self.caller.ask(limit, with!(ClusterClient, channel, status, request)).await
+    }
+
+    /// The nodes that this client was told of: host:port.
+    pub fn endpoints(&self) -> Vec<String> {
+        self.caller.nodes.configured().map(|node| node.address.to_string()).collect()
+    }
+}
+
+impl Builder {
+    /// How long a call may take in all, repetitions included. 10 s.
+    pub fn call_limit(mut self, limit: Duration) -> Self {
+        self.call_limit = limit;
+        self
+    }
+
+    /// How long one node is given to answer before the next is asked. 2 s.
+    pub fn attempt_limit(mut self, limit: Duration) -> Self {
+        self.attempt_limit = limit;
+        self
+    }
+
+    /// Another clock, for a simulation.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Another network, for a simulation.
+    pub fn connect(mut self, connect: Connect) -> Self {
+        self.connect = connect;
+        self
+    }
+
+    /// Random numbers that repeat, for a simulation. Two clients with the same seed draw the same session ids.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// The client. Fails with [`Error::Endpoint`].
+    pub fn build(self) -> Result<Client, Error> {
+        let mut random = call::random(self.seed);
+        let first = rand::Rng::random_range(&mut random, 0..usize::from(u16::MAX));
+        let caller = Caller {
+            nodes: Nodes::new(&self.endpoints, self.connect, first)?,
+            clock: self.clock,
+            random: std::sync::Mutex::new(random),
+            call_limit: self.call_limit,
+            attempt_limit: self.attempt_limit,
+        };
+        Ok(Client { caller: Arc::new(caller) })
+    }
+}

@@ -1,0 +1,257 @@
+//! What can go wrong, each saying what happened to the state.
+
+use std::{collections::BTreeMap, fmt};
+
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+use crate::{
+    machine::Invalid,
+    proto::v1::{self, Reason},
+};
+
+/// Why there is no answer, or none that was hoped for.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The request could not be right. It was not sent; nothing happened.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// An endpoint is not `host:port`. Nothing was sent.
+    #[error("endpoint {0:?} is not host:port: correct it")]
+    Endpoint(String),
+    /// The cluster refused the request. It changed nothing.
+    #[error("{0}")]
+    Refused(Refused),
+    /// The locks are not to be had, or not in time. Nothing is held and nothing waits.
+    #[error("{0}")]
+    NotAcquired(Box<NotAcquired>),
+    /// The session, or the grant, is over.
+    #[error("{0}")]
+    Lost(Loss),
+    /// No node took the request before its time was over: none could be reached, or none knew a leader. Nothing happened.
+    #[error("no node of the cluster could serve this in time (last: {why}); nothing was changed: try again later")]
+    NoCluster {
+        /// What the last node said, or why it could not be asked.
+        why: String,
+    },
+    /// No answer in time. The request may have taken effect, or may yet.
+    #[error("no answer in time (last: {why}); the request may still take effect: look before trying again")]
+    Unknown {
+        /// What the last node said, or why it could not be asked.
+        why: String,
+    },
+}
+
+/// A refusal by the cluster.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refused {
+    /// Why, for programs. `Unspecified` if the server gave no reason that we know.
+    pub reason: Reason,
+    /// Why, for people.
+    pub message: String,
+    /// The things concerned: `lock`, `token`, `session_id`, `limit`.
+    pub details: BTreeMap<String, String>,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.message.is_empty() {
+            false => f.write_str(&self.message),
+            true => f.write_str(self.reason.as_str_name()),
+        }
+    }
+}
+
+/// What stood in the way of an acquire.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NotAcquired {
+    /// It waited as long as it was to; otherwise it was not to wait.
+    pub waited: bool,
+    /// The first of the locks asked for that was not to be had, a holder of it, and the length of its queue.
+    pub busy: v1::Busy,
+}
+
+impl fmt::Display for NotAcquired {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let v1::Busy { name, holder, queue_length, delay_remaining_ms } = &self.busy;
+        write!(f, "lock {name:?} was not acquired{}: ", if self.waited { " in time" } else { "" })?;
+        match holder {
+            Some(holder) => write!(f, "held by {:?} with token {}", holder.label, holder.token)?,
+            None if *delay_remaining_ms > 0 => {
+                write!(f, "closed for another {delay_remaining_ms} ms by its lock-delay")?
+            }
+            None => write!(f, "others wait for it")?,
+        }
+        match queue_length {
+            0 => Ok(()),
+            length => write!(f, ", {length} in the queue"),
+        }
+    }
+}
+
+/// How a session or a grant was lost.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Loss {
+    /// The session was closed, by this process or another one. All that it held was released.
+    #[error("the session was closed")]
+    Closed,
+    /// The cluster heard no renewal in time. The locks are open to others.
+    #[error("the session expired: the cluster heard no renewal within the TTL")]
+    Expired,
+    /// The cluster does not know the session: it ended long ago.
+    #[error("the cluster does not know the session: it ended long ago")]
+    Unknown,
+    /// No renewal was acknowledged before the deadline. The cluster may open the locks at any moment, or has done so.
+    #[error("no contact with the cluster until the deadline")]
+    OutOfContact,
+    /// An operator took the grant back. The locks open when it is released, or at the deadline the session then had.
+    #[error("an operator revoked the grant: {reason}")]
+    Revoked {
+        /// The operator's reason.
+        reason: String,
+    },
+    /// The holder has released the grant.
+    #[error("the grant was released")]
+    Released,
+}
+
+/// One attempt that did not bring an answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Answered: no.
+    Refused(Refused),
+    /// Worth another attempt.
+    Again {
+        /// Whether the request may have taken effect.
+        unknown: bool,
+        /// The node itself is fine: it is the leader that is missing, or the server that is busy.
+        node_answers: bool,
+        why: String,
+    },
+}
+
+const DOMAIN: &str = "lockkeeper.v1";
+
+impl Failure {
+    pub(crate) fn timed_out() -> Self {
+        Self::Again { unknown: true, node_answers: false, why: "it did not answer in time".into() }
+    }
+
+    pub(crate) fn leader_moved() -> Self {
+        Self::Again { unknown: true, node_answers: true, why: "another node leads now".into() }
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        let Some(info) = status.get_details_error_info().filter(|info| info.domain == DOMAIN) else {
+            return without_details(&status);
+        };
+        let why = status.message().to_owned();
+        match info.metadata.get("retry").map(String::as_str) {
+            Some("safe") => Self::Again { unknown: false, node_answers: true, why },
+            Some("same-id") => Self::Again { unknown: true, node_answers: true, why },
+            _ => Self::Refused(Refused {
+                reason: Reason::from_str_name(&format!("REASON_{}", info.reason)).unwrap_or_default(),
+                message: why,
+                details: info.metadata.into_iter().filter(|(key, _)| key != "retry").collect(),
+            }),
+        }
+    }
+}
+
+/// Not a word of the server's own: the transport, or something between us and the server, speaks.
+fn without_details(status: &Status) -> Failure {
+    let why = match std::error::Error::source(status) {
+        Some(source) => innermost(source),
+        None => status.message().to_owned(),
+    };
+    match status.code() {
+        Code::Unavailable
+        | Code::Unknown
+        | Code::Cancelled
+        | Code::DeadlineExceeded
+        | Code::Aborted
+        | Code::Internal => Failure::Again { unknown: !never_sent(status), node_answers: false, why },
+        Code::Ok
+        | Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::ResourceExhausted
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::DataLoss
+        | Code::Unauthenticated => {
+            Failure::Refused(Refused { reason: Reason::Unspecified, message: why, details: BTreeMap::new() })
+        }
+    }
+}
+
+/// There was no connection, so the request never left.
+fn never_sent(status: &Status) -> bool {
+    let mut error = std::error::Error::source(status);
+    while let Some(cause) = error {
+        if cause.is::<tonic::ConnectError>() {
+            return true;
+        }
+        error = cause.source();
+    }
+    false
+}
+
+/// The last of the causes says it best: "connection refused" rather than "transport error".
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(cause) = error.source() {
+        error = cause;
+    }
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use tonic_types::ErrorDetails;
+
+    use super::*;
+
+    fn status(code: Code, reason: &str, retry: &str) -> Status {
+        let metadata = HashMap::from([("retry".to_owned(), retry.to_owned()), ("lock".to_owned(), "jobs".to_owned())]);
+        Status::with_error_details(code, "because", ErrorDetails::with_error_info(reason, DOMAIN, metadata))
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_reason_and_names_the_things_concerned() {
+        let Failure::Refused(refused) = status(Code::FailedPrecondition, "NOT_HELD", "no").into() else {
+            panic!("it may not be repeated");
+        };
+        assert_eq!(refused.reason, Reason::NotHeld);
+        assert_eq!(refused.message, "because");
+        assert_eq!(refused.details, BTreeMap::from([("lock".to_owned(), "jobs".to_owned())]));
+    }
+
+    #[test]
+    fn what_the_server_calls_safe_did_not_happen() {
+        let safe = status(Code::Unavailable, "NO_LEADER", "safe").into();
+        assert!(matches!(safe, Failure::Again { unknown: false, node_answers: true, .. }));
+        let same_id = status(Code::DeadlineExceeded, "OUTCOME_UNKNOWN", "same-id").into();
+        assert!(matches!(same_id, Failure::Again { unknown: true, .. }));
+    }
+
+    #[test]
+    fn a_reason_from_the_future_is_a_refusal_all_the_same() {
+        let Failure::Refused(refused) = status(Code::FailedPrecondition, "MOON_PHASE", "no").into() else {
+            panic!("it may not be repeated");
+        };
+        assert_eq!(refused.reason, Reason::Unspecified);
+    }
+
+    #[test]
+    fn a_broken_connection_says_nothing_about_the_outcome() {
+        let broken = Status::unavailable("broken pipe").into();
+        assert!(matches!(broken, Failure::Again { unknown: true, node_answers: false, .. }));
+    }
+}

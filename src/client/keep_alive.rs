@@ -1,0 +1,201 @@
+//! Renews a session in the background, and hears what is lost.
+//!
+//! One stream to one node; a renewal every third of the TTL. A node that does not answer one in time, breaks off or knows no leader is
+//! passed over for the next. So a session survives the loss of a node as long as the cluster finds a leader within what is left of the
+//! TTL.
+//!
+//! The deadline is watched here too, so that the session *ends* when it passes: from then on nothing revives it, and the cluster is
+//! told, best effort, so that the locks need not wait for it.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Response, Status, Streaming};
+
+use super::{Loss, Moment, backoff::Backoff, nodes::Node, session::Core};
+use crate::proto::v1::{
+    KeepAliveRequest, KeepAliveResponse, SessionEnd, keep_alive_response::What, sessions_client::SessionsClient,
+};
+
+/// Renewals on their way into a connection. More than one means that it is stuck.
+const PIPE: usize = 2;
+
+/// Renewals that may still be answered.
+const UNANSWERED_MAX: usize = 8;
+
+/// Keeps the session alive until it ends.
+pub(super) async fn run(core: Arc<Core>) {
+    tokio::select! {
+        biased;
+        () = core.lease.ended() => {}
+        // Answers first: one that lay in the socket while this process was stopped may save the session.
+        () = keep_alive(&core) => {}
+        loss = core.lease.lost(None) => {
+            tracing::warn!(session = %core.id, %loss, "the session is lost");
+            core.lease.end(loss);
+            core.clone().close_in_background().await;
+        }
+    }
+}
+
+async fn keep_alive(core: &Core) {
+    let nodes = &core.client.caller.nodes;
+    let (mut backoff, mut failed) = (Backoff::default(), 0);
+    while !core.lease.is_ended() {
+        let node = nodes.preferred();
+        let answered = follow(core, &node).await;
+        nodes.pass_over(&node);
+        (backoff, failed) = if answered { (Backoff::default(), 0) } else { (backoff, failed + 1) };
+        if failed >= nodes.count() {
+            failed = 0;
+            sleep(backoff.next(core.client.caller.jitter()).min(interval(core.ttl))).await;
+        }
+    }
+}
+
+/// How often a session is renewed.
+fn interval(ttl: Duration) -> Duration {
+    ttl / 3
+}
+
+/// How long an answer is waited for before another node is asked. With the interval, it leaves time for three more nodes.
+fn patience(ttl: Duration) -> Duration {
+    (ttl / 6).min(Duration::from_secs(2))
+}
+
+/// Renews on one node for as long as that works, and returns whether it did at least once.
+async fn follow(core: &Core, node: &Node) -> bool {
+    let mut stream = Renewals::new(core);
+    let answers = match stream.open(node).await {
+        Ok(answers) => answers,
+        Err(why) => {
+            tracing::debug!(session = %core.id, node = %node.address, why, "no keep-alive stream");
+            return false;
+        }
+    };
+    core.client.caller.nodes.note_leader(answers.metadata());
+    let why = stream.run(answers.into_inner()).await;
+    tracing::debug!(session = %core.id, node = %node.address, why, "the keep-alive stream ended");
+    stream.answered
+}
+
+/// The renewals of one stream.
+struct Renewals<'a> {
+    core: &'a Core,
+    pipe: mpsc::Sender<KeepAliveRequest>,
+    receiver: Option<mpsc::Receiver<KeepAliveRequest>>,
+    sequence: u64,
+    /// What was sent and is not yet answered: sequence and moment, the oldest first.
+    unanswered: VecDeque<(u64, Moment)>,
+    /// When the oldest of them must be answered.
+    answer_by: Option<Instant>,
+    answered: bool,
+}
+
+impl<'a> Renewals<'a> {
+    fn new(core: &'a Core) -> Self {
+        let (pipe, receiver) = mpsc::channel(PIPE);
+        Self {
+            core,
+            pipe,
+            receiver: Some(receiver),
+            sequence: 0,
+            unanswered: VecDeque::new(),
+            answer_by: None,
+            answered: false,
+        }
+    }
+
+    /// Sends the first renewal along, so that opening costs no round trip of its own.
+    async fn open(&mut self, node: &Node) -> Result<Response<Streaming<KeepAliveResponse>>, String> {
+        self.renew()?;
+        let receiver = self.receiver.take().ok_or("a stream is opened once")?;
+        let mut service = SessionsClient::new(node.channel.clone());
+        match timeout(patience(self.core.ttl), service.keep_alive(ReceiverStream::new(receiver))).await {
+            Ok(Ok(answers)) => Ok(answers),
+            Ok(Err(status)) => {
+                self.core.client.caller.nodes.note_leader(status.metadata());
+                Err(status.message().to_owned())
+            }
+            Err(_) => Err("it did not answer in time".to_owned()),
+        }
+    }
+
+    /// Until the stream is of no more use; returns why.
+    async fn run(&mut self, mut answers: Streaming<KeepAliveResponse>) -> String {
+        let mut renew_at = Instant::now() + interval(self.core.ttl);
+        loop {
+            let answer_by = self.answer_by.unwrap_or(renew_at);
+            let step = tokio::select! {
+                biased;
+                answer = answers.message() => self.hear(answer),
+                () = sleep_until(answer_by), if self.answer_by.is_some() => Err("it did not answer in time".to_owned()),
+                () = sleep_until(renew_at) => {
+                    renew_at = Instant::now() + interval(self.core.ttl);
+                    self.renew()
+                }
+            };
+            if let Err(why) = step {
+                return why;
+            }
+        }
+    }
+
+    fn renew(&mut self) -> Result<(), String> {
+        self.sequence += 1;
+        // First the clock, then the sending: the other way round, the deadline would be too late.
+        let sent = self.core.lease.now();
+        let request = KeepAliveRequest { session_id: self.core.id.to_string(), sequence: self.sequence };
+        self.pipe.try_send(request).map_err(|_| "the connection is stuck".to_owned())?;
+        if self.unanswered.len() == UNANSWERED_MAX {
+            self.unanswered.pop_front();
+        }
+        self.unanswered.push_back((self.sequence, sent));
+        self.answer_by.get_or_insert(Instant::now() + patience(self.core.ttl));
+        Ok(())
+    }
+
+    fn hear(&mut self, answer: Result<Option<KeepAliveResponse>, Status>) -> Result<(), String> {
+        match answer {
+            Ok(Some(KeepAliveResponse { session_id, what: Some(what) })) if session_id == self.core.id.to_string() => {
+                self.heed(what);
+                Ok(())
+            }
+            // Of another session, or of a kind that a later version has: not for us.
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err("it ended the stream".to_owned()),
+            Err(status) => {
+                self.core.client.caller.nodes.note_leader(status.metadata());
+                Err(status.message().to_owned())
+            }
+        }
+    }
+
+    fn heed(&mut self, what: What) {
+        let lease = &self.core.lease;
+        match what {
+            What::Renewed(renewed) => self.acknowledge(renewed.sequence, Duration::from_millis(renewed.ttl_ms.into())),
+            What::Revoked(revoked) => {
+                lease.revoked(revoked.token, revoked.reason, Duration::from_millis(revoked.remaining_ms));
+            }
+            What::Ended(ended) => lease.end(match ended.why() {
+                SessionEnd::Closed => Loss::Closed,
+                SessionEnd::Expired => Loss::Expired,
+                SessionEnd::Unknown | SessionEnd::Unspecified => Loss::Unknown,
+            }),
+        }
+    }
+
+    fn acknowledge(&mut self, sequence: u64, ttl: Duration) {
+        let Some(&(_, sent)) = self.unanswered.iter().find(|(sent, _)| *sent == sequence) else { return };
+        self.answered = true;
+        self.core.lease.renewed(sent, ttl);
+        self.unanswered.retain(|(sent, _)| *sent > sequence);
+        let patience = patience(self.core.ttl);
+        self.answer_by = (!self.unanswered.is_empty()).then(|| Instant::now() + patience);
+    }
+}

@@ -1,0 +1,225 @@
+//! How long a session may be trusted, and how it was lost.
+//!
+//! A client takes as its deadline the moment at which it *sent* its last acknowledged open or renewal, plus the TTL, less a margin for
+//! the rates of clocks. The cluster stamped that command after the sending, and ends the session a TTL after the stamp: later than we
+//! stop trusting it.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::{sync::watch, time::sleep};
+
+use super::{Clock, Loss, Moment};
+
+/// The margin is one percent of the TTL, and at least this.
+const MARGIN_MIN: Duration = Duration::from_millis(10);
+
+/// No timer runs longer than this. Timers stand still while the machine is suspended, the deadline does not.
+const TIMER_MAX: Duration = Duration::from_millis(250);
+
+/// Until when a renewal that was sent at `sent` may be trusted.
+fn deadline(sent: Moment, ttl: Duration) -> Moment {
+    let margin = (ttl / 100).max(MARGIN_MIN);
+    sent.after(ttl.saturating_sub(margin))
+}
+
+/// A session's lease on existence, as its client may trust it.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    clock: Arc<dyn Clock>,
+    state: watch::Sender<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    deadline: Moment,
+    ended: Option<Loss>,
+    /// Grants that an operator took back and that are not yet released, by token.
+    revoked: BTreeMap<u64, Revoked>,
+}
+
+#[derive(Debug)]
+struct Revoked {
+    reason: String,
+    deadline: Moment,
+}
+
+impl Lease {
+    /// A session that was opened by a request sent at `sent`.
+    pub(crate) fn new(clock: Arc<dyn Clock>, sent: Moment, ttl: Duration) -> Self {
+        let state = State { deadline: deadline(sent, ttl), ended: None, revoked: BTreeMap::new() };
+        Self { clock, state: watch::Sender::new(state) }
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// A renewal sent at `sent` was acknowledged. Answers may overtake each other: the deadline never comes nearer.
+    pub(crate) fn renewed(&self, sent: Moment, ttl: Duration) {
+        self.state.send_if_modified(|state| {
+            state.deadline = state.deadline.max(deadline(sent, ttl));
+            // Those who wait have nothing to do earlier than before.
+            false
+        });
+    }
+
+    /// An operator took a grant back. Its locks open at the deadline that the session had at that moment; ours is the earlier one.
+    pub(crate) fn revoked(&self, token: u64, reason: String, remaining: Duration) {
+        let told = self.now().after(remaining);
+        self.state.send_modify(|state| {
+            let deadline = told.min(state.deadline);
+            let known = state.revoked.entry(token).or_insert(Revoked { reason, deadline });
+            known.deadline = known.deadline.min(deadline);
+        });
+    }
+
+    /// A grant was released: that it was revoked is of no interest any more.
+    pub(crate) fn forget(&self, token: u64) {
+        self.state.send_if_modified(|state| {
+            state.revoked.remove(&token);
+            false
+        });
+    }
+
+    /// The session is over. The first reason stays.
+    pub(crate) fn end(&self, loss: Loss) {
+        self.state.send_if_modified(|state| {
+            let first = state.ended.is_none();
+            state.ended.get_or_insert(loss);
+            first
+        });
+    }
+
+    /// How long the session, or this grant of it, may still be trusted. Zero: it is lost.
+    pub(crate) fn remaining(&self, token: Option<u64>) -> Duration {
+        let state = self.state.borrow();
+        if state.ended.is_some() {
+            return Duration::ZERO;
+        }
+        let revoked = token.and_then(|token| state.revoked.get(&token));
+        let deadline = revoked.map_or(state.deadline, |revoked| revoked.deadline.min(state.deadline));
+        deadline.since(self.clock.now())
+    }
+
+    /// How the session, or this grant of it, was lost. A revoked grant counts as lost as soon as we are told, although its locks stay
+    /// closed for [`Lease::remaining`].
+    pub(crate) fn loss(&self, token: Option<u64>) -> Option<Loss> {
+        let state = self.state.borrow();
+        if let Some(revoked) = token.and_then(|token| state.revoked.get(&token)) {
+            return Some(Loss::Revoked { reason: revoked.reason.clone() });
+        }
+        let out_of_contact = state.deadline <= self.clock.now();
+        state.ended.clone().or(out_of_contact.then_some(Loss::OutOfContact))
+    }
+
+    /// Waits until the session, or this grant of it, is lost.
+    pub(crate) async fn lost(&self, token: Option<u64>) -> Loss {
+        let mut changes = self.state.subscribe();
+        loop {
+            changes.mark_unchanged();
+            if let Some(loss) = self.loss(token) {
+                return loss;
+            }
+            tokio::select! {
+                _ = changes.changed() => {}
+                () = sleep(self.remaining(token).min(TIMER_MAX)) => {}
+            }
+        }
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.state.borrow().ended.is_some()
+    }
+
+    /// Waits until the session has ended: not merely until its deadline has passed.
+    pub(crate) async fn ended(&self) {
+        // The sender is ours, so it outlives the waiting.
+        let _ = self.state.subscribe().wait_for(|state| state.ended.is_some()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Hand(Mutex<Duration>);
+
+    impl Clock for Hand {
+        fn now(&self) -> Moment {
+            Moment(*self.0.lock().unwrap())
+        }
+    }
+
+    fn at(ms: u64) -> Moment {
+        Moment(Duration::from_millis(ms))
+    }
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn lease(ttl: Duration) -> (Arc<Hand>, Lease) {
+        let clock = Arc::new(Hand::default());
+        (clock.clone(), Lease::new(clock, at(0), ttl))
+    }
+
+    #[test]
+    fn the_margin_is_a_percent_and_at_least_ten_milliseconds() {
+        assert_eq!(deadline(at(5), ms(100)), at(95));
+        assert_eq!(deadline(at(0), ms(1_000)), at(990));
+        assert_eq!(deadline(at(0), ms(60_000)), at(59_400));
+    }
+
+    #[test]
+    fn the_deadline_counts_from_the_sending_and_passes_without_anyone_noticing() {
+        let (clock, lease) = lease(ms(10_000));
+        *clock.0.lock().unwrap() = ms(4_000);
+        assert_eq!(lease.remaining(None), ms(5_900));
+        lease.renewed(at(3_000), ms(10_000));
+        assert_eq!(lease.remaining(None), ms(8_900));
+        *clock.0.lock().unwrap() = ms(12_900);
+        assert_eq!(lease.remaining(None), Duration::ZERO);
+        assert_eq!(lease.loss(None), Some(Loss::OutOfContact));
+    }
+
+    #[test]
+    fn an_answer_that_was_overtaken_takes_nothing_away() {
+        let (_, lease) = lease(ms(10_000));
+        lease.renewed(at(3_000), ms(10_000));
+        lease.renewed(at(2_000), ms(10_000));
+        assert_eq!(lease.remaining(None), ms(12_900));
+    }
+
+    #[test]
+    fn renewals_do_not_extend_a_revoked_grant_but_the_others() {
+        let (_, lease) = lease(ms(10_000));
+        lease.revoked(7, "stuck".into(), ms(5_000));
+        lease.renewed(at(3_000), ms(10_000));
+        assert_eq!(lease.remaining(Some(7)), ms(5_000));
+        assert_eq!(lease.remaining(Some(8)), ms(12_900));
+        assert_eq!(lease.loss(Some(7)), Some(Loss::Revoked { reason: "stuck".into() }));
+        assert_eq!(lease.loss(Some(8)), None);
+    }
+
+    #[test]
+    fn a_revoked_grant_ends_at_the_deadline_that_we_knew_at_the_latest() {
+        let (_, lease) = lease(ms(10_000));
+        lease.revoked(7, "stuck".into(), ms(60_000));
+        assert_eq!(lease.remaining(Some(7)), ms(9_900));
+        lease.renewed(at(3_000), ms(10_000));
+        lease.revoked(7, "still stuck".into(), ms(60_000));
+        assert_eq!(lease.remaining(Some(7)), ms(9_900));
+    }
+
+    #[test]
+    fn the_first_reason_stays() {
+        let (_, lease) = lease(ms(10_000));
+        lease.end(Loss::Expired);
+        lease.end(Loss::Closed);
+        assert_eq!(lease.loss(None), Some(Loss::Expired));
+        assert_eq!(lease.remaining(None), Duration::ZERO);
+    }
+}

@@ -1,0 +1,54 @@
+//! The way to a cluster from Rust.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), lockkeeper::client::Error> {
+//! use lockkeeper::client::{Client, SessionOptions};
+//!
+//! let client = Client::new("10.0.0.1:7101,10.0.0.2:7101,10.0.0.3:7101")?;
+//! let session = client.open(SessionOptions::default()).await?;
+//! let held = session.acquire("reports/nightly").await?;
+//! // Give `held.token()` to whatever the lock protects, and stop when `held.lost()` says so.
+//! held.release().await?;
+//! session.close().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! From the ground up:
+//!
+//! * [`Clock`]: the clock that deadlines are read from, and what it must count;
+//! * `nodes`: the nodes of the cluster, and which of them leads;
+//! * `call`: one request, repeated where that is safe until it is answered or its time is over;
+//! * `lease`: how long a session may be trusted, and how it was lost;
+//! * `keep_alive`: renews it in the background;
+//! * [`Client`], [`Session`], [`Acquire`], [`Held`]: what an application holds in its hands.
+//!
+//! Two promises hold everything together. A *holder* may trust its grant until [`Held::remaining`] is zero: the cluster gives the lock
+//! to nobody else before that. And nothing *leaks*: a future or a guard that is dropped releases what it has, or may have, in the
+//! background; what cannot be released goes with the session.
+//!
+//! Left out, deliberately: TLS and authentication (the cluster has none yet), a blocking API (block on it), and a cache of locks (the
+//! cluster answers linearizably, a cache would not).
+
+mod acquire;
+mod backoff;
+mod call;
+mod clock;
+mod cluster;
+mod error;
+mod held;
+mod keep_alive;
+mod lease;
+mod nodes;
+mod requests;
+mod session;
+mod watch;
+
+pub use acquire::Acquire;
+pub use clock::{BootClock, Clock, Moment};
+pub use cluster::{Builder, Client, DEFAULT_ENDPOINTS};
+pub use error::{Error, Loss, NotAcquired, Refused};
+pub use held::Held;
+pub use nodes::Connect;
+pub use session::{Session, SessionOptions};
+pub use watch::Watch;

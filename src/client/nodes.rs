@@ -1,0 +1,219 @@
+//! The nodes of the cluster, and which of them leads.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::watch;
+use tonic::{
+    metadata::MetadataMap,
+    transport::{Channel, Endpoint},
+};
+
+use super::Error;
+
+/// Makes a channel to a node. A parameter, so that a simulation can bring its own network.
+pub type Connect = Arc<dyn Fn(Endpoint) -> Channel + Send + Sync>;
+
+/// In every answer of a node that knows the leader: where clients reach it, host:port.
+const LEADER: &str = "lockkeeper-leader";
+
+/// So many leaders that are not among our endpoints are remembered; far more than any cluster has.
+const LEARNED_MAX: usize = 32;
+
+/// A node, by its address. Connects when it is first used, and again after each break.
+#[derive(Clone)]
+pub(crate) struct Node {
+    pub(crate) address: Arc<str>,
+    pub(crate) channel: Channel,
+}
+
+/// Those we were told of, and those that they named.
+pub(crate) struct Nodes {
+    configured: Vec<Node>,
+    learned: Mutex<BTreeMap<Arc<str>, Node>>,
+    leader: watch::Sender<Option<Node>>,
+    /// Which of the configured ones to ask when no leader is known.
+    next: AtomicUsize,
+    connect: Connect,
+}
+
+impl Nodes {
+    /// `first` picks whom to ask first, so that not all clients come to the same node.
+    pub(crate) fn new(endpoints: &str, connect: Connect, first: usize) -> Result<Self, Error> {
+        let mut configured: Vec<Node> = Vec::new();
+        for address in endpoints.split(',').map(str::trim).filter(|address| !address.is_empty()) {
+            let node = node(address, &connect)?;
+            if !configured.iter().any(|known| known.address == node.address) {
+                configured.push(node);
+            }
+        }
+        if configured.is_empty() {
+            return Err(Error::Endpoint(endpoints.to_owned()));
+        }
+        let next = AtomicUsize::new(first % configured.len());
+        let (leader, learned) = (watch::Sender::new(None), Mutex::default());
+        Ok(Self { configured, learned, leader, next, connect })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.configured.len()
+    }
+
+    pub(crate) fn configured(&self) -> impl Iterator<Item = &Node> {
+        self.configured.iter()
+    }
+
+    /// Whom to ask now: the leader, or the next in turn while none is known.
+    pub(crate) fn preferred(&self) -> Node {
+        if let Some(leader) = &*self.leader.borrow() {
+            return leader.clone();
+        }
+        self.configured[self.next.load(Ordering::Relaxed) % self.configured.len()].clone()
+    }
+
+    /// A node by its address, be it one we were told of or not.
+    pub(crate) fn get(&self, address: &str) -> Result<Node, Error> {
+        let address = bare(address);
+        if let Some(node) = self.configured.iter().find(|node| *node.address == *address) {
+            return Ok(node.clone());
+        }
+        let mut learned = self.learned.lock().expect("nothing panics while it has the nodes");
+        if let Some(node) = learned.get(address) {
+            return Ok(node.clone());
+        }
+        let node = node(address, &self.connect)?;
+        if learned.len() >= LEARNED_MAX {
+            learned.clear();
+        }
+        learned.insert(node.address.clone(), node.clone());
+        Ok(node)
+    }
+
+    /// Takes note of the leader that an answer names.
+    pub(crate) fn note_leader(&self, metadata: &MetadataMap) {
+        let Some(address) = metadata.get(LEADER).and_then(|address| address.to_str().ok()) else { return };
+        if self.leader.borrow().as_ref().is_some_and(|leader| *leader.address == *bare(address)) {
+            return;
+        }
+        // A name that is none is a mistake of the server's, and no reason to stop talking to the others.
+        let Ok(leader) = self.get(address) else { return };
+        self.leader.send_replace(Some(leader));
+    }
+
+    /// Passes over a node that did not answer, or that does not know a leader.
+    pub(crate) fn pass_over(&self, node: &Node) {
+        self.leader.send_if_modified(|leader| match leader {
+            Some(known) if known.address == node.address => leader.take().is_some(),
+            _ => false,
+        });
+        if let Some(place) = self.configured.iter().position(|known| known.address == node.address) {
+            self.next.store((place + 1) % self.configured.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether someone else than `node` is known to lead.
+    pub(crate) fn led_by_other_than(&self, node: &Node) -> bool {
+        self.leader.borrow().as_ref().is_some_and(|leader| leader.address != node.address)
+    }
+
+    /// Waits until someone else than `node` is known to lead.
+    pub(crate) async fn leader_moved(&self, node: &Node) {
+        let moved = |leader: &Option<Node>| leader.as_ref().is_some_and(|leader| leader.address != node.address);
+        let mut leader = self.leader.subscribe();
+        if leader.wait_for(moved).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+fn bare(address: &str) -> &str {
+    address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/')
+}
+
+fn node(address: &str, connect: &Connect) -> Result<Node, Error> {
+    let invalid = || Error::Endpoint(address.to_owned());
+    let address = bare(address);
+    let (host, port) = address.rsplit_once(':').ok_or_else(invalid)?;
+    if host.is_empty() || host.contains('/') || port.parse::<u16>().is_err() {
+        return Err(invalid());
+    }
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| invalid())?;
+    Ok(Node { address: address.into(), channel: connect(configure(endpoint)) })
+}
+
+/// A wait can be long and its connection silent: pings tell a dead one from a quiet one.
+fn configure(endpoint: Endpoint) -> Endpoint {
+    endpoint
+        .connect_timeout(Duration::from_secs(2))
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(Duration::from_secs(3))
+        .keep_alive_timeout(Duration::from_secs(3))
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.address)
+    }
+}
+
+impl fmt::Debug for Nodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nodes").field("configured", &self.configured).field("leader", &*self.leader.borrow()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(endpoints: &str) -> Result<Nodes, Error> {
+        Nodes::new(endpoints, Arc::new(|endpoint: Endpoint| endpoint.connect_lazy()), 0)
+    }
+
+    fn named(leader: &str) -> MetadataMap {
+        let mut metadata = MetadataMap::new();
+        metadata.insert(LEADER, leader.parse().unwrap());
+        metadata
+    }
+
+    #[tokio::test]
+    async fn endpoints_may_have_a_scheme_and_blanks_and_come_twice() {
+        let nodes = nodes(" a:1, http://b:2/,a:1,").unwrap();
+        let addresses: Vec<&str> = nodes.configured().map(|node| &*node.address).collect();
+        assert_eq!(addresses, ["a:1", "b:2"]);
+    }
+
+    #[test]
+    fn what_is_no_endpoint_is_named() {
+        for endpoints in ["", "a", "a:port", ":1", "a:1,https://b:2"] {
+            assert!(matches!(nodes(endpoints), Err(Error::Endpoint(_))), "{endpoints:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_named_leader_is_preferred_until_it_is_passed_over() {
+        let nodes = nodes("a:1,b:2").unwrap();
+        assert_eq!(&*nodes.preferred().address, "a:1");
+        nodes.note_leader(&named("c:3"));
+        assert_eq!(&*nodes.preferred().address, "c:3");
+        nodes.pass_over(&nodes.preferred());
+        assert_eq!(&*nodes.preferred().address, "a:1");
+        nodes.pass_over(&nodes.preferred());
+        assert_eq!(&*nodes.preferred().address, "b:2");
+    }
+
+    #[tokio::test]
+    async fn a_leader_without_a_name_changes_nothing() {
+        let nodes = nodes("a:1").unwrap();
+        nodes.note_leader(&named("nonsense"));
+        nodes.note_leader(&MetadataMap::new());
+        assert_eq!(&*nodes.preferred().address, "a:1");
+    }
+}

@@ -1,0 +1,274 @@
+//! A session: the client's lease on existence, kept alive in the background.
+
+use std::{ffi::OsStr, fmt, path::Path, sync::Arc, time::Duration};
+
+use tokio::runtime::Handle as Runtime;
+
+use super::{
+    Acquire, Client, Error, Loss,
+    call::{Plan, with},
+    keep_alive,
+    lease::Lease,
+    requests::Requests,
+};
+use crate::{
+    machine::{LABEL_BYTES_MAX, Label, SessionId, TTL_MS_MAX, Ttl, Want},
+    proto::v1::{self, Reason, sessions_client::SessionsClient},
+};
+
+/// What a session is to be like.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// How long it lives without a renewal: 100 ms to a day. 10 s.
+    ///
+    /// Short: the locks of a client that died are soon free. Long: an outage of the cluster is longer survived.
+    pub ttl: Duration,
+    /// Who this is, for people to read. `host process-id program`.
+    pub label: String,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        let program = std::env::args_os().next().unwrap_or_default();
+        Self { ttl: Duration::from_secs(10), label: Self::label_of(&program) }
+    }
+}
+
+impl SessionOptions {
+    /// `host process-id program`, for a program by its path. Cut to the limit: a long name must not keep it from getting its locks.
+    pub fn label_of(program: &OsStr) -> String {
+        let system = rustix::system::uname();
+        let program = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
+        let mut label = format!("{} {} {program}", system.nodename().to_string_lossy(), std::process::id());
+        label.truncate(label.floor_char_boundary(LABEL_BYTES_MAX));
+        label
+    }
+}
+
+/// A session of this process. Cheap to clone; when the last clone and the last [`super::Held`] are gone, it is closed in the background.
+#[derive(Clone, Debug)]
+pub struct Session {
+    handle: Arc<Handle>,
+}
+
+/// Closes the session when it goes.
+struct Handle {
+    core: Arc<Core>,
+}
+
+/// What the session's tasks share.
+pub(crate) struct Core {
+    pub(crate) client: Client,
+    pub(crate) id: SessionId,
+    pub(crate) ttl: Duration,
+    pub(crate) lease: Lease,
+    pub(crate) requests: Requests,
+    runtime: Runtime,
+}
+
+impl Session {
+    pub(super) async fn open(client: &Client, options: SessionOptions) -> Result<Self, Error> {
+        let ttl_ms = u32::try_from(options.ttl.as_millis()).unwrap_or(TTL_MS_MAX.saturating_add(1));
+        let ttl_ms = Ttl::from_millis(ttl_ms)?.as_millis();
+        let label = Label::new(&options.label)?.as_str().to_owned();
+        let id = SessionId(client.caller.random_id());
+
+        // Which of several sendings the answer answers is not known: the first is the safe one.
+        let sent = client.caller.clock.now();
+        let request = v1::OpenSessionRequest { session_id: id.to_string(), ttl_ms, label };
+        let plan = client.caller.plan();
+        let answer = client.caller.call(plan, |node| with!(SessionsClient, node, open, request)).await?;
+
+        let ttl = Duration::from_millis(answer.ttl_ms.into());
+        let lease = Lease::new(client.caller.clock.clone(), sent, ttl);
+        let (client, requests, runtime) = (client.clone(), Requests::default(), Runtime::current());
+        let core = Arc::new(Core { client, id, ttl, lease, requests, runtime });
+        let session = Self { handle: Arc::new(Handle { core }) };
+        // It took long: do not start with a lease that is about to run out.
+        if session.remaining() < ttl / 2 {
+            session.core().renew().await?;
+        }
+        session.core().spawn(keep_alive::run(session.core().clone()));
+        Ok(session)
+    }
+
+    /// Its name: 128 random bits.
+    pub fn id(&self) -> SessionId {
+        self.core().id
+    }
+
+    /// How long it lives without a renewal.
+    pub fn ttl(&self) -> Duration {
+        self.core().ttl
+    }
+
+    /// How long it may still be trusted. Zero: it is lost.
+    pub fn remaining(&self) -> Duration {
+        self.core().lease.remaining(None)
+    }
+
+    /// How it was lost, if it was.
+    pub fn loss(&self) -> Option<Loss> {
+        self.core().lease.loss(None)
+    }
+
+    /// Waits until it is lost.
+    pub async fn lost(&self) -> Loss {
+        self.core().lease.lost(None).await
+    }
+
+    /// Acquires a lock, exclusively and waiting as long as it takes, if the [`Acquire`] is not told otherwise.
+    pub fn acquire(&self, name: &str) -> Acquire {
+        Acquire::new(self.clone(), [name])
+    }
+
+    /// Acquires several locks, all or nothing. They cannot deadlock among each other.
+    pub fn acquire_all<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Acquire {
+        Acquire::new(self.clone(), names)
+    }
+
+    /// The same, each lock in its own way.
+    pub fn acquire_wants(&self, wants: Vec<Want>) -> Acquire {
+        Acquire::of_wants(self.clone(), wants)
+    }
+
+    /// Closes it: all that it holds is released, all its waits are cancelled, for its clones too. Fails if the cluster could not be
+    /// told in time; then it expires by itself.
+    pub async fn close(self) -> Result<(), Error> {
+        let core = self.core().clone();
+        core.lease.end(Loss::Closed);
+        core.close().await
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.handle.core
+    }
+}
+
+impl Core {
+    /// Runs in the background, also when it is called from a thread that is none of tokio's.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(task);
+    }
+
+    /// A request of the session: repeated for as long as the session lives, unless it has a limit. What is lost with the session need
+    /// not be asked for.
+    pub(crate) async fn while_alive<A>(&self, call: impl Future<Output = Result<A, Error>>) -> Result<A, Error> {
+        let answer = tokio::select! {
+            biased;
+            answer = call => answer,
+            loss = self.lease.lost(None) => Err(Error::Lost(loss)),
+        };
+        answer.map_err(|error| self.learn(error))
+    }
+
+    /// A refusal can be the first to say that the session is over.
+    fn learn(&self, error: Error) -> Error {
+        let loss = match &error {
+            Error::Refused(refused) => loss_of(refused.reason),
+            Error::Invalid(_)
+            | Error::Endpoint(_)
+            | Error::NotAcquired(_)
+            | Error::Lost(_)
+            | Error::NoCluster { .. }
+            | Error::Unknown { .. } => None,
+        };
+        match loss {
+            Some(loss) => {
+                self.lease.end(loss.clone());
+                Error::Lost(loss)
+            }
+            None => error,
+        }
+    }
+
+    /// For what nobody waits for any more, but must be done while the session lives.
+    pub(crate) fn plan_until_done(&self) -> Plan {
+        Plan { limit: None, ..self.client.caller.plan() }
+    }
+
+    async fn renew(&self) -> Result<(), Error> {
+        let request = v1::RenewSessionRequest { session_id: self.id.to_string() };
+        let sent = std::sync::Mutex::new(self.lease.now());
+        let call = self.client.caller.call(self.client.caller.plan(), |node| {
+            // An answer belongs to the attempt that it came to: its sending counts.
+            *sent.lock().expect("nothing panics while it has the moment") = self.lease.now();
+            with!(SessionsClient, node, renew, request)
+        });
+        let answer = call.await.map_err(|error| self.learn(error))?;
+        let sent = *sent.lock().expect("nothing panics while it has the moment");
+        self.lease.renewed(sent, Duration::from_millis(answer.ttl_ms.into()));
+        Ok(())
+    }
+
+    /// Tells the cluster that the session is over.
+    async fn close(&self) -> Result<(), Error> {
+        let request = v1::CloseSessionRequest { session_id: self.id.to_string() };
+        let plan = self.client.caller.plan();
+        match self.client.caller.call(plan, |node| with!(SessionsClient, node, close, request)).await {
+            Ok(v1::CloseSessionResponse {}) => Ok(()),
+            // It was over before: that is what was asked for.
+            Err(Error::Refused(refused)) if loss_of(refused.reason).is_some() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As [`Core::close`], best effort: otherwise it expires.
+    pub(crate) async fn close_in_background(self: Arc<Self>) {
+        if let Err(error) = self.close().await {
+            tracing::debug!(session = %self.id, %error, "the session was not closed; it expires by itself");
+        }
+    }
+}
+
+/// What a refusal says about the session.
+fn loss_of(reason: Reason) -> Option<Loss> {
+    match reason {
+        Reason::SessionUnknown => Some(Loss::Unknown),
+        Reason::SessionExpired => Some(Loss::Expired),
+        Reason::SessionClosed => Some(Loss::Closed),
+        Reason::Unspecified
+        | Reason::InvalidArgument
+        | Reason::SessionExists
+        | Reason::NotHeld
+        | Reason::ModeMismatch
+        | Reason::Abandoned
+        | Reason::RequestStale
+        | Reason::RequestReused
+        | Reason::WaitCancelled
+        | Reason::LimitReached
+        | Reason::Overloaded
+        | Reason::NoLeader
+        | Reason::ShuttingDown
+        | Reason::OutcomeUnknown
+        | Reason::Internal => None,
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if !self.core.lease.is_ended() {
+            self.core.lease.end(Loss::Closed);
+            self.core.spawn(self.core.clone().close_in_background());
+        }
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("id", &self.core.id).field("lease", &self.core.lease).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_label_names_the_process_and_fits() {
+        let label = SessionOptions::default().label;
+        assert!(label.contains(&std::process::id().to_string()), "{label}");
+        let long = SessionOptions::label_of(OsStr::new(&"ö".repeat(500)));
+        assert!(Label::new(&long).is_ok(), "{long}");
+    }
+}

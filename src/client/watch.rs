@@ -1,0 +1,49 @@
+//! Watching locks: their present state, then every change.
+
+use tonic::Streaming;
+
+use super::{
+    Client, Error,
+    call::{Plan, with},
+};
+use crate::proto::v1::{WatchRequest, WatchResponse, locks_client::LocksClient};
+
+/// The locks under a prefix. Survives the loss of a node: then the state comes again, and what happened meanwhile is in it.
+#[derive(Debug)]
+pub struct Watch {
+    client: Client,
+    request: WatchRequest,
+    stream: Option<Streaming<WatchResponse>>,
+}
+
+impl Watch {
+    pub(super) fn new(client: Client, prefix: &str) -> Self {
+        Self { client, request: WatchRequest { prefix: prefix.to_owned() }, stream: None }
+    }
+
+    /// The next message, waited for as long as it takes: state, changes, or that there were none up to an index. Fails when no node
+    /// could be asked within the client's limit; the next call tries again. Cancel safe.
+    pub async fn next(&mut self) -> Result<WatchResponse, Error> {
+        loop {
+            let stream = match &mut self.stream {
+                Some(stream) => stream,
+                None => self.stream.insert(open(&self.client, &self.request).await?),
+            };
+            match tokio::time::timeout(SILENCE_MAX, stream.message()).await {
+                Ok(Ok(Some(message))) => return Ok(message),
+                Ok(Ok(None)) => tracing::debug!("the watch was ended; watching anew"),
+                Ok(Err(status)) => tracing::debug!(%status, "the watch broke off; watching anew"),
+                Err(_) => tracing::debug!("the watch is silent; watching anew"),
+            }
+            self.stream = None;
+        }
+    }
+}
+
+/// A server that has nothing to say says so every second.
+const SILENCE_MAX: std::time::Duration = std::time::Duration::from_secs(10);
+
+async fn open(client: &Client, request: &WatchRequest) -> Result<Streaming<WatchResponse>, Error> {
+    let plan: Plan = client.caller.plan();
+    client.caller.call(plan, |node| with!(LocksClient, node, watch, request)).await
+}
