@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "lockkeeper/v1/cluster.proto",
         "lockkeeper/v1/errors.proto",
         "lockkeeper/internal/v1/log.proto",
+        "lockkeeper/internal/v1/snapshot.proto",
         "lockkeeper/internal/v1/peer.proto",
     ];
     let descriptors = protox::compile(files, ["proto"])?;

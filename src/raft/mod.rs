@@ -3,6 +3,7 @@
 pub mod commands;
 pub(crate) mod files;
 pub mod log;
+pub mod records;
 pub mod snapshot;
 pub mod types;
 pub mod wire;

@@ -3,6 +3,8 @@
 //! Reading goes through the constructors that keep bad values out: a damaged or foreign message is malformed, never a bad value in
 //! the table.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::wire::Malformed;
@@ -35,6 +37,14 @@ pub(super) fn read_ttl(ms: u32) -> Result<Ttl, Malformed> {
 
 pub(super) fn read_permits(permits: u32) -> Result<Permits, Malformed> {
     Permits::new(permits).map_err(|_| Malformed("a number of permits that is out of its limits"))
+}
+
+pub(super) fn write_names(names: &[LockName]) -> Vec<String> {
+    names.iter().map(|name| name.as_str().into()).collect()
+}
+
+pub(super) fn read_names(names: &[String]) -> Result<Arc<[LockName]>, Malformed> {
+    names.iter().map(|name| read_name(name)).collect()
 }
 
 pub(super) fn write_data(data: Option<&Data>) -> Option<Bytes> {

@@ -1,0 +1,477 @@
+//! The table's records as messages, one [`pb::Record`] each: what a snapshot holds.
+//!
+//! What the table cannot hold has no message: a session that ended in no known way, a reply that is not remembered. A snapshot that is
+//! damaged is told by its checksum; what is malformed here comes from a version that is too new, or is a bug.
+
+use prost::Message;
+
+use super::{wire::Malformed, words::*};
+use crate::{
+    machine::*,
+    proto::internal::{self as pb, record as r},
+};
+
+/// One record.
+pub fn encode(record: &Record) -> Vec<u8> {
+    pb::Record { kind: Some(write_record(record)) }.encode_to_vec()
+}
+
+/// What [`encode`] wrote. Fails on anything else.
+pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
+    let record = pb::Record::decode(bytes).map_err(|_| Malformed("a record that is not one"))?;
+    read_record(record.kind.ok_or(Malformed("a record of an unknown kind"))?)
+}
+
+fn write_record(record: &Record) -> r::Kind {
+    match record {
+        Record::Clock { now, last_token, last_ticket } => {
+            r::Kind::Clock(r::Clock { now_ms: now.0, last_token: last_token.0, last_ticket: last_ticket.0 })
+        }
+        Record::Ended { session, end } => {
+            r::Kind::Ended(r::Ended { session: write_session(*session), end: write_end(*end).into() })
+        }
+        Record::Session { session, label, ttl, deadline, opened, lowest } => r::Kind::Session(r::Session {
+            session: write_session(*session),
+            label: label.as_str().into(),
+            ttl_ms: ttl.as_millis(),
+            deadline_ms: deadline.0,
+            opened_wall_ms: opened.0,
+            lowest: *lowest,
+        }),
+        Record::Lock { name, data, keep_data, closed_until } => r::Kind::Lock(r::Lock {
+            name: name.as_str().into(),
+            data: write_data(data.as_ref()),
+            keep_data: *keep_data,
+            closed_until_ms: closed_until.map(|until| until.0),
+        }),
+        Record::Grant { token, session, locks, lock_delay_ms, since, revoked } => r::Kind::Grant(r::Grant {
+            token: token.0,
+            session: write_session(*session),
+            locks: locks.iter().map(|(name, mode)| write_held(name, *mode)).collect(),
+            lock_delay_ms: *lock_delay_ms,
+            since_wall_ms: since.0,
+            revoked: revoked
+                .as_ref()
+                .map(|(reason, deadline)| r::Revoked { reason: reason.as_str().into(), deadline_ms: deadline.0 }),
+        }),
+        Record::Wait { ticket, session, request, acquire, deadline, since } => r::Kind::Wait(r::Wait {
+            ticket: ticket.0,
+            session: write_session(*session),
+            request: *request,
+            wants: write_wants(acquire),
+            wait_ms: write_wait(acquire.wait),
+            lock_delay_ms: acquire.lock_delay_ms,
+            deadline_ms: deadline.map(|deadline| deadline.0),
+            since_wall_ms: since.0,
+        }),
+        Record::Reply { session, request, asked, reply } => r::Kind::Reply(r::Reply {
+            session: write_session(*session),
+            request: *request,
+            asked: Some(r::Asked { kind: Some(write_asked(asked)) }),
+            answer: Some(r::Answer { kind: write_answer(reply) }),
+        }),
+    }
+}
+
+fn read_record(record: r::Kind) -> Result<Record, Malformed> {
+    Ok(match record {
+        r::Kind::Clock(clock) => Record::Clock {
+            now: Stamp(clock.now_ms),
+            last_token: Token(clock.last_token),
+            last_ticket: Ticket(clock.last_ticket),
+        },
+        r::Kind::Ended(ended) => Record::Ended { session: read_session(&ended.session)?, end: read_end(ended.end())? },
+        r::Kind::Session(session) => Record::Session {
+            session: read_session(&session.session)?,
+            label: read_label(&session.label)?,
+            ttl: read_ttl(session.ttl_ms)?,
+            deadline: Stamp(session.deadline_ms),
+            opened: WallTime(session.opened_wall_ms),
+            lowest: session.lowest,
+        },
+        r::Kind::Lock(lock) => Record::Lock {
+            name: read_name(&lock.name)?,
+            data: read_data(lock.data)?,
+            keep_data: lock.keep_data,
+            closed_until: lock.closed_until_ms.map(Stamp),
+        },
+        r::Kind::Grant(grant) => Record::Grant {
+            token: Token(grant.token),
+            session: read_session(&grant.session)?,
+            locks: grant.locks.into_iter().map(read_held).collect::<Result<_, _>>()?,
+            lock_delay_ms: grant.lock_delay_ms,
+            since: WallTime(grant.since_wall_ms),
+            revoked: match grant.revoked {
+                None => None,
+                Some(revoked) => Some((read_reason(&revoked.reason)?, Stamp(revoked.deadline_ms))),
+            },
+        },
+        r::Kind::Wait(wait) => Record::Wait {
+            ticket: Ticket(wait.ticket),
+            session: read_session(&wait.session)?,
+            request: wait.request,
+            acquire: read_acquire(wait.wants, wait.wait_ms, wait.lock_delay_ms)?,
+            deadline: wait.deadline_ms.map(Stamp),
+            since: WallTime(wait.since_wall_ms),
+        },
+        r::Kind::Reply(reply) => {
+            let session = read_session(&reply.session)?;
+            let asked = reply.asked.and_then(|asked| asked.kind).ok_or(Malformed("a reply to nothing"))?;
+            let answer = reply.answer.and_then(|answer| answer.kind).ok_or(Malformed("a reply without an answer"))?;
+            Record::Reply {
+                session,
+                request: reply.request,
+                asked: read_asked(asked)?,
+                reply: read_answer(session, answer)?,
+            }
+        }
+    })
+}
+
+fn write_held(name: &LockName, mode: Mode) -> r::HeldLock {
+    r::HeldLock { name: name.as_str().into(), mode: Some(write_mode(mode)) }
+}
+
+fn read_held(lock: r::HeldLock) -> Result<(LockName, Mode), Malformed> {
+    Ok((read_name(&lock.name)?, read_mode(lock.mode)?))
+}
+
+fn write_end(end: SessionEnd) -> r::End {
+    match end {
+        SessionEnd::Closed => r::End::Closed,
+        SessionEnd::Expired => r::End::Expired,
+        SessionEnd::Unknown => r::End::Unspecified,
+    }
+}
+
+fn read_end(end: r::End) -> Result<SessionEnd, Malformed> {
+    match end {
+        r::End::Closed => Ok(SessionEnd::Closed),
+        r::End::Expired => Ok(SessionEnd::Expired),
+        r::End::Unspecified => Err(Malformed("a session that ended in no known way")),
+    }
+}
+
+fn write_asked(asked: &Asked) -> r::asked::Kind {
+    use r::asked::Kind;
+    match asked {
+        Asked::Acquire(names) => Kind::Acquire(r::Names { names: write_names(names) }),
+        Asked::Release(Target::Grant(token)) => Kind::ReleaseToken(token.0),
+        Asked::Release(Target::Acquire(id)) => Kind::ReleaseAcquire(*id),
+        Asked::Update(token, name) => Kind::Update(r::UpdateOf { token: token.0, name: name.as_str().into() }),
+        Asked::Abandoned => Kind::Abandoned(true),
+    }
+}
+
+fn read_asked(asked: r::asked::Kind) -> Result<Asked, Malformed> {
+    use r::asked::Kind;
+    Ok(match asked {
+        Kind::Acquire(acquire) => Asked::Acquire(read_names(&acquire.names)?),
+        Kind::ReleaseToken(token) => Asked::Release(Target::Grant(Token(token))),
+        Kind::ReleaseAcquire(id) => Asked::Release(Target::Acquire(id)),
+        Kind::Update(update) => Asked::Update(Token(update.token), read_name(&update.name)?),
+        Kind::Abandoned(_) => Asked::Abandoned,
+    })
+}
+
+/// `None` for what no session remembers.
+fn write_answer(reply: &Reply) -> Option<r::answer::Kind> {
+    use r::answer::Kind;
+    Some(match reply {
+        Reply::Queued(ticket) => Kind::Queued(ticket.0),
+        Reply::Acquired(WaitEnd::Granted(grant)) => {
+            Kind::Granted(r::Granted { token: grant.token.0, names: write_names(&grant.names) })
+        }
+        Reply::Acquired(WaitEnd::TimedOut(busy)) => Kind::TimedOut(write_busy(busy)),
+        Reply::Acquired(WaitEnd::Cancelled) => Kind::Cancelled(true),
+        Reply::Acquired(WaitEnd::Abandoned) => Kind::WaitAbandoned(true),
+        Reply::Busy(busy) => Kind::Busy(write_busy(busy)),
+        Reply::Released(found) => Kind::Released(write_found(*found).into()),
+        Reply::Updated => Kind::Updated(true),
+        Reply::Refused(refusal) => Kind::Refused(r::Refusal { kind: Some(write_refusal(refusal)?) }),
+        Reply::Acquired(WaitEnd::SessionEnded(_))
+        | Reply::Opened(_)
+        | Reply::Renewed(_)
+        | Reply::Closed
+        | Reply::WaitCancelled(_)
+        | Reply::Forced(_)
+        | Reply::Ticked => return None,
+    })
+}
+
+fn read_answer(session: SessionId, answer: r::answer::Kind) -> Result<Reply, Malformed> {
+    use r::answer::Kind;
+    Ok(match answer {
+        Kind::Queued(ticket) => Reply::Queued(Ticket(ticket)),
+        Kind::Granted(granted) => {
+            let (token, names) = (Token(granted.token), read_names(&granted.names)?);
+            Reply::Acquired(WaitEnd::Granted(Grant { token, session, names }))
+        }
+        Kind::TimedOut(busy) => Reply::Acquired(WaitEnd::TimedOut(read_busy(busy)?)),
+        Kind::Cancelled(_) => Reply::Acquired(WaitEnd::Cancelled),
+        Kind::WaitAbandoned(_) => Reply::Acquired(WaitEnd::Abandoned),
+        Kind::Busy(busy) => Reply::Busy(read_busy(busy)?),
+        Kind::Released(found) => Reply::Released(read_found(found)?),
+        Kind::Updated(_) => Reply::Updated,
+        Kind::Refused(refusal) => {
+            Reply::Refused(read_refusal(refusal.kind.ok_or(Malformed("a refusal without a reason"))?)?)
+        }
+    })
+}
+
+fn write_found(found: Released) -> r::Found {
+    match found {
+        Released::Grant => r::Found::Grant,
+        Released::Wait => r::Found::Wait,
+        Released::Nothing => r::Found::Nothing,
+    }
+}
+
+fn read_found(found: i32) -> Result<Released, Malformed> {
+    match r::Found::try_from(found) {
+        Ok(r::Found::Grant) => Ok(Released::Grant),
+        Ok(r::Found::Wait) => Ok(Released::Wait),
+        Ok(r::Found::Nothing) => Ok(Released::Nothing),
+        Ok(r::Found::Unspecified) | Err(_) => Err(Malformed("a release that found an unknown thing")),
+    }
+}
+
+fn write_busy(busy: &Busy) -> r::Busy {
+    let holder = |holder: &HolderView| r::Holder {
+        token: holder.token.0,
+        session: write_session(holder.session),
+        label: holder.label.as_str().into(),
+        mode: Some(write_mode(holder.mode)),
+        since_wall_ms: holder.since.0,
+        remaining_ms: holder.remaining_ms,
+        revoked_reason: holder.revoked.as_ref().map(|reason| reason.as_str().into()).unwrap_or_default(),
+    };
+    r::Busy {
+        name: busy.name.as_str().into(),
+        holder: busy.holder.as_ref().map(holder),
+        queue_length: busy.queue_length,
+        delay_remaining_ms: busy.delay_remaining_ms,
+    }
+}
+
+fn read_busy(busy: r::Busy) -> Result<Busy, Malformed> {
+    Ok(Busy {
+        name: read_name(&busy.name)?,
+        holder: busy.holder.map(read_holder).transpose()?,
+        queue_length: busy.queue_length,
+        delay_remaining_ms: busy.delay_remaining_ms,
+    })
+}
+
+fn read_holder(holder: r::Holder) -> Result<HolderView, Malformed> {
+    Ok(HolderView {
+        token: Token(holder.token),
+        session: read_session(&holder.session)?,
+        label: read_label(&holder.label)?,
+        mode: read_mode(holder.mode)?,
+        since: WallTime(holder.since_wall_ms),
+        remaining_ms: holder.remaining_ms,
+        revoked: match holder.revoked_reason.as_str() {
+            "" => None,
+            reason => Some(read_reason(reason)?),
+        },
+    })
+}
+
+/// `None` for what is refused before a request runs: no session remembers it.
+fn write_refusal(refusal: &Refusal) -> Option<r::refusal::Kind> {
+    use r::refusal::Kind;
+    Some(match refusal {
+        Refusal::NotHeld => Kind::NotHeld(true),
+        Refusal::ModeMismatch { name, in_use } => {
+            Kind::ModeMismatch(r::Mismatch { name: name.as_str().into(), permits: in_use.map(|permits| permits.get()) })
+        }
+        Refusal::Abandoned => Kind::Abandoned(true),
+        Refusal::RequestStale { lowest } => Kind::RequestStaleLowest(*lowest),
+        Refusal::RequestReused => Kind::RequestReused(true),
+        Refusal::Limit(limit) => Kind::Limit(write_limit(*limit).into()),
+        Refusal::SessionEnded(_) | Refusal::SessionExists => return None,
+    })
+}
+
+fn read_refusal(refusal: r::refusal::Kind) -> Result<Refusal, Malformed> {
+    use r::refusal::Kind;
+    Ok(match refusal {
+        Kind::NotHeld(_) => Refusal::NotHeld,
+        Kind::ModeMismatch(mismatch) => Refusal::ModeMismatch {
+            name: read_name(&mismatch.name)?,
+            in_use: mismatch.permits.map(read_permits).transpose()?,
+        },
+        Kind::Abandoned(_) => Refusal::Abandoned,
+        Kind::RequestStaleLowest(lowest) => Refusal::RequestStale { lowest },
+        Kind::RequestReused(_) => Refusal::RequestReused,
+        Kind::Limit(limit) => Refusal::Limit(read_limit(limit)?),
+    })
+}
+
+fn write_limit(limit: Limit) -> r::Limit {
+    match limit {
+        Limit::Sessions => r::Limit::Unspecified,
+        Limit::Waiters => r::Limit::Waiters,
+        Limit::Locks => r::Limit::Locks,
+        Limit::RepliesPerSession => r::Limit::RepliesPerSession,
+    }
+}
+
+fn read_limit(limit: i32) -> Result<Limit, Malformed> {
+    match r::Limit::try_from(limit) {
+        Ok(r::Limit::Waiters) => Ok(Limit::Waiters),
+        Ok(r::Limit::Locks) => Ok(Limit::Locks),
+        Ok(r::Limit::RepliesPerSession) => Ok(Limit::RepliesPerSession),
+        Ok(r::Limit::Unspecified) | Err(_) => Err(Malformed("an unknown limit")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+
+    use super::*;
+
+    const ANN: SessionId = SessionId(0xa << 64);
+
+    fn name(name: &str) -> LockName {
+        LockName::new(name).unwrap()
+    }
+
+    /// One of each kind, and each of their optional parts both there and not.
+    fn records() -> Vec<Record> {
+        let data = || Some(Data::new(b"\0\xff").unwrap());
+        let reason = || Reason::new("stuck").unwrap();
+        let permits = Permits::new(7).unwrap();
+        let want = |name: &str, mode, data| Want { name: self::name(name), mode, data, keep_data: true };
+        let wants = || vec![want("a", Mode::Permit(permits), data()), want("b", Mode::Shared, None)];
+        let (now, label) = (Stamp(12), Label::new("host").unwrap());
+        vec![
+            Record::Clock { now, last_token: Token(3), last_ticket: Ticket(u64::MAX) },
+            Record::Ended { session: SessionId(u128::MAX), end: SessionEnd::Closed },
+            Record::Ended { session: SessionId(0), end: SessionEnd::Expired },
+            Record::Session {
+                session: ANN,
+                label,
+                ttl: Ttl::from_millis(100).unwrap(),
+                deadline: now,
+                opened: WallTime(9),
+                lowest: 4,
+            },
+            Record::Lock { name: name("a"), data: data(), keep_data: true, closed_until: None },
+            Record::Lock { name: name("a"), data: None, keep_data: false, closed_until: Some(Stamp(0)) },
+            Record::Grant {
+                token: Token(1),
+                session: ANN,
+                locks: vec![(name("a"), Mode::Exclusive), (name("é"), Mode::Permit(permits))],
+                lock_delay_ms: 50,
+                since: WallTime(8),
+                revoked: Some((reason(), now)),
+            },
+            Record::Grant {
+                token: Token(2),
+                session: ANN,
+                locks: vec![(name("b"), Mode::Shared)],
+                lock_delay_ms: 0,
+                since: WallTime(8),
+                revoked: None,
+            },
+            Record::Wait {
+                ticket: Ticket(1),
+                session: ANN,
+                request: Some(0),
+                acquire: Acquire::new(wants(), Wait::Millis(10), 5).unwrap(),
+                deadline: Some(now),
+                since: WallTime(1),
+            },
+            Record::Wait {
+                ticket: Ticket(2),
+                session: ANN,
+                request: None,
+                acquire: Acquire::new(wants(), Wait::Forever, 0).unwrap(),
+                deadline: None,
+                since: WallTime(1),
+            },
+        ]
+    }
+
+    fn replies() -> Vec<Reply> {
+        let holder = HolderView {
+            token: Token(1),
+            session: ANN,
+            label: Label::default(),
+            mode: Mode::Shared,
+            since: WallTime(3),
+            remaining_ms: 7,
+            revoked: None,
+        };
+        let revoked = HolderView { revoked: Some(Reason::new("stuck").unwrap()), ..holder.clone() };
+        let busy = |holder| Busy { name: name("a"), holder, queue_length: 2, delay_remaining_ms: 3 };
+        let names: Arc<[LockName]> = Arc::new([name("a"), name("b")]);
+        let mut replies = vec![
+            Reply::Queued(Ticket(1)),
+            Reply::Acquired(WaitEnd::Granted(Grant { token: Token(1), session: ANN, names })),
+            Reply::Acquired(WaitEnd::TimedOut(busy(Some(holder)))),
+            Reply::Acquired(WaitEnd::Cancelled),
+            Reply::Acquired(WaitEnd::Abandoned),
+            Reply::Busy(busy(Some(revoked))),
+            Reply::Busy(busy(None)),
+            Reply::Updated,
+        ];
+        replies.extend([Released::Grant, Released::Wait, Released::Nothing].map(Reply::Released));
+        let refusals = [
+            Refusal::NotHeld,
+            Refusal::ModeMismatch { name: name("a"), in_use: None },
+            Refusal::ModeMismatch { name: name("a"), in_use: Some(Permits::new(1).unwrap()) },
+            Refusal::Abandoned,
+            Refusal::RequestStale { lowest: 0 },
+            Refusal::RequestReused,
+            Refusal::Limit(Limit::Waiters),
+            Refusal::Limit(Limit::Locks),
+            Refusal::Limit(Limit::RepliesPerSession),
+        ];
+        replies.extend(refusals.map(Reply::Refused));
+        replies
+    }
+
+    fn reply(asked: Asked, reply: Reply) -> Record {
+        Record::Reply { session: ANN, request: 5, asked, reply }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let asked = [
+            Asked::Acquire(Arc::new([name("a"), name("b")])),
+            Asked::Release(Target::Grant(Token(0))),
+            Asked::Release(Target::Acquire(0)),
+            Asked::Update(Token(1), name("a")),
+            Asked::Abandoned,
+        ];
+        let asked = asked.map(|asked| reply(asked, Reply::Updated));
+        let replies = replies().into_iter().map(|answer| reply(Asked::Abandoned, answer));
+        for record in records().into_iter().chain(asked).chain(replies) {
+            assert_eq!(decode(&encode(&record)), Ok(record));
+        }
+    }
+
+    #[test]
+    fn what_no_table_holds_is_malformed() {
+        let bad = [
+            Record::Ended { session: ANN, end: SessionEnd::Unknown },
+            reply(Asked::Abandoned, Reply::Ticked),
+            reply(Asked::Abandoned, Reply::Acquired(WaitEnd::SessionEnded(SessionEnd::Closed))),
+            reply(Asked::Abandoned, Reply::Refused(Refusal::SessionExists)),
+            reply(Asked::Abandoned, Reply::Refused(Refusal::Limit(Limit::Sessions))),
+        ];
+        for record in bad {
+            assert!(decode(&encode(&record)).is_err(), "{record:?} was read");
+        }
+        assert!(decode(b"").is_err());
+        assert!(decode(b"\xff\xff").is_err());
+        let ended = r::Ended { session: Bytes::from_static(&[1; 17]), end: r::End::Closed.into() };
+        assert!(read_record(r::Kind::Ended(ended)).is_err());
+    }
+}

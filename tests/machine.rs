@@ -1,0 +1,241 @@
+//! The machine's specification: golden scripts, one behaviour a file, in `tests/machine/scripts`.
+//!
+//! A script gives commands and, below `---`, what they answered and caused. Outputs are recorded, never typed:
+//! `UPDATE_GOLDENFILES=1 cargo test --test machine`; then the diff is read.
+//!
+//! Every command that changes the table takes `at=`, the stamp in milliseconds; without it no time passes. Sessions go by name.
+//!
+//! ```text
+//! open ann [ttl=1000] [label=ann]          renew ann ...            close ann
+//! acquire ann lock[@shared|@PERMITS] ... [wait=MS|forever] [data=TEXT] [keep=true] [delay=MS]
+//! release ann token=N|acquire=REQUEST      update ann lock token=N [data=TEXT] [keep=true]
+//!                                          ... with [req=ID [lowest=ID]] for any of these three
+//! cancel TICKET                            force lock reason=TEXT [token=N] [now=true]           tick
+//!
+//! show lock [size=N] [holders_after=N] [waiters_after=N]            holder lock token=N
+//! list [PREFIX] [after=lock]               session ann              sessions [after=ann]
+//! counts                                   waits                    next
+//! snapshot: the table goes on as restored from its records          dump: the records
+//! ```
+
+#[path = "machine/format.rs"]
+mod format;
+
+use std::{error::Error, fs, panic, path::Path, str::FromStr};
+
+use goldenscript::{ArgumentConsumer, Command as Line};
+use lockkeeper::machine::*;
+
+use self::format::{session_id, show};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+#[test]
+fn scripts() {
+    let mut paths: Vec<_> = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/scripts"))
+        .expect("the scripts are part of the source")
+        .map(|entry| entry.expect("the directory can be read").path())
+        .collect();
+    paths.sort();
+    assert!(paths.len() >= 30, "only {} scripts were found", paths.len());
+    let fails = |path: &Path| {
+        let run = || goldenscript::run(&mut Runner::default(), path);
+        match panic::catch_unwind(run) {
+            Ok(Ok(())) => false,
+            Ok(Err(error)) => {
+                eprintln!("{}: {error}", path.display());
+                true
+            }
+            Err(_) => true,
+        }
+    };
+    let failed: Vec<_> = paths.iter().filter(|path| fails(path)).collect();
+    assert!(failed.is_empty(), "scripts that fail: {failed:#?}");
+}
+
+#[derive(Default)]
+struct Runner {
+    machine: Machine,
+}
+
+impl goldenscript::Runner for Runner {
+    type Command = Line;
+
+    fn run(&mut self, line: &Line, _: &goldenscript::Context) -> Result<String> {
+        let mut arguments = Arguments(line.consume_args());
+        let output = match self.look(&line.name, &mut arguments)? {
+            Some(output) => output,
+            None => {
+                let now = self.machine.now().0;
+                let stamp = arguments.key("at")?.unwrap_or(now);
+                // A wall clock that is far from cluster time shows where the one is taken for the other.
+                let time = Time { stamp: Stamp(stamp), wall: WallTime(1_000_000 + stamp) };
+                let command = command(&line.name, &mut arguments)?;
+                let who = match &command {
+                    Command::Open { session, .. } | Command::Close { session } | Command::Session { session, .. } => {
+                        format!("{}: ", show(session))
+                    }
+                    Command::Renew { .. }
+                    | Command::CancelWait { .. }
+                    | Command::ForceRelease { .. }
+                    | Command::Tick => String::new(),
+                };
+                let mut events = Vec::new();
+                let reply = self.machine.apply(time, command, &mut events);
+                self.machine.check()?;
+                let events: String = events.iter().map(|event| format!("  {}\n", show(event))).collect();
+                format!("{who}{}\n{events}", show(&reply))
+            }
+        };
+        arguments.0.reject_next()?;
+        Ok(output)
+    }
+}
+
+impl Runner {
+    /// What changes nothing; `None` for all else.
+    fn look(&mut self, name: &str, arguments: &mut Arguments<'_>) -> Result<Option<String>> {
+        let lines = |lines: Vec<String>| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+        let machine = &self.machine;
+        Ok(Some(match name {
+            "show" => {
+                let name = arguments.lock()?;
+                let page = Page {
+                    size: arguments.key("size")?.unwrap_or(1000),
+                    holders_after: Token(arguments.key("holders_after")?.unwrap_or(0)),
+                    waiters_after: Ticket(arguments.key("waiters_after")?.unwrap_or(0)),
+                };
+                show(&machine.lock(&name, page))
+            }
+            "holder" => {
+                let name = arguments.lock()?;
+                let token = Token(arguments.required("token")?);
+                lines(vec![machine.holder(&name, token).map_or_else(|| "none".into(), |holder| show(&holder))])
+            }
+            "list" => {
+                let prefix = arguments.0.next_pos().unwrap_or_default();
+                let after = arguments.0.take_key("after").map(LockName::new).transpose()?;
+                lines(machine.locks(prefix, after.as_ref()).map(|name| name.to_string()).collect())
+            }
+            "session" => {
+                let id = session_id(arguments.next("session")?);
+                let end = |end| format!("ended: {}", show(&end));
+                let view = machine.session(id).map(|view| show(&view));
+                assert_eq!(view.is_none(), machine.session_end(id).is_some(), "a session is alive or over");
+                lines(vec![view.or(machine.session_end(id).map(end)).unwrap_or_default()])
+            }
+            "sessions" => {
+                let after = arguments.0.take_key("after").map(session_id);
+                lines(machine.sessions(after).map(|view| show(&view)).collect())
+            }
+            "counts" => {
+                let Counts { sessions, locks, waiters, grants } = machine.counts();
+                format!("sessions={sessions} locks={locks} waiters={waiters} grants={grants}\n")
+            }
+            "waits" => lines(machine.waits().map(|ticket| format!("ticket={}", ticket.0)).collect()),
+            "next" => machine.next_deadline().map_or_else(|| "never\n".into(), |at| format!("at={}\n", at.0)),
+            "dump" => lines(machine.records().map(|record| show(&record)).collect()),
+            "snapshot" => {
+                let restored = Machine::from_records(machine.records())?;
+                assert_eq!(restored.hash(), machine.hash(), "what was restored is what was saved");
+                assert!(restored.records().eq(machine.records()), "what was restored is what was saved");
+                let count = machine.records().count();
+                self.machine = restored;
+                format!("restored from {count} records\n")
+            }
+            _ => return Ok(None),
+        }))
+    }
+}
+
+fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
+    Ok(match name {
+        "open" => {
+            let name = arguments.next("session")?;
+            let ttl = Ttl::from_millis(arguments.key("ttl")?.unwrap_or(1000))?;
+            let label = Label::new(arguments.0.take_key("label").unwrap_or(name))?;
+            Command::Open { session: session_id(name), ttl, label }
+        }
+        "renew" => Command::Renew { sessions: std::iter::from_fn(|| arguments.0.next_pos()).map(session_id).collect() },
+        "close" => Command::Close { session: session_id(arguments.next("session")?) },
+        "acquire" | "release" | "update" => {
+            let session = session_id(arguments.next("session")?);
+            let request = match arguments.key("req")? {
+                Some(id) => Some(Request { id, lowest: arguments.key("lowest")?.unwrap_or(1) }),
+                None => None,
+            };
+            let operation = match name {
+                "acquire" => Operation::Acquire(acquire(arguments)?),
+                "release" => Operation::Release(target(arguments)?),
+                _ => Operation::Update(Update {
+                    name: arguments.lock()?,
+                    token: Token(arguments.required("token")?),
+                    data: arguments.data()?,
+                    keep_data: arguments.key("keep")?.unwrap_or(false),
+                }),
+            };
+            Command::Session { session, request, operation }
+        }
+        "cancel" => Command::CancelWait { ticket: Ticket(arguments.next("ticket")?.parse()?) },
+        "force" => Command::ForceRelease {
+            name: arguments.lock()?,
+            token: arguments.key("token")?.map(Token),
+            reason: Reason::new(arguments.0.take_key("reason").unwrap_or_default())?,
+            now: arguments.key("now")?.unwrap_or(false),
+        },
+        "tick" => Command::Tick,
+        _ => return Err(format!("there is no command {name}").into()),
+    })
+}
+
+fn acquire(arguments: &mut Arguments<'_>) -> Result<Acquire> {
+    let wait = match arguments.0.take_key("wait") {
+        None => Wait::Never,
+        Some("forever") => Wait::Forever,
+        Some(ms) => Wait::from_millis(ms.parse()?)?,
+    };
+    let lock_delay_ms = arguments.key("delay")?.unwrap_or(0);
+    let data = arguments.data()?;
+    let keep_data = arguments.key("keep")?.unwrap_or(false);
+    let mut wants = Vec::new();
+    while let Some(word) = arguments.0.next_pos() {
+        let (name, mode) = match word.split_once('@') {
+            None => (word, Mode::Exclusive),
+            Some((name, "shared")) => (name, Mode::Shared),
+            Some((name, permits)) => (name, Mode::Permit(Permits::new(permits.parse()?)?)),
+        };
+        wants.push(Want { name: LockName::new(name)?, mode, data: data.clone(), keep_data });
+    }
+    Ok(Acquire::new(wants, wait, lock_delay_ms)?)
+}
+
+fn target(arguments: &mut Arguments<'_>) -> Result<Target> {
+    match arguments.key("token")? {
+        Some(token) => Ok(Target::Grant(Token(token))),
+        None => Ok(Target::Acquire(arguments.required("acquire")?)),
+    }
+}
+
+struct Arguments<'a>(ArgumentConsumer<'a>);
+
+impl<'a> Arguments<'a> {
+    fn next(&mut self, what: &str) -> Result<&'a str> {
+        self.0.next_pos().ok_or_else(|| format!("name a {what}").into())
+    }
+
+    fn lock(&mut self) -> Result<LockName> {
+        Ok(LockName::new(self.next("lock")?)?)
+    }
+
+    fn data(&mut self) -> Result<Option<Data>> {
+        Ok(self.0.take_key("data").map(|text| Data::new(text.as_bytes())).transpose()?)
+    }
+
+    fn key<T: FromStr<Err: Error + 'static>>(&mut self, key: &str) -> Result<Option<T>> {
+        Ok(self.0.take_key(key).map(str::parse).transpose()?)
+    }
+
+    fn required<T: FromStr<Err: Error + 'static>>(&mut self, key: &str) -> Result<T> {
+        self.key(key)?.ok_or_else(|| format!("give {key}=").into())
+    }
+}

@@ -1,0 +1,300 @@
+//! The machine's words as the scripts show them: short, one a line, and only what says something.
+
+use lockkeeper::machine::*;
+
+/// A name of up to 16 bytes as a session's id, so that outputs can show it as it was given.
+pub(crate) fn session_id(name: &str) -> SessionId {
+    let mut bytes = [0; 16];
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    SessionId(u128::from_be_bytes(bytes))
+}
+
+pub(crate) fn show(what: &impl Show) -> String {
+    what.show()
+}
+
+pub(crate) trait Show {
+    fn show(&self) -> String;
+}
+
+fn join<'a, T: Show + 'a>(items: impl IntoIterator<Item = &'a T>, between: &str) -> String {
+    items.into_iter().map(Show::show).collect::<Vec<_>>().join(between)
+}
+
+impl Show for SessionId {
+    fn show(&self) -> String {
+        let bytes = self.0.to_be_bytes();
+        String::from_utf8_lossy(&bytes).trim_end_matches('\0').into()
+    }
+}
+
+impl Show for LockName {
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Show for Mode {
+    fn show(&self) -> String {
+        match self {
+            Self::Exclusive => "exclusive".into(),
+            Self::Shared => "shared".into(),
+            Self::Permit(permits) => format!("permit-of-{}", permits.get()),
+        }
+    }
+}
+
+impl Show for SessionEnd {
+    fn show(&self) -> String {
+        match self {
+            Self::Closed => "closed",
+            Self::Expired => "expired",
+            Self::Unknown => "unknown",
+        }
+        .into()
+    }
+}
+
+impl Show for Data {
+    fn show(&self) -> String {
+        format!("{:?}", String::from_utf8_lossy(self.as_bytes()))
+    }
+}
+
+impl Show for HolderView {
+    fn show(&self) -> String {
+        let Self { token, session, label, mode, since, remaining_ms, revoked } = self;
+        let label = if label.as_str() == show(session) { String::new() } else { format!(" ({})", label.as_str()) };
+        let revoked = revoked.as_ref().map(|reason| format!(" revoked={:?}", reason.as_str())).unwrap_or_default();
+        format!(
+            "{}{label} token={} {} since={} remaining={remaining_ms}{revoked}",
+            show(session),
+            token.0,
+            show(mode),
+            since.0
+        )
+    }
+}
+
+impl Show for WaiterView {
+    fn show(&self) -> String {
+        let Self { ticket, session, label: _, mode, since, remaining_ms } = self;
+        let remaining = remaining_ms.map_or("forever".into(), |ms| ms.to_string());
+        format!("{} ticket={} {} since={} remaining={remaining}", show(session), ticket.0, show(mode), since.0)
+    }
+}
+
+impl Show for LockView {
+    fn show(&self) -> String {
+        let mode = self.mode.as_ref().map_or("free".into(), show);
+        let mut text = format!("{}: {mode} holders={} queue={}", self.name, self.holder_count, self.queue_length);
+        if self.delay_remaining_ms > 0 {
+            text += &format!(" delay={}", self.delay_remaining_ms);
+        }
+        if let Some(data) = &self.data {
+            text += &format!(" data={}{}", show(data), if self.keep_data { " kept" } else { "" });
+        }
+        text.push('\n');
+        self.holders.iter().for_each(|holder| text += &format!("  held by {}\n", show(holder)));
+        self.waiters.iter().for_each(|waiter| text += &format!("  awaited by {}\n", show(waiter)));
+        text
+    }
+}
+
+impl Show for SessionView {
+    fn show(&self) -> String {
+        let Self { session, label, ttl, remaining_ms, opened, grants, waits } = self;
+        format!(
+            "{} label={:?} ttl={} remaining={remaining_ms} opened={} grants={grants} waits={waits}",
+            show(session),
+            label.as_str(),
+            ttl.as_millis(),
+            opened.0
+        )
+    }
+}
+
+impl Show for Busy {
+    fn show(&self) -> String {
+        let Self { name, holder, queue_length, delay_remaining_ms } = self;
+        let holder = holder.as_ref().map_or("nobody".into(), show);
+        let delay = if *delay_remaining_ms > 0 { format!(" delay={delay_remaining_ms}") } else { String::new() };
+        format!("{name} held by {holder} queue={queue_length}{delay}")
+    }
+}
+
+impl Show for Revocation {
+    fn show(&self) -> String {
+        format!("token={} reason={:?} remaining={}", self.token.0, self.reason.as_str(), self.remaining_ms)
+    }
+}
+
+impl Show for Renewal {
+    fn show(&self) -> String {
+        match self {
+            Self::Renewed { ttl, revoked } if revoked.is_empty() => format!("renewed ttl={}", ttl.as_millis()),
+            Self::Renewed { ttl, revoked } => {
+                format!("renewed ttl={}, revoked: {}", ttl.as_millis(), join(revoked, ", "))
+            }
+            Self::Ended(end) => format!("ended: {}", show(end)),
+        }
+    }
+}
+
+impl Show for Forced {
+    fn show(&self) -> String {
+        format!("{} token={} remaining={}", show(&self.session), self.token.0, self.remaining_ms)
+    }
+}
+
+impl Show for WaitEnd {
+    fn show(&self) -> String {
+        match self {
+            Self::Granted(Grant { token, session: _, names }) => {
+                format!("granted {} token={}", join(names.iter(), " "), token.0)
+            }
+            Self::TimedOut(busy) => format!("timed out: {}", show(busy)),
+            Self::Cancelled => "cancelled".into(),
+            Self::Abandoned => "abandoned".into(),
+            Self::SessionEnded(end) => format!("session ended: {}", show(end)),
+        }
+    }
+}
+
+impl Show for Refusal {
+    fn show(&self) -> String {
+        match self {
+            Self::SessionEnded(end) => format!("session ended: {}", show(end)),
+            Self::SessionExists => "session exists".into(),
+            Self::NotHeld => "not held".into(),
+            Self::ModeMismatch { name, in_use: None } => format!("mode mismatch: {name} is in use as a lock"),
+            Self::ModeMismatch { name, in_use: Some(permits) } => {
+                format!("mode mismatch: {name} is in use as a semaphore of {}", permits.get())
+            }
+            Self::Abandoned => "abandoned".into(),
+            Self::RequestStale { lowest } => format!("request stale: lowest={lowest}"),
+            Self::RequestReused => "request reused".into(),
+            Self::Limit(limit) => format!("limit: {limit:?}"),
+        }
+    }
+}
+
+impl Show for Reply {
+    fn show(&self) -> String {
+        match self {
+            Self::Opened(ttl) => format!("opened ttl={}", ttl.as_millis()),
+            Self::Renewed(renewals) => join(renewals, "\n"),
+            Self::Closed => "closed".into(),
+            Self::Queued(ticket) => format!("queued ticket={}", ticket.0),
+            Self::Acquired(end) => show(end),
+            Self::Busy(busy) => format!("busy: {}", show(busy)),
+            Self::Released(Released::Grant) => "released a grant".into(),
+            Self::Released(Released::Wait) => "released a wait".into(),
+            Self::Released(Released::Nothing) => "released nothing".into(),
+            Self::Updated => "updated".into(),
+            Self::WaitCancelled(true) => "wait cancelled".into(),
+            Self::WaitCancelled(false) => "no such wait".into(),
+            Self::Forced(forced) if forced.is_empty() => "forced nothing".into(),
+            Self::Forced(forced) => format!("forced {}", join(forced, ", ")),
+            Self::Ticked => "ticked".into(),
+            Self::Refused(refusal) => format!("refused: {}", show(refusal)),
+        }
+    }
+}
+
+impl Show for Event {
+    fn show(&self) -> String {
+        match self {
+            Self::WaitEnded { ticket, end } => format!("wait {} ended: {}", ticket.0, show(end)),
+            Self::SessionEnded { session, end } => format!("session {} ended: {}", show(session), show(end)),
+            Self::Revoked { session, revocation } => format!("tell {}: revoked {}", show(session), show(revocation)),
+            Self::Changed(Change { name, kind }) => format!("{name}: {}", show(kind)),
+        }
+    }
+}
+
+impl Show for ChangeKind {
+    fn show(&self) -> String {
+        let why = |reason: &Reason| format!(" reason={:?}", reason.as_str());
+        match self {
+            Self::Granted { token, session, label: _, mode } => {
+                format!("granted to {} token={} {}", show(session), token.0, show(mode))
+            }
+            Self::Released { token, session } => format!("released by {} token={}", show(session), token.0),
+            Self::Lost { token, session, reason } => {
+                let reason = reason.as_ref().map(why).unwrap_or_default();
+                format!("lost by {} token={}{reason}", show(session), token.0)
+            }
+            Self::Revoked { token, session, reason } => {
+                format!("revoked from {} token={}{}", show(session), token.0, why(reason))
+            }
+            Self::Queued { ticket, session, label: _, mode } => {
+                format!("queued {} ticket={} {}", show(session), ticket.0, show(mode))
+            }
+            Self::Left { ticket, session } => format!("left by {} ticket={}", show(session), ticket.0),
+            Self::Data(None) => "data dropped".into(),
+            Self::Data(Some(data)) => format!("data {}", show(data)),
+            Self::Delayed => "delayed".into(),
+            Self::Opened => "opened".into(),
+        }
+    }
+}
+
+impl Show for Record {
+    fn show(&self) -> String {
+        match self {
+            Self::Clock { now, last_token, last_ticket } => {
+                format!("clock now={} last_token={} last_ticket={}", now.0, last_token.0, last_ticket.0)
+            }
+            Self::Ended { session, end } => format!("ended {} {}", show(session), show(end)),
+            Self::Session { session, label: _, ttl, deadline, opened, lowest } => format!(
+                "session {} ttl={} deadline={} opened={} lowest={lowest}",
+                show(session),
+                ttl.as_millis(),
+                deadline.0,
+                opened.0
+            ),
+            Self::Lock { name, data, keep_data, closed_until } => {
+                let data = data.as_ref().map(|data| format!(" data={} keep={keep_data}", show(data)));
+                let closed = closed_until.map(|until| format!(" closed_until={}", until.0));
+                format!("lock {name}{}{}", data.unwrap_or_default(), closed.unwrap_or_default())
+            }
+            Self::Grant { token, session, locks, lock_delay_ms, since, revoked } => {
+                let locks: Vec<_> = locks.iter().map(|(name, mode)| format!("{name} {}", show(mode))).collect();
+                let revoked =
+                    revoked.as_ref().map(|(reason, at)| format!(" revoked={:?} at={}", reason.as_str(), at.0));
+                format!(
+                    "grant {} {} [{}] delay={lock_delay_ms} since={}{}",
+                    token.0,
+                    show(session),
+                    locks.join(", "),
+                    since.0,
+                    revoked.unwrap_or_default()
+                )
+            }
+            Self::Wait { ticket, session, request, acquire, deadline, since } => {
+                let wants: Vec<_> =
+                    acquire.wants().iter().map(|want| format!("{} {}", want.name, show(&want.mode))).collect();
+                let deadline = deadline.map_or("never".into(), |at| at.0.to_string());
+                let request = request.map(|id| format!(" request={id}")).unwrap_or_default();
+                format!(
+                    "wait {} {} [{}] deadline={deadline} since={}{request}",
+                    ticket.0,
+                    show(session),
+                    wants.join(", "),
+                    since.0
+                )
+            }
+            Self::Reply { session, request, asked, reply } => {
+                let asked = match asked {
+                    Asked::Acquire(names) => format!("acquire {}", join(names.iter(), " ")),
+                    Asked::Release(Target::Grant(token)) => format!("release token={}", token.0),
+                    Asked::Release(Target::Acquire(id)) => format!("release acquire={id}"),
+                    Asked::Update(token, name) => format!("update {name} token={}", token.0),
+                    Asked::Abandoned => "abandoned".into(),
+                };
+                format!("reply {} {request} to {asked}: {}", show(session), show(reply))
+            }
+        }
+    }
+}
