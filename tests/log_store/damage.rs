@@ -30,21 +30,23 @@ fn with_snapshot() -> Options {
 impl Original {
     async fn new() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut held = String::new();
+        // Not opened again after the last round: what sled read at an opening it has in a snapshot of its own, and notices a loss.
         for round in 0..3 {
             let mut store = LogStore::open(directory.path(), with_snapshot()).expect("in order");
             store.save_vote(&Vote::new_committed(1 + round, 7)).await.expect("saved");
+            if round > 0 {
+                store.save_committed(Some(id(1, 20))).await.expect("saved");
+                within(store.purge(id(1, 20))).await.expect("purged");
+            }
             for index in round * 40..(round + 1) * 40 {
                 let bytes = if index % 16 == 0 { 9000 } else { 60 };
                 append(&mut store, vec![entry(1 + round, index, bytes)]).await;
             }
-            store.save_committed(Some(id(1 + round, round * 40 + 30))).await.expect("saved");
-            within(store.purge(id(1, 20))).await.expect("purged");
+            held = contents(&mut store).await;
             close(store).await;
         }
-        let mut store = LogStore::open(directory.path(), with_snapshot()).expect("in order");
-        let contents = contents(&mut store).await;
-        close(store).await;
-        Self { directory, contents }
+        Self { directory, contents: held }
     }
 
     fn files(&self) -> Vec<PathBuf> {
