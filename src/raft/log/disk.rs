@@ -23,7 +23,7 @@ pub(super) type Pair = (Vec<u8>, Vec<u8>);
 pub(super) trait Disk: Send + 'static {
     fn get(&self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
     /// All pairs from this key on, in the order of their keys.
-    fn scan(&self, table: Table, from: &[u8]) -> impl DoubleEndedIterator<Item = io::Result<Pair>>;
+    fn scan(&self, table: Table, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>>;
     fn insert(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> io::Result<()>;
     /// Answers what was there.
     fn remove(&mut self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
@@ -56,7 +56,7 @@ impl Disk for SledDisk {
         Ok(self.tree(table).get(key)?.map(|value| value.to_vec()))
     }
 
-    fn scan(&self, table: Table, from: &[u8]) -> impl DoubleEndedIterator<Item = io::Result<Pair>> {
+    fn scan(&self, table: Table, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>> {
         self.tree(table).range(from..).map(|pair| {
             let (key, value) = pair?;
             Ok((key.to_vec(), value.to_vec()))

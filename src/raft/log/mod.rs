@@ -22,6 +22,8 @@
 //! Repair. A damaged log is not mended from its remains: the other members have all of it, and a new member copies it from them.
 
 mod disk;
+#[cfg(test)]
+mod faults;
 mod health;
 mod mark;
 mod memory;

@@ -146,7 +146,7 @@ pub(super) struct LockFile {
 }
 
 impl LockFile {
-    fn take(directory: &Path) -> Result<Self, OpenError> {
+    pub(super) fn take(directory: &Path) -> Result<Self, OpenError> {
         let failed =
             |source| OpenError::Io { directory: directory.to_owned(), action: "locking the file `lock`", source };
         let path = directory.join("lock");

@@ -78,10 +78,13 @@ impl<D: Disk> Writer<D> {
         // Neither after a failure nor in a panic may the disk be dropped: sled would flush once more, and might hang.
         let mut writer = mem::ManuallyDrop::new(self);
         let served = panic::catch_unwind(panic::AssertUnwindSafe(|| writer.serve(jobs)));
-        let closed = match served {
-            Ok(Ok(closed)) => closed,
-            Ok(Err(failure)) => return health.fail(&failure),
-            Err(_) => return health.fail(&Failure::Panicked),
+        let closed = match served.unwrap_or(Err(Failure::Panicked)) {
+            Ok(closed) => closed,
+            Err(failure) => {
+                // The disk is still open, in a state that nobody knows: no other instance may come near it.
+                mem::forget(lock);
+                return health.fail(&failure);
+            }
         };
         {
             let _at_disk = health.at_disk();
