@@ -11,6 +11,7 @@
 //! Imports point down only: `cli → server → raft → machine`, and `cli → client → proto`.
 
 pub mod client;
+pub mod environment;
 pub mod machine;
 pub mod proto;
 pub mod raft;

@@ -50,7 +50,7 @@ mod time;
 mod types;
 mod views;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use imbl::{OrdMap, OrdSet};
 
@@ -99,6 +99,15 @@ pub struct Machine {
     /// Commands applied since the last check. It belongs to no record.
     #[cfg(debug_assertions)]
     unchecked: usize,
+}
+
+impl fmt::Debug for Machine {
+    /// In short: the tables may hold millions.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { now, last_token, sessions, locks, waits, .. } = self;
+        write!(f, "Machine({now:?}, {last_token:?}, ")?;
+        write!(f, "{} sessions, {} locks, {} waiters)", sessions.len(), locks.len(), waits.len())
+    }
 }
 
 impl Machine {

@@ -1,0 +1,102 @@
+//! The leader's clock: it makes the stamps that decide what expires.
+//!
+//! It starts at the last stamp in the log and counts this process's monotonic time from there. It is never read from a wall clock
+//! and never compared between machines: only its rate matters, and it never runs faster than true time. While there is no leader,
+//! cluster time stands still.
+//!
+//! A leader that was stalled (a paused process, a starved CPU) does not count the stall: the renewals that would have kept its
+//! sessions alive may be waiting in its sockets. Somebody looks at the clock at least every [`BEAT`]; what passes between two looks
+//! beyond [`STEP_MAX`] is a stall.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::machine::Stamp;
+
+/// How often the leader looks at its clock, at the least.
+pub const BEAT: Duration = Duration::from_millis(100);
+
+/// The most that counts between two looks: a beat, and what a busy machine may be late by.
+pub const STEP_MAX: Duration = Duration::from_millis(400);
+
+/// Counts cluster time from the moment at which a node became leader.
+#[derive(Debug)]
+pub struct LeaderClock {
+    base: Stamp,
+    counted: Duration,
+    looked: Instant,
+}
+
+impl LeaderClock {
+    /// `base` is the last stamp in the log, all of which this node has applied.
+    pub fn start(base: Stamp, now: Instant) -> Self {
+        Self { base, counted: Duration::ZERO, looked: now }
+    }
+
+    /// The stamp for what is proposed now.
+    pub fn look(&mut self, now: Instant) -> Stamp {
+        let passed = now.saturating_duration_since(self.looked);
+        if passed > STEP_MAX {
+            tracing::warn!(
+                stalled_ms = passed.as_millis() as u64,
+                "this leader was stalled; cluster time does not count it"
+            );
+        }
+        self.counted += passed.min(STEP_MAX);
+        self.looked = self.looked.max(now);
+        self.stamp()
+    }
+
+    /// How long until this stamp, if nothing stalls. Zero: it is due.
+    pub fn until(&self, stamp: Stamp) -> Duration {
+        Duration::from_millis(stamp.0.saturating_sub(self.stamp().0))
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp(self.base.0 + self.counted.as_millis() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn counts_from_the_last_stamp() {
+        let start = Instant::now();
+        let mut clock = LeaderClock::start(Stamp(5000), start);
+        assert_eq!(clock.look(start), Stamp(5000));
+        assert_eq!(clock.look(start + 100 * MS), Stamp(5100));
+        assert_eq!(clock.until(Stamp(5150)), 50 * MS);
+        assert_eq!(clock.until(Stamp(5000)), Duration::ZERO);
+    }
+
+    #[test]
+    fn fractions_of_a_millisecond_add_up() {
+        let start = Instant::now();
+        let mut clock = LeaderClock::start(Stamp(0), start);
+        let stamps: Vec<u64> = (1..=4).map(|i| clock.look(start + i * Duration::from_micros(500)).0).collect();
+        assert_eq!(stamps, [0, 1, 1, 2]);
+    }
+
+    #[test]
+    fn a_stall_does_not_count() {
+        let start = Instant::now();
+        let mut clock = LeaderClock::start(Stamp(0), start);
+        assert_eq!(clock.look(start + 400 * MS), Stamp(400), "late, but not stalled");
+        assert_eq!(clock.look(start + 10_400 * MS), Stamp(800), "ten seconds count as one step");
+        assert_eq!(clock.look(start + 10_500 * MS), Stamp(900));
+    }
+
+    #[test]
+    fn never_runs_back() {
+        let start = Instant::now();
+        let mut clock = LeaderClock::start(Stamp(0), start + 200 * MS);
+        assert_eq!(clock.look(start + 300 * MS), Stamp(100));
+        assert_eq!(clock.look(start + 250 * MS), Stamp(100));
+        assert_eq!(clock.look(start + 300 * MS), Stamp(100), "what was counted is not counted again");
+    }
+}

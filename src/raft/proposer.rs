@@ -1,0 +1,212 @@
+//! Commands on their way into the log: group commit.
+//!
+//! One task drains a bounded queue. It closes a batch when the queue is empty, or the batch is large enough; nothing lingers. A few
+//! batches are in flight at a time, so that the disk and the peers always have the next one; while they are, the queue fills, and
+//! the next batch is larger. A full queue refuses at once. A batch is bound to the term of the leader that stamped it.
+
+use std::{sync::Arc, time::Duration};
+
+use openraft::{
+    errors::ClientWriteError,
+    impls::ProgressResponder,
+    raft::ClientWriteResult,
+    type_config::alias::{OneshotReceiverOf, WriteResponderOf},
+};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    time::timeout,
+};
+
+use super::{
+    Raft, commands,
+    leadership::{Leadership, Led},
+    types::*,
+};
+use crate::{
+    environment::Environment,
+    machine::{Command, Operation, Time, WallTime},
+};
+
+/// Commands that may wait for the next batch. Beyond, callers are refused.
+pub const QUEUE: usize = 8192;
+/// Commands in one batch.
+const BATCH_COMMANDS: usize = 512;
+/// Bytes in one batch, about. A command that is larger by itself makes a batch of its own.
+const BATCH_BYTES: usize = 32 * 1024;
+/// Batches between the proposer and the table.
+const IN_FLIGHT: usize = 8;
+
+/// Why a command got no reply from the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoReply {
+    /// This node does not lead. Nothing happened.
+    #[error("this node does not lead; send the request to the leader")]
+    NotLeader,
+    /// The queue is full. Nothing happened.
+    #[error("this node has more to do than it can; try again in a moment")]
+    Overloaded,
+    /// No answer in time, or leadership was lost meanwhile. The command may still take effect.
+    #[error("no answer in time; the request may still take effect")]
+    Unknown,
+}
+
+struct Proposal {
+    command: Command,
+    reply: oneshot::Sender<Result<Delivery, NoReply>>,
+}
+
+/// The way into the log.
+#[derive(Clone, Debug)]
+pub struct Proposer {
+    queue: mpsc::Sender<Proposal>,
+    led: Led,
+}
+
+impl Proposer {
+    pub(super) fn new(led: Led) -> (Self, Intake) {
+        let (queue, intake) = mpsc::channel(QUEUE);
+        (Self { queue, led }, Intake(intake))
+    }
+
+    /// Proposes a command and waits until it is applied, for at most `patience`.
+    ///
+    /// Dropping the future withdraws a command that is not in a batch yet, and otherwise leaves it to take effect.
+    pub async fn propose(&self, command: Command, patience: Duration) -> Result<Delivery, NoReply> {
+        if self.led.borrow().is_none() {
+            return Err(NoReply::NotLeader);
+        }
+        let (reply, answer) = oneshot::channel();
+        self.queue.try_send(Proposal { command, reply }).map_err(|refused| match refused {
+            mpsc::error::TrySendError::Full(_) => NoReply::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => NoReply::NotLeader,
+        })?;
+        match timeout(patience, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) | Err(_) => Err(NoReply::Unknown),
+        }
+    }
+}
+
+/// The other end of a [`Proposer`]'s queue.
+pub(super) struct Intake(mpsc::Receiver<Proposal>);
+
+/// Batches what the proposers send and gives it to openraft. Ends when the last proposer is gone, or openraft is.
+pub(super) async fn run(mut intake: Intake, raft: Raft, led: Led, environment: Environment) {
+    let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
+    let mut over = None;
+    loop {
+        // The place in flight comes first: what arrives while all are taken joins the batch that is made when one is free.
+        let permit = Arc::clone(&in_flight).acquire_owned().await.expect("the semaphore is never closed");
+        let Some(proposals) = next_batch(&mut intake.0, &mut over).await else { return };
+        let leadership = led.borrow().clone();
+        let Some(leadership) = leadership else {
+            refuse(proposals, NoReply::NotLeader);
+            continue;
+        };
+        if submit(&raft, &leadership, &environment, proposals, permit).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The next batch: what waits now, up to a batch's limits; at least one. `over` is what did not fit into the one before.
+async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Proposal>) -> Option<Vec<Proposal>> {
+    let mut batch = Vec::new();
+    let mut bytes = 0;
+    loop {
+        let proposal = match over.take() {
+            Some(proposal) => proposal,
+            None if batch.is_empty() => intake.recv().await?,
+            None => match intake.try_recv() {
+                Ok(proposal) => proposal,
+                Err(_) => return Some(batch),
+            },
+        };
+        if proposal.reply.is_closed() {
+            // The caller is gone, and the command never left: nothing happened, and nothing has to.
+            continue;
+        }
+        bytes += weight(&proposal.command);
+        if batch.len() == BATCH_COMMANDS || (bytes > BATCH_BYTES && !batch.is_empty()) {
+            *over = Some(proposal);
+            return Some(batch);
+        }
+        batch.push(proposal);
+    }
+}
+
+async fn submit(
+    raft: &Raft,
+    leadership: &Leadership,
+    environment: &Environment,
+    proposals: Vec<Proposal>,
+    permit: OwnedSemaphorePermit,
+) -> Result<(), ()> {
+    let time = Time { stamp: leadership.stamp(), wall: WallTime(environment.clock.wall_ms()) };
+    let (commands, replies): (Vec<_>, Vec<_>) = proposals.into_iter().map(|p| (p.command, p.reply)).unzip();
+    let payload = Payload(commands::encode(time, &commands));
+    let (responder, response): (WriteResponderOf<TypeConfig>, _) = ProgressResponder::complete_only();
+    let submitted = raft.write(payload).with_leader(leadership.term).responder(responder).await;
+    tokio::spawn(answer(response, replies, permit));
+    submitted.map_err(|fatal| tracing::error!(%fatal, "raft has stopped"))
+}
+
+/// Hands the answers of one batch to those who asked.
+async fn answer(
+    response: OneshotReceiverOf<TypeConfig, ClientWriteResult<TypeConfig>>,
+    replies: Vec<oneshot::Sender<Result<Delivery, NoReply>>>,
+    permit: OwnedSemaphorePermit,
+) {
+    let outcome = match response.await {
+        Ok(Ok(response)) => Ok(response.data.0),
+        // "Never appended: safe to retry."
+        Ok(Err(ClientWriteError::ForwardToLeader(_) | ClientWriteError::PreconditionFailed(_))) => {
+            Err(NoReply::NotLeader)
+        }
+        Ok(Err(ClientWriteError::LogEntryDiscarded(_) | ClientWriteError::ChangeMembershipError(_))) | Err(_) => {
+            Err(NoReply::Unknown)
+        }
+    };
+    drop(permit);
+    match outcome {
+        Ok(deliveries) => {
+            debug_assert_eq!(deliveries.len(), replies.len(), "a reply for each command");
+            for (reply, delivery) in replies.into_iter().zip(deliveries) {
+                // An error says that the caller is gone.
+                let _ = reply.send(Ok(delivery));
+            }
+        }
+        Err(no_reply) => replies.into_iter().for_each(|reply| {
+            let _ = reply.send(Err(no_reply));
+        }),
+    }
+}
+
+fn refuse(proposals: Vec<Proposal>, why: NoReply) {
+    for proposal in proposals {
+        let _ = proposal.reply.send(Err(why));
+    }
+}
+
+/// How many bytes a command takes in a batch, about.
+fn weight(command: &Command) -> usize {
+    const FIXED: usize = 48;
+    FIXED
+        + match command {
+            Command::Open { label, .. } => label.as_str().len(),
+            Command::Renew { sessions } => sessions.len() * 18,
+            Command::Session { operation: Operation::Acquire(acquire), .. } => acquire
+                .wants()
+                .iter()
+                .map(|want| 8 + want.name.as_str().len() + want.data.as_ref().map_or(0, |data| data.as_bytes().len()))
+                .sum(),
+            Command::Session { operation: Operation::Update(update), .. } => {
+                update.name.as_str().len() + update.data.as_ref().map_or(0, |data| data.as_bytes().len())
+            }
+            Command::ForceRelease { name, reason, .. } => name.as_str().len() + reason.as_str().len(),
+            Command::Session { operation: Operation::Release(_), .. }
+            | Command::Close { .. }
+            | Command::CancelWait { .. }
+            | Command::Tick => 0,
+        }
+}

@@ -1,0 +1,100 @@
+//! One copy of the table, kept equal to the others.
+
+use std::{sync::Arc, time::Duration};
+
+use openraft::{
+    async_runtime::WatchReceiver,
+    errors::{Fatal, RaftError},
+    raft::ReadPolicy,
+};
+use tokio::{sync::watch, time::timeout};
+use tokio_util::task::TaskTracker;
+
+use super::{
+    Raft,
+    leadership::{Led, follow_leadership, tick},
+    proposer::{self, NoReply, Proposer},
+    table::{Applied, Table},
+    types::*,
+};
+use crate::{environment::Environment, machine::Command};
+
+/// This node's copy, and the way to change all of them.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    raft: Raft,
+    table: Arc<Table>,
+    proposer: Proposer,
+    led: Led,
+    tasks: TaskTracker,
+}
+
+impl Replica {
+    /// Starts the tasks that propose and that let time pass. They end with `raft`.
+    pub fn start(raft: Raft, table: Arc<Table>, environment: &Environment) -> Self {
+        let (leadership, led) = watch::channel(None);
+        let (proposer, intake) = Proposer::new(led.clone());
+        let tasks = TaskTracker::new();
+        tasks.spawn(proposer::run(intake, raft.clone(), led.clone(), environment.clone()));
+        tasks.spawn(follow_leadership(raft.server_metrics(), Arc::clone(&table), environment.clone(), leadership));
+        tasks.spawn(tick(led.clone(), Arc::clone(&table), proposer.clone()));
+        Self { raft, table, proposer, led, tasks }
+    }
+
+    /// Proposes a command and waits until it is applied, for at most `patience`: see [`Proposer::propose`].
+    pub async fn propose(&self, command: Command, patience: Duration) -> Result<Delivery, NoReply> {
+        self.proposer.propose(command, patience).await
+    }
+
+    /// Looks at the table as it is now, linearizably: all that was answered before this call is in it.
+    ///
+    /// One round to a quorum serves all the reads that wait for one (the read index of Raft, §6.4 of Ongaro's thesis). `look` must be
+    /// short: `apply` waits for it.
+    pub async fn read<T>(&self, patience: Duration, look: impl FnOnce(&Applied) -> T) -> Result<T, NoReply> {
+        let ready = async {
+            let linearizer = self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await.map_err(not_now)?;
+            linearizer.await_ready(&self.raft).await.map_err(|_: Fatal<TypeConfig>| NoReply::NotLeader)
+        };
+        // A read changes nothing: without an answer, nothing is unknown.
+        timeout(patience, ready).await.map_err(|_| NoReply::NotLeader)??;
+        Ok(self.table.read(look))
+    }
+
+    /// This node's table, which may lag behind the others'.
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// Whether this node leads.
+    pub fn led(&self) -> Led {
+        self.led.clone()
+    }
+
+    /// Whether this node leads now, as far as it knows.
+    pub fn leads(&self) -> bool {
+        self.led.borrow().is_some()
+    }
+
+    /// The leader that this node knows, and where it is.
+    pub fn leader(&self) -> Option<(u64, Node)> {
+        let metrics = self.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let id = metrics.current_leader?;
+        Some((id, metrics.membership_config.get_node(&id)?.clone()))
+    }
+
+    /// The engine.
+    pub fn raft(&self) -> &Raft {
+        &self.raft
+    }
+
+    /// Waits for the tasks of [`Replica::start`], once the engine is shut down.
+    pub async fn stopped(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+fn not_now<E>(_: RaftError<TypeConfig, E>) -> NoReply {
+    NoReply::NotLeader
+}

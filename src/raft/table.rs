@@ -1,0 +1,287 @@
+//! The machine as this node has it, and those who wait for what it does.
+//!
+//! The state machine writes it ([`Table::apply`], [`Table::restore`]); everyone else reads. What must be told to somebody when it
+//! happens goes three ways: the end of a wait to the call that waits for it, the loss of a session or grant to its keep-alive
+//! stream, and every change of a lock to those who watch.
+//!
+//! None of those who listen hold anything that the machine does not know: they can be lost with the process.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+
+use super::types::*;
+use crate::machine::{
+    Change, Command, Event, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Ticket, Time, WaitEnd,
+};
+
+/// Log entries whose changes a watcher may lag behind before it is sent the whole state again.
+const CHANGES_KEPT: usize = 1024;
+
+/// Notices that a keep-alive stream may lag behind before it is closed.
+const NOTICES_KEPT: usize = 64;
+
+/// What one log entry changed.
+#[derive(Debug)]
+pub struct Changes {
+    /// The entry.
+    pub index: u64,
+    /// In the order in which they happened.
+    pub changes: Vec<Change>,
+}
+
+/// What the holder of a session must hear at once.
+#[derive(Clone, Debug)]
+pub struct Notice {
+    /// The session.
+    pub session: SessionId,
+    /// What happened to it.
+    pub what: Loss,
+}
+
+/// What a session lost.
+#[derive(Clone, Debug)]
+pub enum Loss {
+    /// Its life.
+    Ended(SessionEnd),
+    /// A grant, to an operator.
+    Revoked(Revocation),
+}
+
+/// What is applied.
+#[derive(Clone, Debug, Default)]
+pub struct Applied {
+    /// The table.
+    pub machine: Machine,
+    /// The last entry that made it what it is.
+    pub log_id: Option<LogId>,
+    /// The last membership in the log up to there.
+    pub membership: StoredMembership,
+}
+
+impl Applied {
+    /// The index of the last entry applied; 0: none.
+    pub fn index(&self) -> u64 {
+        self.log_id.map_or(0, |id| id.index)
+    }
+}
+
+/// The machine of this node.
+#[derive(Debug)]
+pub struct Table {
+    applied: RwLock<Applied>,
+    waits: Mutex<HashMap<Ticket, Vec<oneshot::Sender<WaitEnd>>>>,
+    listeners: Mutex<HashMap<SessionId, Vec<mpsc::Sender<Notice>>>>,
+    changes: broadcast::Sender<Arc<Changes>>,
+    term: watch::Sender<u64>,
+    deadline: watch::Sender<Option<Stamp>>,
+    told: AtomicU64,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            applied: RwLock::default(),
+            waits: Mutex::default(),
+            listeners: Mutex::default(),
+            changes: broadcast::channel(CHANGES_KEPT).0,
+            term: watch::channel(0).0,
+            deadline: watch::channel(None).0,
+            told: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Table {
+    /// Looks at the machine. `look` runs under a lock that `apply` needs: it must be short and must not block.
+    pub fn read<T>(&self, look: impl FnOnce(&Applied) -> T) -> T {
+        look(&self.applied.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The term of the last entry applied. A new leader has applied all that its predecessors left once this is its own.
+    pub fn applied_term(&self) -> watch::Receiver<u64> {
+        self.term.subscribe()
+    }
+
+    /// When the next thing falls due.
+    pub fn next_deadline(&self) -> watch::Receiver<Option<Stamp>> {
+        self.deadline.subscribe()
+    }
+
+    /// What changes from now on, an item for each log entry that changes a lock.
+    pub fn changes(&self) -> broadcast::Receiver<Arc<Changes>> {
+        self.changes.subscribe()
+    }
+
+    /// The last entry whose changes were all sent to [`Table::changes`]: behind the table itself by a moment.
+    pub fn told(&self) -> u64 {
+        self.told.load(Ordering::Acquire)
+    }
+
+    /// Sends what a session loses to `listener` from now on. A listener that does not keep up is dropped.
+    pub fn listen(&self, session: SessionId, listener: mpsc::Sender<Notice>) {
+        let mut listeners = lock(&self.listeners);
+        let of_session = listeners.entry(session).or_default();
+        of_session.retain(|other| !other.is_closed());
+        of_session.push(listener);
+    }
+
+    /// A channel for [`Table::listen`].
+    pub fn notices() -> (mpsc::Sender<Notice>, mpsc::Receiver<Notice>) {
+        mpsc::channel(NOTICES_KEPT)
+    }
+
+    /// Forgets listeners that are gone, those of `sessions` only.
+    pub fn forget_listeners(&self, sessions: impl IntoIterator<Item = SessionId>) {
+        let mut listeners = lock(&self.listeners);
+        for session in sessions {
+            if let Some(of_session) = listeners.get_mut(&session) {
+                of_session.retain(|listener| !listener.is_closed());
+                if of_session.is_empty() {
+                    listeners.remove(&session);
+                }
+            }
+        }
+    }
+
+    /// Whether a call waits, on this node, for the end of this wait.
+    pub fn is_awaited(&self, ticket: Ticket) -> bool {
+        lock(&self.waits).get(&ticket).is_some_and(|calls| calls.iter().any(|call| !call.is_closed()))
+    }
+
+    /// Breaks off all the calls that wait here: they are to be repeated at the new leader, which would cancel the wait of a call
+    /// that it does not see.
+    pub fn break_off_waits(&self) {
+        lock(&self.waits).clear();
+    }
+
+    /// Forgets the calls that broke off.
+    pub fn forget_broken(&self, ticket: Ticket) {
+        let mut waits = lock(&self.waits);
+        if let Some(calls) = waits.get_mut(&ticket) {
+            calls.retain(|call| !call.is_closed());
+            if calls.is_empty() {
+                waits.remove(&ticket);
+            }
+        }
+    }
+
+    /// Applies one entry. With `answer`, this node proposed it, and the calls behind it wait for the deliveries.
+    pub(super) fn apply(&self, log_id: LogId, batch: Batch, answer: bool) -> super::types::Applied {
+        let mut events = Vec::new();
+        let replies = {
+            let mut applied = self.write();
+            let Applied { machine, .. } = &mut *applied;
+            let replies: Vec<Reply> =
+                batch.commands.into_iter().map(|command| machine.apply(batch.time, command, &mut events)).collect();
+            applied.log_id = Some(log_id);
+            self.publish(&applied);
+            replies
+        };
+        // Only the state machine's task comes here, one entry after the other: a wait is registered before a later entry ends it.
+        // One that ends within its own batch is both registered and ended here, in this order.
+        let deliveries = match answer {
+            true => replies.into_iter().map(|reply| self.deliver(reply)).collect(),
+            false => Vec::new(),
+        };
+        self.tell(log_id.index, events);
+        super::types::Applied(deliveries)
+    }
+
+    /// Applies an entry that has no commands.
+    pub(super) fn pass(&self, log_id: LogId, membership: Option<Membership>) {
+        let mut applied = self.write();
+        applied.log_id = Some(log_id);
+        if let Some(membership) = membership {
+            applied.membership = StoredMembership::new(Some(log_id), membership);
+        }
+        self.publish(&applied);
+    }
+
+    /// Puts a snapshot in the place of what is here.
+    pub(super) fn restore(&self, restored: Applied) {
+        let mut applied = self.write();
+        *applied = restored;
+        self.publish(&applied);
+    }
+
+    /// What a snapshot is made of: a clone that costs next to nothing.
+    pub(super) fn freeze(&self) -> Applied {
+        self.read(Applied::clone)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Applied> {
+        self.applied.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self, applied: &Applied) {
+        let term = applied.log_id.map_or(0, |id| id.leader_id.term);
+        self.term.send_if_modified(|known| std::mem::replace(known, term) != term);
+        let deadline = applied.machine.next_deadline();
+        self.deadline.send_if_modified(|known| std::mem::replace(known, deadline) != deadline);
+    }
+
+    fn deliver(&self, reply: Reply) -> Delivery {
+        let Reply::Queued(ticket) = reply else { return Delivery { reply, wait: None } };
+        let (call, end) = oneshot::channel();
+        lock(&self.waits).entry(ticket).or_default().push(call);
+        Delivery { reply, wait: Some(end) }
+    }
+
+    fn tell(&self, index: u64, events: Vec<Event>) {
+        let mut changes = Vec::new();
+        for event in events {
+            match event {
+                Event::WaitEnded { ticket, end } => self.end_wait(ticket, end),
+                Event::SessionEnded { session, end } => self.notify(Notice { session, what: Loss::Ended(end) }),
+                Event::Revoked { session, revocation } => {
+                    self.notify(Notice { session, what: Loss::Revoked(revocation) });
+                }
+                Event::Changed(change) => changes.push(change),
+            }
+        }
+        if !changes.is_empty() {
+            // An error says that nobody watches.
+            let _ = self.changes.send(Arc::new(Changes { index, changes }));
+        }
+        self.told.store(index, Ordering::Release);
+    }
+
+    fn end_wait(&self, ticket: Ticket, end: WaitEnd) {
+        let calls = lock(&self.waits).remove(&ticket).unwrap_or_default();
+        for call in calls {
+            // An error says that the call broke off: its grant stays with its session.
+            let _ = call.send(end.clone());
+        }
+    }
+
+    fn notify(&self, notice: Notice) {
+        let mut listeners = lock(&self.listeners);
+        let ended = matches!(notice.what, Loss::Ended(_));
+        if let Some(of_session) = listeners.get_mut(&notice.session) {
+            // A listener that does not keep up is dropped: its stream ends, and its client asks anew.
+            of_session.retain(|listener| listener.try_send(notice.clone()).is_ok());
+            if ended || of_session.is_empty() {
+                listeners.remove(&notice.session);
+            }
+        }
+    }
+}
+
+/// Commands that were proposed together.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) time: Time,
+    pub(super) commands: Vec<Command>,
+}
+
+/// No code panics while it holds one of these locks but on broken state, which ends the process.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
