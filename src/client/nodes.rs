@@ -190,8 +190,8 @@ mod tests {
         assert_eq!(addresses, ["a:1", "b:2"]);
     }
 
-    #[test]
-    fn what_is_no_endpoint_is_named() {
+    #[tokio::test]
+    async fn what_is_no_endpoint_is_named() {
         for endpoints in ["", "a", "a:port", ":1", "a:1,https://b:2"] {
             assert!(matches!(nodes(endpoints), Err(Error::Endpoint(_))), "{endpoints:?}");
         }
