@@ -15,3 +15,4 @@ pub mod environment;
 pub mod machine;
 pub mod proto;
 pub mod raft;
+pub mod transport;

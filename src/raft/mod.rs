@@ -3,17 +3,20 @@
 //! [`Replica`] is what the floor above uses: propose a command, read the table. Below it, in the order in which a command passes:
 //!
 //! * [`proposer`] and [`leadership`]: batches, stamped by the leader's [`clock`];
-//! * [`log`]: the log on disk; `network`: to the peers; openraft between them;
+//! * [`log`]: the log on disk; [`network`]: to the peers; openraft between them;
 //! * [`state_machine`] and [`table`]: what is committed, applied; [`snapshot`]: what is applied, on disk.
 //!
-//! `identity` and `forming`: who this node is, and how a cluster comes into being. [`types`], [`wire`], [`commands`] and
+//! [`identity`] and [`forming`]: who this node is, and how a cluster comes into being. [`types`], [`wire`], [`commands`] and
 //! [`records`]: what all of them speak.
 
 pub mod clock;
 pub mod commands;
 pub(crate) mod files;
+pub mod forming;
+pub mod identity;
 pub mod leadership;
 pub mod log;
+pub mod network;
 pub mod proposer;
 pub mod records;
 pub mod snapshot;

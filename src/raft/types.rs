@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use openraft::{impls::leader_id_std, type_config::alias};
+use openraft::{impls::leader_id_std, raft, type_config::alias};
 use tokio::sync::oneshot;
 
 use crate::machine::{Reply, WaitEnd};
@@ -39,6 +39,23 @@ pub type Membership = openraft::Membership<u64, Node>;
 pub type StoredMembership = alias::StoredMembershipOf<TypeConfig>;
 /// What a snapshot stands for.
 pub type SnapshotMeta = alias::SnapshotMetaOf<TypeConfig>;
+
+/// A leader's call to append entries, or none: a heartbeat.
+pub type AppendRequest = raft::AppendEntriesRequest<TypeConfig>;
+/// The answer to an append in a stream of them: up to where the logs agree.
+pub type StreamAppendResult = raft::StreamAppendResult<TypeConfig>;
+/// Why an append was refused.
+pub type StreamAppendError = raft::StreamAppendError<TypeConfig>;
+/// A candidate's call for a vote.
+pub type VoteRequest = raft::VoteRequest<TypeConfig>;
+/// The answer to it.
+pub type VoteResponse = raft::VoteResponse<TypeConfig>;
+/// A leader's call to take over.
+pub type TransferLeaderRequest = raft::TransferLeaderRequest<TypeConfig>;
+/// The answer to it.
+pub type TransferLeaderResponse = raft::TransferLeaderResponse<TypeConfig>;
+/// Why it was refused.
+pub type TransferLeaderError = raft::TransferLeaderError<TypeConfig>;
 
 /// An encoded batch of commands. Opaque to Raft; shared without a copy between the log, its cache and the peers.
 #[derive(Clone, PartialEq, Eq)]

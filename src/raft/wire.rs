@@ -43,11 +43,7 @@ impl From<pb::Vote> for Vote {
 impl From<&Membership> for pb::Membership {
     fn from(membership: &Membership) -> Self {
         let voters = |ids: &BTreeSet<u64>| pb::membership::Voters { node_ids: ids.iter().copied().collect() };
-        let node = |(id, node): (&u64, &Node)| pb::Node {
-            node_id: *id,
-            peer_address: node.peer_address.clone(),
-            client_address: node.client_address.clone(),
-        };
+        let node = |(id, node): (&u64, &Node)| pb::Node::new(*id, node);
         Self {
             configs: membership.get_joint_config().iter().map(voters).collect(),
             nodes: membership.nodes().map(node).collect(),
@@ -60,10 +56,7 @@ impl TryFrom<pb::Membership> for Membership {
 
     fn try_from(membership: pb::Membership) -> Result<Self, Malformed> {
         let configs = membership.configs.into_iter().map(|voters| voters.node_ids.into_iter().collect()).collect();
-        let node = |node: pb::Node| {
-            (node.node_id, Node { peer_address: node.peer_address, client_address: node.client_address })
-        };
-        let nodes: BTreeMap<u64, Node> = membership.nodes.into_iter().map(node).collect();
+        let nodes: BTreeMap<u64, Node> = membership.nodes.into_iter().map(pb::Node::into_member).collect();
         Self::new(configs, nodes).map_err(|_| Malformed("a membership with a voter that is not among its nodes"))
     }
 }
@@ -103,5 +96,205 @@ impl pb::Entry {
             pb::entry::Payload::Membership(membership) => EntryPayload::Membership(membership.try_into()?),
         };
         Ok(Entry { log_id: self.log_id.ok_or(Malformed("an entry without a log id"))?.into(), payload })
+    }
+}
+
+impl From<&AppendRequest> for pb::AppendRequest {
+    fn from(request: &AppendRequest) -> Self {
+        Self {
+            vote: Some((&request.vote).into()),
+            previous: request.prev_log_id.as_ref().map(Into::into),
+            entries: request.entries.iter().map(Into::into).collect(),
+            leader_commit: request.leader_commit.as_ref().map(Into::into),
+        }
+    }
+}
+
+impl TryFrom<pb::AppendRequest> for AppendRequest {
+    type Error = Malformed;
+
+    fn try_from(request: pb::AppendRequest) -> Result<Self, Malformed> {
+        let vote: Vote = request.vote.ok_or(Malformed("an append without a vote"))?.into();
+        if !vote.committed {
+            return Err(Malformed("an append by one who was not elected"));
+        }
+        let previous: Option<LogId> = request.previous.map(Into::into);
+        let entries = request.entries.into_iter().map(pb::Entry::into_entry).collect::<Result<Vec<_>, _>>()?;
+        // Raft takes the order of a leader's entries for granted, and stops the node where it is broken.
+        let mut last = previous;
+        for entry in &entries {
+            let follows = match &last {
+                Some(last) => entry.log_id.index == last.index + 1 && entry.log_id.leader_id >= last.leader_id,
+                None => entry.log_id.index == 0,
+            };
+            if !follows || entry.log_id.leader_id.term > vote.leader_id.term {
+                return Err(Malformed("entries that do not follow each other"));
+            }
+            last = Some(entry.log_id);
+        }
+        let leader_commit = request.leader_commit.map(Into::into);
+        Ok(Self { vote, prev_log_id: previous, entries, leader_commit })
+    }
+}
+
+impl From<StreamAppendResult> for pb::AppendResponse {
+    fn from(result: StreamAppendResult) -> Self {
+        use pb::append_response::Kind;
+        let kind = match result {
+            // Always the last entry of the request: the asker knows it.
+            Ok(_) => Kind::Success(true),
+            Err(StreamAppendError::Conflict(_)) => Kind::Conflict(true),
+            Err(StreamAppendError::HigherVote(vote)) => Kind::HigherVote((&vote).into()),
+        };
+        Self { kind: Some(kind) }
+    }
+}
+
+impl pb::AppendResponse {
+    /// The answer to a request whose entries come after `previous` and end with `last`.
+    pub fn into_result(self, previous: Option<LogId>, last: Option<LogId>) -> Result<StreamAppendResult, Malformed> {
+        use pb::append_response::Kind;
+        Ok(match self.kind.ok_or(Malformed("an answer to an append that says nothing"))? {
+            Kind::Success(_) => Ok(last),
+            Kind::PartialSuccess(partial) => Ok(partial.last.map(Into::into)),
+            Kind::Conflict(_) => {
+                // Nothing comes before the start of the log, so nothing can be in conflict there.
+                let previous = previous.ok_or(Malformed("a conflict before the first entry"))?;
+                Err(StreamAppendError::Conflict(previous))
+            }
+            Kind::HigherVote(vote) => Err(StreamAppendError::HigherVote(vote.into())),
+        })
+    }
+}
+
+impl From<&VoteRequest> for pb::VoteRequest {
+    fn from(request: &VoteRequest) -> Self {
+        Self {
+            vote: Some((&request.vote).into()),
+            last_log_id: request.last_log_id.as_ref().map(Into::into),
+            leadership_transfer: request.leadership_transfer,
+        }
+    }
+}
+
+impl TryFrom<pb::VoteRequest> for VoteRequest {
+    type Error = Malformed;
+
+    fn try_from(request: pb::VoteRequest) -> Result<Self, Malformed> {
+        Ok(Self {
+            vote: request.vote.ok_or(Malformed("a request for a vote without one"))?.into(),
+            last_log_id: request.last_log_id.map(Into::into),
+            leadership_transfer: request.leadership_transfer,
+        })
+    }
+}
+
+impl From<&VoteResponse> for pb::VoteResponse {
+    fn from(response: &VoteResponse) -> Self {
+        Self {
+            vote: Some((&response.vote).into()),
+            granted: response.vote_granted,
+            last_log_id: response.last_log_id.as_ref().map(Into::into),
+        }
+    }
+}
+
+impl TryFrom<pb::VoteResponse> for VoteResponse {
+    type Error = Malformed;
+
+    fn try_from(response: pb::VoteResponse) -> Result<Self, Malformed> {
+        Ok(Self {
+            vote: response.vote.ok_or(Malformed("an answer about a vote without one"))?.into(),
+            vote_granted: response.granted,
+            last_log_id: response.last_log_id.map(Into::into),
+        })
+    }
+}
+
+impl From<&TransferLeaderRequest> for pb::TransferLeaderRequest {
+    fn from(request: &TransferLeaderRequest) -> Self {
+        Self {
+            from_leader: Some(request.from_leader().into()),
+            to_node_id: *request.to_node_id(),
+            last_log_id: request.last_log_id().map(Into::into),
+        }
+    }
+}
+
+impl TryFrom<pb::TransferLeaderRequest> for TransferLeaderRequest {
+    type Error = Malformed;
+
+    fn try_from(request: pb::TransferLeaderRequest) -> Result<Self, Malformed> {
+        let from = request.from_leader.ok_or(Malformed("a transfer without a leader"))?;
+        Ok(Self::new(from.into(), request.to_node_id, request.last_log_id.map(Into::into)))
+    }
+}
+
+impl From<TransferLeaderResponse> for pb::TransferLeaderResponse {
+    fn from(response: TransferLeaderResponse) -> Self {
+        let Err(error) = response else { return Self::default() };
+        let refusal = error.to_string();
+        match error {
+            TransferLeaderError::VoteChanged { actual, .. } => {
+                Self { refusal, vote: Some((&actual).into()), flushed: None }
+            }
+            TransferLeaderError::LogNotFlushed { actual, .. } => {
+                Self { refusal, vote: None, flushed: actual.as_ref().map(Into::into) }
+            }
+        }
+    }
+}
+
+impl pb::TransferLeaderResponse {
+    /// The answer to `request`.
+    pub fn into_result(self, request: &TransferLeaderRequest) -> TransferLeaderResponse {
+        if self.refusal.is_empty() {
+            return Ok(());
+        }
+        Err(match self.vote {
+            Some(actual) => {
+                TransferLeaderError::VoteChanged { expected: *request.from_leader(), actual: actual.into() }
+            }
+            None => TransferLeaderError::LogNotFlushed {
+                expected: request.last_log_id().copied(),
+                actual: self.flushed.map(Into::into),
+            },
+        })
+    }
+}
+
+impl pb::SnapshotHeader {
+    /// What stands before the bytes of a snapshot.
+    pub fn new(vote: &Vote, meta: &SnapshotMeta, length: u64) -> Self {
+        Self {
+            vote: Some(vote.into()),
+            last_log_id: meta.last_log_id.as_ref().map(Into::into),
+            membership: Some((&meta.last_membership).into()),
+            length,
+        }
+    }
+
+    /// Who sends the snapshot, what it stands for, and how many bytes follow.
+    pub fn into_parts(self) -> Result<(Vote, SnapshotMeta, u64), Malformed> {
+        let vote: Vote = self.vote.ok_or(Malformed("a snapshot without a vote"))?.into();
+        let last_log_id: Option<LogId> = self.last_log_id.map(Into::into);
+        // Raft takes it for granted that a leader has no entry of a later term, and stops the node where one does.
+        if !vote.committed || last_log_id.is_some_and(|last| last.leader_id.term > vote.leader_id.term) {
+            return Err(Malformed("a snapshot by one who was not elected"));
+        }
+        let last_membership = self.membership.ok_or(Malformed("a snapshot without a membership"))?.try_into()?;
+        Ok((vote, SnapshotMeta { last_log_id, last_membership }, self.length))
+    }
+}
+
+impl pb::Node {
+    /// A member with its id.
+    pub fn new(node_id: u64, node: &Node) -> Self {
+        Self { node_id, peer_address: node.peer_address.clone(), client_address: node.client_address.clone() }
+    }
+
+    /// Its id and its addresses.
+    pub fn into_member(self) -> (u64, Node) {
+        (self.node_id, Node { peer_address: self.peer_address, client_address: self.client_address })
     }
 }

@@ -1,0 +1,267 @@
+//! How a cluster comes into being, once.
+//!
+//! A cluster that forms twice is two clusters with one name, and each hands out the same locks. So a node founds one only when its
+//! configuration says `bootstrap`, and only when *all* configured members have answered a Hello, each with the same cluster id and
+//! the same list of members, and none of them belongs to a cluster already. It then records everybody's incarnation, durably, and
+//! only after that writes the log's first entry. All founders do the same, each by itself: the first entry is equal on all of them,
+//! and Raft elects one leader. Whoever crashes on the way goes on where the identity's file says it was.
+//!
+//! A node that finds a cluster in being compares what the cluster knows of it:
+//! * its present incarnation: the others founded the cluster with it, or took it in. It joins, and the leader brings it up to date;
+//! * another incarnation: its data is gone, and it must not come back under this id ([`FormingError::DataGone`]);
+//! * nothing: it waits to be added.
+//!
+//! The same is true of a node that is called by a member of the cluster while it waits: a call that names its incarnation makes it
+//! join, any other is refused ([`super::network`]).
+//!
+//! Deliberately absent: a founding by majority. Two overlapping halves of a misconfigured list could each have one; and the members
+//! are all there, or could be, on the day a cluster is made.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use futures::future::join_all;
+use openraft::{
+    Raft,
+    errors::{InitializeError, RaftError},
+    storage::RaftStateMachine,
+};
+use tokio::time::sleep;
+
+use super::{
+    identity::{Addresses, Identity, IdentityError, Incarnation, Member, Stage},
+    network::hello,
+    types::{Node, TypeConfig},
+};
+use crate::{proto::internal as pb, transport::Connect};
+
+/// Between two rounds of questions: this long, and up to as much again.
+const PAUSE_MS: u64 = 250;
+/// While nothing changes, the log repeats what a node waits for every so many rounds.
+const ROUNDS_PER_REMINDER: u64 = 40;
+
+/// What the configuration says about the cluster.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Found the cluster if there is none.
+    pub bootstrap: bool,
+    /// The members, this node among them. Equal on all that found a cluster together.
+    pub members: BTreeMap<u64, Node>,
+}
+
+/// Why a node cannot take part in its cluster. The program should end and say so.
+#[derive(Debug, thiserror::Error)]
+pub enum FormingError {
+    /// The cluster knows this node's id, with other data.
+    #[error(
+        "node {asked} knows node {node_id} as incarnation {known}, but this data directory is {own}: this node's data is gone; \
+         remove member {node_id} from the cluster and add it with a new id"
+    )]
+    DataGone {
+        /// Who knows it.
+        asked: u64,
+        /// This node.
+        node_id: u64,
+        /// As the other knows it.
+        known: Incarnation,
+        /// As it is.
+        own: Incarnation,
+    },
+    /// The configuration founds a cluster without this node.
+    #[error(
+        "node {node_id} is to found a cluster but is not among the configured members: add it, or turn bootstrap off"
+    )]
+    NotAMember {
+        /// This node.
+        node_id: u64,
+    },
+    /// What was agreed could not be recorded. Nothing was promised; try again.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The log's first entry could not be written. It is written at the next start.
+    #[error("cannot write the first entry of the log: {0}")]
+    Log(Box<RaftError<TypeConfig, InitializeError<TypeConfig>>>),
+}
+
+/// Returns once this node belongs to a cluster: as a founder, or as one that was taken in. Without a deadline: it waits for people.
+///
+/// Meanwhile Hello must be answered. [`initialize`] is to follow.
+pub async fn form<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> Result<(), FormingError> {
+    if identity.stage() != Stage::New {
+        return Ok(());
+    }
+    let own_id = identity.node_id();
+    if plan.bootstrap && !plan.members.contains_key(&own_id) {
+        return Err(FormingError::NotAMember { node_id: own_id });
+    }
+    tokio::select! {
+        // Called by the cluster, as one of its members.
+        () = identity.no_longer_new() => Ok(()),
+        agreed = agree(identity, plan, connector) => agreed,
+    }
+}
+
+/// Writes the first entry of a founder's log, if it is not there yet. Does nothing on a node that was taken in.
+///
+/// Safe on all founders, at any time and again: the entry is the same everywhere, and openraft writes it into an empty log alone.
+pub async fn initialize<M>(identity: &Identity, raft: &Raft<TypeConfig, M>) -> Result<(), FormingError>
+where
+    M: RaftStateMachine<TypeConfig>,
+{
+    let Some(founders) = identity.founders() else { return Ok(()) };
+    match raft.initialize(founders).await {
+        // Not allowed: another founder was faster, or this one crashed right here.
+        Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(identity.founded().await?),
+        Err(error) => Err(FormingError::Log(Box::new(error))),
+    }
+}
+
+/// Asks each configured member once whether it knows this node by other data. For a node that belongs to a cluster, in the
+/// background of its start; who does not answer now refuses its calls later.
+pub async fn check<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> Result<(), FormingError> {
+    match judge(identity, plan, ask_all(identity, plan, connector).await)? {
+        Verdict::Found(_) | Verdict::Join(_) | Verdict::Wait(_) => Ok(()),
+    }
+}
+
+/// Asks until there is an agreement.
+async fn agree<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> Result<(), FormingError> {
+    let mut waited_for = String::new();
+    for round in 0_u64.. {
+        match judge(identity, plan, ask_all(identity, plan, connector).await)? {
+            Verdict::Found(founders) if plan.bootstrap => {
+                tracing::info!(
+                    members = founders.len(),
+                    "all members agree: founding cluster {}",
+                    identity.cluster_id()
+                );
+                return Ok(identity.found(founders).await?);
+            }
+            Verdict::Join(known) => {
+                tracing::info!("cluster {} knows this node: joining it", identity.cluster_id());
+                identity.join().await?;
+                for (node_id, incarnation) in known {
+                    identity.meet(node_id, incarnation).await?;
+                }
+                return Ok(());
+            }
+            Verdict::Found(_) => remind(round, &mut waited_for, "to be added to a cluster".into()),
+            Verdict::Wait(reasons) => remind(round, &mut waited_for, reasons.join("; ")),
+        }
+        pause(identity, round).await;
+    }
+    unreachable!("the rounds do not end")
+}
+
+/// Says what a node waits for, when that has changed and from time to time.
+fn remind(round: u64, before: &mut String, now: String) {
+    if *before != now || round.is_multiple_of(ROUNDS_PER_REMINDER) {
+        tracing::info!("waiting: {now}");
+        *before = now;
+    }
+}
+
+/// Long enough to be no burden, and of a different length on each node, so that they do not knock in step. The incarnation is random
+/// already: no other source is needed.
+async fn pause(identity: &Identity, round: u64) {
+    let jitter = u64::from(identity.incarnation().as_bytes()[(round % 16) as usize]);
+    sleep(Duration::from_millis(PAUSE_MS + PAUSE_MS * jitter / 255)).await;
+}
+
+/// What a member said, or why it said nothing.
+struct Answer {
+    node_id: u64,
+    said: Result<pb::HelloResponse, String>,
+}
+
+/// Asks all members but this one, at the same time.
+async fn ask_all<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> Vec<Answer> {
+    let members: Vec<_> = plan.members.iter().map(|(id, node)| pb::Node::new(*id, node)).collect();
+    let others = plan.members.iter().filter(|(id, _)| **id != identity.node_id());
+    let ask = async |(&node_id, node): (&u64, &Node)| {
+        let said = hello(connector, &node.peer_address, identity, members.clone()).await;
+        Answer { node_id, said: said.map_err(|status| status.message().to_owned()) }
+    };
+    join_all(others.map(ask)).await
+}
+
+/// What follows from a round of answers.
+#[derive(Debug)]
+enum Verdict {
+    /// All members agree, and there is no cluster yet.
+    Found(Vec<Member>),
+    /// There is one that knows this node; and who is in it, as far as they answered.
+    Join(Vec<(u64, Incarnation)>),
+    /// Neither: why not.
+    Wait(Vec<String>),
+}
+
+fn judge(identity: &Identity, plan: &Plan, answers: Vec<Answer>) -> Result<Verdict, FormingError> {
+    let mut known = BTreeMap::from([(identity.node_id(), identity.incarnation())]);
+    let mut knows_this_node = false;
+    let mut reasons = Vec::new();
+    for Answer { node_id, said } in answers {
+        let heard = match said {
+            Ok(said) => hear(identity, plan, node_id, &said)?,
+            Err(silence) => Heard::Reason(format!("for node {node_id}: {silence}")),
+        };
+        match heard {
+            Heard::Ready(incarnation) => drop(known.insert(node_id, incarnation)),
+            Heard::KnowsThisNode(incarnation) => {
+                knows_this_node = true;
+                known.insert(node_id, incarnation);
+            }
+            Heard::Reason(reason) => reasons.push(reason),
+        }
+    }
+    if knows_this_node {
+        return Ok(Verdict::Join(known.into_iter().collect()));
+    }
+    if !reasons.is_empty() {
+        return Ok(Verdict::Wait(reasons));
+    }
+    let founder = |(node_id, incarnation)| {
+        let Node { peer_address, client_address } = plan.members[&node_id].clone();
+        Member { node_id, incarnation, addresses: Some(Addresses { peer_address, client_address }) }
+    };
+    let founders = known.into_iter().filter(|(node_id, _)| plan.members.contains_key(node_id));
+    Ok(Verdict::Found(founders.map(founder).collect()))
+}
+
+/// What follows from one answer.
+enum Heard {
+    /// It would found the same cluster.
+    Ready(Incarnation),
+    /// It belongs to the cluster, and so does this node.
+    KnowsThisNode(Incarnation),
+    /// Neither: why not.
+    Reason(String),
+}
+
+fn hear(identity: &Identity, plan: &Plan, asked: u64, said: &pb::HelloResponse) -> Result<Heard, FormingError> {
+    let reason = |reason: String| Ok(Heard::Reason(format!("for node {asked}: {reason}")));
+    let (own_id, own) = (identity.node_id(), identity.incarnation());
+    if said.cluster_id != identity.cluster_id().as_str() {
+        return reason(format!("it belongs to cluster {}, not {}", said.cluster_id, identity.cluster_id()));
+    }
+    if said.node_id != asked {
+        return reason(format!("node {} answers at its address", said.node_id));
+    }
+    let Ok(incarnation) = Incarnation::try_from(said.incarnation.as_ref()) else {
+        return reason("it has no incarnation".into());
+    };
+    if said.formed {
+        return match Incarnation::try_from(said.asker_incarnation.as_ref()) {
+            Ok(known) if known == own => Ok(Heard::KnowsThisNode(incarnation)),
+            Ok(known) => Err(FormingError::DataGone { asked, node_id: own_id, known, own }),
+            Err(_) => reason(format!("it belongs to the cluster already, and does not know node {own_id}: add it")),
+        };
+    }
+    let members: BTreeMap<u64, Node> = said.members.iter().cloned().map(pb::Node::into_member).collect();
+    match members == plan.members {
+        true => Ok(Heard::Ready(incarnation)),
+        false => reason("its configuration names other members, or other addresses".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! The identity's file: TOML, for people to read, replaced as a whole.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::Path,
+};
+
+use super::{IdentityError, Record};
+
+/// The name of the file in the data directory.
+pub const FILE_NAME: &str = "identity.toml";
+/// Where a new version is written before it takes the file's name.
+const ASIDE: &str = "identity.toml.new";
+/// The version of the format. Fields are added, never changed; a node refuses a later version.
+pub(super) const FORMAT: u32 = 1;
+
+const HEADING: &str = "# Who this node of a Lockkeeper cluster is. Written by the program: do not edit it, do not copy it to another node.\n\n";
+
+/// What the file in `directory` says; `None` if the directory does not exist or is empty.
+pub(super) fn read(directory: &Path) -> Result<Option<Record>, IdentityError> {
+    let path = directory.join(FILE_NAME);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return match is_empty(directory)? {
+                true => Ok(None),
+                false => Err(IdentityError::Foreign { directory: directory.into() }),
+            };
+        }
+        Err(error) => return Err(failed("read", &path)(error)),
+    };
+    let damaged = |reason: String| IdentityError::Damaged { file: path.clone(), reason };
+    let record: Record = toml::from_str(&text).map_err(|error| damaged(error.message().into()))?;
+    if record.format != FORMAT {
+        return Err(damaged(format!("format {}, this program knows {FORMAT}", record.format)));
+    }
+    Ok(Some(record))
+}
+
+/// Writes the file so that after a crash it is either the old one or the new one.
+pub(super) fn write(directory: &Path, record: &Record) -> Result<(), IdentityError> {
+    if !directory.exists() {
+        fs::create_dir_all(directory).map_err(failed("create", directory))?;
+        let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        sync_directory(parent)?;
+    }
+    let (aside, path) = (directory.join(ASIDE), directory.join(FILE_NAME));
+    // TOML's integers end at 2^63 - 1: a larger node id is refused here.
+    let text = toml::to_string(record).map_err(|error| failed("write", &aside)(io::Error::other(error)))?;
+    let text = HEADING.to_owned() + &text;
+    let written = File::create(&aside).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    });
+    written.map_err(failed("write", &aside))?;
+    fs::rename(&aside, &path).map_err(failed("replace", &path))?;
+    sync_directory(directory)
+}
+
+/// Whether a directory holds nothing that matters: an unfinished first version, and what a file system puts into its root, do not.
+fn is_empty(directory: &Path) -> Result<bool, IdentityError> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        Err(error) => return Err(failed("read", directory)(error)),
+    };
+    for entry in entries {
+        let name = entry.map_err(failed("read", directory))?.file_name();
+        if name != ASIDE && name != "lost+found" {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn sync_directory(directory: &Path) -> Result<(), IdentityError> {
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed("sync", directory))
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> IdentityError {
+    move |source| IdentityError::Io { action, path: path.into(), source }
+}

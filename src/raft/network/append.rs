@@ -1,0 +1,310 @@
+//! Appends to one peer, pipelined over one stream.
+//!
+//! All of it happens where openraft polls the stream of answers: requests are taken from its log, cut to size and handed to gRPC,
+//! answers are matched with them in order, and the clock is watched. No task of its own, so nothing is left behind when openraft
+//! drops the stream: in particular not the request stream, which holds a lock that the next session needs.
+
+use std::{collections::VecDeque, time::Duration};
+
+use futures::{Stream, StreamExt, future::BoxFuture};
+use openraft::network::RPCTypes;
+use prost::Message;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use super::{
+    APPEND_BYTES_IN_FLIGHT_MAX, APPEND_BYTES_MAX, APPENDS_IN_FLIGHT_MAX, SnapshotSource, allowance,
+    client::{PeerClient, RpcError},
+};
+use crate::{
+    proto::internal as pb,
+    raft::types::{AppendRequest, LogId, StreamAppendResult},
+    transport::Connect,
+};
+
+/// Sends what `input` yields, and yields the answers. `patience` is how long an answer to a small request may take.
+pub(super) fn pipeline<'c, C: Connect, D: SnapshotSource, S>(
+    client: &'c mut PeerClient<C, D>,
+    input: S,
+    patience: Duration,
+) -> impl Stream<Item = Result<StreamAppendResult, RpcError>> + Send + 'c
+where
+    S: Stream<Item = AppendRequest> + Send + Unpin + 'static,
+{
+    let pipeline = Pipeline {
+        client,
+        input: Some(input),
+        ready: VecDeque::new(),
+        requests: None,
+        answers: Answers::NotAsked,
+        outstanding: VecDeque::new(),
+        outstanding_bytes: 0,
+        heard_at: Instant::now(),
+        patience,
+        over: false,
+    };
+    futures::stream::unfold(pipeline, async |mut pipeline| {
+        let answer = pipeline.next().await?;
+        Some((answer, pipeline))
+    })
+}
+
+struct Pipeline<'c, C, D, S> {
+    client: &'c mut PeerClient<C, D>,
+    /// openraft's requests. `None`: there are no more.
+    input: Option<S>,
+    /// The pieces of the last of them, until there is room.
+    ready: VecDeque<Piece>,
+    /// Towards gRPC. `None`: not open yet, or closed as there are no more.
+    requests: Option<mpsc::Sender<pb::AppendRequest>>,
+    answers: Answers,
+    /// Sent and not answered, oldest first.
+    outstanding: VecDeque<Sent>,
+    outstanding_bytes: usize,
+    /// When the last answer came, or when a request was sent while none was outstanding.
+    heard_at: Instant,
+    patience: Duration,
+    /// Nothing follows.
+    over: bool,
+}
+
+enum Answers {
+    NotAsked,
+    Asked(BoxFuture<'static, Result<Streaming<pb::AppendResponse>, Status>>),
+    Coming(Box<Streaming<pb::AppendResponse>>),
+}
+
+/// A request, cut to size.
+struct Piece {
+    request: pb::AppendRequest,
+    sent: Sent,
+}
+
+/// What must be known of a request to read its answer.
+struct Sent {
+    previous: Option<LogId>,
+    last: Option<LogId>,
+    bytes: usize,
+}
+
+impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pipeline<'_, C, D, S> {
+    async fn next(&mut self) -> Option<Result<StreamAppendResult, RpcError>> {
+        while !self.over {
+            self.send_what_fits();
+            let deadline = self.deadline();
+            let Self { input, ready, answers, .. } = &mut *self;
+            tokio::select! {
+                biased;
+                answer = answers.next() => return self.answered(answer),
+                request = next_of(input), if ready.is_empty() && input.is_some() => match request {
+                    Some(request) => self.ready.extend(cut(&request)),
+                    None => self.input = None,
+                },
+                () = until(deadline) => {
+                    self.over = true;
+                    return Some(Err(self.client.timed_out(RPCTypes::AppendEntries, self.patience)));
+                }
+            }
+        }
+        None
+    }
+
+    /// Hands pieces to gRPC while there is room in flight; closes the stream behind the last.
+    fn send_what_fits(&mut self) {
+        while let Some(piece) = self.ready.pop_front() {
+            let full = self.outstanding.len() >= APPENDS_IN_FLIGHT_MAX
+                || self.outstanding_bytes + piece.sent.bytes > APPEND_BYTES_IN_FLIGHT_MAX;
+            if full && !self.outstanding.is_empty() {
+                self.ready.push_front(piece);
+                return;
+            }
+            self.send(piece);
+        }
+        if self.input.is_none() {
+            self.requests = None;
+            // A stream without a request: there is nothing to ask, and no answer to wait for.
+            self.over = matches!(self.answers, Answers::NotAsked);
+        }
+    }
+
+    fn send(&mut self, piece: Piece) {
+        if self.outstanding.is_empty() {
+            self.heard_at = Instant::now();
+        }
+        if self.requests.is_none() {
+            self.open();
+        }
+        self.outstanding_bytes += piece.sent.bytes;
+        self.outstanding.push_back(piece.sent);
+        // Room there is: the channel is as long as the pipeline. If gRPC has closed it, the answers say why.
+        let requests = self.requests.as_ref().expect("it was opened above");
+        let _ = requests.try_send(piece.request);
+    }
+
+    /// The first request does not wait for the stream to be open: a heartbeat takes one round trip, not two.
+    fn open(&mut self) {
+        let (sender, receiver) = mpsc::channel(APPENDS_IN_FLIGHT_MAX);
+        self.requests = Some(sender);
+        let opening = self.client.open();
+        self.answers = Answers::Asked(Box::pin(async move {
+            let (mut stub, envelope) = opening.await?;
+            Ok(stub.append(envelope.address(ReceiverStream::new(receiver))).await?.into_inner())
+        }));
+    }
+
+    /// When the peer counts as gone: it owes an answer, or the end of its stream.
+    fn deadline(&self) -> Option<Instant> {
+        match self.outstanding.front() {
+            Some(oldest) => Some(self.heard_at + self.patience + allowance(oldest.bytes as u64)),
+            None if self.input.is_none() && self.ready.is_empty() => Some(self.heard_at + self.patience),
+            None => None,
+        }
+    }
+
+    fn answered(
+        &mut self,
+        answer: Result<Option<pb::AppendResponse>, Status>,
+    ) -> Option<Result<StreamAppendResult, RpcError>> {
+        self.heard_at = Instant::now();
+        let answer = match answer {
+            Ok(Some(answer)) => answer,
+            Ok(None) => {
+                self.over = true;
+                if self.outstanding.is_empty() && self.input.is_none() {
+                    return None;
+                }
+                let status = Status::unknown("the peer ended the stream of appends");
+                return Some(Err(self.client.failed(&status)));
+            }
+            Err(status) => {
+                self.over = true;
+                return Some(Err(self.client.failed(&status)));
+            }
+        };
+        let Some(sent) = self.outstanding.pop_front() else {
+            self.over = true;
+            let status = Status::internal("the peer answered an append that was not sent");
+            return Some(Err(self.client.failed(&status)));
+        };
+        self.outstanding_bytes -= sent.bytes;
+        match answer.into_result(sent.previous, sent.last) {
+            Ok(result) => {
+                // Whatever was sent behind a refused append is void; the peer answers none of it.
+                self.over = result.is_err();
+                Some(Ok(result))
+            }
+            Err(malformed) => {
+                self.over = true;
+                Some(Err(self.client.misunderstood(&malformed)))
+            }
+        }
+    }
+}
+
+impl Answers {
+    /// The next answer; never, before anything was asked. Dropping the future loses none.
+    async fn next(&mut self) -> Result<Option<pb::AppendResponse>, Status> {
+        loop {
+            match self {
+                Self::NotAsked => return std::future::pending().await,
+                Self::Asked(opening) => *self = Self::Coming(Box::new(opening.await?)),
+                Self::Coming(answers) => return answers.message().await,
+            }
+        }
+    }
+}
+
+/// Cuts a request into pieces of at most [`APPEND_BYTES_MAX`], at least one entry each.
+fn cut(request: &AppendRequest) -> impl Iterator<Item = Piece> {
+    let whole = pb::AppendRequest::from(request);
+    let mut pieces = Vec::with_capacity(1);
+    let mut previous = request.prev_log_id;
+    let mut piece = Piece::empty(&whole, previous);
+    for (entry, log_id) in whole.entries.iter().zip(request.entries.iter().map(|entry| entry.log_id)) {
+        let bytes = entry.encoded_len();
+        if !piece.request.entries.is_empty() && piece.sent.bytes + bytes > APPEND_BYTES_MAX {
+            pieces.push(std::mem::replace(&mut piece, Piece::empty(&whole, previous)));
+        }
+        piece.request.entries.push(entry.clone());
+        piece.sent.bytes += bytes;
+        piece.sent.last = Some(log_id);
+        previous = Some(log_id);
+    }
+    pieces.push(piece);
+    pieces.into_iter()
+}
+
+impl Piece {
+    fn empty(whole: &pb::AppendRequest, previous: Option<LogId>) -> Self {
+        Self {
+            request: pb::AppendRequest {
+                vote: whole.vote,
+                previous: previous.as_ref().map(Into::into),
+                entries: Vec::new(),
+                leader_commit: whole.leader_commit,
+            },
+            sent: Sent { previous, last: previous, bytes: 0 },
+        }
+    }
+}
+
+async fn next_of<S: Stream + Unpin>(input: &mut Option<S>) -> Option<S::Item> {
+    match input {
+        Some(input) => input.next().await,
+        None => None,
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raft::types::{CommittedLeaderId, Entry, EntryPayload, Payload, Vote};
+
+    fn log_id(index: u64) -> LogId {
+        LogId { leader_id: CommittedLeaderId::new(1), index }
+    }
+
+    fn request(sizes: &[usize]) -> AppendRequest {
+        let entry = |(at, size): (usize, &usize)| Entry {
+            log_id: log_id(at as u64 + 1),
+            payload: EntryPayload::Normal(Payload(vec![7; *size].into())),
+        };
+        AppendRequest {
+            vote: Vote::new_committed(1, 1),
+            prev_log_id: Some(log_id(0)),
+            entries: sizes.iter().enumerate().map(entry).collect(),
+            leader_commit: Some(log_id(0)),
+        }
+    }
+
+    fn ranges(sizes: &[usize]) -> Vec<(u64, u64)> {
+        let range = |piece: Piece| {
+            let (previous, last) = (piece.sent.previous.expect("not the first"), piece.sent.last.expect("not empty"));
+            assert_eq!(piece.request.entries.len() as u64, last.index - previous.index);
+            assert_eq!(piece.request.previous, Some((&previous).into()));
+            (previous.index, last.index)
+        };
+        cut(&request(sizes)).map(range).collect()
+    }
+
+    #[test]
+    fn requests_are_cut_to_size() {
+        assert_eq!(ranges(&[]), [(0, 0)]);
+        assert_eq!(ranges(&[10, 10, 10]), [(0, 3)]);
+        let half = APPEND_BYTES_MAX / 2 - 100;
+        assert_eq!(ranges(&[half, half, half, half, half]), [(0, 2), (2, 4), (4, 5)]);
+        let large = APPEND_BYTES_MAX + 100_000;
+        assert_eq!(ranges(&[large, 10, large, large]), [(0, 1), (1, 2), (2, 3), (3, 4)]);
+    }
+}

@@ -1,0 +1,279 @@
+//! The calls to one peer.
+
+use std::{future::Future, marker::PhantomData, sync::Arc, time::Duration};
+
+use futures::Stream;
+use openraft::{
+    OptionalSend, RaftNetworkFactory,
+    base::{BoxFuture, BoxStream},
+    errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable},
+    network::{Backoff, NetBackoff, NetSnapshot, NetStreamAppend, NetTransferLeader, NetVote, RPCOption, RPCTypes},
+    raft::SnapshotResponse,
+    type_config::alias::SnapshotOf,
+};
+use tokio::{sync::mpsc, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Response, Status, transport::Channel};
+
+use super::{HELLO_TIMEOUT, MESSAGE_BYTES_MAX, SnapshotSource, allowance, append, envelope::Envelope, snapshot};
+use crate::{
+    proto::internal::{self as pb, peer_client::PeerClient as Stub},
+    raft::{identity::Identity, types::*, wire::Malformed},
+    transport::{Connect, channel},
+};
+
+pub(super) type RpcError = RPCError<TypeConfig>;
+
+/// Makes the clients through which openraft calls the peers. `D` is what a snapshot is.
+pub struct Network<C, D> {
+    connector: C,
+    identity: Arc<Identity>,
+    snapshots: PhantomData<fn(D)>,
+}
+
+/// The way to one peer, for one purpose.
+pub struct PeerClient<C, D> {
+    connector: C,
+    identity: Arc<Identity>,
+    target: u64,
+    address: String,
+    purpose: &'static str,
+    /// Dropped when a call on it failed: the next call dials anew.
+    connection: Option<Channel>,
+    snapshots: PhantomData<fn(D)>,
+}
+
+impl<C: Connect, D: SnapshotSource> Network<C, D> {
+    /// The network of the node with this identity.
+    pub fn new(connector: C, identity: Arc<Identity>) -> Self {
+        Self { connector, identity, snapshots: PhantomData }
+    }
+
+    fn client(&self, target: u64, node: &Node, purpose: &'static str) -> PeerClient<C, D> {
+        PeerClient {
+            connector: self.connector.clone(),
+            identity: self.identity.clone(),
+            target,
+            address: node.peer_address.clone(),
+            purpose,
+            connection: None,
+            snapshots: PhantomData,
+        }
+    }
+}
+
+impl<C: Connect, D: SnapshotSource> RaftNetworkFactory<TypeConfig> for Network<C, D> {
+    type Network = PeerClient<C, D>;
+
+    async fn new_client(&mut self, target: u64, node: &Node) -> Self::Network {
+        self.client(target, node, "entries and votes")
+    }
+
+    async fn new_heartbeat_client(&mut self, target: u64, node: &Node) -> Self::Network {
+        self.client(target, node, "heartbeats")
+    }
+
+    async fn new_snapshot_client(&mut self, target: u64, node: &Node) -> Self::Network {
+        self.client(target, node, "snapshots")
+    }
+}
+
+impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
+    /// The stub for a call, and the envelope to put its message in.
+    pub(super) fn open(&mut self) -> impl Future<Output = Result<(Stub<Channel>, Envelope), Status>> + Send + 'static {
+        let dial = || channel(self.connector.clone(), &self.address);
+        let stub = stub(self.connection.get_or_insert_with(dial).clone());
+        let (identity, target) = (self.identity.clone(), self.target);
+        async move {
+            let incarnation = match identity.known(target) {
+                Some(incarnation) => incarnation,
+                // A member that came after this node, and has never called it.
+                None => introduce(&identity, target, stub.clone()).await?,
+            };
+            Ok((stub, Envelope::new(&identity, target, incarnation)))
+        }
+    }
+
+    /// Makes of a failed call what openraft wants to know of it, and lets go of the connection.
+    pub(super) fn failed(&mut self, status: &Status) -> RpcError {
+        self.connection = None;
+        let text = format!("{} to node {} at {}: {}", self.purpose, self.target, self.address, status.message());
+        // openraft retries `Network` at once, and waits before it retries `Unreachable`.
+        if matches!(status.code(), Code::Unavailable | Code::FailedPrecondition | Code::InvalidArgument) {
+            if status.code() != Code::Unavailable {
+                tracing::error!(target_node = self.target, "refused by a peer: {text}");
+            }
+            return RPCError::Unreachable(Unreachable::from_string(text));
+        }
+        RPCError::Network(NetworkError::from_string(text))
+    }
+
+    /// The answer did not come in time: neither will others on this connection.
+    pub(super) fn timed_out(&mut self, action: RPCTypes, timeout: Duration) -> RpcError {
+        self.connection = None;
+        RPCError::Timeout(Timeout { action, id: self.identity.node_id(), target: self.target, timeout })
+    }
+
+    /// The peer answered something that is no answer.
+    pub(super) fn misunderstood(&mut self, error: &Malformed) -> RpcError {
+        self.connection = None;
+        RPCError::Network(NetworkError::new(error))
+    }
+
+    /// Makes a call that is answered at once or not at all.
+    async fn call<M, F, A>(
+        &mut self,
+        action: RPCTypes,
+        time: Duration,
+        method: impl FnOnce(Stub<Channel>, tonic::Request<M>) -> F + Send,
+        message: M,
+    ) -> Result<A, RpcError>
+    where
+        M: Send,
+        F: Future<Output = Result<Response<A>, Status>> + Send,
+    {
+        let opening = self.open();
+        let answer = timeout(time, async {
+            let (stub, envelope) = opening.await?;
+            method(stub, envelope.address(message)).await
+        });
+        match answer.await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(self.failed(&status)),
+            Err(_) => Err(self.timed_out(action, time)),
+        }
+    }
+}
+
+impl<C: Connect, D: SnapshotSource> NetStreamAppend<TypeConfig> for PeerClient<C, D> {
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Result<BoxStream<'s, Result<StreamAppendResult, RpcError>>, RpcError>>
+    where
+        S: Stream<Item = AppendRequest> + OptionalSend + Unpin + 'static,
+    {
+        let answers: BoxStream<'s, _> = Box::pin(append::pipeline(self, input, option.soft_ttl()));
+        Box::pin(std::future::ready(Ok(answers)))
+    }
+}
+
+impl<C: Connect, D: SnapshotSource> NetVote<TypeConfig> for PeerClient<C, D> {
+    async fn vote(&mut self, request: VoteRequest, option: RPCOption) -> Result<VoteResponse, RpcError> {
+        let method = |mut stub: Stub<Channel>, request| async move { stub.vote(request).await };
+        let message = pb::VoteRequest::from(&request);
+        let answer = self.call(RPCTypes::Vote, option.soft_ttl(), method, message).await?;
+        answer.try_into().map_err(|error| self.misunderstood(&error))
+    }
+
+    async fn pre_vote(&mut self, request: VoteRequest, option: RPCOption) -> Result<VoteResponse, RpcError> {
+        let method = |mut stub: Stub<Channel>, request| async move { stub.pre_vote(request).await };
+        let message = pb::VoteRequest::from(&request);
+        let answer = self.call(RPCTypes::Vote, option.soft_ttl(), method, message).await?;
+        answer.try_into().map_err(|error| self.misunderstood(&error))
+    }
+}
+
+impl<C: Connect, D: SnapshotSource> NetTransferLeader<TypeConfig> for PeerClient<C, D> {
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse, RpcError> {
+        let method = |mut stub: Stub<Channel>, request| async move { stub.transfer_leader(request).await };
+        let message = pb::TransferLeaderRequest::from(&request);
+        let answer = self.call(RPCTypes::TransferLeader, option.soft_ttl(), method, message).await?;
+        Ok(answer.into_result(&request))
+    }
+}
+
+impl<C: Connect, D: SnapshotSource> NetSnapshot<TypeConfig> for PeerClient<C, D> {
+    type SnapshotData = D;
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: SnapshotOf<TypeConfig, D>,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let source = &snapshot.snapshot;
+        let time = option.soft_ttl() + allowance(source.length());
+        let opening = self.open();
+        let (pieces, receiver) = mpsc::channel(2);
+        let call = async {
+            let (mut stub, envelope) = opening.await?;
+            stub.install_snapshot(envelope.address(ReceiverStream::new(receiver))).await
+        };
+        let transfer = async { tokio::join!(snapshot::send(&vote, &snapshot.meta, source, pieces), call) };
+
+        let (sent, answer) = tokio::select! {
+            closed = cancel => return Err(StreamingError::Closed(closed)),
+            done = timeout(time, transfer) => match done {
+                Ok(done) => done,
+                Err(_) => return Err(self.timed_out(RPCTypes::InstallSnapshot, time).into()),
+            },
+        };
+        if let Err(error) = sent {
+            // Not this node's end: a newer snapshot may just have taken this one's place. openraft tries again with the newest.
+            tracing::error!(%error, "cannot read a snapshot to send it");
+            return Err(StreamingError::Network(NetworkError::new(&error)));
+        }
+        let answer = answer.map_err(|status| self.failed(&status))?.into_inner();
+        let vote = answer.vote.ok_or(Malformed("an answer to a snapshot without a vote"));
+        let vote = vote.map_err(|error| self.misunderstood(&error))?;
+        Ok(SnapshotResponse::new(vote.into()))
+    }
+}
+
+impl<C: Connect, D: SnapshotSource> NetBackoff<TypeConfig> for PeerClient<C, D> {
+    /// Short: a node that comes back is found within 200 ms, and one refused connection costs next to nothing.
+    fn backoff(&self) -> Option<Backoff> {
+        let pauses_ms = [50, 100].into_iter().chain(std::iter::repeat(200));
+        Some(Backoff::new(pauses_ms.map(Duration::from_millis)))
+    }
+}
+
+/// Asks the node at `address` who it is. Tells it who asks, and which `members` the asker's configuration names.
+pub async fn hello<C: Connect>(
+    connector: &C,
+    address: &str,
+    asker: &Identity,
+    members: Vec<pb::Node>,
+) -> Result<pb::HelloResponse, Status> {
+    ask(stub(channel(connector.clone(), address)), asker, members).await
+}
+
+async fn ask(mut stub: Stub<Channel>, asker: &Identity, members: Vec<pb::Node>) -> Result<pb::HelloResponse, Status> {
+    let request = pb::HelloRequest {
+        cluster_id: asker.cluster_id().to_string(),
+        node_id: asker.node_id(),
+        incarnation: asker.incarnation().as_bytes().to_vec().into(),
+        members,
+    };
+    let late = |_| Status::unavailable("no answer in time");
+    Ok(timeout(HELLO_TIMEOUT, stub.hello(request)).await.map_err(late)??.into_inner())
+}
+
+/// Gets to know a member that this node has not met.
+async fn introduce(
+    identity: &Identity,
+    target: u64,
+    stub: Stub<Channel>,
+) -> Result<crate::raft::identity::Incarnation, Status> {
+    let answer = ask(stub, identity, Vec::new()).await?;
+    if answer.cluster_id != identity.cluster_id().as_str() || answer.node_id != target {
+        let found = format!("node {} of cluster {}", answer.node_id, answer.cluster_id);
+        return Err(Status::failed_precondition(format!("this is {found}: check the peer addresses")));
+    }
+    let incarnation = answer.incarnation.as_ref().try_into();
+    let incarnation = incarnation.map_err(|_| Status::internal("an incarnation that is none"))?;
+    let met = identity.meet(target, incarnation).await;
+    met.map_err(|error| Status::failed_precondition(error.to_string()))?;
+    Ok(incarnation)
+}
+
+fn stub(channel: Channel) -> Stub<Channel> {
+    Stub::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
+}

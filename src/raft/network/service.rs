@@ -1,0 +1,225 @@
+//! The answers to the peers' calls.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, OnceLock},
+};
+
+use futures::{Stream, StreamExt, stream::BoxStream};
+use openraft::{
+    Raft, Snapshot,
+    errors::{Fatal, RaftError},
+    storage::RaftStateMachine,
+};
+use tokio::{sync::Semaphore, time::timeout};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{MESSAGE_BYTES_MAX, SNAPSHOT_PIECE_TIMEOUT, SnapshotSink, envelope, snapshot};
+use crate::{
+    proto::internal::{
+        self as pb,
+        peer_server::{Peer, PeerServer},
+    },
+    raft::{
+        identity::{Identity, Incarnation, Stage},
+        types::*,
+        wire::Malformed,
+    },
+};
+
+/// Answers the peers' calls for one node: for its state machine `M`, with snapshots arriving in `K`.
+///
+/// Cheap to clone; all clones are the same service.
+pub struct PeerService<M: RaftStateMachine<TypeConfig>, K> {
+    shared: Arc<Shared<M, K>>,
+}
+
+struct Shared<M: RaftStateMachine<TypeConfig>, K> {
+    identity: Arc<Identity>,
+    /// As the configuration names them.
+    members: Vec<pb::Node>,
+    sink: K,
+    /// Empty while the node starts.
+    raft: OnceLock<Raft<TypeConfig, M>>,
+    /// Snapshots arrive one at a time.
+    receiving: Semaphore,
+}
+
+impl<M, K> PeerService<M, K>
+where
+    M: RaftStateMachine<TypeConfig>,
+    K: SnapshotSink<SnapshotData = M::SnapshotData>,
+{
+    /// A service that only says who it is, until [`PeerService::attach`].
+    pub fn new(identity: Arc<Identity>, members: &BTreeMap<u64, Node>, sink: K) -> Self {
+        let members = members.iter().map(|(id, node)| pb::Node::new(*id, node)).collect();
+        let shared = Shared { identity, members, sink, raft: OnceLock::new(), receiving: Semaphore::new(1) };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// From now on calls are answered by `raft`. The first one counts.
+    pub fn attach(&self, raft: Raft<TypeConfig, M>) {
+        let _ = self.shared.raft.set(raft);
+    }
+
+    /// The service as the server wants it, with its limits.
+    pub fn server(&self) -> PeerServer<Self> {
+        PeerServer::new(self.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// The replica, for a call that is meant for it; and who calls.
+    async fn admit<T>(&self, request: &Request<T>) -> Result<(&Raft<TypeConfig, M>, u64), Status> {
+        let raft = self.shared.raft.get().ok_or_else(|| Status::unavailable("this node is starting"))?;
+        let sender = envelope::admit(&self.shared.identity, request.metadata()).await;
+        let sender = sender.inspect_err(|status| tracing::warn!("refused a peer's call: {}", status.message()))?;
+        Ok((raft, sender))
+    }
+
+    fn greeting(&self, asker: &pb::HelloRequest) -> pb::HelloResponse {
+        let identity = &self.shared.identity;
+        let bytes = |incarnation: Incarnation| incarnation.as_bytes().to_vec().into();
+        let known = match asker.cluster_id == identity.cluster_id().as_str() {
+            true => identity.known(asker.node_id).map(bytes).unwrap_or_default(),
+            // The id is another node's there.
+            false => Default::default(),
+        };
+        pb::HelloResponse {
+            cluster_id: identity.cluster_id().to_string(),
+            node_id: identity.node_id(),
+            incarnation: bytes(identity.incarnation()),
+            members: self.shared.members.clone(),
+            formed: identity.stage() != Stage::New,
+            asker_incarnation: known,
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl<M, K> Peer for PeerService<M, K>
+where
+    M: RaftStateMachine<TypeConfig>,
+    K: SnapshotSink<SnapshotData = M::SnapshotData>,
+{
+    async fn hello(&self, request: Request<pb::HelloRequest>) -> Result<Response<pb::HelloResponse>, Status> {
+        Ok(Response::new(self.greeting(request.get_ref())))
+    }
+
+    type AppendStream = BoxStream<'static, Result<pb::AppendResponse, Status>>;
+
+    async fn append(
+        &self,
+        request: Request<Streaming<pb::AppendRequest>>,
+    ) -> Result<Response<Self::AppendStream>, Status> {
+        let (raft, sender) = self.admit(&request).await?;
+        let fault = Fault::default();
+        let requests = well_formed(request.into_inner(), sender, fault.clone());
+        let answers = raft.stream_append(requests).map(|answer| answer.map(Into::into).map_err(stopped));
+        // Behind the answers to what was in order: what was not.
+        let verdict = futures::stream::iter(std::iter::from_fn(move || fault.take()).map(Err));
+        Ok(Response::new(answers.chain(verdict).boxed()))
+    }
+
+    async fn vote(&self, request: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
+        let (raft, sender) = self.admit(&request).await?;
+        let request = ballot(request.into_inner(), sender)?;
+        let answer = raft.vote(request).await.map_err(unanswered)?;
+        Ok(Response::new((&answer).into()))
+    }
+
+    async fn pre_vote(&self, request: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
+        let (raft, sender) = self.admit(&request).await?;
+        let request = ballot(request.into_inner(), sender)?;
+        let answer = raft.pre_vote(request).await.map_err(unanswered)?;
+        Ok(Response::new((&answer).into()))
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<pb::TransferLeaderRequest>,
+    ) -> Result<Response<pb::TransferLeaderResponse>, Status> {
+        let (raft, sender) = self.admit(&request).await?;
+        let request: TransferLeaderRequest = request.into_inner().try_into().map_err(malformed)?;
+        own_vote(request.from_leader(), sender)?;
+        let answer = raft.handle_transfer_leader(request).await.map_err(stopped)?;
+        Ok(Response::new(answer.into()))
+    }
+
+    async fn install_snapshot(
+        &self,
+        request: Request<Streaming<pb::SnapshotPiece>>,
+    ) -> Result<Response<pb::SnapshotResponse>, Status> {
+        let (raft, sender) = self.admit(&request).await?;
+        // A transfer that broke off may still wait for its next piece: that long, and a little.
+        let place = timeout(SNAPSHOT_PIECE_TIMEOUT * 2, self.shared.receiving.acquire()).await;
+        let _place = place.map_err(|_| Status::unavailable("this node is receiving another snapshot"))?;
+        let (vote, meta, data) = snapshot::receive(&self.shared.sink, request.into_inner()).await?;
+        own_vote(&vote, sender)?;
+        let snapshot = Snapshot { meta, snapshot: data };
+        let answer = raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
+        Ok(Response::new(pb::SnapshotResponse { vote: Some((&answer.vote).into()) }))
+    }
+}
+
+impl<M: RaftStateMachine<TypeConfig>, K> Clone for PeerService<M, K> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+/// Why a stream of appends was cut off.
+#[derive(Clone, Default)]
+struct Fault(Arc<Mutex<Option<Status>>>);
+
+impl Fault {
+    fn set(&self, status: Status) {
+        *self.0.lock().expect("nobody panics with the lock held") = Some(status);
+    }
+
+    fn take(&self) -> Option<Status> {
+        self.0.lock().expect("nobody panics with the lock held").take()
+    }
+}
+
+/// The requests of a stream up to the first that cannot be one; `fault` then says why.
+fn well_formed(
+    requests: Streaming<pb::AppendRequest>,
+    sender: u64,
+    fault: Fault,
+) -> impl Stream<Item = AppendRequest> + Send + 'static {
+    let check = move |request: Result<pb::AppendRequest, Status>| -> Result<AppendRequest, Status> {
+        let request: AppendRequest = request?.try_into().map_err(malformed)?;
+        own_vote(&request.vote, sender)?;
+        Ok(request)
+    };
+    requests
+        .map(check)
+        .scan(fault, |fault, request| std::future::ready(request.map_err(|status| fault.set(status)).ok()))
+}
+
+fn ballot(request: pb::VoteRequest, sender: u64) -> Result<VoteRequest, Status> {
+    let request: VoteRequest = request.try_into().map_err(malformed)?;
+    own_vote(&request.vote, sender)?;
+    Ok(request)
+}
+
+/// Nobody speaks for another.
+fn own_vote(vote: &Vote, sender: u64) -> Result<(), Status> {
+    match vote.leader_id.voted_for == sender {
+        true => Ok(()),
+        false => Err(Status::invalid_argument(format!("node {sender} speaks with the vote of another: {vote}"))),
+    }
+}
+
+fn malformed(error: Malformed) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+fn unanswered(error: RaftError<TypeConfig>) -> Status {
+    Status::unavailable(format!("this node's replica does not answer: {error}"))
+}
+
+fn stopped(error: Fatal<TypeConfig>) -> Status {
+    Status::unavailable(format!("this node's replica has stopped: {error}"))
+}

@@ -1,0 +1,127 @@
+//! Snapshots on their way: a header, then the file in pieces.
+//!
+//! Where the file lies and how it is verified is not the network's business: it reads from a [`SnapshotSource`] and writes into a
+//! [`SnapshotSink`].
+
+use std::{future::Future, io};
+
+use bytes::{Bytes, BytesMut};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    sync::mpsc,
+    time::timeout,
+};
+use tonic::{Status, Streaming};
+
+use super::{SNAPSHOT_PIECE_BYTES, SNAPSHOT_PIECE_TIMEOUT};
+use crate::{
+    proto::internal::{SnapshotHeader, SnapshotPiece, snapshot_piece::Kind},
+    raft::types::{SnapshotMeta, Vote},
+};
+
+/// A snapshot that can be sent: what openraft calls the snapshot's data.
+pub trait SnapshotSource: Send + Sync + 'static {
+    /// Reads its bytes.
+    type Reader: AsyncRead + Send + Unpin;
+
+    /// How many bytes it has.
+    fn length(&self) -> u64;
+
+    /// Opens it, at its first byte.
+    fn open(&self) -> impl Future<Output = io::Result<Self::Reader>> + Send;
+}
+
+/// Where snapshots arrive.
+pub trait SnapshotSink: Send + Sync + 'static {
+    /// A snapshot that arrived whole.
+    type SnapshotData: Send + 'static;
+    /// One that is arriving.
+    type Receiver: SnapshotReceiver<SnapshotData = Self::SnapshotData>;
+
+    /// Begins to receive a snapshot of so many bytes. One is received at a time.
+    fn begin(&self, meta: &SnapshotMeta, length: u64) -> impl Future<Output = io::Result<Self::Receiver>> + Send;
+}
+
+/// A snapshot that is arriving. Dropped before its end, it leaves nothing behind.
+pub trait SnapshotReceiver: Send + 'static {
+    /// What it becomes.
+    type SnapshotData: Send + 'static;
+
+    /// The next bytes, in their order. No more than announced.
+    fn write(&mut self, bytes: Bytes) -> impl Future<Output = io::Result<()>> + Send;
+
+    /// All announced bytes are there: verifies them, and returns once they are durable.
+    fn finish(self) -> impl Future<Output = io::Result<Self::SnapshotData>> + Send;
+}
+
+/// Feeds a snapshot into a call, piece by piece. Ends early, and not as a failure, where the call ends.
+pub(super) async fn send<D: SnapshotSource>(
+    vote: &Vote,
+    meta: &SnapshotMeta,
+    source: &D,
+    pieces: mpsc::Sender<SnapshotPiece>,
+) -> io::Result<()> {
+    let mut reader = source.open().await?;
+    let header = SnapshotHeader::new(vote, meta, source.length());
+    let mut piece = Kind::Header(header);
+    while pieces.send(SnapshotPiece { kind: Some(piece) }).await.is_ok() {
+        let mut bytes = BytesMut::with_capacity(SNAPSHOT_PIECE_BYTES);
+        while bytes.len() < SNAPSHOT_PIECE_BYTES && reader.read_buf(&mut bytes).await? > 0 {}
+        if bytes.is_empty() {
+            break;
+        }
+        piece = Kind::Bytes(bytes.freeze());
+    }
+    Ok(())
+}
+
+/// Receives what [`send`] sent.
+pub(super) async fn receive<K: SnapshotSink>(
+    sink: &K,
+    mut pieces: Streaming<SnapshotPiece>,
+) -> Result<(Vote, SnapshotMeta, K::SnapshotData), Status> {
+    let Some(Kind::Header(header)) = next(&mut pieces).await? else {
+        return Err(Status::invalid_argument("a snapshot begins with its header"));
+    };
+    let malformed = |error: crate::raft::wire::Malformed| Status::invalid_argument(error.to_string());
+    let (vote, meta, length) = header.into_parts().map_err(malformed)?;
+
+    let mut receiver = in_time(sink.begin(&meta, length)).await?;
+    let mut missing = length;
+    while let Some(piece) = next(&mut pieces).await? {
+        let Kind::Bytes(bytes) = piece else {
+            return Err(Status::invalid_argument("a snapshot has one header"));
+        };
+        missing = match missing.checked_sub(bytes.len() as u64) {
+            Some(missing) => missing,
+            None => return Err(Status::invalid_argument(format!("the snapshot is longer than its {length} bytes"))),
+        };
+        in_time(receiver.write(bytes)).await?;
+    }
+    if missing > 0 {
+        return Err(Status::invalid_argument(format!("{missing} of the snapshot's {length} bytes are missing")));
+    }
+    // Verifying and syncing the whole takes as long as it takes: the sender's deadline grows with the size.
+    let data = receiver.finish().await.map_err(failed)?;
+    Ok((vote, meta, data))
+}
+
+async fn next(pieces: &mut Streaming<SnapshotPiece>) -> Result<Option<Kind>, Status> {
+    let piece = timeout(SNAPSHOT_PIECE_TIMEOUT, pieces.message()).await;
+    let piece = piece.map_err(|_| Status::deadline_exceeded("the next piece of the snapshot did not come"))??;
+    match piece {
+        Some(SnapshotPiece { kind: None }) => Err(Status::invalid_argument("a piece of a snapshot without content")),
+        Some(SnapshotPiece { kind }) => Ok(kind),
+        None => Ok(None),
+    }
+}
+
+async fn in_time<T>(io: impl Future<Output = io::Result<T>>) -> Result<T, Status> {
+    let done = timeout(SNAPSHOT_PIECE_TIMEOUT, io).await;
+    done.map_err(|_| Status::deadline_exceeded("the snapshot could not be written in time"))?.map_err(failed)
+}
+
+fn failed(error: io::Error) -> Status {
+    tracing::error!(%error, "cannot receive a snapshot");
+    Status::internal(format!("cannot receive the snapshot: {error}"))
+}

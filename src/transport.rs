@@ -1,0 +1,205 @@
+//! Byte streams between nodes, and gRPC on top of them.
+//!
+//! How a connection is opened and how one is accepted are parameters: production passes TCP, a simulation its own network. Nobody
+//! else in this crate opens a socket. What this module adds to both is the same: gRPC channels that dial when they are first used,
+//! keep-alive, windows that let a large message pass in one go, and a listener that survives whatever knocks on its port.
+//!
+//! Deliberately absent: retries and pools. Who calls knows what a failure means; a channel that failed is dropped and a new one made.
+
+use std::{
+    future::Future,
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::Stream;
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Sleep, sleep, timeout},
+};
+use tonic::transport::{Channel, Endpoint, Server, server::Connected};
+
+/// How long opening a connection may take.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often a peer that is silent while a call is open is asked whether it is still there, and how long it has to answer.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// How long an accepted connection may stay without a first byte.
+pub const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
+/// HTTP/2 flow control: bytes under way in one call, and in all calls of a connection.
+pub const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+/// See [`STREAM_WINDOW_BYTES`].
+pub const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+
+/// Opens connections.
+pub trait Connect: Clone + Send + Sync + 'static {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// Opens one to `address`, host:port. Need not watch the time: the caller does.
+    fn connect(&self, address: &str) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+/// Accepts connections.
+pub trait Listen: Send + 'static {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next connection, and who opened it. Dropping the future loses none.
+    fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
+}
+
+/// Connections by TCP, without Nagle's delay.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TcpConnector;
+
+impl Connect for TcpConnector {
+    type Stream = TcpStream;
+
+    async fn connect(&self, address: &str) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+impl Listen for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
+        let (stream, remote) = TcpListener::accept(self).await?;
+        stream.set_nodelay(true)?;
+        Ok((stream, remote))
+    }
+}
+
+/// A gRPC channel to `address`, host:port, that dials when it is first used.
+pub fn channel<C: Connect>(connector: C, address: &str) -> Channel {
+    let address: Arc<str> = address.into();
+    let dial = move |_| {
+        let (connector, address) = (connector.clone(), address.clone());
+        async move {
+            let stream = timeout(CONNECT_TIMEOUT, connector.connect(&address)).await;
+            let stream = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+            let explain =
+                |error: io::Error| io::Error::new(error.kind(), format!("cannot connect to {address}: {error}"));
+            stream.map(TokioIo::new).map_err(explain)
+        }
+    };
+    // The connector knows where to go. The URI only names the authority, and must be one whatever the address is.
+    Endpoint::from_static("http://lockkeeper")
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .connect_with_connector_lazy(tower::service_fn(dial))
+}
+
+/// A gRPC server with the settings that match [`channel`]. Feed it with [`incoming`].
+pub fn server() -> Server {
+    Server::builder()
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE))
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+}
+
+/// The connections that `listener` accepts, at most `connections_max` at a time; further ones wait in the system's queue.
+///
+/// Never ends and never fails: what goes wrong with one connection is that connection's.
+pub fn incoming<L: Listen>(
+    listener: L,
+    connections_max: usize,
+) -> impl Stream<Item = io::Result<Connection<L::Stream>>> + Send {
+    let places = Arc::new(Semaphore::new(connections_max));
+    futures::stream::unfold((listener, places), async |(mut listener, places)| {
+        let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
+        loop {
+            match listener.accept().await {
+                Ok((stream, remote)) => {
+                    let connection = Connection::new(stream, remote, place);
+                    return Some((Ok(connection), (listener, places)));
+                }
+                Err(error) => {
+                    // Aborted by the other side, or no file descriptor left: a pause keeps the latter from spinning.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    })
+}
+
+/// An accepted connection.
+///
+/// It ends by itself if its first byte does not come in time: HTTP/2 waits for that one without a deadline, and silent strangers
+/// would use up the places of the peers.
+pub struct Connection<S> {
+    stream: S,
+    remote: SocketAddr,
+    first_byte: Option<Pin<Box<Sleep>>>,
+    _place: OwnedSemaphorePermit,
+}
+
+/// Who opened a connection: in the extensions of each request.
+#[derive(Clone, Copy, Debug)]
+pub struct Remote(pub SocketAddr);
+
+impl<S> Connection<S> {
+    fn new(stream: S, remote: SocketAddr, place: OwnedSemaphorePermit) -> Self {
+        Self { stream, remote, first_byte: Some(Box::pin(sleep(FIRST_BYTE_TIMEOUT))), _place: place }
+    }
+}
+
+impl<S> Connected for Connection<S> {
+    type ConnectInfo = Remote;
+
+    fn connect_info(&self) -> Remote {
+        Remote(self.remote)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let read = Pin::new(&mut this.stream).poll_read(context, buffer);
+        let Some(first_byte) = &mut this.first_byte else { return read };
+        if read.is_ready() {
+            this.first_byte = None;
+            return read;
+        }
+        first_byte.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
