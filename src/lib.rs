@@ -13,3 +13,4 @@
 pub mod machine;
 pub mod proto;
 pub mod raft;
+pub mod server;
