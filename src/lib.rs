@@ -15,4 +15,5 @@ pub mod environment;
 pub mod machine;
 pub mod proto;
 pub mod raft;
+pub mod server;
 pub mod transport;

@@ -1,0 +1,208 @@
+//! What a node is told before it starts.
+//!
+//! One TOML file a node. Every key in it does something, an unknown one is an error, and all that is wrong is reported at once.
+//! Flags win over the environment, that over the file, that over the defaults. `cluster-configs/node1.toml` explains each key.
+//!
+//! Deliberately absent: limits of the table ([`crate::machine`]): they are part of what the log means, and so the same on all
+//! nodes by construction. And whatever could differ between nodes without a reason to: the fewer keys, the fewer clusters that
+//! nobody has tested.
+
+mod file;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+/// How one node runs. What a file leaves out is as in [`Config::default`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The cluster's name: a node never talks to one of another cluster. 1 to 64 of `a-z`, `0-9` and `-`.
+    pub cluster_id: String,
+    /// This node's name in the cluster: 1 or more, never used again for another data directory.
+    pub node_id: u64,
+    /// Where the log, the snapshots and the node's identity lie.
+    pub data_dir: PathBuf,
+    /// Where clients are listened to: host:port. Empty in a file: the client address of this node among the members.
+    pub client_listen: String,
+    /// Where peers are listened to: host:port. Empty in a file: the peer address of this node among the members.
+    pub peer_listen: String,
+    /// Whether this node may form the cluster, with all members, where none exists yet.
+    pub bootstrap: bool,
+    /// What is logged: a filter of the crate `tracing-subscriber`.
+    pub log: String,
+    /// How the nodes replicate.
+    pub raft: RaftConfig,
+    /// The members that form the cluster, this node among them.
+    pub members: Vec<Member>,
+}
+
+/// A node, as its peers and clients find it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Member {
+    /// Its name in the cluster.
+    pub node_id: u64,
+    /// Where clients reach it: host:port.
+    pub client_address: String,
+    /// Where its peers reach it: host:port.
+    pub peer_address: String,
+}
+
+/// Raft's timing, and how much log is kept. The same on all nodes.
+///
+/// The timing is more than taste: for as long as its election timeout lasts, a node that hears a leader grants no vote to
+/// another. The leader counts on that for its lease. A node with a shorter timeout would elect a second leader while
+/// the first still believes itself to be the only one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RaftConfig {
+    /// Between two heartbeats of the leader, milliseconds. More than p99.9 of one sync of a disk and one round trip.
+    pub heartbeat_ms: u64,
+    /// A follower that hears nothing for a time between this and the next asks to be elected. Milliseconds.
+    pub election_timeout_ms_min: u64,
+    /// See above. Milliseconds.
+    pub election_timeout_ms_max: u64,
+    /// Log entries between two snapshots.
+    pub snapshot_entries: u64,
+    /// Log entries kept behind a snapshot, for followers that lag a little: they then need no snapshot.
+    pub keep_entries: u64,
+}
+
+/// What flags and environment say; it wins over the file.
+#[derive(Clone, Default, Debug)]
+#[expect(missing_docs, reason = "the fields of `Config`, each of them optional")]
+pub struct Overrides {
+    pub cluster_id: Option<String>,
+    pub node_id: Option<u64>,
+    pub data_dir: Option<PathBuf>,
+    pub client_listen: Option<String>,
+    pub peer_listen: Option<String>,
+    pub bootstrap: Option<bool>,
+    pub log: Option<String>,
+}
+
+/// Why a node cannot be started as it is configured: all that is wrong, not only the first of it. Nothing was started.
+#[derive(Debug)]
+pub struct ConfigError {
+    /// The file that was read.
+    pub file: PathBuf,
+    /// One or more, each with the key, what is wrong with it, and what to do.
+    pub problems: Vec<String>,
+}
+
+impl Config {
+    /// Reads a file, puts the overrides on top, and checks the whole.
+    pub fn load(file: &Path, overrides: Overrides) -> Result<Self, ConfigError> {
+        let fail = |problems| ConfigError { file: file.to_owned(), problems };
+        let text = fs::read_to_string(file)
+            .map_err(|error| fail(vec![format!("cannot read it: {error}: name a file that this user can read")]))?;
+        let config = file::parse(&text).map_err(fail)?.overridden(&overrides);
+
+        let problems = validate::problems(&config);
+        if !problems.is_empty() {
+            return Err(fail(problems.into_iter().map(|problem| problem.described(&overrides)).collect()));
+        }
+        Ok(config)
+    }
+
+    /// What is allowed, but seldom meant.
+    pub fn warnings(&self) -> Vec<String> {
+        validate::warnings(self)
+    }
+
+    /// This node among the members. There is one in a configuration that was loaded.
+    pub fn this_member(&self) -> Option<&Member> {
+        self.members.iter().find(|member| member.node_id == self.node_id)
+    }
+
+    fn overridden(mut self, overrides: &Overrides) -> Self {
+        fn put<T: Clone>(value: &mut T, with: &Option<T>) {
+            if let Some(with) = with {
+                value.clone_from(with);
+            }
+        }
+        put(&mut self.cluster_id, &overrides.cluster_id);
+        put(&mut self.node_id, &overrides.node_id);
+        put(&mut self.data_dir, &overrides.data_dir);
+        put(&mut self.client_listen, &overrides.client_listen);
+        put(&mut self.peer_listen, &overrides.peer_listen);
+        put(&mut self.bootstrap, &overrides.bootstrap);
+        put(&mut self.log, &overrides.log);
+        self.listening()
+    }
+
+    /// Listens where the members say that this node is, unless it was told otherwise.
+    fn listening(mut self) -> Self {
+        let Some(member) = self.this_member().cloned() else { return self };
+        if self.client_listen.is_empty() {
+            self.client_listen = member.client_address;
+        }
+        if self.peer_listen.is_empty() {
+            self.peer_listen = member.peer_address;
+        }
+        self
+    }
+}
+
+impl Overrides {
+    /// Whether the value of this key is not from the file.
+    fn names(&self, key: &str) -> bool {
+        match key {
+            "cluster_id" => self.cluster_id.is_some(),
+            "node_id" => self.node_id.is_some(),
+            "data_dir" => self.data_dir.is_some(),
+            "client_listen" => self.client_listen.is_some(),
+            "peer_listen" => self.peer_listen.is_some(),
+            "bootstrap" => self.bootstrap.is_some(),
+            "log" => self.log.is_some(),
+            _ => false,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            cluster_id: String::new(),
+            node_id: 0,
+            data_dir: PathBuf::new(),
+            client_listen: String::new(),
+            peer_listen: String::new(),
+            bootstrap: false,
+            log: "info".to_owned(),
+            raft: RaftConfig::default(),
+            members: Vec::new(),
+        }
+    }
+}
+
+impl Default for RaftConfig {
+    fn default() -> Self {
+        Self {
+            heartbeat_ms: 75,
+            election_timeout_ms_min: 300,
+            election_timeout_ms_max: 600,
+            snapshot_entries: 10_000,
+            keep_entries: 1_000,
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the configuration {} cannot be used", self.file.display())?;
+        for problem in &self.problems {
+            write!(f, "\n- {}", problem.trim_end().replace('\n', "\n  "))?;
+        }
+        Ok(())
+    }
+}

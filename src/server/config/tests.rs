@@ -1,0 +1,280 @@
+//! Each way in which a configuration can be wrong, and what is said then.
+
+use super::*;
+
+const GOOD: &str = r#"
+cluster_id = "test"
+node_id = 1
+data_dir = "data"
+
+[[members]]
+node_id = 1
+client_address = "127.0.0.1:7101"
+peer_address = "127.0.0.1:7201"
+
+[[members]]
+node_id = 2
+client_address = "127.0.0.1:7102"
+peer_address = "127.0.0.1:7202"
+
+[[members]]
+node_id = 3
+client_address = "127.0.0.1:7103"
+peer_address = "127.0.0.1:7203"
+"#;
+
+fn load(text: &str, overrides: Overrides) -> Result<Config, ConfigError> {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("node.toml");
+    fs::write(&file, text).unwrap();
+    Config::load(&file, overrides)
+}
+
+fn good() -> Config {
+    load(GOOD, Overrides::default()).unwrap()
+}
+
+/// What is wrong with the good configuration once this is replaced in it.
+fn problems(replacements: &[(&str, &str)]) -> Vec<String> {
+    let text = replacements.iter().fold(GOOD.to_owned(), |text, (from, to)| {
+        assert!(text.contains(from), "{from:?} is not in {text}");
+        text.replacen(from, to, 1)
+    });
+    load(&text, Overrides::default()).unwrap_err().problems
+}
+
+/// What is wrong with the good configuration with this in front.
+fn problems_with(line: &str) -> Vec<String> {
+    problems(&[("\n", &format!("{line}\n"))])
+}
+
+/// What is wrong with the good configuration with this at its end.
+fn problems_with_raft(keys: &str) -> Vec<String> {
+    load(&format!("{GOOD}\n[raft]\n{keys}\n"), Overrides::default()).unwrap_err().problems
+}
+
+#[test]
+fn what_a_file_leaves_out_is_by_default() {
+    let config = good();
+    assert_eq!((config.client_listen.as_str(), config.peer_listen.as_str()), ("127.0.0.1:7101", "127.0.0.1:7201"));
+    assert_eq!(config.raft, RaftConfig::default());
+    assert_eq!((config.log.as_str(), config.bootstrap), ("info", false));
+    assert_eq!(config.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let text = toml::to_string(&good()).unwrap();
+    assert_eq!(load(&text, Overrides::default()).unwrap(), good());
+}
+
+#[test]
+fn overrides_win() {
+    let overrides = Overrides {
+        cluster_id: Some("other".into()),
+        node_id: Some(2),
+        data_dir: Some("elsewhere".into()),
+        client_listen: None,
+        peer_listen: Some("0.0.0.0:7202".into()),
+        bootstrap: Some(true),
+        log: Some("debug".into()),
+    };
+    let config = load(GOOD, overrides).unwrap();
+    let expected = Config {
+        cluster_id: "other".into(),
+        node_id: 2,
+        data_dir: "elsewhere".into(),
+        // One file serves all nodes: where this one listens follows from its id.
+        client_listen: "127.0.0.1:7102".into(),
+        peer_listen: "0.0.0.0:7202".into(),
+        bootstrap: true,
+        log: "debug".into(),
+        ..good()
+    };
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn an_override_may_mend_the_file() {
+    let without_id = GOOD.replacen("node_id = 1\n", "", 1);
+    assert_eq!(load(&without_id, Overrides { node_id: Some(3), ..Overrides::default() }).unwrap().node_id, 3);
+}
+
+#[test]
+fn a_problem_says_that_it_is_not_the_files() {
+    let error = load(GOOD, Overrides { node_id: Some(9), ..Overrides::default() }).unwrap_err();
+    assert_eq!(
+        error.problems,
+        ["node_id (as set by a flag or the environment): 9 is not among the members (1, 2, 3): \
+          correct it, or add a [[members]] for this node"]
+    );
+}
+
+#[test]
+fn an_error_names_the_file_and_lists_all_problems() {
+    let error =
+        load("log = \"info\"\n[raft]\nheartbeat_ms = 0\nsnapshot_entries = 0\n", Overrides::default()).unwrap_err();
+    let expected = format!(
+        "the configuration {} cannot be used\n\
+         - cluster_id: is missing or empty: name the cluster, the same on all its nodes\n\
+         - node_id: is missing or 0: give this node the id that its member has\n\
+         - data_dir: is missing or empty: name a directory that only this node uses\n\
+         - members: is missing: add a [[members]] for each node, this one too\n\
+         - raft.heartbeat_ms: is 0: give it 1 or more, 75 if in doubt\n\
+         - raft.snapshot_entries: is 0: give it 1 or more, 10000 if in doubt",
+        error.file.display()
+    );
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn a_file_that_cannot_be_read() {
+    let error = Config::load(Path::new("/nowhere/node.toml"), Overrides::default()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the configuration /nowhere/node.toml cannot be used\n\
+         - cannot read it: No such file or directory (os error 2): name a file that this user can read"
+    );
+}
+
+#[test]
+fn all_unknown_keys_and_wrong_types_with_their_lines() {
+    let text = GOOD.replace("data_dir = \"data\"", "data_dir = 5\nnode = 4").replacen(
+        "peer_address = \"127.0.0.1:7202\"",
+        "peer = \"127.0.0.1:7202\"",
+        1,
+    );
+    let text = format!("{text}\n[raft]\nheartbeat = 75\n");
+    let problems = load(&text, Overrides::default()).unwrap_err().problems;
+    let has = |place: &str, what: &str| {
+        assert!(problems.iter().any(|p| p.contains(place) && p.contains(what)), "{place}: {what}: {problems:#?}");
+    };
+    has("at line 4, column 12", "invalid type: integer `5`, expected path string");
+    has("at line 5, column 1", "unknown field `node`, expected one of `cluster_id`");
+    has("at line 15, column 1", "unknown field `peer`, expected one of `node_id`");
+    has("at line 23, column 1", "unknown field `heartbeat`, expected one of `heartbeat_ms`");
+    // The member that lost its unknown key now lacks the one that was meant.
+    has("at line 12, column 1", "missing field `peer_address`");
+    assert_eq!(problems.len(), 5, "{problems:#?}");
+}
+
+#[test]
+fn all_mistakes_of_syntax_with_their_lines() {
+    let problems = problems(&[("node_id = 1", "node_id = "), ("data_dir = \"data\"", "data_dir = \"data")]);
+    assert!(problems.iter().any(|p| p.contains("at line 3")), "{problems:#?}");
+    assert!(problems.iter().any(|p| p.contains("at line 4")), "{problems:#?}");
+}
+
+#[test]
+fn a_cluster_id_that_is_none() {
+    for bad in ["Test", "a_b", "ä", &"a".repeat(65)] {
+        let expected = format!("cluster_id: {bad:?} is not 1 to 64 of a-z, 0-9 and -: choose another");
+        assert_eq!(problems(&[("\"test\"", &format!("{bad:?}"))]), [expected]);
+    }
+}
+
+#[test]
+fn this_node_is_not_among_the_members() {
+    assert_eq!(
+        problems(&[("node_id = 1", "node_id = 4")]),
+        ["node_id: 4 is not among the members (1, 2, 3): correct it, or add a [[members]] for this node"]
+    );
+}
+
+#[test]
+fn members_with_the_same_or_no_id() {
+    assert_eq!(
+        problems(&[("node_id = 3", "node_id = 2")]),
+        ["members[2].node_id: 2 is members[1].node_id already: give each node its own"]
+    );
+    assert_eq!(problems(&[("node_id = 3", "node_id = 0")]), ["members[2].node_id: is 0: ids start at 1"]);
+}
+
+#[test]
+fn members_with_the_same_address() {
+    assert_eq!(
+        problems(&[("127.0.0.1:7203", "127.0.0.1:7101")]),
+        ["members[2].peer_address: \"127.0.0.1:7101\" is members[0].client_address already: \
+          give each its own host or port"]
+    );
+}
+
+#[test]
+fn addresses_at_which_nobody_is() {
+    let third = |address: &str| {
+        let [problem] = problems(&[("127.0.0.1:7103", address)]).try_into().unwrap();
+        problem.strip_prefix(&format!("members[2].client_address: {address:?} ")).unwrap().to_owned()
+    };
+    assert_eq!(third("localhost"), "is not host:port: there is no colon: add the port");
+    assert_eq!(third("localhost:"), "is not host:port: the port is not a number up to 65535: correct it");
+    assert_eq!(third("localhost:65536"), "is not host:port: the port is not a number up to 65535: correct it");
+    assert_eq!(third(":7103"), "is not host:port: there is no host: add it, 0.0.0.0 to listen on all");
+    assert_eq!(third("::1:7103"), "is not host:port: an IPv6 address needs brackets: write, say, [::1]:7101");
+    assert_eq!(third("http://a:7103"), "is not host:port: it is a URL: leave out the scheme and the path");
+    assert_eq!(third("localhost:0"), "has port 0, at which nobody can be reached: name the port");
+    assert_eq!(
+        third("0.0.0.0:7103"),
+        "can be listened on, but not be reached: name the host, and set *_listen to this"
+    );
+}
+
+#[test]
+fn listeners_that_cannot_be() {
+    assert_eq!(
+        problems_with("client_listen = \"7101\""),
+        ["client_listen: \"7101\" is not host:port: there is no colon: add the port"]
+    );
+    assert_eq!(
+        problems_with("peer_listen = \"127.0.0.1:7101\""),
+        ["peer_listen: \"127.0.0.1:7101\" is client_listen already: listen for peers on another port"]
+    );
+}
+
+#[test]
+fn timing_that_cannot_work() {
+    assert_eq!(
+        problems_with_raft("heartbeat_ms = 101"),
+        [
+            "raft.heartbeat_ms: 101 is more than a third of raft.election_timeout_ms_min (300), so that two late heartbeats \
+          cost an election: lower it, or raise that"
+        ]
+    );
+    assert_eq!(
+        problems_with_raft("election_timeout_ms_min = 600"),
+        [
+            "raft.election_timeout_ms_min: 600 is not below raft.election_timeout_ms_max (600), so that all nodes would stand \
+          for election at once: raise the latter, best to the double"
+        ]
+    );
+    assert_eq!(
+        problems_with_raft("election_timeout_ms_max = 60001"),
+        ["raft.election_timeout_ms_max: 60001 is over 60000: so long would the cluster stand still: lower it"]
+    );
+    assert!(load(&format!("{GOOD}\n[raft]\nheartbeat_ms = 100\n"), Overrides::default()).is_ok());
+}
+
+#[test]
+fn a_log_filter_that_is_none() {
+    let [problem] = problems_with("log = \"a=b=c\"").try_into().unwrap();
+    assert!(problem.starts_with("log: \"a=b=c\" is not a filter: "), "{problem}");
+    assert!(problem.ends_with(": write, say, \"info\""), "{problem}");
+}
+
+#[test]
+fn an_even_number_of_members_is_allowed_with_a_warning() {
+    let mut config = good();
+    config.members.pop();
+    assert_eq!(config.warnings(), ["members: 2 nodes outlive the loss of 0, as 1 would: an odd number costs less"]);
+}
+
+#[test]
+fn listening_elsewhere_than_the_members_say_is_allowed_with_a_warning() {
+    let listening = |listen: &str| Config { client_listen: listen.into(), ..good() }.warnings();
+    assert_eq!(
+        listening("127.0.0.1:8101"),
+        ["client_listen: listens on 127.0.0.1:8101, while the members say 127.0.0.1:7101: fine behind NAT only"]
+    );
+    assert_eq!(listening("10.0.0.1:7101").len(), 1);
+    assert!(listening("0.0.0.0:7101").is_empty());
+    assert!(listening("[::]:7101").is_empty());
+}

@@ -1,0 +1,207 @@
+//! What a configuration must be beyond well-formed.
+
+use std::{collections::BTreeMap, fmt::Display};
+
+use tracing_subscriber::EnvFilter;
+
+use super::{Config, Member, Overrides, RaftConfig};
+
+/// Above this a cluster would stand still for longer than its users' leases, each time that its leader is lost.
+const ELECTION_TIMEOUT_MS_LIMIT: u64 = 60_000;
+
+/// Hosts on which one can listen, but at which nobody can be reached.
+const WILDCARDS: [&str; 2] = ["0.0.0.0", "[::]"];
+
+/// A key whose value will not do.
+#[derive(Debug)]
+pub(super) struct Problem {
+    key: String,
+    what: String,
+}
+
+impl Problem {
+    fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { key: key.into(), what: what.into() }
+    }
+
+    /// Key, what is wrong, what to do; and whence the value, if not from the file.
+    pub(super) fn described(self, overrides: &Overrides) -> String {
+        let whence = if overrides.names(&self.key) { " (as set by a flag or the environment)" } else { "" };
+        format!("{}{whence}: {}", self.key, self.what)
+    }
+}
+
+/// All that is wrong.
+pub(super) fn problems(config: &Config) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    identity(config, &mut problems);
+    members(&config.members, &mut problems);
+    listeners(config, &mut problems);
+    raft(&config.raft, &mut problems);
+    if let Err(error) = EnvFilter::try_new(&config.log) {
+        problems.push(Problem::new("log", format!("{:?} is not a filter: {error}: write, say, \"info\"", config.log)));
+    }
+    problems
+}
+
+/// What is allowed, but seldom meant.
+pub(super) fn warnings(config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let count = config.members.len();
+    if count > 0 && count.is_multiple_of(2) {
+        let spare = (count - 1) / 2;
+        warnings.push(format!(
+            "members: {count} nodes outlive the loss of {spare}, as {} would: an odd number costs less",
+            count - 1
+        ));
+    }
+    if let Some(member) = config.this_member() {
+        let pairs = [
+            ("client_listen", &config.client_listen, &member.client_address),
+            ("peer_listen", &config.peer_listen, &member.peer_address),
+        ];
+        for (key, listen, address) in pairs.into_iter().filter(|(_, listen, address)| !covers(listen, address)) {
+            warnings.push(format!("{key}: listens on {listen}, while the members say {address}: fine behind NAT only"));
+        }
+    }
+    warnings
+}
+
+fn identity(config: &Config, problems: &mut Vec<Problem>) {
+    let id = &config.cluster_id;
+    if id.is_empty() {
+        problems.push(Problem::new("cluster_id", "is missing or empty: name the cluster, the same on all its nodes"));
+    } else if id.len() > 64 || !id.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-')) {
+        problems.push(Problem::new("cluster_id", format!("{id:?} is not 1 to 64 of a-z, 0-9 and -: choose another")));
+    }
+
+    let this = config.node_id;
+    if this == 0 {
+        problems.push(Problem::new("node_id", "is missing or 0: give this node the id that its member has"));
+    } else if config.this_member().is_none() {
+        let ids: Vec<_> = config.members.iter().map(|member| member.node_id.to_string()).collect();
+        let ids = ids.join(", ");
+        let what = format!("{this} is not among the members ({ids}): correct it, or add a [[members]] for this node");
+        problems.push(Problem::new("node_id", what));
+    }
+
+    if config.data_dir.as_os_str().is_empty() {
+        problems.push(Problem::new("data_dir", "is missing or empty: name a directory that only this node uses"));
+    }
+}
+
+fn members(members: &[Member], problems: &mut Vec<Problem>) {
+    if members.is_empty() {
+        problems.push(Problem::new("members", "is missing: add a [[members]] for each node, this one too"));
+    }
+    let mut ids = BTreeMap::new();
+    let mut addresses = BTreeMap::new();
+    for (position, member) in members.iter().enumerate() {
+        let key = |field: &str| format!("members[{position}].{field}");
+        let id = member.node_id;
+        if id == 0 {
+            problems.push(Problem::new(key("node_id"), "is 0: ids start at 1"));
+        } else if let Some(first) = ids.insert(id, key("node_id")) {
+            problems.push(Problem::new(key("node_id"), format!("{id} is {first} already: give each node its own")));
+        }
+
+        let both = [("client_address", &member.client_address), ("peer_address", &member.peer_address)];
+        for (field, address) in both {
+            if let Err(what) = reachable(address) {
+                problems.push(Problem::new(key(field), what));
+            } else if let Some(first) = addresses.insert(address, key(field)) {
+                let what = format!("{address:?} is {first} already: give each its own host or port");
+                problems.push(Problem::new(key(field), what));
+            }
+        }
+    }
+}
+
+fn listeners(config: &Config, problems: &mut Vec<Problem>) {
+    for (key, listen) in [("client_listen", &config.client_listen), ("peer_listen", &config.peer_listen)] {
+        // An empty one takes after this node's member; that there is none has been said.
+        if listen.is_empty() && config.this_member().is_none() {
+            continue;
+        }
+        // One that was taken over from the members has been judged there.
+        let taken_over = config.this_member().is_some_and(|m| *listen == m.client_address || *listen == m.peer_address);
+        if let (Err(what), false) = (host_and_port(listen), taken_over) {
+            problems.push(Problem::new(key, what));
+        }
+    }
+    // Port 0 stands for any free one.
+    let any_port = host_and_port(&config.client_listen).is_ok_and(|(_, port)| port == 0);
+    if config.client_listen == config.peer_listen && !config.client_listen.is_empty() && !any_port {
+        let what = format!("{:?} is client_listen already: listen for peers on another port", config.peer_listen);
+        problems.push(Problem::new("peer_listen", what));
+    }
+}
+
+fn raft(raft: &RaftConfig, problems: &mut Vec<Problem>) {
+    let RaftConfig { heartbeat_ms, election_timeout_ms_min: min, election_timeout_ms_max: max, .. } = raft;
+    if *heartbeat_ms == 0 {
+        problems.push(Problem::new("raft.heartbeat_ms", "is 0: give it 1 or more, 75 if in doubt"));
+    }
+    if *heartbeat_ms > min / 3 {
+        let what = format!(
+            "{heartbeat_ms} is more than a third of raft.election_timeout_ms_min ({min}), so that two late heartbeats \
+             cost an election: lower it, or raise that"
+        );
+        problems.push(Problem::new("raft.heartbeat_ms", what));
+    }
+    if min >= max {
+        let what = format!(
+            "{min} is not below raft.election_timeout_ms_max ({max}), so that all nodes would stand for election at once: \
+             raise the latter, best to the double"
+        );
+        problems.push(Problem::new("raft.election_timeout_ms_min", what));
+    }
+    if *max > ELECTION_TIMEOUT_MS_LIMIT {
+        let what =
+            format!("{max} is over {ELECTION_TIMEOUT_MS_LIMIT}: so long would the cluster stand still: lower it");
+        problems.push(Problem::new("raft.election_timeout_ms_max", what));
+    }
+    if raft.snapshot_entries == 0 {
+        problems.push(Problem::new("raft.snapshot_entries", "is 0: give it 1 or more, 10000 if in doubt"));
+    }
+}
+
+/// An address that others are to use.
+fn reachable(address: &str) -> Result<(), String> {
+    let (host, port) = host_and_port(address)?;
+    if port == 0 {
+        return Err(format!("{address:?} has port 0, at which nobody can be reached: name the port"));
+    }
+    if WILDCARDS.contains(&host) {
+        return Err(format!(
+            "{address:?} can be listened on, but not be reached: name the host, and set *_listen to this"
+        ));
+    }
+    Ok(())
+}
+
+fn host_and_port(address: &str) -> Result<(&str, u16), String> {
+    let fail = |why: &dyn Display| format!("{address:?} is not host:port: {why}");
+    if address.contains('/') {
+        return Err(fail(&"it is a URL: leave out the scheme and the path"));
+    }
+    let (host, port) = address.rsplit_once(':').ok_or_else(|| fail(&"there is no colon: add the port"))?;
+    let port = port.parse().map_err(|_| fail(&"the port is not a number up to 65535: correct it"))?;
+    if host.is_empty() {
+        return Err(fail(&"there is no host: add it, 0.0.0.0 to listen on all"));
+    }
+    if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
+        return Err(fail(&"an IPv6 address needs brackets: write, say, [::1]:7101"));
+    }
+    Ok((host, port))
+}
+
+/// Whether who connects to `address` on this machine arrives where `listen` is.
+fn covers(listen: &str, address: &str) -> bool {
+    match (host_and_port(listen), host_and_port(address)) {
+        (Ok((listen, listen_port)), Ok((host, port))) => {
+            listen_port == port && (listen == host || WILDCARDS.contains(&listen))
+        }
+        _ => false,
+    }
+}

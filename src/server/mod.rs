@@ -1,0 +1,3 @@
+//! A node: the gRPC services on top of a replica.
+
+pub mod config;
