@@ -1,0 +1,79 @@
+//! Snapshot files on their way between nodes: what [`super::network`] asks of [`super::snapshot`].
+//!
+//! The files' methods block; here they run where blocking is allowed.
+
+use std::{io, pin::Pin};
+
+use bytes::Bytes;
+use futures::{Stream, stream};
+use tokio::task::spawn_blocking;
+use tokio_util::io::StreamReader;
+
+use super::{
+    network::{SNAPSHOT_PIECE_BYTES, SnapshotReceiver, SnapshotSink, SnapshotSource},
+    snapshot::{Receiving, SnapshotFile, SnapshotStore},
+    types::SnapshotMeta,
+};
+
+type Pieces = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
+
+impl SnapshotSource for SnapshotFile {
+    type Reader = StreamReader<Pieces, Bytes>;
+
+    fn length(&self) -> u64 {
+        SnapshotFile::length(self)
+    }
+
+    async fn open(&self) -> io::Result<Self::Reader> {
+        let pieces = stream::try_unfold((self.clone(), 0), async |(file, offset): (SnapshotFile, u64)| {
+            let (file, piece) = blocking(move || {
+                let piece = file.read_at(offset, SNAPSHOT_PIECE_BYTES)?;
+                Ok((file, piece))
+            })
+            .await?;
+            let next = offset + piece.len() as u64;
+            Ok((!piece.is_empty()).then_some((piece, (file, next))))
+        });
+        Ok(StreamReader::new(Box::pin(pieces)))
+    }
+}
+
+impl SnapshotSink for SnapshotStore {
+    type SnapshotData = SnapshotFile;
+    type Receiver = Arriving;
+
+    async fn begin(&self, meta: &SnapshotMeta, length: u64) -> io::Result<Arriving> {
+        let (store, meta) = (self.clone(), meta.clone());
+        blocking(move || store.receive(meta, length)).await.map(|receiving| Arriving(Some(receiving)))
+    }
+}
+
+/// A snapshot that arrives. `None` only while a piece of it is written, and after a piece that could not be.
+#[derive(Debug)]
+pub struct Arriving(Option<Receiving>);
+
+impl SnapshotReceiver for Arriving {
+    type SnapshotData = SnapshotFile;
+
+    async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
+        let mut receiving = self.take()?;
+        let receiving = blocking(move || receiving.write(&bytes).map(|()| receiving)).await?;
+        self.0 = Some(receiving);
+        Ok(())
+    }
+
+    async fn finish(mut self) -> io::Result<SnapshotFile> {
+        let receiving = self.take()?;
+        blocking(move || receiving.finish()).await
+    }
+}
+
+impl Arriving {
+    fn take(&mut self) -> io::Result<Receiving> {
+        self.0.take().ok_or_else(|| io::Error::other("a piece of this snapshot could not be written"))
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    spawn_blocking(work).await.map_err(io::Error::other)?
+}

@@ -1,0 +1,132 @@
+//! How a node sees itself, and whether it can serve.
+
+use std::{sync::Arc, time::Duration};
+
+use openraft::{Instant, ServerState, async_runtime::WatchReceiver, metrics::RaftMetrics};
+use tonic::{Request, Response, Status};
+
+use super::errors::internal;
+use crate::{
+    proto::v1::{self, cluster_server},
+    raft::{
+        Replica,
+        types::{LogId, TypeConfig},
+    },
+};
+
+/// Answers from what this node knows, at once.
+#[derive(Clone, Debug)]
+pub(super) struct Cluster {
+    pub(super) cluster_id: Arc<str>,
+    pub(super) replica: Replica,
+    /// After so long without word from the leader, or as the leader from a quorum, a node cannot serve.
+    pub(super) silence_max: Duration,
+}
+
+#[tonic::async_trait]
+impl cluster_server::Cluster for Cluster {
+    async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusResponse>, Status> {
+        let trouble = self.trouble().await;
+        let metrics = self.replica.raft().metrics().borrow_watched().clone();
+        let table_hash = match request.into_inner().table_hash {
+            true => Some(self.table_hash().await?),
+            false => None,
+        };
+        let mut status = show(&metrics);
+        status.cluster_id = self.cluster_id.to_string();
+        status.version = env!("CARGO_PKG_VERSION").to_string();
+        status.serving = trouble.is_none();
+        status.trouble = trouble.unwrap_or_default().to_string();
+        self.replica.table().read(|applied| {
+            let counts = applied.machine.counts();
+            status.sessions = counts.sessions as u64;
+            status.locks = counts.locks as u64;
+            status.waiters = counts.waiters as u64;
+            status.last_token = applied.machine.last_token().0;
+            status.applied_index = applied.index();
+        });
+        if let Some((index, hash)) = table_hash {
+            status.applied_index = index;
+            status.table_hash = hash;
+        }
+        Ok(Response::new(status))
+    }
+}
+
+impl Cluster {
+    /// Why this node cannot serve; `None`: it can.
+    pub(super) async fn trouble(&self) -> Option<&'static str> {
+        let (leads, quorum_silence, leader) = {
+            let metrics = self.replica.raft().metrics();
+            let metrics = metrics.borrow_watched();
+            if metrics.running_state.is_err() {
+                return Some("raft has stopped: see the log");
+            }
+            let quorum_silence = metrics.last_quorum_acked.map(|acked| acked.elapsed());
+            (metrics.state == ServerState::Leader, quorum_silence, metrics.current_leader)
+        };
+        if leads {
+            let alone = self.replica.raft().voter_ids().count() == 1;
+            return match quorum_silence {
+                _ if !self.replica.leads() => Some("elected, and catching up with what its predecessors left"),
+                _ if alone => None,
+                Some(silence) if silence <= self.silence_max => None,
+                _ => Some("leader without a quorum: most members cannot be reached"),
+            };
+        }
+        if leader.is_none() {
+            return Some("no leader is known");
+        }
+        // Each append and each heartbeat of the leader renews this node's trust in it.
+        let heard = self.replica.raft().with_raft_state(|state| state.vote_last_modified()).await;
+        match heard {
+            Ok(Some(heard)) if heard.elapsed() <= self.silence_max => None,
+            Ok(_) => Some("the leader is not heard from"),
+            Err(_) => Some("raft has stopped: see the log"),
+        }
+    }
+
+    async fn table_hash(&self) -> Result<(u64, u64), Status> {
+        let applied = self.replica.table().read(Clone::clone);
+        tokio::task::spawn_blocking(move || (applied.index(), applied.machine.hash()))
+            .await
+            .map_err(|_| internal("the hash of the table could not be computed"))
+    }
+}
+
+fn show(metrics: &RaftMetrics<TypeConfig>) -> v1::StatusResponse {
+    let role = match metrics.state {
+        ServerState::Leader => v1::Role::Leader,
+        ServerState::Follower => v1::Role::Follower,
+        ServerState::Candidate => v1::Role::Candidate,
+        ServerState::Learner => v1::Role::Learner,
+        ServerState::Shutdown => v1::Role::Unspecified,
+    };
+    let index = |id: &Option<LogId>| id.map_or(0, |id| id.index);
+    v1::StatusResponse {
+        node_id: metrics.id,
+        role: role.into(),
+        term: metrics.current_term,
+        leader_id: metrics.current_leader.unwrap_or_default(),
+        last_log_index: metrics.last_log_index.unwrap_or_default(),
+        committed_index: index(&metrics.local_committed),
+        snapshot_index: index(&metrics.snapshot),
+        purged_index: index(&metrics.purged),
+        members: members(metrics),
+        ..v1::StatusResponse::default()
+    }
+}
+
+fn members(metrics: &RaftMetrics<TypeConfig>) -> Vec<v1::Member> {
+    let membership = metrics.membership_config.membership();
+    let voters: Vec<u64> = membership.voter_ids().collect();
+    let matched = |id: &u64| metrics.replication.as_ref()?.get(id)?.as_ref().map(|matched| matched.index);
+    let member = |(id, node): (&u64, &crate::raft::types::Node)| v1::Member {
+        node_id: *id,
+        client_address: node.client_address.clone(),
+        peer_address: node.peer_address.clone(),
+        voter: voters.contains(id),
+        matched_index: matched(id).unwrap_or_default(),
+    };
+    membership.nodes().map(member).collect()
+}

@@ -1,0 +1,178 @@
+//! What a caller is told when a call fails: a gRPC code, a message that names the thing and what to do, and a typed detail.
+//!
+//! The table of reasons, with their codes and whether a retry is safe, is `proto/lockkeeper/v1/errors.proto`.
+
+use std::collections::HashMap;
+
+use tonic::{Code, Status};
+use tonic_types::{BadRequest, ErrorDetail, ErrorInfo, StatusExt};
+
+use crate::{
+    machine::{Invalid, Limit, Refusal, SessionEnd},
+    proto::v1::Reason,
+    raft::NoReply,
+};
+
+/// The `domain` of every [`ErrorInfo`].
+pub const DOMAIN: &str = "lockkeeper.v1";
+
+/// What the caller may do.
+#[derive(Clone, Copy)]
+enum Retry {
+    Safe,
+    SameId,
+    No,
+}
+
+/// A field that cannot be what it is.
+pub(super) fn invalid(field: &str, why: impl Into<String>) -> Status {
+    let why = why.into();
+    let info = info(Reason::InvalidArgument, Retry::No, [("field", field.to_string())]);
+    let details = [info, BadRequest::with_violation(field, why.clone()).into()];
+    Status::with_error_details_vec(Code::InvalidArgument, format!("{field}: {why}"), details)
+}
+
+/// As [`invalid`], from the type that refused the value.
+pub(super) fn invalid_value(field: &str) -> impl FnOnce(Invalid) -> Status {
+    move |why| invalid(field, why.to_string())
+}
+
+/// The table refused a command.
+pub(super) fn refused(refusal: Refusal) -> Status {
+    use Refusal::*;
+    let failed = |reason, message: &str, about: Vec<(&'static str, String)>| {
+        status(Code::FailedPrecondition, reason, Retry::No, message, about)
+    };
+    match refusal {
+        SessionEnded(end) => session_ended(end),
+        SessionExists => status(
+            Code::AlreadyExists,
+            Reason::SessionExists,
+            Retry::No,
+            "another session lives under this id: draw 128 random bits for each session",
+            [],
+        ),
+        NotHeld => failed(
+            Reason::NotHeld,
+            "the token names no grant of this session that is held now: it was released or lost before, or is another session's",
+            vec![],
+        ),
+        ModeMismatch { name, in_use } => {
+            let (limit, how) = match in_use {
+                Some(permits) => (permits.get(), format!("as a semaphore of {}", permits.get())),
+                None => (0, "as a lock".to_string()),
+            };
+            let message = format!("the lock {:?} is in use {how}: ask for it in the same way", name.as_str());
+            failed(Reason::ModeMismatch, &message, vec![("lock", name.to_string()), ("limit", limit.to_string())])
+        }
+        Abandoned => failed(
+            Reason::Abandoned,
+            "this acquire was released by its request id before it arrived: use a new request id",
+            vec![],
+        ),
+        RequestStale { lowest } => {
+            let message = format!("the request id is below {lowest}, the lowest that this client still cares about");
+            failed(Reason::RequestStale, &message, vec![("lowest", lowest.to_string())])
+        }
+        RequestReused => failed(
+            Reason::RequestReused,
+            "the request id was used before, for another request of this session: use a new one for each",
+            vec![],
+        ),
+        Limit(limit) => limit_reached(limit),
+    }
+}
+
+/// The session is over.
+pub(super) fn session_ended(end: SessionEnd) -> Status {
+    let (reason, message) = match end {
+        SessionEnd::Closed => (Reason::SessionClosed, "the session was closed: open a new one"),
+        SessionEnd::Expired => (
+            Reason::SessionExpired,
+            "the session was not renewed within its TTL, and what it held is lost: open a new one",
+        ),
+        SessionEnd::Unknown => {
+            (Reason::SessionUnknown, "no such session: it was never opened, or ended long ago; open a new one")
+        }
+    };
+    status(Code::NotFound, reason, Retry::No, message, [])
+}
+
+/// A wait was cancelled because its call had broken off.
+pub(super) fn wait_cancelled() -> Status {
+    let message = "the wait was cancelled: its call broke off and was not repeated in time; acquire again";
+    status(Code::Cancelled, Reason::WaitCancelled, Retry::No, message, [])
+}
+
+/// A command or a read got no reply.
+pub(super) fn no_reply(why: NoReply) -> Status {
+    match why {
+        NoReply::NotLeader => no_leader(),
+        NoReply::Overloaded => status(Code::ResourceExhausted, Reason::Overloaded, Retry::Safe, &why.to_string(), []),
+        NoReply::Unknown => unknown(Code::DeadlineExceeded, &why.to_string()),
+    }
+}
+
+/// There is no leader to be found.
+pub(super) fn no_leader() -> Status {
+    let message = "no leader is known right now: try again in a moment, here or at another node";
+    status(Code::Unavailable, Reason::NoLeader, Retry::Safe, message, [])
+}
+
+/// It is not known whether the request took effect.
+pub(super) fn unknown(code: Code, why: &str) -> Status {
+    status(code, Reason::OutcomeUnknown, Retry::SameId, why, [])
+}
+
+/// This node ends.
+pub(super) fn shutting_down() -> Status {
+    status(Code::Unavailable, Reason::ShuttingDown, Retry::Safe, "this node is shutting down: ask another one", [])
+}
+
+/// Our own mistake.
+pub(super) fn internal(what: &str) -> Status {
+    tracing::error!(what, "broken state");
+    status(Code::Internal, Reason::Internal, Retry::No, what, [])
+}
+
+/// Whether a status says why, in our terms: one that does not comes from the transport.
+pub(super) fn has_reason(status: &Status) -> bool {
+    status.get_details_error_info().is_some_and(|info| info.domain == DOMAIN)
+}
+
+fn limit_reached(limit: Limit) -> Status {
+    let (name, message) = match limit {
+        Limit::Sessions => ("sessions", "the cluster has as many sessions as it may have: close some"),
+        Limit::Waiters => ("waiters", "as many acquires wait as may wait: try again when some are done"),
+        Limit::Locks => {
+            ("locks", "the cluster has as many locks as it may have: release some, or drop data that is kept")
+        }
+        Limit::RepliesPerSession => (
+            "replies_per_session",
+            "the session has as many requests in memory as it may have: raise `lowest`, or use several sessions",
+        ),
+    };
+    status(Code::ResourceExhausted, Reason::LimitReached, Retry::No, message, [("limit", name.to_string())])
+}
+
+fn status(
+    code: Code,
+    reason: Reason,
+    retry: Retry,
+    message: &str,
+    about: impl IntoIterator<Item = (&'static str, String)>,
+) -> Status {
+    Status::with_error_details_vec(code, message, [info(reason, retry, about)])
+}
+
+fn info(reason: Reason, retry: Retry, about: impl IntoIterator<Item = (&'static str, String)>) -> ErrorDetail {
+    let retry = match retry {
+        Retry::Safe => "safe",
+        Retry::SameId => "same-id",
+        Retry::No => "no",
+    };
+    let about = about.into_iter().chain([("retry", retry.to_string())]);
+    let about: HashMap<String, String> = about.map(|(key, value)| (key.to_string(), value)).collect();
+    let name = reason.as_str_name().trim_start_matches("REASON_");
+    ErrorInfo::new(name, DOMAIN, about).into()
+}

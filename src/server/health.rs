@@ -1,0 +1,42 @@
+//! The standard health service: serving only while this node can serve.
+
+use std::time::Duration;
+
+use tonic_health::{ServingStatus, server::HealthReporter};
+
+use super::cluster::Cluster;
+
+/// How often a node asks itself.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// The services whose health is reported, the whole node (the empty name) first.
+const SERVICES: [&str; 4] = ["", "lockkeeper.v1.Sessions", "lockkeeper.v1.Locks", "lockkeeper.v1.Cluster"];
+
+/// Keeps the health service true to the node, for as long as it is polled.
+pub(super) async fn report(cluster: Cluster, reporter: HealthReporter) {
+    let mut known = None;
+    loop {
+        let trouble = cluster.trouble().await;
+        if known != Some(trouble) {
+            match trouble {
+                None => tracing::info!("this node can serve"),
+                Some(why) => tracing::warn!(why, "this node cannot serve"),
+            }
+            set(&reporter, trouble.is_none()).await;
+            known = Some(trouble);
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Says at once that this node no longer serves.
+pub(super) async fn retire(reporter: &HealthReporter) {
+    set(reporter, false).await;
+}
+
+async fn set(reporter: &HealthReporter, serving: bool) {
+    let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+    for service in SERVICES {
+        reporter.set_service_status(service, status).await;
+    }
+}

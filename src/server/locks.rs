@@ -1,0 +1,185 @@
+//! Locks, on the leader.
+
+use prost::Message;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use super::{
+    PATIENCE, convert,
+    errors::{invalid, no_reply, session_ended, wait_cancelled},
+    sessions::{page_size, unexpected},
+    waiting, watch,
+};
+use crate::{
+    machine::{Busy, Command, LockName, Machine, Page, Reply, Ticket, Token, WaitEnd},
+    proto::v1::{self, acquire_response, locks_server},
+    raft::{Replica, table::Applied, types::Delivery},
+};
+
+/// Locks in one page of a list, holders and waiters in one page of a lock, at the most.
+const PAGE_MAX: usize = 1000;
+/// Holders and waiters of each lock in a list.
+const LISTED: Page = Page { size: 16, holders_after: Token(0), waiters_after: Ticket(0) };
+/// Bytes after which a page of a list is closed.
+const PAGE_BYTES: usize = 1024 * 1024;
+
+/// Answers from the replica of this node; a node that does not lead says so.
+#[derive(Clone, Debug)]
+pub(super) struct Locks {
+    pub(super) replica: Replica,
+}
+
+#[tonic::async_trait]
+impl locks_server::Locks for Locks {
+    type WatchStream = ReceiverStream<Result<v1::WatchResponse, Status>>;
+
+    async fn acquire(&self, request: Request<v1::AcquireRequest>) -> Result<Response<v1::AcquireResponse>, Status> {
+        let message = request.into_inner();
+        let repeatable = message.request.is_some();
+        let Delivery { reply, wait } = self.propose(convert::acquire(message)?).await?;
+        let outcome = match (reply, wait) {
+            (Reply::Acquired(end), _) => outcome(end)?,
+            (Reply::Busy(busy), _) => acquire_response::Outcome::Busy(convert::show_busy(busy)),
+            (Reply::Queued(ticket), Some(end)) => {
+                outcome(waiting::end_of_wait(&self.replica, ticket, end, repeatable).await?)?
+            }
+            (other, _) => return Err(unexpected(other)),
+        };
+        Ok(Response::new(v1::AcquireResponse { outcome: Some(outcome) }))
+    }
+
+    async fn release(&self, request: Request<v1::ReleaseRequest>) -> Result<Response<v1::ReleaseResponse>, Status> {
+        use crate::machine::Released;
+        match self.propose(convert::release(request.into_inner())?).await?.reply {
+            Reply::Released(found) => {
+                let released = match found {
+                    Released::Grant => v1::Released::Grant,
+                    Released::Wait => v1::Released::Wait,
+                    Released::Nothing => v1::Released::Nothing,
+                };
+                Ok(Response::new(v1::ReleaseResponse { released: released.into() }))
+            }
+            other => Err(unexpected(other)),
+        }
+    }
+
+    async fn update(&self, request: Request<v1::UpdateRequest>) -> Result<Response<v1::UpdateResponse>, Status> {
+        match self.propose(convert::update(request.into_inner())?).await?.reply {
+            Reply::Updated => Ok(Response::new(v1::UpdateResponse {})),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    async fn check(&self, request: Request<v1::CheckRequest>) -> Result<Response<v1::CheckResponse>, Status> {
+        let message = request.into_inner();
+        let name = convert::lock_name("name", &message.name)?;
+        let token = convert::token(message.token)?;
+        let look = |applied: &Applied| {
+            let holder = applied.machine.holder(&name, token);
+            v1::CheckResponse {
+                held: holder.is_some(),
+                holder: holder.map(convert::show_holder),
+                last_token: applied.machine.last_token().0,
+                index: applied.index(),
+            }
+        };
+        Ok(Response::new(self.read(false, look).await?))
+    }
+
+    async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::GetResponse>, Status> {
+        let message = request.into_inner();
+        let name = convert::lock_name("name", &message.name)?;
+        let page = Page {
+            size: page_size(message.page_size, PAGE_MAX),
+            holders_after: Token(message.holders_after),
+            waiters_after: Ticket(message.waiters_after),
+        };
+        let look = |applied: &Applied| v1::GetResponse {
+            lock: Some(convert::show_lock(applied.machine.lock(&name, page))),
+            index: applied.index(),
+        };
+        Ok(Response::new(self.read(message.stale, look).await?))
+    }
+
+    async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
+        let message = request.into_inner();
+        let after = match message.page_token.as_str() {
+            "" => None,
+            token => Some(LockName::new(token).map_err(|_| invalid("page_token", "is not the one of a page before"))?),
+        };
+        let size = page_size(message.page_size, PAGE_MAX);
+        let look = |applied: &Applied| {
+            let (locks, next_page_token) = page_of_locks(&applied.machine, &message.prefix, after.as_ref(), size);
+            v1::ListResponse { locks, next_page_token, index: applied.index() }
+        };
+        Ok(Response::new(self.read(message.stale, look).await?))
+    }
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let stream = watch::start(self.replica.clone(), request.into_inner().prefix).await?;
+        Ok(Response::new(stream))
+    }
+
+    async fn force_release(
+        &self,
+        request: Request<v1::ForceReleaseRequest>,
+    ) -> Result<Response<v1::ForceReleaseResponse>, Status> {
+        match self.propose(convert::force_release(request.into_inner())?).await?.reply {
+            Reply::Forced(forced) => {
+                let forced = forced.into_iter().map(convert::show_forced).collect();
+                Ok(Response::new(v1::ForceReleaseResponse { forced }))
+            }
+            other => Err(unexpected(other)),
+        }
+    }
+}
+
+impl Locks {
+    async fn propose(&self, command: Command) -> Result<Delivery, Status> {
+        self.replica.propose(command, PATIENCE).await.map_err(no_reply)
+    }
+
+    async fn read<T>(&self, stale: bool, look: impl FnOnce(&Applied) -> T) -> Result<T, Status> {
+        match stale {
+            true => Ok(self.replica.table().read(look)),
+            false => self.replica.read(PATIENCE, look).await.map_err(no_reply),
+        }
+    }
+}
+
+/// The locks under a prefix after one of them, and where the next page begins: after the last of these.
+pub(super) fn page_of_locks(
+    machine: &Machine,
+    prefix: &str,
+    after: Option<&LockName>,
+    size: usize,
+) -> (Vec<v1::LockInfo>, String) {
+    let mut locks = Vec::new();
+    let mut bytes = 0;
+    let mut names = machine.locks(prefix, after);
+    for name in names.by_ref() {
+        let lock = convert::show_lock(machine.lock(name, LISTED));
+        bytes += lock.encoded_len();
+        locks.push(lock);
+        if locks.len() == size || bytes >= PAGE_BYTES {
+            break;
+        }
+    }
+    let next = match (names.next(), locks.last()) {
+        (Some(_), Some(last)) => last.name.clone(),
+        _ => String::new(),
+    };
+    (locks, next)
+}
+
+fn outcome(end: WaitEnd) -> Result<acquire_response::Outcome, Status> {
+    use crate::machine::Refusal;
+    let timed_out = |busy: Busy| acquire_response::Outcome::TimedOut(convert::show_busy(busy));
+    match end {
+        WaitEnd::Granted(grant) => Ok(acquire_response::Outcome::Granted(convert::show_grant(&grant))),
+        WaitEnd::TimedOut(busy) => Ok(timed_out(busy)),
+        WaitEnd::Cancelled => Err(wait_cancelled()),
+        WaitEnd::Abandoned => Err(super::errors::refused(Refusal::Abandoned)),
+        WaitEnd::SessionEnded(end) => Err(session_ended(end)),
+    }
+}

@@ -1,0 +1,395 @@
+//! A node from its configuration to its end.
+//!
+//! [`serve`] is the node of a real machine: TCP, a system clock, sled. [`run`] is the node itself with all of these as parameters, so
+//! that a simulation can put its own in their place.
+
+use std::{
+    collections::BTreeSet,
+    future::Future,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::Stream;
+use openraft::{SnapshotPolicy, async_runtime::WatchReceiver, storage::RaftLogStorage};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::Router;
+
+use super::{
+    MESSAGE_BYTES_MAX,
+    cluster::Cluster,
+    config::{Config, Member, RaftConfig},
+    gateway::{Dial, Gateway},
+    health,
+    locks::Locks,
+    sessions::Sessions,
+    waiting,
+};
+use crate::{
+    environment::Environment,
+    proto::{
+        self,
+        v1::{cluster_server::ClusterServer, locks_server::LocksServer, sessions_server::SessionsServer},
+    },
+    raft::{
+        Raft, Replica,
+        forming::{self, FormingError, Plan},
+        identity::{ClusterId, Identity, IdentityError},
+        log::{self, LogStore, OpenError},
+        network::{Network, PeerService},
+        snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
+        state_machine::StateMachine,
+        table::{Applied, Table},
+        types::{Node, TypeConfig},
+    },
+    transport::{self, Connect, Connection, Listen, TcpConnector},
+};
+
+/// How long a node that ends waits for what is under way.
+const DRAIN: Duration = Duration::from_secs(2);
+/// Calls that one connection may have open at a time: those that wait for a lock stay open.
+const CALLS_PER_CONNECTION: u32 = 100_000;
+/// Connections of clients, and of peers.
+const CLIENT_CONNECTIONS: usize = 10_000;
+const PEER_CONNECTIONS: usize = 1_000;
+/// How long openraft lets a snapshot take. The transfer has deadlines of its own, which grow with its size.
+const INSTALL_SNAPSHOT_MS: u64 = 10 * 60 * 1000;
+/// Entries in one append, at the most; the network cuts what is too large.
+const APPEND_ENTRIES: u64 = 64;
+/// How often a node notes, outside of its log, how far the log is committed.
+const NOTE_COMMITTED: Duration = Duration::from_secs(10);
+
+/// Why a node did not start, or could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Nothing was started.
+    #[error("cannot listen on {address} ({key}): {source}")]
+    Listen {
+        /// In the configuration.
+        key: &'static str,
+        /// Its value.
+        address: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The data directory cannot be used. Nothing was started, nothing was changed.
+    #[error("cannot use the data directory {}: {source}; give this node one that it may write to", .directory.display())]
+    Directory {
+        /// Which.
+        directory: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The configuration asks for what cannot be.
+    #[error("{0}")]
+    Config(String),
+    /// The data directory is another node's, or damaged. Nothing was started.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The log cannot be used. Nothing was started.
+    #[error(transparent)]
+    Log(#[from] OpenError),
+    /// The snapshots cannot be used. Nothing was started.
+    #[error(transparent)]
+    Snapshots(#[from] SnapshotError),
+    /// The newest snapshot cannot be read. Nothing was started.
+    #[error(
+        "cannot read the newest snapshot: {0}; remove this member from the cluster and add a new one, with a new id"
+    )]
+    Restore(io::Error),
+    /// This node has no place in its cluster.
+    #[error(transparent)]
+    Forming(#[from] FormingError),
+    /// Raft stopped: its storage failed, or a mistake of ours.
+    #[error("raft has stopped: {0}")]
+    Raft(String),
+    /// A server broke.
+    #[error("cannot go on serving: {0}")]
+    Transport(#[from] tonic::transport::Error),
+}
+
+/// What a node is made of.
+#[derive(Debug)]
+pub struct Parts<L, C, S> {
+    /// How it is to run.
+    pub config: Config,
+    /// Where clients come in.
+    pub clients: L,
+    /// Where peers come in.
+    pub peers: L,
+    /// How it reaches its peers.
+    pub connector: C,
+    /// What time it is, and what comes by chance.
+    pub environment: Environment,
+    /// Who it is.
+    pub identity: Arc<Identity>,
+    /// Its log.
+    pub log: S,
+    /// Its snapshots.
+    pub snapshots: SnapshotStore,
+}
+
+/// Runs a node on this machine until `shutdown` ends, and then until what is in flight is answered, for a few seconds at the most.
+///
+/// Dropping the future ends the node at once, as a crash would.
+pub async fn serve(config: Config, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
+    let clients = listen("client_listen", &config.client_listen).await?;
+    let peers = listen("peer_listen", &config.peer_listen).await?;
+    let environment = Environment::system();
+    let opening = (config.clone(), environment.clone());
+    let opened = tokio::task::spawn_blocking(move || open(&opening.0, &opening.1)).await;
+    let (identity, log, snapshots) = opened.map_err(|stopped| ServeError::Raft(stopped.to_string()))??;
+    let parts =
+        Parts { config, clients, peers, connector: TcpConnector, environment, identity, log: log.clone(), snapshots };
+    let ended = run(parts, shutdown).await;
+    if let Err(error) = log.close().await {
+        tracing::warn!(%error, "the log was not closed in order; nothing that was acknowledged is lost");
+    }
+    ended
+}
+
+async fn listen(key: &'static str, address: &str) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).await.map_err(|source| ServeError::Listen { key, address: address.to_owned(), source })
+}
+
+/// Opens what lies in the data directory. Blocks.
+fn open(config: &Config, environment: &Environment) -> Result<(Arc<Identity>, LogStore, SnapshotStore), ServeError> {
+    let directory: &Path = &config.data_dir;
+    let refused = |source| ServeError::Directory { directory: directory.to_owned(), source };
+    std::fs::create_dir_all(directory).map_err(refused)?;
+    let cluster_id: ClusterId =
+        config.cluster_id.parse().map_err(|invalid| ServeError::Config(format!("{invalid}")))?;
+    let identity = Identity::open_or_create(directory, &cluster_id, config.node_id, &mut environment.generator())?;
+    let snapshots = SnapshotStore::open(&directory.join("snapshots"))?;
+    let newest = snapshots.latest().and_then(|file| file.meta().last_log_id);
+    let log = LogStore::open(&directory.join("log"), log::Options { snapshot: newest, ..log::Options::default() })?;
+    Ok((Arc::new(identity), log, snapshots))
+}
+
+/// Runs a node until `shutdown` ends, as [`serve`] does.
+pub async fn run<L, C, S>(parts: Parts<L, C, S>, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServeError>
+where
+    L: Listen,
+    C: Connect,
+    S: RaftLogStorage<TypeConfig>,
+{
+    let Parts { config, clients, peers, connector, environment, identity, log, snapshots } = parts;
+    let plan = plan(&config);
+    let table = Arc::new(Table::default());
+    let peer_service = PeerService::new(Arc::clone(&identity), &plan.members, snapshots.clone());
+    let machine = restore(Arc::clone(&table), snapshots).await?;
+    let network = Network::<C, SnapshotFile>::new(connector.clone(), Arc::clone(&identity));
+    let raft_config = Arc::new(raft_config(&config)?);
+    let raft = Raft::new(config.node_id, raft_config, network, log, machine).await.map_err(stopped)?;
+    peer_service.attach(raft.clone());
+    let replica = Replica::start(raft, table, &environment);
+
+    let stopping = CancellationToken::new();
+    let services = Services::new(&config, &replica, &environment, connector.clone(), stopping.clone());
+    let peers_stopping = CancellationToken::new();
+    // All of it ends with this function, however it ends.
+    let mut tasks = JoinSet::new();
+    let peer_routes = services.for_peers().add_service(peer_service.server());
+    tasks.spawn(listen_to(peer_routes, transport::incoming(peers, PEER_CONNECTIONS), peers_stopping.clone()));
+    let (reporter, health_service) = tonic_health::server::health_reporter();
+    let client_routes = services.for_clients().add_service(health_service);
+    tasks.spawn(listen_to(client_routes, transport::incoming(clients, CLIENT_CONNECTIONS), stopping.clone()));
+    tasks.spawn(take_part(Arc::clone(&identity), replica.clone(), plan, connector));
+    tasks.spawn(note_committed(identity, replica.clone()));
+    tasks.spawn(raft_stops(replica.clone()));
+    let mut background = JoinSet::new();
+    background.spawn(waiting::sweep(replica.clone()));
+    background.spawn(health::report(services.cluster.clone(), reporter.clone()));
+
+    let ended = tokio::select! {
+        Some(ended) = tasks.join_next() => ended.unwrap_or_else(|broken| Err(ServeError::Raft(broken.to_string()))),
+        () = shutdown => Ok(()),
+    };
+    tracing::info!("stopping");
+    background.abort_all();
+    health::retire(&reporter).await;
+    stopping.cancel();
+    hand_over(&replica).await;
+    if let Err(broken) = replica.raft().shutdown().await {
+        tracing::error!(%broken, "raft did not stop in order");
+    }
+    peers_stopping.cancel();
+    // Streams that a client holds open do not end by themselves: what is not answered by now is cut off.
+    let _ = timeout(DRAIN, async { while tasks.join_next().await.is_some() {} }).await;
+    ended
+}
+
+/// Takes this node's place in its cluster, and founds it if that is due. Does not end but with an error.
+async fn take_part<C: Connect>(
+    identity: Arc<Identity>,
+    replica: Replica,
+    plan: Plan,
+    connector: C,
+) -> Result<(), ServeError> {
+    forming::form(&identity, &plan, &connector).await?;
+    forming::initialize(&identity, replica.raft()).await?;
+    forming::check(&identity, &plan, &connector).await?;
+    std::future::pending().await
+}
+
+/// Notes now and then how far the log is committed, so that a log which is lost as a whole is noticed. Does not end but with an error.
+async fn note_committed(identity: Arc<Identity>, replica: Replica) -> Result<(), ServeError> {
+    let mut noted = 0;
+    loop {
+        tokio::time::sleep(NOTE_COMMITTED).await;
+        let applied = replica.table().read(Applied::index);
+        if applied > noted {
+            identity.record_committed(applied).await?;
+            noted = applied;
+        }
+    }
+}
+
+/// Ends when raft does, which it does by itself only when it cannot go on.
+async fn raft_stops(replica: Replica) -> Result<(), ServeError> {
+    let mut metrics = replica.raft().metrics();
+    loop {
+        if let Err(fatal) = &metrics.borrow_watched().running_state {
+            return Err(stopped(fatal));
+        }
+        if metrics.changed().await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// Gives leadership to the member whose log is the longest, if this node has it, and waits a moment for that to happen.
+async fn hand_over(replica: &Replica) {
+    let Some(heir) = heir(replica) else { return };
+    tracing::info!(heir, "handing over leadership");
+    if replica.raft().trigger().transfer_leader(heir).await.is_err() {
+        return;
+    }
+    let mut led = replica.led();
+    // Whether it worked is not decisive: without a leader, the others elect one.
+    let _ = timeout(DRAIN, led.wait_for(Option::is_none)).await;
+}
+
+fn heir(replica: &Replica) -> Option<u64> {
+    let metrics = replica.raft().metrics();
+    let metrics = metrics.borrow_watched();
+    let voters: BTreeSet<u64> = metrics.membership_config.voter_ids().collect();
+    let matched = metrics.replication.as_ref()?.iter().filter(|(id, _)| **id != metrics.id && voters.contains(id));
+    matched.max_by_key(|(_, matched)| matched.as_ref().map(|id| id.index)).map(|(id, _)| *id)
+}
+
+/// What a node serves.
+struct Services {
+    sessions: Sessions,
+    locks: Locks,
+    gateway: Gateway,
+    cluster: Cluster,
+}
+
+impl Services {
+    fn new<C: Connect>(
+        config: &Config,
+        replica: &Replica,
+        environment: &Environment,
+        connector: C,
+        stopping: CancellationToken,
+    ) -> Self {
+        let sessions = Sessions { replica: replica.clone(), random: Arc::clone(&environment.random) };
+        let locks = Locks { replica: replica.clone() };
+        let dial: Dial = Arc::new(move |address| transport::channel(connector.clone(), address));
+        let gateway = Gateway::new(sessions.clone(), locks.clone(), dial, stopping);
+        let cluster = Cluster {
+            cluster_id: config.cluster_id.as_str().into(),
+            replica: replica.clone(),
+            silence_max: 2 * Duration::from_millis(config.raft.election_timeout_ms_max),
+        };
+        Self { sessions, locks, gateway, cluster }
+    }
+
+    /// What followers pass on: it is answered here or not at all.
+    fn for_peers(&self) -> Router {
+        transport::server()
+            .max_concurrent_streams(Some(CALLS_PER_CONNECTION))
+            .add_service(SessionsServer::new(self.sessions.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .add_service(LocksServer::new(self.locks.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+    }
+
+    /// What clients ask for: it is answered here or passed on.
+    fn for_clients(&self) -> Router {
+        let reflection = tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .build_v1()
+            .expect("the descriptors are those of this build");
+        transport::server()
+            .max_concurrent_streams(Some(CALLS_PER_CONNECTION))
+            .add_service(SessionsServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .add_service(LocksServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .add_service(ClusterServer::new(self.cluster.clone()))
+            .add_service(reflection)
+    }
+}
+
+/// Serves what comes in until `stopping`, and then what is under way.
+async fn listen_to<S>(
+    routes: Router,
+    incoming: impl Stream<Item = io::Result<Connection<S>>> + Send,
+    stopping: CancellationToken,
+) -> Result<(), ServeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    Ok(routes.serve_with_incoming_shutdown(incoming, stopping.cancelled_owned()).await?)
+}
+
+/// What the configuration says about the cluster.
+fn plan(config: &Config) -> Plan {
+    let node = |member: &Member| {
+        let node = Node { peer_address: member.peer_address.clone(), client_address: member.client_address.clone() };
+        (member.node_id, node)
+    };
+    Plan { bootstrap: config.bootstrap, members: config.members.iter().map(node).collect() }
+}
+
+/// openraft as this service needs it.
+fn raft_config(config: &Config) -> Result<openraft::Config, ServeError> {
+    let RaftConfig { heartbeat_ms, election_timeout_ms_min, election_timeout_ms_max, snapshot_entries, keep_entries } =
+        config.raft;
+    let raft = openraft::Config {
+        cluster_name: config.cluster_id.clone(),
+        heartbeat_interval: heartbeat_ms,
+        election_timeout_min: election_timeout_ms_min,
+        election_timeout_max: election_timeout_ms_max,
+        // A leader that restarts must be elected again, or its reads could be stale (openraft #1511).
+        enable_leader_restore: Some(false),
+        // A node that was cut off, or restarted, does not disturb a leader that the others hear.
+        enable_pre_vote: Some(true),
+        // A leader without a quorum pauses its heartbeats, so that those who hear it can elect another.
+        quorum_loss_probe_interval: Some(2 * election_timeout_ms_max),
+        install_snapshot_timeout: INSTALL_SNAPSHOT_MS,
+        max_payload_entries: APPEND_ENTRIES,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(snapshot_entries),
+        max_in_snapshot_log_to_keep: keep_entries,
+        // A follower that lags by more than there is log gets the snapshot.
+        replication_lag_threshold: snapshot_entries + keep_entries + 1,
+        ..openraft::Config::default()
+    };
+    raft.validate().map_err(|invalid| ServeError::Config(format!("the timing under [raft] does not fit: {invalid}")))
+}
+
+async fn restore(table: Arc<Table>, snapshots: SnapshotStore) -> Result<StateMachine, ServeError> {
+    let opened = tokio::task::spawn_blocking(move || StateMachine::open(table, snapshots)).await;
+    opened.map_err(stopped)?.map_err(ServeError::Restore)
+}
+
+fn stopped(why: impl std::fmt::Display) -> ServeError {
+    ServeError::Raft(why.to_string())
+}

@@ -1,0 +1,134 @@
+//! Sessions, on the leader.
+
+use std::sync::Arc;
+
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{
+    PATIENCE, convert,
+    errors::{internal, invalid, invalid_value, no_reply, refused, session_ended},
+    keep_alive,
+};
+use crate::{
+    environment::Random,
+    machine::{Command, Label, Renewal, Reply, SessionId, Ttl},
+    proto::v1::{self, sessions_server},
+    raft::Replica,
+};
+
+/// Sessions in one page of a list, at the most.
+const PAGE_MAX: usize = 1000;
+
+/// Answers from the replica of this node; a node that does not lead says so.
+#[derive(Clone, Debug)]
+pub(super) struct Sessions {
+    pub(super) replica: Replica,
+    pub(super) random: Arc<dyn Random>,
+}
+
+#[tonic::async_trait]
+impl sessions_server::Sessions for Sessions {
+    type KeepAliveStream = ReceiverStream<Result<v1::KeepAliveResponse, Status>>;
+
+    async fn open(
+        &self,
+        request: Request<v1::OpenSessionRequest>,
+    ) -> Result<Response<v1::OpenSessionResponse>, Status> {
+        let message = request.into_inner();
+        let session = match message.session_id.as_str() {
+            "" => SessionId(self.random.bits()),
+            chosen => convert::session_id(chosen)?,
+        };
+        let ttl = Ttl::from_millis(message.ttl_ms).map_err(invalid_value("ttl_ms"))?;
+        let label = Label::new(&message.label).map_err(invalid_value("label"))?;
+        match self.propose(Command::Open { session, ttl, label }).await? {
+            Reply::Opened(ttl) => {
+                Ok(Response::new(v1::OpenSessionResponse { session_id: session.to_string(), ttl_ms: ttl.as_millis() }))
+            }
+            other => Err(unexpected(other)),
+        }
+    }
+
+    async fn renew(
+        &self,
+        request: Request<v1::RenewSessionRequest>,
+    ) -> Result<Response<v1::RenewSessionResponse>, Status> {
+        let session = convert::session_id(&request.into_inner().session_id)?;
+        match self.propose(Command::Renew { sessions: vec![session] }).await? {
+            Reply::Renewed(renewals) => match renewals.into_iter().next() {
+                Some(Renewal::Renewed { ttl, revoked }) => Ok(Response::new(v1::RenewSessionResponse {
+                    ttl_ms: ttl.as_millis(),
+                    revoked: revoked.into_iter().map(convert::show_revocation).collect(),
+                })),
+                Some(Renewal::Ended(end)) => Err(session_ended(end)),
+                None => Err(internal("a renewal without an answer")),
+            },
+            other => Err(unexpected(other)),
+        }
+    }
+
+    async fn keep_alive(
+        &self,
+        request: Request<Streaming<v1::KeepAliveRequest>>,
+    ) -> Result<Response<Self::KeepAliveStream>, Status> {
+        Ok(Response::new(keep_alive::start(self.replica.clone(), request.into_inner())))
+    }
+
+    async fn close(
+        &self,
+        request: Request<v1::CloseSessionRequest>,
+    ) -> Result<Response<v1::CloseSessionResponse>, Status> {
+        let session = convert::session_id(&request.into_inner().session_id)?;
+        match self.propose(Command::Close { session }).await? {
+            Reply::Closed => Ok(Response::new(v1::CloseSessionResponse {})),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    async fn list(
+        &self,
+        request: Request<v1::ListSessionsRequest>,
+    ) -> Result<Response<v1::ListSessionsResponse>, Status> {
+        let message = request.into_inner();
+        let after = match message.page_token.as_str() {
+            "" => None,
+            token => Some(token.parse().map_err(|_| invalid("page_token", "is not the one of a page before"))?),
+        };
+        let size = page_size(message.page_size, PAGE_MAX);
+        let look = |applied: &crate::raft::table::Applied| {
+            let sessions: Vec<_> = applied.machine.sessions(after).take(size).collect();
+            let next_page_token = match sessions.last() {
+                Some(last) if sessions.len() == size => last.session.to_string(),
+                _ => String::new(),
+            };
+            let sessions = sessions.into_iter().map(convert::show_session).collect();
+            v1::ListSessionsResponse { sessions, next_page_token, index: applied.index() }
+        };
+        let page = match message.stale {
+            true => self.replica.table().read(look),
+            false => self.replica.read(PATIENCE, look).await.map_err(no_reply)?,
+        };
+        Ok(Response::new(page))
+    }
+}
+
+impl Sessions {
+    async fn propose(&self, command: Command) -> Result<Reply, Status> {
+        Ok(self.replica.propose(command, PATIENCE).await.map_err(no_reply)?.reply)
+    }
+}
+
+/// What a caller asked for, within what it may have.
+pub(super) fn page_size(asked: u32, most: usize) -> usize {
+    match asked as usize {
+        0 => most,
+        asked => asked.min(most),
+    }
+}
+
+/// A refusal, or an answer to another question: that would be our mistake.
+pub(super) fn unexpected(reply: Reply) -> Status {
+    let Reply::Refused(refusal) = reply else { return internal("the table gave an answer to another question") };
+    refused(refusal)
+}
