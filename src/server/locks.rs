@@ -50,24 +50,20 @@ impl locks_server::Locks for Locks {
 
     async fn release(&self, request: Request<v1::ReleaseRequest>) -> Result<Response<v1::ReleaseResponse>, Status> {
         use crate::machine::Released;
-        match self.propose(convert::release(request.into_inner())?).await?.reply {
-            Reply::Released(found) => {
-                let released = match found {
-                    Released::Grant => v1::Released::Grant,
-                    Released::Wait => v1::Released::Wait,
-                    Released::Nothing => v1::Released::Nothing,
-                };
-                Ok(Response::new(v1::ReleaseResponse { released: released.into() }))
-            }
-            other => Err(unexpected(other)),
-        }
+        let reply = self.propose(convert::release(request.into_inner())?).await?.reply;
+        let Reply::Released(found) = reply else { return Err(unexpected(reply)) };
+        let released = match found {
+            Released::Grant => v1::Released::Grant,
+            Released::Wait => v1::Released::Wait,
+            Released::Nothing => v1::Released::Nothing,
+        };
+        Ok(Response::new(v1::ReleaseResponse { released: released.into() }))
     }
 
     async fn update(&self, request: Request<v1::UpdateRequest>) -> Result<Response<v1::UpdateResponse>, Status> {
-        match self.propose(convert::update(request.into_inner())?).await?.reply {
-            Reply::Updated => Ok(Response::new(v1::UpdateResponse {})),
-            other => Err(unexpected(other)),
-        }
+        let reply = self.propose(convert::update(request.into_inner())?).await?.reply;
+        let Reply::Updated = reply else { return Err(unexpected(reply)) };
+        Ok(Response::new(v1::UpdateResponse {}))
     }
 
     async fn check(&self, request: Request<v1::CheckRequest>) -> Result<Response<v1::CheckResponse>, Status> {
@@ -124,13 +120,10 @@ impl locks_server::Locks for Locks {
         &self,
         request: Request<v1::ForceReleaseRequest>,
     ) -> Result<Response<v1::ForceReleaseResponse>, Status> {
-        match self.propose(convert::force_release(request.into_inner())?).await?.reply {
-            Reply::Forced(forced) => {
-                let forced = forced.into_iter().map(convert::show_forced).collect();
-                Ok(Response::new(v1::ForceReleaseResponse { forced }))
-            }
-            other => Err(unexpected(other)),
-        }
+        let reply = self.propose(convert::force_release(request.into_inner())?).await?.reply;
+        let Reply::Forced(forced) = reply else { return Err(unexpected(reply)) };
+        let forced = forced.into_iter().map(convert::show_forced).collect();
+        Ok(Response::new(v1::ForceReleaseResponse { forced }))
     }
 }
 

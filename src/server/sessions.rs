@@ -42,12 +42,9 @@ impl sessions_server::Sessions for Sessions {
         };
         let ttl = Ttl::from_millis(message.ttl_ms).map_err(invalid_value("ttl_ms"))?;
         let label = Label::new(&message.label).map_err(invalid_value("label"))?;
-        match self.propose(Command::Open { session, ttl, label }).await? {
-            Reply::Opened(ttl) => {
-                Ok(Response::new(v1::OpenSessionResponse { session_id: session.to_string(), ttl_ms: ttl.as_millis() }))
-            }
-            other => Err(unexpected(other)),
-        }
+        let reply = self.propose(Command::Open { session, ttl, label }).await?;
+        let Reply::Opened(ttl) = reply else { return Err(unexpected(reply)) };
+        Ok(Response::new(v1::OpenSessionResponse { session_id: session.to_string(), ttl_ms: ttl.as_millis() }))
     }
 
     async fn renew(
@@ -55,16 +52,15 @@ impl sessions_server::Sessions for Sessions {
         request: Request<v1::RenewSessionRequest>,
     ) -> Result<Response<v1::RenewSessionResponse>, Status> {
         let session = convert::session_id(&request.into_inner().session_id)?;
-        match self.propose(Command::Renew { sessions: vec![session] }).await? {
-            Reply::Renewed(renewals) => match renewals.into_iter().next() {
-                Some(Renewal::Renewed { ttl, revoked }) => Ok(Response::new(v1::RenewSessionResponse {
-                    ttl_ms: ttl.as_millis(),
-                    revoked: revoked.into_iter().map(convert::show_revocation).collect(),
-                })),
-                Some(Renewal::Ended(end)) => Err(session_ended(end)),
-                None => Err(internal("a renewal without an answer")),
-            },
-            other => Err(unexpected(other)),
+        let reply = self.propose(Command::Renew { sessions: vec![session] }).await?;
+        let Reply::Renewed(renewals) = reply else { return Err(unexpected(reply)) };
+        match renewals.into_iter().next() {
+            Some(Renewal::Renewed { ttl, revoked }) => Ok(Response::new(v1::RenewSessionResponse {
+                ttl_ms: ttl.as_millis(),
+                revoked: revoked.into_iter().map(convert::show_revocation).collect(),
+            })),
+            Some(Renewal::Ended(end)) => Err(session_ended(end)),
+            None => Err(internal("a renewal without an answer")),
         }
     }
 
@@ -80,10 +76,9 @@ impl sessions_server::Sessions for Sessions {
         request: Request<v1::CloseSessionRequest>,
     ) -> Result<Response<v1::CloseSessionResponse>, Status> {
         let session = convert::session_id(&request.into_inner().session_id)?;
-        match self.propose(Command::Close { session }).await? {
-            Reply::Closed => Ok(Response::new(v1::CloseSessionResponse {})),
-            other => Err(unexpected(other)),
-        }
+        let reply = self.propose(Command::Close { session }).await?;
+        let Reply::Closed = reply else { return Err(unexpected(reply)) };
+        Ok(Response::new(v1::CloseSessionResponse {}))
     }
 
     async fn list(
