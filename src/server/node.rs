@@ -194,14 +194,13 @@ where
 
     let stopping = CancellationToken::new();
     let services = Services::new(&config, &replica, &environment, connector.clone(), stopping.clone());
-    let peers_stopping = CancellationToken::new();
     // All of it ends with this function, however it ends.
-    let mut tasks = JoinSet::new();
+    let (mut tasks, mut client_server) = (JoinSet::new(), JoinSet::new());
     let peer_routes = services.for_peers().add_service(peer_service.server());
-    tasks.spawn(listen_to(peer_routes, transport::incoming(peers, PEER_CONNECTIONS), peers_stopping.clone()));
+    tasks.spawn(listen_to(peer_routes, transport::incoming(peers, PEER_CONNECTIONS), CancellationToken::new()));
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let client_routes = services.for_clients().add_service(health_service);
-    tasks.spawn(listen_to(client_routes, transport::incoming(clients, CLIENT_CONNECTIONS), stopping.clone()));
+    client_server.spawn(listen_to(client_routes, transport::incoming(clients, CLIENT_CONNECTIONS), stopping.clone()));
     tasks.spawn(take_part(Arc::clone(&identity), replica.clone(), plan, connector));
     tasks.spawn(note_committed(identity, replica.clone()));
     tasks.spawn(raft_stops(replica.clone()));
@@ -210,7 +209,8 @@ where
     background.spawn(health::report(services.cluster.clone(), reporter.clone()));
 
     let ended = tokio::select! {
-        Some(ended) = tasks.join_next() => ended.unwrap_or_else(|broken| Err(ServeError::Raft(broken.to_string()))),
+        Some(ended) = tasks.join_next() => ended.unwrap_or_else(|broken| Err(stopped(broken))),
+        Some(ended) = client_server.join_next() => ended.unwrap_or_else(|broken| Err(stopped(broken))),
         () = shutdown => Ok(()),
     };
     tracing::info!("stopping");
@@ -221,9 +221,9 @@ where
     if let Err(broken) = replica.raft().shutdown().await {
         tracing::error!(%broken, "raft did not stop in order");
     }
-    peers_stopping.cancel();
-    // Streams that a client holds open do not end by themselves: what is not answered by now is cut off.
-    let _ = timeout(DRAIN, async { while tasks.join_next().await.is_some() {} }).await;
+    // Streams that a client holds open at a follower do not end by themselves: what is not answered by now is cut off. So are the
+    // peers, who keep their streams open for as long as they can.
+    let _ = timeout(DRAIN, client_server.join_next()).await;
     ended
 }
 

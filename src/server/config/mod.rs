@@ -176,7 +176,7 @@ impl Default for Config {
             client_listen: String::new(),
             peer_listen: String::new(),
             bootstrap: false,
-            log: "info".to_owned(),
+            log: "info,openraft=warn".to_owned(),
             raft: RaftConfig::default(),
             members: Vec::new(),
         }
