@@ -6,14 +6,22 @@
 //! * [`raft`]: replicates that log: its store on disk, its network, its clock;
 //! * [`server`]: a node: the gRPC services on top of a replica;
 //! * [`client`]: the way to a cluster from Rust;
+//! * [`local`]: a whole cluster of processes on this machine, to try things out and to test;
 //! * [`cli`]: the program, one command a file.
 //!
-//! Imports point down only: `cli → server → raft → machine`, and `cli → client → proto`.
+//! Imports point down only: `cli → server → raft → machine`, `cli → client → proto` and `cli → local → proto`.
+
+pub mod environment;
+pub mod proto;
+
+pub mod machine;
+pub mod transport;
+
+pub mod raft;
+
+pub mod server;
 
 pub mod client;
-pub mod environment;
-pub mod machine;
-pub mod proto;
-pub mod raft;
-pub mod server;
-pub mod transport;
+pub mod local;
+
+pub mod cli;

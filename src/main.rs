@@ -1,3 +1,7 @@
-//! The program `lockkeeper`.
+//! The program `lockkeeper`: hands over to [`lockkeeper::cli`].
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    lockkeeper::cli::run()
+}

@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# Runs the cluster of cluster-configs/ on this machine: three processes that stay when this script ends.
+#
+#   cluster.sh up          start what does not run, and wait until the cluster serves
+#   cluster.sh down        stop what runs, and wait until it has ended
+#   cluster.sh status      what runs, and what the cluster says of itself
+#   cluster.sh logs [N]    follow the logs, of node N or of all
+#
+# LOCKKEEPER_DATA   where data, logs and pid files lie (default: data in the repository)
+# LOCKKEEPER_BIN    the program (default: target/release/lockkeeper in the repository, built if it is missing)
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+data=${LOCKKEEPER_DATA:-$root/data}
+# Asked for now, relative to here, but used from elsewhere below.
+mkdir -p "$data"
+data=$(cd "$data" && pwd)
+program=${LOCKKEEPER_BIN:-$root/target/release/lockkeeper}
+nodes=(1 2 3)
+export LOCKKEEPER_ENDPOINTS=http://127.0.0.1:7101,http://127.0.0.1:7102,http://127.0.0.1:7103
+
+ready_seconds_max=30
+stop_seconds_max=40
+
+fail() {
+    echo "cluster.sh: $*" >&2
+    exit 1
+}
+
+pid_file() { echo "$data/node$1.pid"; }
+log_file() { echo "$data/node$1.log"; }
+config_file() { echo "$root/cluster-configs/node$1.toml"; }
+
+# The pid of node $1, if its process runs. A pid file may outlive its process, and its number pass to another: so the process
+# must also be a node with this very configuration.
+running_pid() {
+    local file pid command
+    file=$(pid_file "$1")
+    [[ -f $file ]] || return 1
+    pid=$(<"$file")
+    [[ $pid =~ ^[0-9]+$ ]] || return 1
+    command=$(ps -ww -o command= -p "$pid" 2>/dev/null) || return 1
+    [[ $command == *" serve --config $(config_file "$1") --data-dir $data/node$1" ]] || return 1
+    echo "$pid"
+}
+
+build() {
+    [[ -x $program ]] && return
+    [[ -z ${LOCKKEEPER_BIN:-} ]] || fail "$program (LOCKKEEPER_BIN) is not a program"
+    (cd "$root" && cargo build --release --locked)
+}
+
+start() {
+    local node=$1 pid
+    if pid=$(running_pid "$node"); then
+        echo "node $node runs already, pid $pid"
+        return
+    fi
+    # By nohup the node outlives the terminal. What the environment says of one node would be wrong for three.
+    env -u LOCKKEEPER_CLUSTER_ID -u LOCKKEEPER_NODE_ID -u LOCKKEEPER_CLIENT_LISTEN -u LOCKKEEPER_PEER_LISTEN \
+        -u LOCKKEEPER_BOOTSTRAP nohup "$program" serve --config "$(config_file "$node")" --data-dir "$data/node$node" \
+        </dev/null >/dev/null 2>>"$(log_file "$node")" &
+    pid=$!
+    echo "$pid" >"$(pid_file "$node")"
+    echo "node $node started, pid $pid, log $(log_file "$node")"
+}
+
+# Fails when a node has ended, with the end of its log.
+check_running() {
+    local node
+    for node in "${nodes[@]}"; do
+        if ! running_pid "$node" >/dev/null; then
+            tail -n 20 "$(log_file "$node")" >&2
+            fail "node $node ended; above is the end of its log $(log_file "$node")"
+        fi
+    done
+}
+
+wait_until_ready() {
+    local deadline=$((SECONDS + ready_seconds_max))
+    until "$program" status >/dev/null 2>&1; do
+        check_running
+        ((SECONDS < deadline)) || fail "the cluster does not serve after $ready_seconds_max s; see: $0 logs"
+        sleep 0.2
+    done
+    # Two of three serve without the third.
+    check_running
+    echo "the cluster serves: export LOCKKEEPER_ENDPOINTS=$LOCKKEEPER_ENDPOINTS"
+}
+
+up() {
+    local node
+    build
+    for node in "${nodes[@]}"; do start "$node"; done
+    wait_until_ready
+}
+
+down() {
+    local node pid deadline
+    for node in "${nodes[@]}"; do
+        if pid=$(running_pid "$node"); then
+            # It may end by itself at this very moment.
+            kill "$pid" 2>/dev/null || true
+        fi
+    done
+    deadline=$((SECONDS + stop_seconds_max))
+    for node in "${nodes[@]}"; do
+        while pid=$(running_pid "$node"); do
+            ((SECONDS < deadline)) || fail "node $node does not end; if it must: kill -9 $pid"
+            sleep 0.1
+        done
+        rm -f "$(pid_file "$node")"
+        echo "node $node is down"
+    done
+}
+
+status() {
+    local node pid
+    for node in "${nodes[@]}"; do
+        if pid=$(running_pid "$node"); then
+            echo "node $node runs, pid $pid"
+        else
+            echo "node $node is down"
+        fi
+    done
+    [[ -x $program ]] || fail "$program is missing: $0 up builds it"
+    "$program" status
+}
+
+logs() {
+    local node files=()
+    for node in "${@:-${nodes[@]}}"; do
+        [[ -f $(log_file "$node") ]] || fail "there is no log of node $node: $(log_file "$node")"
+        files+=("$(log_file "$node")")
+    done
+    tail -n 20 -f "${files[@]}"
+}
+
+case ${1:-} in
+up | down | status)
+    (($# == 1)) || fail "$1 takes no arguments"
+    "$1"
+    ;;
+logs)
+    shift
+    (($# <= 1)) || fail "logs takes one node at most"
+    logs "$@"
+    ;;
+*)
+    sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
+    exit 2
+    ;;
+esac

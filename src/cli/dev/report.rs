@@ -1,0 +1,55 @@
+//! What is said of the cluster.
+
+use std::{convert::Infallible, fmt::Write as _};
+
+use serde_json::json;
+
+use super::Output;
+use crate::local::{LocalCluster, Node};
+
+/// Where its nodes are.
+pub(super) fn of(cluster: &LocalCluster, output: Output) -> Result<String, serde_json::Error> {
+    match output {
+        Output::Text => Ok(text(cluster)),
+        Output::Json => json_text(cluster),
+    }
+}
+
+/// Says of each node when it dies. Goes on for ever.
+pub(super) async fn deaths(cluster: &mut LocalCluster) -> Infallible {
+    loop {
+        let (node_id, status) = cluster.next_death().await;
+        let node = cluster.node(node_id);
+        eprintln!("node {node_id} ended: {status}; its log is {}", node.log_file().display());
+        eprintln!("to start it again: {}", node.command_line());
+    }
+}
+
+fn text(cluster: &LocalCluster) -> String {
+    let mut text = format!("the cluster serves; it lies in {}\n", cluster.path().display());
+    for node in cluster.nodes() {
+        let pid = node.pid().unwrap_or_default();
+        // To write to a string does not fail.
+        let _ = writeln!(text, "node {}  {}  pid {pid}", node.id(), node.endpoint());
+    }
+    text + &format!("export LOCKKEEPER_ENDPOINTS={}", cluster.endpoints().join(","))
+}
+
+fn json_text(cluster: &LocalCluster) -> Result<String, serde_json::Error> {
+    let node = |node: &Node| {
+        json!({
+            "node_id": node.id(),
+            "endpoint": node.endpoint(),
+            "peer_address": node.config().peer_listen,
+            "pid": node.pid(),
+            "config": node.config_file(),
+            "log": node.log_file(),
+        })
+    };
+    serde_json::to_string(&json!({
+        "cluster_id": cluster.nodes().next().map(|node| &node.config().cluster_id),
+        "directory": cluster.path(),
+        "endpoints": cluster.endpoints(),
+        "nodes": cluster.nodes().map(node).collect::<Vec<_>>(),
+    }))
+}

@@ -1,0 +1,51 @@
+//! What a node says of itself, and how it ends when it is broken. To stderr: who runs it decides where that goes.
+
+use std::{
+    backtrace::Backtrace,
+    fmt,
+    io::{self, IsTerminal as _, Write as _},
+    panic,
+};
+
+use tracing_subscriber::{
+    EnvFilter,
+    fmt::{
+        format::Writer,
+        time::{FormatTime, SystemTime},
+    },
+};
+
+/// Starts the log of a node. `filter` has been checked with the rest of the configuration.
+pub(super) fn start(node_id: u64, filter: &str) {
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(filter))
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_timer(Prefix { node_id })
+        .init();
+}
+
+/// Makes a panic, in whatever thread, the end of the process.
+///
+/// A panic is our own mistake: what it left behind may be broken, and a node that goes on would serve that. The others have
+/// the log; this one starts again from what is on its disk.
+pub(super) fn abort_on_panic() {
+    panic::set_hook(Box::new(|panic| {
+        // Not by `tracing`: the panic may come from within it. That stderr is gone is no reason to go on.
+        let trace = Backtrace::force_capture();
+        let _ = writeln!(io::stderr(), "lockkeeper: broken, and ends at once: {panic}\n{trace}");
+        std::process::abort();
+    }));
+}
+
+/// Each line begins with the time and the node, so that the logs of several nodes can be read as one.
+struct Prefix {
+    node_id: u64,
+}
+
+impl FormatTime for Prefix {
+    fn format_time(&self, writer: &mut Writer<'_>) -> fmt::Result {
+        SystemTime.format_time(writer)?;
+        write!(writer, " node={}", self.node_id)
+    }
+}

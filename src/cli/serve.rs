@@ -1,0 +1,157 @@
+//! `lockkeeper serve`: runs one node, until it is told to stop.
+//!
+//! Ends with 0 after it was told to; 2: the configuration cannot be used; 14: the node cannot start, or cannot go on; 15: it cannot
+//! start because another program has one of its addresses; 16: it was told to stop, but did not get done in time; 130 and 143:
+//! it was told so a second time (Ctrl-C, SIGTERM) and left off at once. A broken node aborts (134).
+
+use std::{
+    error::Error,
+    io,
+    path::PathBuf,
+    process::{self, ExitCode},
+    time::Duration,
+};
+
+use clap::Args;
+use tokio::{sync::oneshot, time};
+use tracing::{error, info, warn};
+
+use super::{logging, signals::Signals};
+use crate::{
+    local::EXIT_ADDRESS_IN_USE,
+    server::{
+        self, ServeError,
+        config::{Config, Overrides},
+    },
+};
+
+const EXIT_CONFIG: u8 = 2;
+const EXIT_CANNOT_SERVE: u8 = 14;
+const EXIT_NOT_DRAINED: u8 = 16;
+
+/// A node that drains has a deadline for each step; this is for the case that one of them does not hold.
+const DRAIN_MAX: Duration = Duration::from_secs(30);
+const LEFTOVERS_MAX: Duration = Duration::from_secs(2);
+
+/// Run one node of a cluster.
+///
+/// It logs to stderr, and stops on SIGTERM or Ctrl-C: it takes no new calls, hands over what it leads, and answers what it has
+/// begun. A second signal ends it at once.
+#[derive(Args, Debug)]
+pub(super) struct Serve {
+    /// The configuration; cluster-configs/node1.toml explains it
+    #[arg(long, env = "LOCKKEEPER_CONFIG", value_name = "FILE")]
+    config: PathBuf,
+    /// Instead of the configuration's `cluster_id`
+    #[arg(long, env = "LOCKKEEPER_CLUSTER_ID", value_name = "NAME")]
+    cluster_id: Option<String>,
+    /// Instead of the configuration's `node_id`
+    #[arg(long, env = "LOCKKEEPER_NODE_ID", value_name = "ID")]
+    node_id: Option<u64>,
+    /// Instead of the configuration's `data_dir`
+    #[arg(long, env = "LOCKKEEPER_DATA_DIR", value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Instead of the configuration's `client_listen`
+    #[arg(long, env = "LOCKKEEPER_CLIENT_LISTEN", value_name = "HOST:PORT")]
+    client_listen: Option<String>,
+    /// Instead of the configuration's `peer_listen`
+    #[arg(long, env = "LOCKKEEPER_PEER_LISTEN", value_name = "HOST:PORT")]
+    peer_listen: Option<String>,
+    /// Instead of the configuration's `bootstrap`
+    #[arg(long, env = "LOCKKEEPER_BOOTSTRAP", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    bootstrap: Option<bool>,
+    /// Instead of the configuration's `log`: a filter, such as "info" or "info,lockkeeper::raft=debug"
+    #[arg(long, env = "LOCKKEEPER_LOG", value_name = "FILTER")]
+    log: Option<String>,
+    /// Stop also when stdin closes: a node that another process runs does not outlive it, however that ends
+    #[arg(long, hide = true)]
+    until_stdin_closes: bool,
+}
+
+impl Serve {
+    pub(super) fn run(self) -> ExitCode {
+        let until_stdin_closes = self.until_stdin_closes;
+        let (file, overrides) = self.into_parts();
+        let config = match Config::load(&file, overrides) {
+            Ok(config) => config,
+            Err(error) => {
+                eprintln!("error: {error}");
+                return EXIT_CONFIG.into();
+            }
+        };
+
+        logging::start(config.node_id, &config.log);
+        logging::abort_on_panic();
+        config.warnings().iter().for_each(|warning| warn!(file = %file.display(), "{warning}"));
+
+        match run(config, until_stdin_closes) {
+            Ok(()) => {
+                info!("stopped");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                error!("{error}");
+                exit_code(&*error).into()
+            }
+        }
+    }
+
+    fn into_parts(self) -> (PathBuf, Overrides) {
+        let Self { config, cluster_id, node_id, data_dir, client_listen, peer_listen, bootstrap, log, .. } = self;
+        (config, Overrides { cluster_id, node_id, data_dir, client_listen, peer_listen, bootstrap, log })
+    }
+}
+
+fn run(config: Config, until_stdin_closes: bool) -> Result<(), Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let served: Result<(), ServeError> = runtime.block_on(async {
+        let signals = Signals::listen()?;
+        Ok::<_, io::Error>(server::serve(config, told_to_stop(signals, until_stdin_closes)).await)
+    })?;
+    // All that matters has been waited for; what is left hangs.
+    runtime.shutdown_timeout(LEFTOVERS_MAX);
+    Ok(served?)
+}
+
+/// Ends when the node is to stop. From then on, impatience ends the process: a second signal, or the lapse of time.
+async fn told_to_stop(mut signals: Signals, until_stdin_closes: bool) {
+    tokio::select! {
+        ending = signals.next() => info!("{} came: stopping", ending.name()),
+        () = stdin_closed(), if until_stdin_closes => info!("stdin was closed: stopping"),
+    }
+    tokio::spawn(async move {
+        let code = tokio::select! {
+            ending = signals.next() => {
+                warn!("{} came while stopping: ends at once", ending.name());
+                ending.exit_code()
+            }
+            () = time::sleep(DRAIN_MAX) => {
+                error!("did not stop within {} s: ends at once", DRAIN_MAX.as_secs());
+                EXIT_NOT_DRAINED
+            }
+        };
+        process::exit(code.into());
+    });
+}
+
+async fn stdin_closed() {
+    let (closed, wait) = oneshot::channel();
+    // A thread of its own, not one of the runtime's: those are waited for when the runtime ends, and this one may sit in a read.
+    std::thread::spawn(move || {
+        // A failed read is as good as a closed one: nobody is there any more. Nor is it an error if nobody waits.
+        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        let _ = closed.send(());
+    });
+    let _ = wait.await;
+}
+
+fn exit_code(error: &(dyn Error + 'static)) -> u8 {
+    let in_use = |error: &&(dyn Error + 'static)| {
+        error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    };
+    match std::iter::successors(Some(error), |&error| error.source()).find(in_use) {
+        Some(_) => EXIT_ADDRESS_IN_USE,
+        None => EXIT_CANNOT_SERVE,
+    }
+}

@@ -1,0 +1,92 @@
+//! Where a cluster on this machine lies; see [`super`] for what is in there.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+
+use super::error::LocalError;
+use crate::server::config::{Config, Overrides};
+
+const CONFIG: &str = "node.toml";
+
+/// A directory that nobody else uses as long as this lives.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    temporary: Option<TempDir>,
+    /// Locked; the system unlocks it when the process ends, however it does.
+    _lock: File,
+}
+
+impl Directory {
+    /// This one, made if need be.
+    pub(super) fn open(path: &Path) -> Result<Self, LocalError> {
+        let fail = |source| LocalError::Directory { path: path.to_owned(), source };
+        fs::create_dir_all(path).map_err(fail)?;
+        // The nodes' configurations name it, wherever they are started from.
+        let path = path.canonicalize().map_err(fail)?;
+        let lock = lock(&path)?;
+        Ok(Self { path, temporary: None, _lock: lock })
+    }
+
+    /// A new one, removed when this is dropped.
+    pub(super) fn temporary() -> Result<Self, LocalError> {
+        let fail = |source| LocalError::Directory { path: std::env::temp_dir(), source };
+        let temporary = tempfile::Builder::new().prefix("lockkeeper-").tempdir().map_err(fail)?;
+        let mut directory = Self::open(temporary.path())?;
+        directory.temporary = Some(temporary);
+        Ok(directory)
+    }
+
+    /// Leaves it where it is, even if it is temporary.
+    pub(super) fn keep(&mut self) {
+        if let Some(temporary) = &mut self.temporary {
+            temporary.disable_cleanup(true);
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder of one node.
+    pub(super) fn node(&self, node_id: u64) -> PathBuf {
+        self.path.join(format!("node{node_id}"))
+    }
+
+    /// The configurations of the nodes that are here, which count from 1.
+    pub(super) fn configs(&self) -> Result<Vec<Config>, LocalError> {
+        let files = (1..).map(|node_id| config_file(&self.node(node_id))).take_while(|file| file.exists());
+        files.map(|file| Ok(Config::load(&file, Overrides::default())?)).collect()
+    }
+
+    /// Writes the configuration of one node.
+    pub(super) fn write(&self, config: &Config) -> Result<(), LocalError> {
+        let folder = self.node(config.node_id);
+        let file = config_file(&folder);
+        let fail = |source| LocalError::Directory { path: folder.clone(), source };
+        let text = toml::to_string(config).map_err(|error| fail(io::Error::other(error)))?;
+        fs::create_dir_all(&folder).map_err(fail)?;
+        fs::write(file, text).map_err(fail)
+    }
+}
+
+/// Where the configuration of the node in this folder is.
+pub(super) fn config_file(folder: &Path) -> PathBuf {
+    folder.join(CONFIG)
+}
+
+fn lock(path: &Path) -> Result<File, LocalError> {
+    let file = path.join("lock");
+    let fail = |source| LocalError::Directory { path: file.clone(), source };
+    let lock = File::create(&file).map_err(fail)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(fs::TryLockError::WouldBlock) => Err(LocalError::InUse(path.to_owned())),
+        Err(fs::TryLockError::Error(source)) => Err(fail(source)),
+    }
+}

@@ -1,0 +1,271 @@
+//! A whole cluster on this machine: real nodes, each a process of its own, on free ports of 127.0.0.1.
+//!
+//! For trying things out (`lockkeeper dev`) and for tests that need what no simulation has: processes that are killed, paused and
+//! started again.
+//!
+//! ```text
+//! DIR/lock            held while somebody runs this cluster
+//! DIR/node1/node.toml its configuration
+//! DIR/node1/node.log  what it logged since its first start here
+//! DIR/node1/data/     its data
+//! DIR/node2/…
+//! ```
+//!
+//! No node outlives its cluster. Dropping it kills them; and should the process that runs it be killed itself, its ends of the pipes
+//! that are the nodes' stdin close, at which they stop.
+//!
+//! Deliberately absent: to start a dead node again by itself. A cluster that mends itself hides what one wants to see.
+
+mod directory;
+mod error;
+mod node;
+mod ports;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    time::Duration,
+};
+
+use futures::{StreamExt as _, future, stream::FuturesUnordered};
+use tokio::time::{self, Instant};
+
+use crate::{
+    proto::v1 as pb,
+    server::config::{Config, Member, RaftConfig},
+};
+use directory::Directory;
+pub use error::LocalError;
+pub use node::{Node, Signal};
+
+/// With which a node ends that finds one of its addresses taken.
+pub const EXIT_ADDRESS_IN_USE: u8 = 15;
+/// The nodes of a cluster, unless said otherwise.
+pub const NODES_DEFAULT: usize = 3;
+/// How long a node that was told to stop may take before it is killed.
+pub const STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// Between two questions whether the cluster is ready yet.
+const READY_POLL: Duration = Duration::from_millis(50);
+/// Ports that were free when they were chosen may be taken when the nodes come to them. So often in a row they are not.
+const PORT_ATTEMPTS: usize = 5;
+
+/// What cluster to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The program `lockkeeper`.
+    pub program: PathBuf,
+    /// How many nodes. `None`: as many as the directory has, or else [`NODES_DEFAULT`].
+    pub nodes: Option<usize>,
+    /// Where to keep it, for the next time. `None`: in a temporary directory, removed at the end.
+    pub directory: Option<PathBuf>,
+    /// How a new cluster replicates.
+    pub raft: RaftConfig,
+    /// What the nodes log; `None`: as [`Config::default`] has it.
+    pub log: Option<String>,
+    /// How long it may take until it serves.
+    pub timeout: Duration,
+}
+
+impl Options {
+    /// Runs this program, and all else by default.
+    pub fn new(program: impl Into<PathBuf>) -> Self {
+        Self {
+            program: program.into(),
+            nodes: None,
+            directory: None,
+            raft: RaftConfig::default(),
+            log: None,
+            timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A cluster that runs.
+#[derive(Debug)]
+pub struct LocalCluster {
+    // Before the directory: the nodes are dead when it is removed.
+    nodes: BTreeMap<u64, Node>,
+    directory: Directory,
+}
+
+impl LocalCluster {
+    /// Starts all nodes, and waits until the cluster serves. When that fails nothing runs any more, but the logs are kept.
+    pub async fn start(options: Options) -> Result<Self, LocalError> {
+        let deadline = Instant::now() + options.timeout;
+        let mut cluster = Self::lay_out(&options)?;
+        let mut attempts_left = PORT_ATTEMPTS;
+        loop {
+            attempts_left -= 1;
+            let error = match cluster.start_all(deadline).await {
+                Ok(()) => return Ok(cluster),
+                Err(error) => error,
+            };
+            cluster.stop().await;
+            if !error.is_address_in_use() || attempts_left == 0 {
+                cluster.directory.keep();
+                return Err(error);
+            }
+            cluster.move_to_new_ports()?;
+        }
+    }
+
+    /// Prepares the nodes, and starts none.
+    fn lay_out(options: &Options) -> Result<Self, LocalError> {
+        let directory = match &options.directory {
+            Some(path) => Directory::open(path)?,
+            None => Directory::temporary()?,
+        };
+        let mut configs = directory.configs()?;
+        match options.nodes {
+            Some(asked) if !configs.is_empty() && configs.len() != asked => {
+                return Err(LocalError::OtherSize { path: directory.path().into(), has: configs.len(), asked });
+            }
+            nodes if configs.is_empty() => {
+                configs = new_configs(&directory, nodes.unwrap_or(NODES_DEFAULT), &options.raft)?;
+            }
+            Some(_) | None => {}
+        }
+        for config in &mut configs {
+            config.log = options.log.clone().unwrap_or_else(|| config.log.clone());
+            directory.write(config)?;
+        }
+
+        let nodes = configs.into_iter().map(|config| {
+            let folder = directory.node(config.node_id);
+            (config.node_id, Node::new(options.program.clone(), config, folder))
+        });
+        let mut cluster = Self { nodes: nodes.collect(), directory };
+        if !ports::all_free(cluster.nodes().filter_map(|node| node.config().this_member())) {
+            cluster.move_to_new_ports()?;
+        }
+        Ok(cluster)
+    }
+
+    async fn start_all(&mut self, deadline: Instant) -> Result<(), LocalError> {
+        self.nodes.values_mut().try_for_each(Node::spawn)?;
+        self.ready_by(deadline).await
+    }
+
+    fn move_to_new_ports(&mut self) -> Result<(), LocalError> {
+        let members = ports::members(self.nodes.keys().copied())?;
+        for (node, member) in self.nodes.values_mut().zip(&members) {
+            node.move_to(member, &members);
+            self.directory.write(node.config())?;
+        }
+        Ok(())
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Its nodes, in the order of their ids.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values()
+    }
+
+    /// One of its nodes. Panics if it has no such node.
+    pub fn node(&self, node_id: u64) -> &Node {
+        self.nodes.get(&node_id).expect("the caller knows the ids: they count from 1")
+    }
+
+    /// The same, to start and stop it.
+    pub fn node_mut(&mut self, node_id: u64) -> &mut Node {
+        self.nodes.get_mut(&node_id).expect("the caller knows the ids: they count from 1")
+    }
+
+    /// Where clients reach its nodes, as URLs.
+    pub fn endpoints(&self) -> Vec<String> {
+        self.nodes().map(Node::endpoint).collect()
+    }
+
+    /// What each node says of itself; without those that do not answer.
+    pub async fn statuses(&self) -> BTreeMap<u64, pb::StatusResponse> {
+        let ask = async |node: &Node| (node.id(), node.status().await);
+        let answers = future::join_all(self.nodes().map(ask)).await;
+        answers.into_iter().filter_map(|(id, answer)| Some((id, answer.ok()?))).collect()
+    }
+
+    /// Waits until every node that was started serves, and one of them leads. Fails if one ends meanwhile.
+    pub async fn ready(&mut self, within: Duration) -> Result<(), LocalError> {
+        self.ready_by(Instant::now() + within).await
+    }
+
+    async fn ready_by(&mut self, deadline: Instant) -> Result<(), LocalError> {
+        let began = Instant::now();
+        loop {
+            if let Some(died) = self.nodes.values_mut().find_map(Node::has_died) {
+                return Err(died);
+            }
+            let statuses = self.statuses().await;
+            let missing = self.not_ready(&statuses);
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let logs = self.nodes().map(|node| node.log_file().to_owned()).collect();
+                return Err(LocalError::NotReady { after: began.elapsed(), missing, logs });
+            }
+            time::sleep(READY_POLL).await;
+        }
+    }
+
+    /// What keeps the cluster from being ready, if these are its nodes' answers.
+    fn not_ready(&self, statuses: &BTreeMap<u64, pb::StatusResponse>) -> Vec<String> {
+        let trouble = |node: &Node| match statuses.get(&node.id()) {
+            None => Some(format!("node {} does not answer", node.id())),
+            Some(status) if !status.serving => Some(format!("node {} does not serve: {}", node.id(), status.trouble)),
+            Some(_) => None,
+        };
+        let mut missing: Vec<_> = self.nodes().filter(|node| node.is_running()).filter_map(trouble).collect();
+        if !statuses.values().any(|status| status.role() == pb::Role::Leader && status.serving) {
+            missing.push("no node leads".to_owned());
+        }
+        missing
+    }
+
+    /// Waits until a running node ends, however it does. Never returns if none runs.
+    pub async fn next_death(&mut self) -> (u64, ExitStatus) {
+        let running = self.nodes.values_mut().filter(|node| node.is_running());
+        let mut deaths: FuturesUnordered<_> =
+            running.map(async |node: &mut Node| (node.id(), node.wait().await)).collect();
+        match deaths.next().await {
+            Some(death) => death,
+            None => future::pending().await,
+        }
+    }
+
+    /// Tells all nodes to stop, and kills those that do not within [`STOP_GRACE`].
+    pub async fn stop(&mut self) {
+        future::join_all(self.nodes.values_mut().map(Node::stop)).await;
+    }
+}
+
+impl Drop for LocalCluster {
+    fn drop(&mut self) {
+        // All at once; the nodes' own drop then waits for each.
+        self.nodes.values().for_each(|node| node.signal(Signal::KILL));
+    }
+}
+
+/// The configurations of a new cluster.
+fn new_configs(directory: &Directory, nodes: usize, raft: &RaftConfig) -> Result<Vec<Config>, LocalError> {
+    let members = ports::members(1..=nodes as u64)?;
+    // A name of its own, so that nodes of two such clusters cannot mix when one takes over ports of the other.
+    let cluster_id = format!("local-{:08x}", rand::random::<u32>());
+    let config = |member: &Member| Config {
+        cluster_id: cluster_id.clone(),
+        node_id: member.node_id,
+        data_dir: directory.node(member.node_id).join("data"),
+        client_listen: member.client_address.clone(),
+        peer_listen: member.peer_address.clone(),
+        bootstrap: true,
+        raft: raft.clone(),
+        members: members.clone(),
+        ..Config::default()
+    };
+    Ok(members.iter().map(config).collect())
+}

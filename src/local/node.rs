@@ -1,0 +1,221 @@
+//! One node of a cluster on this machine: a process.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Seek as _, SeekFrom},
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    thread,
+    time::Duration,
+};
+
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
+use tokio::{
+    process::{Child, ChildStdin, Command},
+    time,
+};
+use tonic::transport::{Channel, Endpoint};
+
+use super::{STOP_GRACE, directory::config_file, error::LocalError};
+use crate::{
+    proto::v1 as pb,
+    server::config::{Config, Member},
+};
+
+/// How long a node may take to say how it is.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
+/// Of its log, when it ends by itself.
+const TAIL_LINES: usize = 20;
+const TAIL_BYTES: u64 = 16 * 1024;
+/// Environment of ours that speaks of *one* node would be wrong for all of these.
+const NOT_INHERITED: [&str; 7] = [
+    "LOCKKEEPER_CONFIG",
+    "LOCKKEEPER_CLUSTER_ID",
+    "LOCKKEEPER_NODE_ID",
+    "LOCKKEEPER_DATA_DIR",
+    "LOCKKEEPER_CLIENT_LISTEN",
+    "LOCKKEEPER_PEER_LISTEN",
+    "LOCKKEEPER_BOOTSTRAP",
+];
+
+/// A node: running, or not.
+#[derive(Debug)]
+pub struct Node {
+    program: PathBuf,
+    config: Config,
+    config_file: PathBuf,
+    log_file: PathBuf,
+    process: Option<Process>,
+}
+
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    /// Kept open, and never written: when it closes, the node stops.
+    _stdin: Option<ChildStdin>,
+}
+
+impl Node {
+    pub(super) fn new(program: PathBuf, config: Config, folder: PathBuf) -> Self {
+        let config_file = config_file(&folder);
+        Self { program, config, config_file, log_file: folder.join("node.log"), process: None }
+    }
+
+    pub(super) fn move_to(&mut self, member: &Member, members: &[Member]) {
+        self.config.client_listen.clone_from(&member.client_address);
+        self.config.peer_listen.clone_from(&member.peer_address);
+        self.config.members = members.to_vec();
+    }
+
+    /// Its id; they count from 1.
+    pub fn id(&self) -> u64 {
+        self.config.node_id
+    }
+
+    /// How it is configured.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Where that is written.
+    pub fn config_file(&self) -> &Path {
+        &self.config_file
+    }
+
+    /// Where it logs.
+    pub fn log_file(&self) -> &Path {
+        &self.log_file
+    }
+
+    /// Where clients reach it, as a URL.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.config.client_listen)
+    }
+
+    /// Its process; `None` when it does not run.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.as_ref()?.child.id()
+    }
+
+    /// Whether it was started, and is not known to have ended.
+    pub fn is_running(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// Starts it, unless it runs. Returns at once: see [`super::LocalCluster::ready`].
+    pub fn spawn(&mut self) -> Result<(), LocalError> {
+        if self.is_running() {
+            return Ok(());
+        }
+        let log = OpenOptions::new().create(true).append(true).open(&self.log_file);
+        let log = log.map_err(|source| LocalError::Directory { path: self.log_file.clone(), source })?;
+        let mut command = Command::new(&self.program);
+        command.args(["serve", "--until-stdin-closes", "--config"]).arg(&self.config_file);
+        NOT_INHERITED.iter().for_each(|name| _ = command.env_remove(name));
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
+        // Ctrl-C goes to all of a terminal's foreground group. In one of its own, a node hears from its cluster alone.
+        command.process_group(0);
+        let child = command.spawn();
+        let mut child = child.map_err(|source| LocalError::Spawn { program: self.program.clone(), source })?;
+        // Taken out, for `Child::wait` would close it.
+        let stdin = child.stdin.take();
+        self.process = Some(Process { child, _stdin: stdin });
+        Ok(())
+    }
+
+    /// Sends it a signal, if it runs.
+    pub fn signal(&self, signal: Signal) {
+        let pid = self.pid().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        if let Some(pid) = pid {
+            // That it has just ended is no error. The pid is still its own: it has not been waited for.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Waits until it has ended, however that happens. Only for a node that runs.
+    pub(super) async fn wait(&mut self) -> ExitStatus {
+        let process = self.process.as_mut().expect("only a node that runs is waited for");
+        let status = process.child.wait().await.expect("a child can be waited for until it was");
+        self.process = None;
+        status
+    }
+
+    /// Kills it (SIGKILL) and waits until it is dead. `None`: it did not run.
+    pub async fn kill(&mut self) -> Option<ExitStatus> {
+        self.process.as_ref()?;
+        self.signal(Signal::KILL);
+        Some(self.wait().await)
+    }
+
+    /// Tells it to stop (SIGTERM), and kills it if it has not done so within [`STOP_GRACE`]. `None`: it did not run.
+    pub async fn stop(&mut self) -> Option<ExitStatus> {
+        self.process.as_ref()?;
+        self.signal(Signal::TERM);
+        match time::timeout(STOP_GRACE, self.wait()).await {
+            Ok(status) => Some(status),
+            Err(_) => self.kill().await,
+        }
+    }
+
+    /// If it has ended by itself: how. After that it does not run.
+    pub(super) fn has_died(&mut self) -> Option<LocalError> {
+        let status = self.process.as_mut()?.child.try_wait().expect("a child can be waited for until it was")?;
+        self.process = None;
+        Some(LocalError::Died { node_id: self.id(), status, log: self.log_file.clone(), tail: self.log_tail() })
+    }
+
+    /// The last lines of its log.
+    pub fn log_tail(&self) -> String {
+        tail(&self.log_file).unwrap_or_else(|error| format!("(its log cannot be read: {error})"))
+    }
+
+    /// What it says of itself.
+    pub async fn status(&self) -> Result<pb::StatusResponse, tonic::Status> {
+        let mut client = pb::cluster_client::ClusterClient::new(self.channel().await?);
+        let call = client.status(pb::StatusRequest::default());
+        match time::timeout(STATUS_TIMEOUT, call).await {
+            Ok(answer) => Ok(answer?.into_inner()),
+            Err(_) => Err(tonic::Status::deadline_exceeded("no answer in time")),
+        }
+    }
+
+    /// A new connection to it.
+    pub async fn channel(&self) -> Result<Channel, tonic::Status> {
+        let endpoint = Endpoint::from_shared(self.endpoint()).expect("an address of ours makes a URL");
+        let connection = endpoint.connect_timeout(STATUS_TIMEOUT).connect().await;
+        connection.map_err(|error| tonic::Status::unavailable(error.to_string()))
+    }
+
+    /// The command that starts it by hand.
+    pub fn command_line(&self) -> String {
+        format!("{} serve --config {}", self.program.display(), self.config_file.display())
+    }
+}
+
+impl Drop for Node {
+    /// Kills it, and waits: who looks afterwards finds neither a process nor files that change.
+    fn drop(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        if process.child.start_kill().is_err() {
+            return;
+        }
+        for _ in 0..1_000 {
+            match process.child.try_wait() {
+                Ok(None) => thread::sleep(Duration::from_millis(1)),
+                Ok(Some(_)) | Err(_) => return,
+            }
+        }
+    }
+}
+
+fn tail(file: &Path) -> io::Result<String> {
+    let length = fs::metadata(file)?.len();
+    let mut file = File::open(file)?;
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<_> = text.lines().collect();
+    Ok(lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n"))
+}

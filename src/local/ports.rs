@@ -1,0 +1,69 @@
+//! Free ports of 127.0.0.1.
+//!
+//! Port 0 would be the simple way. But what it gives lies in the range from which outgoing connections are given their own ports:
+//! while a node is down one of those may take its port, and a caller that keeps trying to reach it may even connect to
+//! itself. So the ports come from below that range, drawn at random and tried.
+
+use std::{io, net::TcpListener};
+
+use super::error::LocalError;
+use crate::server::config::Member;
+
+/// Below the outgoing range of Linux (32768) and of the BSDs (49152), above what services like to use.
+const RANGE: std::ops::Range<u16> = 15_000..32_000;
+/// Draws for one port. So many in a row are taken on no machine on which this is to work.
+const DRAWS_MAX: usize = 1_000;
+
+/// Members with these ids on free ports.
+pub(super) fn members(ids: impl Iterator<Item = u64>) -> Result<Vec<Member>, LocalError> {
+    // Each is held until all are chosen, or two would be the same.
+    let mut held = Vec::new();
+    let mut address = || -> Result<String, LocalError> {
+        let listener = any_free().map_err(LocalError::NoPorts)?;
+        let address = listener.local_addr().map_err(LocalError::NoPorts)?.to_string();
+        held.push(listener);
+        Ok(address)
+    };
+    ids.map(|node_id| Ok(Member { node_id, client_address: address()?, peer_address: address()? })).collect()
+}
+
+/// Whether all of these can be listened on at this moment.
+pub(super) fn all_free<'a>(members: impl Iterator<Item = &'a Member>) -> bool {
+    members
+        .flat_map(|member| [&member.client_address, &member.peer_address])
+        .all(|address| TcpListener::bind(address).is_ok())
+}
+
+fn any_free() -> io::Result<TcpListener> {
+    let draw = || TcpListener::bind(("127.0.0.1", rand::random_range(RANGE)));
+    let mut last = draw();
+    for _ in 1..DRAWS_MAX {
+        if last.is_ok() {
+            break;
+        }
+        last = draw();
+    }
+    last
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_address_comes_twice_and_all_are_free() {
+        let members = members(1..=7).unwrap();
+        let addresses: BTreeSet<_> = members.iter().flat_map(|m| [&m.client_address, &m.peer_address]).collect();
+        assert_eq!(addresses.len(), 14);
+        assert!(all_free(members.iter()));
+    }
+
+    #[test]
+    fn one_that_is_listened_on_is_not_free() {
+        let members = members(1..=1).unwrap();
+        let _listener = TcpListener::bind(&members[0].peer_address).unwrap();
+        assert!(!all_free(members.iter()));
+    }
+}
