@@ -52,9 +52,11 @@ async fn write_until_killed(directory: &Path) {
     }
 }
 
+/// One line is one write, so a line is said or not, never torn.
 fn say(what: &str) {
+    let line = format!("\n@{what}\n");
     let mut out = std::io::stdout().lock();
-    writeln!(out, "\n@{what}").and_then(|()| out.flush()).expect("the parent reads");
+    out.write_all(line.as_bytes()).and_then(|()| out.flush()).expect("the parent reads");
 }
 
 /// What the victims have said to be durable.
@@ -106,11 +108,11 @@ fn kill_after(directory: &Path, lines: u64, said: &mut Said) {
     }
     victim.kill().expect("killed");
     victim.wait().expect("gone");
-    // What it said before it died counts too. Its last line may be torn, and then it is not said.
-    let rest: Vec<String> = output.map_while(Result::ok).collect();
-    for what in rest.iter().rev().skip(1).rev().filter_map(|line| line.strip_prefix('@')) {
-        said.hear(what);
-    }
+    // What it said before it died counts too, to the last line: that may be a truncation.
+    output
+        .map_while(Result::ok)
+        .filter_map(|line| Some(line.strip_prefix('@')?.to_owned()))
+        .for_each(|what| said.hear(&what));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
