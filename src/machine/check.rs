@@ -43,8 +43,8 @@ impl Machine {
     #[cfg(debug_assertions)]
     pub(super) fn check_now_and_then(&mut self) {
         self.unchecked += 1;
-        let size = self.sessions.len() + self.locks.len() + self.waits.len() + self.replies.len();
-        if self.unchecked > size / 256 {
+        let size = [self.sessions.len(), self.ended.len(), self.replies.len(), self.locks.len(), self.waits.len()];
+        if self.unchecked > size.iter().sum::<usize>() / 256 {
             self.unchecked = 0;
             if let Err(broken) = self.check() {
                 panic!("{broken}");

@@ -46,6 +46,8 @@ mod queue;
 mod records;
 mod replies;
 mod sessions;
+#[cfg(test)]
+mod tests;
 mod time;
 mod types;
 mod views;

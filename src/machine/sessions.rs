@@ -31,6 +31,11 @@ impl Ended {
         self.ends.get(&id).copied()
     }
 
+    #[cfg(debug_assertions)]
+    pub(super) fn len(&self) -> usize {
+        self.order.len()
+    }
+
     /// The earliest end first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (SessionId, SessionEnd)> + '_ {
         self.order.iter().map(|id| (*id, self.ends[id]))

@@ -1,0 +1,383 @@
+//! Random histories: the machine against a small model of it, step by step.
+//!
+//! After every step replies, events and views are those of the model, and the invariants hold. Beside the machine runs a replica
+//! that was restored from its records, as snapshots write them, somewhere on the way, and that ticks more often: it answers the same,
+//! reports the same events, and has the same hash. And what watchers are told adds up to what they would see.
+
+#![expect(clippy::unwrap_used, reason = "a test whose own values are bad has failed")]
+
+#[path = "machine_model/model.rs"]
+mod model;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use lockkeeper::{machine::*, raft::records};
+use proptest::{
+    collection::vec,
+    option,
+    prelude::*,
+    test_runner::{Config, FileFailurePersistence, TestRunner},
+};
+use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
+
+use self::model::Model;
+
+/// What happened over all histories. A run in which something never happened has not tested it.
+static HAPPENED: [(&str, AtomicU64); 12] = [
+    ("grants", AtomicU64::new(0)),
+    ("grants of several locks", AtomicU64::new(0)),
+    ("grants after a wait", AtomicU64::new(0)),
+    ("waits", AtomicU64::new(0)),
+    ("timeouts", AtomicU64::new(0)),
+    ("waits abandoned", AtomicU64::new(0)),
+    ("expiries", AtomicU64::new(0)),
+    ("revocations", AtomicU64::new(0)),
+    ("grants lost by force", AtomicU64::new(0)),
+    ("lock-delays", AtomicU64::new(0)),
+    ("retries", AtomicU64::new(0)),
+    ("restores", AtomicU64::new(0)),
+];
+
+fn happened(what: &str) {
+    let (_, count) = HAPPENED.iter().find(|(name, _)| *name == what).expect("it is listed");
+    count.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn histories_agree_with_the_model() {
+    let config = Config {
+        cases: 500,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/machine_model/regressions"))),
+        ..Config::default()
+    };
+    TestRunner::new(config.clone())
+        .run(&Model::sequential_strategy(1..150), |(initial, steps, seen)| {
+            Test::test_sequential(config.clone(), initial, steps, seen);
+            Ok(())
+        })
+        .unwrap_or_else(|failure| panic!("{failure}"));
+    for (what, count) in &HAPPENED {
+        let count = count.load(Ordering::Relaxed);
+        println!("{what}: {count}");
+        assert!(count >= 20, "only {count} {what} in all histories");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Apply(u64, Command),
+    /// The replica starts again, from the machine's records.
+    Restore,
+}
+
+fn names() -> Vec<LockName> {
+    ["a", "b", "c", "d/e"].map(|name| LockName::new(name).unwrap()).into()
+}
+
+fn session() -> impl Strategy<Value = SessionId> {
+    (1..=6u128).prop_map(SessionId)
+}
+
+fn data() -> impl Strategy<Value = Option<Data>> {
+    option::of(vec(0..3u8, 0..2).prop_map(|data| Data::new(&data).unwrap()))
+}
+
+/// Mostly ways to use a name that get along, so that locks are shared.
+fn mode(name: &LockName) -> BoxedStrategy<Mode> {
+    let permits = Mode::Permit(Permits::new(2).unwrap());
+    let usual = if name.as_str() == "c" { Just(permits).boxed() } else { Just(Mode::Shared).boxed() };
+    let other = if name.as_str() == "c" { Just(permits).boxed() } else { Just(Mode::Exclusive).boxed() };
+    prop_oneof![6 => usual, 6 => other, 1 => Just(Mode::Permit(Permits::new(3).unwrap()))].boxed()
+}
+
+fn acquire() -> impl Strategy<Value = Acquire> {
+    let want = |name: LockName| {
+        (mode(&name), data(), any::<bool>()).prop_map(move |(mode, data, keep_data)| Want {
+            name: name.clone(),
+            mode,
+            data,
+            keep_data,
+        })
+    };
+    let wants = proptest::sample::subsequence(names(), 1..=3)
+        .prop_flat_map(move |names| names.into_iter().map(want).collect::<Vec<_>>());
+    let wait = prop_oneof![Just(Wait::Never), (1..300u64).prop_map(Wait::Millis), Just(Wait::Forever)];
+    (wants, wait, prop_oneof![Just(0), 1..200u32])
+        .prop_map(|(wants, wait, delay)| Acquire::new(wants, wait, delay).unwrap())
+}
+
+fn request() -> impl Strategy<Value = Option<Request>> {
+    option::of((1..30u64, prop_oneof![9 => Just(1u64), 1 => 1..8u64]).prop_map(|(id, lowest)| Request { id, lowest }))
+}
+
+/// Mostly a token that is held, with the session that holds it.
+fn held(model: &Model) -> BoxedStrategy<(SessionId, Token, LockName)> {
+    let held: Vec<_> =
+        model.grants.iter().map(|held| (held.session, held.token, held.acquire.wants()[0].name.clone())).collect();
+    let any = (session(), (1..60u64).prop_map(Token), proptest::sample::select(names()));
+    match held.is_empty() {
+        true => any.boxed(),
+        false => prop_oneof![5 => proptest::sample::select(held), 1 => any].boxed(),
+    }
+}
+
+/// Mostly the same as before, of a request that is remembered.
+fn retry(model: &Model) -> BoxedStrategy<Command> {
+    let mut remembered = Vec::new();
+    for (session, state) in &model.sessions {
+        for (id, (operation, _)) in &state.memory {
+            let request = Some(Request { id: *id, lowest: state.lowest });
+            if let Some(operation) = operation.clone() {
+                remembered.push(Command::Session { session: *session, request, operation });
+            }
+        }
+    }
+    match remembered.is_empty() {
+        true => Just(Command::Tick).boxed(),
+        false => proptest::sample::select(remembered).boxed(),
+    }
+}
+
+/// Mostly of a request that is remembered; of those, mostly one that waits.
+fn taken_back(model: &Model) -> BoxedStrategy<(SessionId, u64)> {
+    let mut waits = Vec::new();
+    let mut others = Vec::new();
+    for (session, state) in &model.sessions {
+        for (id, (_, reply)) in &state.memory {
+            let list = if matches!(reply, Reply::Queued(_)) { &mut waits } else { &mut others };
+            list.push((*session, *id));
+        }
+    }
+    let any = (session(), 1..30u64).boxed();
+    let pick = |list: Vec<_>| if list.is_empty() { any.clone() } else { proptest::sample::select(list).boxed() };
+    prop_oneof![3 => pick(waits), 2 => pick(others), 1 => any.clone()].boxed()
+}
+
+impl ReferenceStateMachine for Model {
+    type State = Self;
+    type Transition = Step;
+
+    fn init_state() -> BoxedStrategy<Self> {
+        Just(Self::default()).boxed()
+    }
+
+    fn transitions(model: &Self) -> BoxedStrategy<Step> {
+        let ttl =
+            prop_oneof![Just(100u32), Just(150), Just(500), Just(1000)].prop_map(|ms| Ttl::from_millis(ms).unwrap());
+        let label = prop_oneof![9 => Just(""), 1 => Just("x")].prop_map(|label| Label::new(label).unwrap());
+        // Ended sessions do not come back, so ids rise with time.
+        let opened = (1..=4u128).prop_map({
+            let first = u128::from(model.now / 400);
+            move |id| SessionId(first + id)
+        });
+        let alive: Vec<_> = model.sessions.keys().copied().collect();
+        let session = || match alive.is_empty() {
+            true => session().boxed(),
+            false => prop_oneof![15 => proptest::sample::select(alive.clone()), 1 => session()].boxed(),
+        };
+        let requested = |operation: BoxedStrategy<Operation>| {
+            (session(), request(), operation).prop_map(|(session, request, operation)| Command::Session {
+                session,
+                request,
+                operation,
+            })
+        };
+        let tickets = model.waits.iter().map(|waiting| waiting.ticket).chain([Ticket(1)]).collect::<Vec<_>>();
+        let reason = || Reason::new("test").unwrap();
+        let command = prop_oneof![
+            6 => (opened, ttl, label).prop_map(|(session, ttl, label)| Command::Open { session, ttl, label }),
+            8 => vec(session(), 0..6).prop_map(|sessions| Command::Renew { sessions }),
+            1 => session().prop_map(|session| Command::Close { session }),
+            20 => requested(acquire().prop_map(Operation::Acquire).boxed()),
+            6 => (held(model), request()).prop_map(|((session, token, _), request)| {
+                Command::Session { session, request, operation: Operation::Release(Target::Grant(token)) }
+            }),
+            4 => (taken_back(model), request()).prop_map(|((session, id), request)| {
+                Command::Session { session, request, operation: Operation::Release(Target::Acquire(id)) }
+            }),
+            4 => (held(model), request(), data(), any::<bool>()).prop_map(|((session, token, name), request, data, keep_data)| {
+                let operation = Operation::Update(Update { token, name, data, keep_data });
+                Command::Session { session, request, operation }
+            }),
+            5 => retry(model),
+            2 => proptest::sample::select(tickets).prop_map(|ticket| Command::CancelWait { ticket }),
+            4 => (held(model), any::<bool>(), any::<bool>()).prop_map(move |((_, token, name), all, now)| {
+                Command::ForceRelease { name, token: (!all).then_some(token), reason: reason(), now }
+            }),
+            1 => Just(Command::Tick),
+        ];
+        let after_ms = prop_oneof![6 => Just(0u64), 6 => 1..40u64, 1 => 100..400u64];
+        prop_oneof![
+            40 => (after_ms, command).prop_map(|(after_ms, command)| Step::Apply(after_ms, command)),
+            1 => Just(Step::Restore),
+        ]
+        .boxed()
+    }
+
+    fn apply(mut model: Self, step: &Step) -> Self {
+        if let Step::Apply(after_ms, command) = step {
+            let time = time(model.now + after_ms);
+            model.apply(time, command);
+        }
+        model
+    }
+}
+
+fn time(stamp: u64) -> Time {
+    Time { stamp: Stamp(stamp), wall: WallTime(1_000_000 + stamp) }
+}
+
+struct Test {
+    machine: Machine,
+    replica: Machine,
+    /// A clone from the last restore, and the hash it had then: what the machine did since must not show in it.
+    snapshot: (Machine, u64),
+    watcher: BTreeMap<LockName, Watched>,
+}
+
+/// A lock as its changes tell it.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Watched {
+    holders: BTreeSet<Token>,
+    waiters: BTreeSet<Ticket>,
+    data: Option<Data>,
+    closed: bool,
+}
+
+impl StateMachineTest for Test {
+    type SystemUnderTest = Self;
+    type Reference = Model;
+
+    fn init_test(_: &Model) -> Self {
+        let machine = Machine::default();
+        let hash = machine.hash();
+        Self { replica: machine.clone(), snapshot: (machine.clone(), hash), machine, watcher: BTreeMap::new() }
+    }
+
+    fn apply(mut test: Self, model: &Model, step: Step) -> Self {
+        match step {
+            Step::Apply(_, command) => test.step(model, command),
+            Step::Restore => test.restore(),
+        }
+        test
+    }
+
+    fn check_invariants(test: &Self, model: &Model) {
+        test.machine.check().unwrap();
+        assert_eq!(test.machine.now(), Stamp(model.now));
+        for name in names() {
+            let page = Page { size: usize::MAX, holders_after: Token(0), waiters_after: Ticket(0) };
+            let view = test.machine.lock(&name, page);
+            assert_eq!(view, model.lock(&name));
+            let seen = Watched {
+                holders: view.holders.iter().map(|holder| holder.token).collect(),
+                waiters: view.waiters.iter().map(|waiter| waiter.ticket).collect(),
+                data: view.data,
+                closed: view.delay_remaining_ms > 0,
+            };
+            assert_eq!(test.watcher.get(&name).cloned().unwrap_or_default(), seen, "of {name}");
+        }
+        assert!(test.machine.locks("", None).eq(&model.names(&names())));
+        let sessions: Vec<_> = model.sessions.keys().filter_map(|id| model.session(*id)).collect();
+        assert!(test.machine.sessions(None).eq(sessions));
+        for id in model.sessions.keys() {
+            assert_eq!(test.machine.revocations(*id), model.revocations(*id));
+        }
+        assert_eq!(test.machine.hash(), test.replica.hash());
+    }
+
+    fn teardown(test: Self, _: Model) {
+        assert_eq!(test.snapshot.0.hash(), test.snapshot.1, "a clone changed with its original");
+    }
+}
+
+impl Test {
+    fn step(&mut self, model: &Model, command: Command) {
+        let before = self.machine.now().0;
+        let time = time(model.now);
+        let mut events = Vec::new();
+        let reply = self.machine.apply(time, command.clone(), &mut events);
+        assert_eq!(Some(&reply), model.reply.as_ref(), "to {command:?}");
+        let told = events.iter().filter(|event| !matches!(event, Event::Changed(_)));
+        assert!(told.eq(&model.events), "{events:#?} where the model has {:#?}", model.events);
+
+        let half_way = Time { stamp: Stamp(before.midpoint(model.now)), ..time };
+        let mut replica_events = Vec::new();
+        self.replica.apply(half_way, Command::Tick, &mut replica_events);
+        assert_eq!(self.replica.apply(time, command.clone(), &mut replica_events), reply);
+        assert_eq!(replica_events, events);
+
+        self.count(&command, &reply, &events);
+        events.into_iter().for_each(|event| self.watch(event));
+    }
+
+    fn restore(&mut self) {
+        let records = self.machine.records().map(|record| records::decode(&records::encode(&record)).unwrap());
+        self.replica = Machine::from_records(records).unwrap();
+        self.snapshot = (self.machine.clone(), self.machine.hash());
+        happened("restores");
+    }
+
+    fn watch(&mut self, event: Event) {
+        let Change { name, kind } = match event {
+            Event::Changed(change) => change,
+            // An acquire that is granted leaves its queues without another word.
+            Event::WaitEnded { ticket, end: WaitEnd::Granted(grant) } => {
+                for name in grant.names.iter() {
+                    assert!(self.watcher.entry(name.clone()).or_default().waiters.remove(&ticket));
+                }
+                return;
+            }
+            Event::WaitEnded { .. } | Event::SessionEnded { .. } | Event::Revoked { .. } => return,
+        };
+        let lock = self.watcher.entry(name).or_default();
+        match kind {
+            ChangeKind::Granted { token, .. } => assert!(lock.holders.insert(token)),
+            ChangeKind::Released { token, .. } | ChangeKind::Lost { token, .. } => assert!(lock.holders.remove(&token)),
+            ChangeKind::Revoked { token, .. } => assert!(lock.holders.contains(&token)),
+            ChangeKind::Queued { ticket, .. } => assert!(lock.waiters.insert(ticket)),
+            ChangeKind::Left { ticket, .. } => assert!(lock.waiters.remove(&ticket)),
+            ChangeKind::Data(data) => lock.data = data,
+            ChangeKind::Delayed => assert!(!std::mem::replace(&mut lock.closed, true)),
+            ChangeKind::Opened => assert!(std::mem::replace(&mut lock.closed, false)),
+        }
+    }
+
+    fn count(&self, command: &Command, reply: &Reply, events: &[Event]) {
+        if let Reply::Queued(_) = reply {
+            happened("waits");
+        }
+        let granted = |grant: &Grant| {
+            happened("grants");
+            if grant.names.len() > 1 {
+                happened("grants of several locks");
+            }
+        };
+        if let (Command::Session { .. }, Reply::Acquired(WaitEnd::Granted(grant))) = (command, reply) {
+            match events.iter().any(|event| matches!(event, Event::Changed(_))) {
+                true => granted(grant),
+                false => happened("retries"),
+            }
+        }
+        for event in events {
+            match event {
+                Event::WaitEnded { end: WaitEnd::Granted(grant), .. } => {
+                    happened("grants after a wait");
+                    granted(grant);
+                }
+                Event::WaitEnded { end: WaitEnd::TimedOut(_), .. } => happened("timeouts"),
+                Event::WaitEnded { end: WaitEnd::Abandoned, .. } => happened("waits abandoned"),
+                Event::SessionEnded { end: SessionEnd::Expired, .. } => happened("expiries"),
+                Event::Revoked { .. } => happened("revocations"),
+                Event::Changed(Change { kind: ChangeKind::Lost { reason: Some(_), .. }, .. }) => {
+                    happened("grants lost by force");
+                }
+                Event::Changed(Change { kind: ChangeKind::Delayed, .. }) => happened("lock-delays"),
+                Event::Changed(_) | Event::WaitEnded { .. } | Event::SessionEnded { .. } => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! The machine once more, as plainly as possible: lists that are searched from the start, time that passes millisecond by
+//! millisecond, and no memory of what could be computed. Slow, and easy to believe.
+//!
+//! It says what a command answers and which waits and sessions ended; what happened to single locks is checked against its views.
+
+use std::collections::BTreeMap;
+
+use lockkeeper::machine::*;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Model {
+    pub(crate) now: u64,
+    wall: WallTime,
+    last_token: u64,
+    last_ticket: u64,
+    pub(crate) sessions: BTreeMap<SessionId, Session>,
+    ended: Vec<(SessionId, SessionEnd)>,
+    pub(crate) grants: Vec<Held>,
+    pub(crate) waits: Vec<Waiting>,
+    locks: BTreeMap<LockName, Rest>,
+    /// What the last command answered and ended.
+    pub(crate) reply: Option<Reply>,
+    pub(crate) events: Vec<Event>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    label: Label,
+    ttl: Ttl,
+    deadline: u64,
+    opened: WallTime,
+    pub(crate) lowest: u64,
+    pub(crate) memory: BTreeMap<u64, (Option<Operation>, Reply)>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) token: Token,
+    pub(crate) session: SessionId,
+    pub(crate) acquire: Acquire,
+    since: WallTime,
+    revoked: Option<(Reason, u64)>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) ticket: Ticket,
+    session: SessionId,
+    request: Option<u64>,
+    acquire: Acquire,
+    deadline: Option<u64>,
+    since: WallTime,
+}
+
+/// What a lock has besides holders and waiters.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Rest {
+    data: Option<Data>,
+    keep: bool,
+    closed_until: Option<u64>,
+}
+
+enum End {
+    Released,
+    Expired,
+    Forced,
+}
+
+fn mode_of(acquire: &Acquire, name: &LockName) -> Option<Mode> {
+    acquire.wants().iter().find(|want| want.name == *name).map(|want| want.mode)
+}
+
+fn same_request(one: &Operation, other: &Operation) -> bool {
+    let names = |acquire: &Acquire| acquire.wants().iter().map(|want| want.name.clone()).collect::<Vec<_>>();
+    match (one, other) {
+        (Operation::Acquire(one), Operation::Acquire(other)) => names(one) == names(other),
+        (Operation::Release(one), Operation::Release(other)) => one == other,
+        (Operation::Update(one), Operation::Update(other)) => one.token == other.token && one.name == other.name,
+        _ => false,
+    }
+}
+
+impl Model {
+    pub(crate) fn apply(&mut self, time: Time, command: &Command) {
+        self.events.clear();
+        self.wall = time.wall;
+        while self.now < time.stamp.0 {
+            self.now += 1;
+            self.fall_due();
+        }
+        let result = match command {
+            Command::Open { session, ttl, label } => self.open(*session, *ttl, label),
+            Command::Renew { sessions } => Ok(Reply::Renewed(sessions.iter().map(|id| self.renew(*id)).collect())),
+            Command::Close { session } => self.close(*session),
+            Command::Session { session, request, operation } => self.request(*session, *request, operation),
+            Command::CancelWait { ticket } => Ok(self.cancel(*ticket)),
+            Command::ForceRelease { name, token, reason, now } => Ok(self.force(name, *token, reason, *now)),
+            Command::Tick => Ok(Reply::Ticked),
+        };
+        self.reply = Some(result.unwrap_or_else(Reply::Refused));
+    }
+
+    /// All that is due at this very millisecond.
+    fn fall_due(&mut self) {
+        let now = self.now;
+        let over = |(id, session): (&SessionId, &Session)| (session.deadline == now).then_some(*id);
+        for id in self.sessions.iter().filter_map(over).collect::<Vec<_>>() {
+            self.end_session(id, SessionEnd::Expired);
+        }
+        let revoked =
+            |held: &Held| held.revoked.clone().filter(|(_, at)| *at == now).map(|(reason, _)| (held.token, reason));
+        for (token, reason) in self.grants.iter().filter_map(revoked).collect::<Vec<_>>() {
+            self.take_back(token, reason);
+            self.grant_all();
+        }
+        let open = |(name, rest): (&LockName, &Rest)| (rest.closed_until == Some(now)).then(|| name.clone());
+        for name in self.locks.iter().filter_map(open).collect::<Vec<_>>() {
+            self.locks.entry(name).or_default().closed_until = None;
+            self.grant_all();
+        }
+        let done = |waiting: &Waiting| (waiting.deadline == Some(now)).then_some(waiting.ticket);
+        for ticket in self.waits.iter().filter_map(done).collect::<Vec<_>>() {
+            // One that ended before in this millisecond may have let this one in.
+            if let Some(waiting) = self.waits.iter().find(|waiting| waiting.ticket == ticket).cloned() {
+                let name =
+                    self.obstacle(&waiting.acquire, ticket).expect("what nothing is in the way of does not wait");
+                self.waits.retain(|other| other.ticket != ticket);
+                let end = WaitEnd::TimedOut(self.busy(&name));
+                self.end_wait(&waiting, end);
+                self.grant_all();
+            }
+        }
+    }
+
+    fn end(&self, id: SessionId) -> SessionEnd {
+        self.ended.iter().find(|(ended, _)| *ended == id).map_or(SessionEnd::Unknown, |(_, end)| *end)
+    }
+
+    fn open(&mut self, id: SessionId, ttl: Ttl, label: &Label) -> Result<Reply, Refusal> {
+        let (now, opened, label) = (self.now, self.wall, label.clone());
+        if self.ended.iter().any(|(ended, _)| *ended == id) {
+            return Err(Refusal::SessionEnded(self.end(id)));
+        }
+        let new = Session { label: label.clone(), ttl, deadline: 0, opened, lowest: 0, memory: BTreeMap::new() };
+        let session = self.sessions.entry(id).or_insert(new);
+        if session.ttl != ttl || session.label != label {
+            return Err(Refusal::SessionExists);
+        }
+        session.deadline = now + u64::from(ttl.as_millis());
+        Ok(Reply::Opened(ttl))
+    }
+
+    fn renew(&mut self, id: SessionId) -> Renewal {
+        let revoked = self.revocations(id);
+        match self.sessions.get_mut(&id) {
+            None => Renewal::Ended(self.end(id)),
+            Some(session) => {
+                session.deadline = self.now + u64::from(session.ttl.as_millis());
+                Renewal::Renewed { ttl: session.ttl, revoked }
+            }
+        }
+    }
+
+    pub(crate) fn revocations(&self, id: SessionId) -> Vec<Revocation> {
+        let revocation = |held: &Held| {
+            let (reason, at) = held.revoked.clone()?;
+            Some(Revocation { token: held.token, reason, remaining_ms: at - self.now })
+        };
+        self.grants.iter().filter(|held| held.session == id).filter_map(revocation).collect()
+    }
+
+    fn close(&mut self, id: SessionId) -> Result<Reply, Refusal> {
+        if self.sessions.contains_key(&id) {
+            self.end_session(id, SessionEnd::Closed);
+        } else if self.end(id) != SessionEnd::Closed {
+            return Err(Refusal::SessionEnded(self.end(id)));
+        }
+        Ok(Reply::Closed)
+    }
+
+    fn end_session(&mut self, id: SessionId, end: SessionEnd) {
+        self.events.push(Event::SessionEnded { session: id, end });
+        for waiting in self.waits.clone().iter().filter(|waiting| waiting.session == id) {
+            self.waits.retain(|other| other.ticket != waiting.ticket);
+            self.end_wait(waiting, WaitEnd::SessionEnded(end));
+        }
+        for held in self.grants.clone().iter().filter(|held| held.session == id) {
+            let how = if end == SessionEnd::Closed { End::Released } else { End::Expired };
+            self.end_grant(held.token, how);
+        }
+        self.sessions.remove(&id);
+        self.ended.push((id, end));
+        self.grant_all();
+    }
+
+    fn request(&mut self, id: SessionId, request: Option<Request>, operation: &Operation) -> Result<Reply, Refusal> {
+        let Some(session) = self.sessions.get_mut(&id) else { return Err(Refusal::SessionEnded(self.end(id))) };
+        let Some(request) = request else { return self.run(id, None, operation) };
+        session.lowest = session.lowest.max(request.lowest);
+        let lowest = session.lowest;
+        session.memory.retain(|remembered, _| *remembered >= lowest);
+        if request.id < lowest {
+            return Err(Refusal::RequestStale { lowest });
+        }
+        match session.memory.get(&request.id) {
+            Some((None, reply)) if matches!(operation, Operation::Acquire(_)) => return Ok(reply.clone()),
+            Some((Some(before), reply)) if same_request(before, operation) => return Ok(reply.clone()),
+            Some(_) => return Err(Refusal::RequestReused),
+            None => {}
+        }
+        let reply = self.run(id, Some(request.id), operation).unwrap_or_else(Reply::Refused);
+        let session = self.sessions.get_mut(&id).expect("a request does not end its session");
+        session.memory.insert(request.id, (Some(operation.clone()), reply.clone()));
+        Ok(reply)
+    }
+
+    fn run(&mut self, id: SessionId, request: Option<u64>, operation: &Operation) -> Result<Reply, Refusal> {
+        let found = match operation {
+            Operation::Acquire(acquire) => return self.acquire(id, request, acquire),
+            Operation::Update(update) => return self.update(id, update),
+            Operation::Release(Target::Grant(token)) => {
+                if !self.grants.iter().any(|held| held.token == *token && held.session == id) {
+                    return Err(Refusal::NotHeld);
+                }
+                self.end_grant(*token, End::Released);
+                Released::Grant
+            }
+            Operation::Release(Target::Acquire(acquire)) => self.release_acquire(id, request, *acquire)?,
+        };
+        self.grant_all();
+        Ok(Reply::Released(found))
+    }
+
+    fn release_acquire(&mut self, id: SessionId, request: Option<u64>, acquire: u64) -> Result<Released, Refusal> {
+        let session = self.sessions.get_mut(&id).expect("the session was found before");
+        if acquire < session.lowest {
+            return Err(Refusal::RequestStale { lowest: session.lowest });
+        }
+        if request == Some(acquire) {
+            return Err(Refusal::RequestReused);
+        }
+        match session.memory.get(&acquire).cloned() {
+            None => {
+                session.memory.insert(acquire, (None, Reply::Refused(Refusal::Abandoned)));
+                Ok(Released::Nothing)
+            }
+            Some((Some(Operation::Release(_) | Operation::Update(_)), _)) => Err(Refusal::RequestReused),
+            Some((_, Reply::Queued(ticket))) => {
+                self.leave(ticket, WaitEnd::Abandoned);
+                Ok(Released::Wait)
+            }
+            Some((_, Reply::Acquired(WaitEnd::Granted(grant))))
+                if self.grants.iter().any(|held| held.token == grant.token) =>
+            {
+                self.end_grant(grant.token, End::Released);
+                Ok(Released::Grant)
+            }
+            Some(_) => Ok(Released::Nothing),
+        }
+    }
+
+    fn update(&mut self, id: SessionId, update: &Update) -> Result<Reply, Refusal> {
+        let holds = |held: &Held| held.token == update.token && held.session == id;
+        let held = self.grants.iter().find(|held| holds(held)).ok_or(Refusal::NotHeld)?;
+        mode_of(&held.acquire, &update.name).ok_or(Refusal::NotHeld)?;
+        let rest = self.locks.entry(update.name.clone()).or_default();
+        rest.data = update.data.clone();
+        rest.keep = update.keep_data && update.data.is_some();
+        Ok(Reply::Updated)
+    }
+
+    fn acquire(&mut self, id: SessionId, request: Option<u64>, acquire: &Acquire) -> Result<Reply, Refusal> {
+        for want in acquire.wants() {
+            if let Some(used) = self.mode(&want.name)
+                && used.permits() != want.mode.permits()
+            {
+                return Err(Refusal::ModeMismatch { name: want.name.clone(), in_use: used.permits() });
+            }
+        }
+        // As the last in every queue.
+        let deadline = match (self.obstacle(acquire, Ticket(u64::MAX)), acquire.wait) {
+            (None, _) => return Ok(Reply::Acquired(WaitEnd::Granted(self.grant(id, acquire)))),
+            (Some(name), Wait::Never) => return Ok(Reply::Busy(self.busy(&name))),
+            (Some(_), Wait::Millis(ms)) => Some(self.now + ms),
+            (Some(_), Wait::Forever) => None,
+        };
+        self.last_ticket += 1;
+        let (ticket, acquire, since) = (Ticket(self.last_ticket), acquire.clone(), self.wall);
+        self.waits.push(Waiting { ticket, session: id, request, acquire, deadline, since });
+        Ok(Reply::Queued(ticket))
+    }
+
+    /// The first lock that an acquire with this place in the queue cannot have.
+    fn obstacle(&self, acquire: &Acquire, ticket: Ticket) -> Option<LockName> {
+        let blocked = |want: &&Want| {
+            let waits_ahead = |other: &Waiting| other.ticket < ticket && mode_of(&other.acquire, &want.name).is_some();
+            let holders = self.holders(&want.name).count();
+            let admits = match (want.mode, self.holders(&want.name).next().map(|(_, mode)| mode)) {
+                (_, None) => true,
+                (Mode::Shared, Some(mode)) => mode == Mode::Shared,
+                (Mode::Exclusive, Some(_)) => false,
+                (Mode::Permit(permits), Some(_)) => holders < permits.get() as usize,
+            };
+            self.waits.iter().any(waits_ahead) || self.rest(&want.name).closed_until.is_some() || !admits
+        };
+        acquire.wants().iter().find(blocked).map(|want| want.name.clone())
+    }
+
+    fn holders(&self, name: &LockName) -> impl Iterator<Item = (&Held, Mode)> {
+        self.grants.iter().filter_map(move |held| Some((held, mode_of(&held.acquire, name)?)))
+    }
+
+    fn waiters(&self, name: &LockName) -> impl Iterator<Item = (&Waiting, Mode)> {
+        self.waits.iter().filter_map(move |waiting| Some((waiting, mode_of(&waiting.acquire, name)?)))
+    }
+
+    fn mode(&self, name: &LockName) -> Option<Mode> {
+        self.holders(name).map(|(_, mode)| mode).chain(self.waiters(name).map(|(_, mode)| mode)).next()
+    }
+
+    fn rest(&self, name: &LockName) -> Rest {
+        self.locks.get(name).cloned().unwrap_or_default()
+    }
+
+    fn grant(&mut self, session: SessionId, acquire: &Acquire) -> Grant {
+        self.last_token += 1;
+        let token = Token(self.last_token);
+        for want in acquire.wants() {
+            let rest = self.locks.entry(want.name.clone()).or_default();
+            let sets = want.data.is_some();
+            rest.data = want.data.clone().or(rest.data.clone());
+            rest.keep = rest.data.is_some() && (want.keep_data || rest.keep && !sets);
+        }
+        self.grants.push(Held { token, session, acquire: acquire.clone(), since: self.wall, revoked: None });
+        Grant { token, session, names: acquire.wants().iter().map(|want| want.name.clone()).collect() }
+    }
+
+    /// Grants the lowest ticket that can be granted, again and again.
+    fn grant_all(&mut self) {
+        let ready = |model: &Self, waiting: &Waiting| {
+            let alive = model.sessions.get(&waiting.session).is_some_and(|session| session.deadline > model.now);
+            alive && model.obstacle(&waiting.acquire, waiting.ticket).is_none()
+        };
+        while let Some(at) = self.waits.iter().position(|waiting| ready(self, waiting)) {
+            let waiting = self.waits.remove(at);
+            let grant = self.grant(waiting.session, &waiting.acquire);
+            self.end_wait(&waiting, WaitEnd::Granted(grant));
+        }
+    }
+
+    fn end_wait(&mut self, waiting: &Waiting, end: WaitEnd) {
+        let session = self.sessions.get_mut(&waiting.session).expect("waits end before their session");
+        if let Some((_, reply)) = waiting.request.and_then(|request| session.memory.get_mut(&request)) {
+            *reply = Reply::Acquired(end.clone());
+        }
+        self.events.push(Event::WaitEnded { ticket: waiting.ticket, end });
+    }
+
+    fn leave(&mut self, ticket: Ticket, end: WaitEnd) -> bool {
+        let Some(at) = self.waits.iter().position(|waiting| waiting.ticket == ticket) else { return false };
+        let waiting = self.waits.remove(at);
+        self.end_wait(&waiting, end);
+        true
+    }
+
+    fn cancel(&mut self, ticket: Ticket) -> Reply {
+        let waited = self.leave(ticket, WaitEnd::Cancelled);
+        self.grant_all();
+        Reply::WaitCancelled(waited)
+    }
+
+    fn end_grant(&mut self, token: Token, end: End) {
+        let at = self.grants.iter().position(|held| held.token == token).expect("only what is held ends");
+        let held = self.grants.remove(at);
+        let lost = matches!(end, End::Expired | End::Forced);
+        for want in held.acquire.wants() {
+            let free = self.holders(&want.name).next().is_none();
+            let closed =
+                (lost && held.acquire.lock_delay_ms > 0).then(|| self.now + u64::from(held.acquire.lock_delay_ms));
+            let rest = self.locks.entry(want.name.clone()).or_default();
+            rest.closed_until = rest.closed_until.max(closed);
+            if free && !rest.keep {
+                rest.data = None;
+            }
+        }
+    }
+
+    fn force(&mut self, name: &LockName, only: Option<Token>, reason: &Reason, now: bool) -> Reply {
+        let concerned = |held: &Held| only.is_none_or(|token| token == held.token);
+        let tokens: Vec<_> =
+            self.holders(name).filter(|(held, _)| concerned(held)).map(|(held, _)| held.token).collect();
+        let mut forced = Vec::new();
+        for token in tokens {
+            let held = self.grants.iter_mut().find(|held| held.token == token).expect("it was found before");
+            let session = held.session;
+            let Session { label, deadline, .. } = self.sessions[&session].clone();
+            let mut remaining_ms = 0;
+            if now {
+                self.take_back(token, reason.clone());
+            } else {
+                let new = held.revoked.is_none();
+                let (_, at) = held.revoked.get_or_insert((reason.clone(), deadline)).clone();
+                remaining_ms = at - self.now;
+                if new {
+                    let revocation = Revocation { token, reason: reason.clone(), remaining_ms };
+                    self.events.push(Event::Revoked { session, revocation });
+                }
+            }
+            forced.push(Forced { token, session, label, remaining_ms });
+        }
+        self.grant_all();
+        Reply::Forced(forced)
+    }
+
+    fn take_back(&mut self, token: Token, reason: Reason) {
+        let session = self.grants.iter().find(|held| held.token == token).expect("it is held").session;
+        let revocation = Revocation { token, reason, remaining_ms: 0 };
+        self.events.push(Event::Revoked { session, revocation });
+        self.end_grant(token, End::Forced);
+    }
+
+    fn busy(&self, name: &LockName) -> Busy {
+        let view = self.lock(name);
+        Busy {
+            name: name.clone(),
+            holder: view.holders.first().cloned(),
+            queue_length: view.queue_length,
+            delay_remaining_ms: view.delay_remaining_ms,
+        }
+    }
+
+    pub(crate) fn lock(&self, name: &LockName) -> LockView {
+        let holder = |(held, mode): (&Held, Mode)| {
+            let session = &self.sessions[&held.session];
+            let until = held.revoked.as_ref().map_or(session.deadline, |(_, at)| session.deadline.min(*at));
+            HolderView {
+                token: held.token,
+                session: held.session,
+                label: session.label.clone(),
+                mode,
+                since: held.since,
+                remaining_ms: until.saturating_sub(self.now),
+                revoked: held.revoked.as_ref().map(|(reason, _)| reason.clone()),
+            }
+        };
+        let waiter = |(waiting, mode): (&Waiting, Mode)| WaiterView {
+            ticket: waiting.ticket,
+            session: waiting.session,
+            label: self.sessions[&waiting.session].label.clone(),
+            mode,
+            since: waiting.since,
+            remaining_ms: waiting.deadline.map(|deadline| deadline - self.now),
+        };
+        let rest = self.rest(name);
+        LockView {
+            name: name.clone(),
+            mode: self.mode(name),
+            holders: self.holders(name).map(holder).collect(),
+            holder_count: self.holders(name).count() as u64,
+            waiters: self.waiters(name).map(waiter).collect(),
+            queue_length: self.waiters(name).count() as u64,
+            data: rest.data,
+            keep_data: rest.keep,
+            delay_remaining_ms: rest.closed_until.map_or(0, |until| until - self.now),
+        }
+    }
+
+    pub(crate) fn session(&self, id: SessionId) -> Option<SessionView> {
+        let session = self.sessions.get(&id)?;
+        Some(SessionView {
+            session: id,
+            label: session.label.clone(),
+            ttl: session.ttl,
+            remaining_ms: session.deadline - self.now,
+            opened: session.opened,
+            grants: self.grants.iter().filter(|held| held.session == id).count() as u32,
+            waits: self.waits.iter().filter(|waiting| waiting.session == id).count() as u32,
+        })
+    }
+
+    /// Names in use, in order.
+    pub(crate) fn names(&self, all: &[LockName]) -> Vec<LockName> {
+        let used = |name: &&LockName| self.mode(name).is_some() || self.rest(name) != Rest::default();
+        all.iter().filter(used).cloned().collect()
+    }
+}
