@@ -16,6 +16,7 @@ use std::{
 use lockkeeper::local::{EXIT_ADDRESS_IN_USE, LocalCluster, LocalError, Options, Signal};
 use rustix::process::{Pid, kill_process, test_kill_process};
 use support::{cluster, eventually, leader_of, options, program};
+use tempfile::TempDir;
 
 fn pid(number: u64) -> Pid {
     Pid::from_raw(number.try_into().unwrap()).unwrap()
@@ -43,12 +44,16 @@ fn text(bytes: &[u8]) -> &str {
 struct RunningDev {
     process: std::process::Child,
     report: serde_json::Value,
+    /// Around its own, which it cannot remove when it is killed.
+    _temporary: TempDir,
 }
 
 impl RunningDev {
     fn start() -> Self {
+        let temporary = tempfile::tempdir().unwrap();
         let mut process = Command::new(program())
             .args(["dev", "--nodes", "2", "-o", "json"])
+            .env("TMPDIR", temporary.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -56,7 +61,7 @@ impl RunningDev {
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let report = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
-        Self { process, report }
+        Self { process, report, _temporary: temporary }
     }
 
     fn node_pids(&self) -> Vec<u64> {
@@ -211,7 +216,6 @@ async fn nodes_do_not_outlive_a_dev_that_is_killed() {
     let mut dev = RunningDev::start();
     dev.end_by(Signal::KILL);
     eventually("the nodes end", async || (!dev.node_pids().into_iter().any(runs)).then_some(())).await;
-    fs::remove_dir_all(dev.directory()).unwrap();
 }
 
 #[test]
