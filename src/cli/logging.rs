@@ -49,3 +49,27 @@ impl FormatTime for Prefix {
         write!(writer, " node={}", self.node_id)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{env, os::unix::process::ExitStatusExt as _, process::Command};
+
+    use super::*;
+
+    const CHILD: &str = "LOCKKEEPER_TEST_PANICS";
+
+    /// Runs itself once more, as the process that panics: in a thread whose panic nobody would notice.
+    #[test]
+    fn a_panic_in_any_thread_ends_the_process() {
+        if env::var_os(CHILD).is_some() {
+            abort_on_panic();
+            let _ = std::thread::spawn(|| panic!("this is not as it should be")).join();
+            return;
+        }
+        let name = "cli::logging::tests::a_panic_in_any_thread_ends_the_process";
+        let test = Command::new(env::current_exe().unwrap()).args(["--exact", name]).env(CHILD, "1").output().unwrap();
+        assert_eq!(test.status.signal(), Some(6), "{test:?}");
+        let stderr = String::from_utf8_lossy(&test.stderr);
+        assert!(stderr.contains("this is not as it should be"), "{stderr}");
+    }
+}
