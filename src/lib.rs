@@ -10,6 +10,7 @@
 //!
 //! Imports point down only: `cli → server → raft → machine`, and `cli → client → proto`.
 
+pub mod cli;
 pub mod client;
 pub mod machine;
 pub mod proto;

@@ -1,3 +1,5 @@
 //! The program `lockkeeper`.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    lockkeeper::cli::run()
+}
