@@ -4,7 +4,7 @@
 
 use std::{
     process::{Output, Stdio},
-    time::{Duration, Instant},
+    time::{Duration, SystemTime},
 };
 
 use lockkeeper::proto::v1::{Revocation, keep_alive_response::What, release_request::Target};
@@ -20,6 +20,8 @@ use super::{
 fn lockkeeper(node: &Node, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
     command.env("LOCKKEEPER_ENDPOINTS", &node.address).args(arguments);
+    // Not in the foreground, wherever the tests run: see `job`.
+    command.process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     command
 }
@@ -100,15 +102,18 @@ async fn a_revoked_lock_stops_the_command() {
 #[tokio::test]
 async fn out_of_contact_a_command_and_what_it_started_is_killed_before_the_deadline() {
     let mut node = Node::start();
-    // It ignores being asked; what it started would write on and hold our pipe open.
-    let script = "trap '' TERM; echo; (while :; do sleep 0.05; done) & while :; do sleep 0.05; done";
-    let child = start(&node, &["--ttl", "1s"], script).await;
+    let directory = tempfile::tempdir().unwrap();
+    let beat = directory.path().join("beat");
+    // It ignores being asked, and so does what it started. Each beat is a write that the lock was to protect.
+    let script = format!("trap '' TERM; (while touch '{}'; do :; done) & sleep 0.1; echo; wait", beat.display());
+    let child = start(&node, &["--ttl", "1s"], &script).await;
     node.kill();
-    let began = Instant::now();
+    let deadline = SystemTime::now() + Duration::from_secs(1);
     // Its pipes close when all of them are dead.
     let output = soon(child.wait_with_output()).await.unwrap();
     assert_eq!(output.status.code(), Some(11), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(began.elapsed() < Duration::from_secs(10));
+    let last_beat = std::fs::metadata(&beat).unwrap().modified().unwrap();
+    assert!(last_beat < deadline, "{:?} late", last_beat.duration_since(deadline));
 }
 
 #[tokio::test]
