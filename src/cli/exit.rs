@@ -20,6 +20,21 @@ use std::{fmt, io, process::ExitCode};
 
 use crate::client;
 
+/// The same, at the end of `--help`.
+pub(crate) const HELP: &str = "\
+Exit codes:
+    0  it worked; check: held; status: a leader serves
+    1  an error that has no code of its own
+    2  wrong usage, or an argument that cannot be right
+   10  not acquired: busy, or not in time; check: not held
+   11  the lock was lost while the command ran
+   12  no node could be reached, or none knew a leader; nothing happened
+   13  the cluster refused the request
+   14  no answer in time; the request may have taken effect
+  126  lock: the command could not be run; 127: it was not found
+128+n  ended by signal n
+lock passes on any other code of its command.";
+
 /// How the program ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Exit {

@@ -1,7 +1,7 @@
 //! The program: one command a file.
 //!
 //! Commands say what they found on stdout, as text for people or, with `-o json`, as documents whose fields only ever grow; everything
-//! else goes to stderr. How the program ends is in [`exit`].
+//! else goes to stderr. How the program ends is in `exit`.
 
 mod check;
 mod exit;
@@ -26,7 +26,7 @@ use crate::client::{Client, DEFAULT_ENDPOINTS};
 
 /// A lock service for distributed systems: replicated by Raft, every grant with a fencing token.
 #[derive(Parser, Debug)]
-#[command(name = "lockkeeper", version, max_term_width = 120)]
+#[command(name = "lockkeeper", version, max_term_width = 120, after_help = exit::HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
