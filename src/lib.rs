@@ -21,7 +21,6 @@ pub mod raft;
 
 pub mod server;
 
+pub mod cli;
 pub mod client;
 pub mod local;
-
-pub mod cli;

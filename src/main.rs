@@ -1,7 +1,5 @@
 //! The program `lockkeeper`: hands over to [`lockkeeper::cli`].
 
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
+fn main() -> std::process::ExitCode {
     lockkeeper::cli::run()
 }

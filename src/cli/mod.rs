@@ -1,21 +1,37 @@
-//! The program, one command a file.
+//! The program: one command a file.
 //!
-//! Every command ends with a code that says what happened; each file lists its own. Common to all: 0 is success, 2 a command line
-//! or a configuration that cannot be used.
+//! Commands say what they found on stdout, as text for people or, with `-o json`, as documents whose fields only ever grow; everything
+//! else goes to stderr. How the program ends is in `exit`.
 
+mod check;
 mod dev;
+mod exit;
+mod force_release;
+mod get;
+mod job;
+mod list;
+mod lock;
 mod logging;
+mod output;
 mod serve;
+mod sessions;
+mod show;
 mod signals;
+mod status;
+mod views;
+mod watch;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
-/// A lock service: replicated by Raft, every grant with a fencing token.
+use self::exit::{Exit, Failure};
+use crate::client::{Client, DEFAULT_ENDPOINTS};
+
+/// A lock service for distributed systems: replicated by Raft, every grant with a fencing token.
 #[derive(Parser, Debug)]
-#[command(name = "lockkeeper", version, propagate_version = true)]
-struct Program {
+#[command(name = "lockkeeper", version, max_term_width = 120, after_help = exit::HELP)]
+struct Cli {
     #[command(subcommand)]
     command: Command,
 }
@@ -24,12 +40,93 @@ struct Program {
 enum Command {
     Serve(serve::Serve),
     Dev(dev::Dev),
+    Lock(lock::Lock),
+    Get(get::Get),
+    List(list::List),
+    Watch(watch::Watch),
+    Sessions(sessions::Sessions),
+    Check(check::Check),
+    ForceRelease(force_release::ForceRelease),
+    Status(status::Status),
 }
 
-/// Runs the program.
+/// Which cluster a command speaks to.
+#[derive(Args, Debug)]
+struct Cluster {
+    /// The cluster's nodes: host:port, with commas between.
+    #[arg(long, env = "LOCKKEEPER_ENDPOINTS", default_value = DEFAULT_ENDPOINTS, value_name = "HOST:PORT,…")]
+    endpoints: String,
+    /// How long to look for a node that can answer.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "10s", value_name = "TIME")]
+    timeout: std::time::Duration,
+}
+
+impl Cluster {
+    fn client(&self) -> Result<Client, Failure> {
+        Ok(Client::builder(&self.endpoints).call_limit(self.timeout).build()?)
+    }
+}
+
+/// Runs what the command line says.
 pub fn run() -> ExitCode {
-    match Program::parse().command {
-        Command::Serve(command) => command.run(),
-        Command::Dev(command) => command.run(),
+    let outcome = match Cli::parse().command {
+        Command::Serve(serve) => return serve.run(),
+        Command::Dev(dev) => return dev.run(),
+        Command::Lock(lock) => block_on(lock.run()),
+        Command::Get(get) => block_on(get.run()),
+        Command::List(list) => block_on(list.run()),
+        Command::Watch(watch) => block_on(watch.run()),
+        Command::Sessions(sessions) => block_on(sessions.run()),
+        Command::Check(check) => block_on(check.run()),
+        Command::ForceRelease(force_release) => block_on(force_release.run()),
+        Command::Status(status) => block_on(status.run()),
+    };
+    match outcome {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                complain(&failure.message);
+            }
+            failure.exit.into()
+        }
+    }
+}
+
+/// Client commands need one thread.
+fn block_on(command: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+}
+
+/// Says something to the person at the terminal. Unlike `eprintln!`, it does not panic when stderr is closed.
+fn complain(message: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "lockkeeper: {message}");
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_lock_takes_names_and_a_command() {
+        let line = ["lockkeeper", "lock", "a", "b", "--wait", "500ms", "--ttl", "5s", "--", "sh", "-c", "true"];
+        assert!(Cli::try_parse_from(line).is_ok());
+        for wrong in [
+            &["lockkeeper", "lock", "a"][..],
+            &["lockkeeper", "lock", "--", "true"],
+            &["lockkeeper", "lock", "a", "--try", "--wait", "1s", "--", "true"],
+            &["lockkeeper", "lock", "a", "--shared", "--permits", "2", "--", "true"],
+            &["lockkeeper", "lock", "a", "--ttl", "soon", "--", "true"],
+            &["lockkeeper", "force-release", "a"],
+        ] {
+            assert!(Cli::try_parse_from(wrong).is_err(), "{wrong:?}");
+        }
     }
 }

@@ -1,8 +1,7 @@
 //! `lockkeeper serve`: runs one node, until it is told to stop.
 //!
-//! Ends with 0 after it was told to; 2: the configuration cannot be used; 14: the node cannot start, or cannot go on; 15: it cannot
-//! start because another program has one of its addresses; 16: it was told to stop, but did not get done in time; 130 and 143:
-//! it was told so a second time (Ctrl-C, SIGTERM) and left off at once. A broken node aborts (134).
+//! Ends with 0 after it was told to; 2: the configuration cannot be used; 20 to 22 as in [`super::exit`]; 130 and 143: it was told to
+//! stop a second time (Ctrl-C, SIGTERM) and left off at once. A broken node aborts (134).
 
 use std::{
     error::Error,
@@ -16,18 +15,11 @@ use clap::Args;
 use tokio::{sync::oneshot, time};
 use tracing::{error, info, warn};
 
-use super::{logging, signals::Signals};
-use crate::{
-    local::EXIT_ADDRESS_IN_USE,
-    server::{
-        self, ServeError,
-        config::{Config, Overrides},
-    },
+use super::{exit::Exit, logging, signals::Signals};
+use crate::server::{
+    self, ServeError,
+    config::{Config, Overrides},
 };
-
-const EXIT_CONFIG: u8 = 2;
-const EXIT_CANNOT_SERVE: u8 = 14;
-const EXIT_NOT_DRAINED: u8 = 16;
 
 /// A node that drains has a deadline for each step; this is for the case that one of them does not hold.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
@@ -77,7 +69,7 @@ impl Serve {
             Ok(config) => config,
             Err(error) => {
                 eprintln!("error: {error}");
-                return EXIT_CONFIG.into();
+                return Exit::Usage.into();
             }
         };
 
@@ -128,7 +120,7 @@ async fn told_to_stop(mut signals: Signals, until_stdin_closes: bool) {
             }
             () = time::sleep(DRAIN_MAX) => {
                 error!("did not stop within {} s: ends at once", DRAIN_MAX.as_secs());
-                EXIT_NOT_DRAINED
+                Exit::NotDrained.code()
             }
         };
         process::exit(code.into());
@@ -146,12 +138,12 @@ async fn stdin_closed() {
     let _ = wait.await;
 }
 
-fn exit_code(error: &(dyn Error + 'static)) -> u8 {
+fn exit_code(error: &(dyn Error + 'static)) -> Exit {
     let in_use = |error: &&(dyn Error + 'static)| {
         error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
     };
     match std::iter::successors(Some(error), |&error| error.source()).find(in_use) {
-        Some(_) => EXIT_ADDRESS_IN_USE,
-        None => EXIT_CANNOT_SERVE,
+        Some(_) => Exit::AddressInUse,
+        None => Exit::CannotServe,
     }
 }

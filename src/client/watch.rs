@@ -1,9 +1,13 @@
 //! Watching locks: their present state, then every change.
 
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
 use tonic::Streaming;
 
 use super::{
     Client, Error,
+    backoff::Backoff,
     call::{Plan, with},
 };
 use crate::proto::v1::{WatchRequest, WatchResponse, locks_client::LocksClient};
@@ -14,11 +18,12 @@ pub struct Watch {
     client: Client,
     request: WatchRequest,
     stream: Option<Streaming<WatchResponse>>,
+    backoff: Backoff,
 }
 
 impl Watch {
     pub(super) fn new(client: Client, prefix: &str) -> Self {
-        Self { client, request: WatchRequest { prefix: prefix.to_owned() }, stream: None }
+        Self { client, request: WatchRequest { prefix: prefix.to_owned() }, stream: None, backoff: Backoff::default() }
     }
 
     /// The next message, waited for as long as it takes: state, changes, or that there were none up to an index. Fails when no node
@@ -29,19 +34,23 @@ impl Watch {
                 Some(stream) => stream,
                 None => self.stream.insert(open(&self.client, &self.request).await?),
             };
-            match tokio::time::timeout(SILENCE_MAX, stream.message()).await {
-                Ok(Ok(Some(message))) => return Ok(message),
+            match timeout(SILENCE_MAX, stream.message()).await {
+                Ok(Ok(Some(message))) => {
+                    self.backoff = Backoff::default();
+                    return Ok(message);
+                }
                 Ok(Ok(None)) => tracing::debug!("the watch was ended; watching anew"),
                 Ok(Err(status)) => tracing::debug!(%status, "the watch broke off; watching anew"),
                 Err(_) => tracing::debug!("the watch is silent; watching anew"),
             }
             self.stream = None;
+            sleep(self.backoff.next(self.client.caller.jitter())).await;
         }
     }
 }
 
 /// A server that has nothing to say says so every second.
-const SILENCE_MAX: std::time::Duration = std::time::Duration::from_secs(10);
+const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 async fn open(client: &Client, request: &WatchRequest) -> Result<Streaming<WatchResponse>, Error> {
     let plan: Plan = client.caller.plan();

@@ -40,7 +40,7 @@ pub use error::LocalError;
 pub use node::{Node, Signal};
 
 /// With which a node ends that finds one of its addresses taken.
-pub const EXIT_ADDRESS_IN_USE: u8 = 15;
+pub const EXIT_ADDRESS_IN_USE: u8 = 21;
 /// The nodes of a cluster, unless said otherwise.
 pub const NODES_DEFAULT: usize = 3;
 /// How long a node that was told to stop may take before it is killed.

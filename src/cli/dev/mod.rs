@@ -1,7 +1,7 @@
 //! `lockkeeper dev`: a whole cluster on this machine, for as long as this program or a command runs.
 //!
 //! Ends as the command did (128 and the number of the signal that ended it), 126 or 127 if it could not be run. Without a command:
-//! 0 after Ctrl-C or SIGTERM. Either way 14 if the cluster did not come up, 130 or 143 if a signal came before it had.
+//! 0 after Ctrl-C or SIGTERM. Either way 12 if the cluster did not come up, 130 or 143 if a signal came before it had.
 
 mod command;
 mod report;
@@ -17,10 +17,8 @@ use std::{
 
 use clap::{Args, ValueEnum};
 
-use super::signals::Signals;
+use super::{exit::Exit, signals::Signals};
 use crate::local::{LocalCluster, Options};
-
-const EXIT_NO_CLUSTER: u8 = 14;
 
 /// Run a whole cluster on this machine, to try things out.
 ///
@@ -63,7 +61,7 @@ impl Dev {
             Ok(code) => code.into(),
             Err(error) => {
                 eprintln!("error: {error}");
-                EXIT_NO_CLUSTER.into()
+                Exit::NoCluster.into()
             }
         }
     }

@@ -1,0 +1,147 @@
+//! What the program's exit codes mean, and every way in which it fails.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | it worked; `check`: the token holds the lock; `status`: a leader serves |
+//! | 1 | an error that has no code of its own |
+//! | 2 | wrong usage, or an argument that cannot be right |
+//! | 10 | not acquired: busy, or not in time; `check`: the token does not hold the lock |
+//! | 11 | the lock was lost while the command ran |
+//! | 12 | no node could be reached, or none knew a leader; nothing happened |
+//! | 13 | the cluster refused the request |
+//! | 14 | no answer in time; the request may have taken effect |
+//! | 20 | `serve`: the node cannot start, or cannot go on |
+//! | 21 | `serve`: another program has one of its addresses |
+//! | 22 | `serve`: it was told to stop, and did not get done in time |
+//! | 126 | `lock`, `dev`: the command could not be run; 127: it was not found |
+//! | 128 + n | ended by signal n, or the command was |
+//!
+//! `lock` and `dev` pass on any other code of the command that it runs. Those above can be the command's own too: where it matters, give the
+//! command codes of its own choice, or look at the message on stderr.
+
+use std::{fmt, io, process::ExitCode};
+
+use crate::{client, local::EXIT_ADDRESS_IN_USE};
+
+/// The same, at the end of `--help`.
+pub(crate) const HELP: &str = "\
+Exit codes:
+    0  it worked; check: held; status: a leader serves
+    1  an error that has no code of its own
+    2  wrong usage, or an argument that cannot be right
+   10  not acquired: busy, or not in time; check: not held
+   11  the lock was lost while the command ran
+   12  no node could be reached, or none knew a leader; nothing happened
+   13  the cluster refused the request
+   14  no answer in time; the request may have taken effect
+   20  serve: the node cannot start, or cannot go on
+   21  serve: another program has one of its addresses
+   22  serve: it was told to stop, and did not get done in time
+  126  lock, dev: the command could not be run; 127: it was not found
+128+n  ended by signal n, or the command was
+lock and dev pass on any other code of their command.";
+
+/// How the program ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Exit {
+    Success,
+    Error,
+    Usage,
+    NotAcquired,
+    Lost,
+    NoCluster,
+    Refused,
+    Unknown,
+    CannotServe,
+    AddressInUse,
+    NotDrained,
+    CannotRun,
+    NotFound,
+    /// The command's own code.
+    Code(u8),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Exit {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Error => 1,
+            Self::Usage => 2,
+            Self::NotAcquired => 10,
+            Self::Lost => 11,
+            Self::NoCluster => 12,
+            Self::Refused => 13,
+            Self::Unknown => 14,
+            Self::CannotServe => 20,
+            Self::AddressInUse => EXIT_ADDRESS_IN_USE,
+            Self::NotDrained => 22,
+            Self::CannotRun => 126,
+            Self::NotFound => 127,
+            Self::Code(code) => code,
+            Self::Signal(signal) => u8::try_from(signal).map_or(u8::MAX, |signal| signal.saturating_add(128)),
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        exit.code().into()
+    }
+}
+
+/// Why a command did not do what it was to do. An empty message is not shown.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl fmt::Display) -> Self {
+        Self { exit, message: message.to_string() }
+    }
+}
+
+impl From<client::Error> for Failure {
+    fn from(error: client::Error) -> Self {
+        let exit = match &error {
+            client::Error::Invalid(_) | client::Error::Endpoint(_) => Exit::Usage,
+            client::Error::Refused(_) => Exit::Refused,
+            client::Error::NotAcquired(_) => Exit::NotAcquired,
+            client::Error::Lost(_) => Exit::Lost,
+            client::Error::NoCluster { .. } => Exit::NoCluster,
+            client::Error::Unknown { .. } => Exit::Unknown,
+        };
+        Self::new(exit, error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() == io::ErrorKind::BrokenPipe {
+            // Whoever read our output has seen enough, as in `lockkeeper list | head -1`.
+            true => Self::new(Exit::Success, ""),
+            false => Self::new(Exit::Error, error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_told_as_shells_tell_it() {
+        assert_eq!(Exit::Signal(15).code(), 143);
+        assert_eq!(Exit::Signal(1_000).code(), 255);
+        assert_eq!(Exit::Code(3).code(), 3);
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_error() {
+        let failure = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert_eq!((failure.exit, failure.message.as_str()), (Exit::Success, ""));
+    }
+}

@@ -1,0 +1,81 @@
+//! `list`: the locks under a prefix.
+
+use clap::Args;
+
+use super::{
+    Cluster, Exit, Failure,
+    output::{Array, Format, Output, Table, print},
+    show, views,
+};
+use crate::proto::v1::LockInfo;
+
+/// Lists the locks that are held, awaited, delayed or carry data.
+#[derive(Args, Debug)]
+pub(super) struct List {
+    /// Only names that begin with this.
+    #[arg(default_value = "", hide_default_value = true)]
+    prefix: String,
+    /// Answer from the table of the node that is asked, even if it is behind or cut off.
+    #[arg(long)]
+    stale: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl List {
+    pub(super) async fn run(self) -> Result<Exit, Failure> {
+        let client = self.cluster.client()?;
+        let mut table = Table::new(&["NAME", "STATE", "HOLDER", "TOKEN", "SINCE", "REMAINING", "WAITING", "DATA"]);
+        let mut array = Array::default();
+        let mut page_token = String::new();
+        loop {
+            let page = client.list(&self.prefix, &page_token, self.stale).await?;
+            match self.output.output {
+                Format::Text => {
+                    page.locks.iter().for_each(|lock| table.row(row(lock)));
+                    print(&table.take())?;
+                }
+                Format::Json => array.push(&page.locks.into_iter().map(views::Lock::from).collect::<Vec<_>>())?,
+            }
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                break;
+            }
+        }
+        if self.output.output == Format::Json {
+            array.end()?;
+        }
+        Ok(Exit::Success)
+    }
+}
+
+/// The first holder stands for all; `get` shows them.
+fn row(lock: &LockInfo) -> Vec<String> {
+    let first = lock.holders.first();
+    let others = match lock.holder_count {
+        0 | 1 => String::new(),
+        count => format!(" and {} more", count - 1),
+    };
+    let none = || "-".to_owned();
+    vec![
+        show::text(&lock.name),
+        state(lock),
+        first.map_or_else(none, |holder| format!("{}{others}", show::cell(&holder.label))),
+        first.map_or_else(none, |holder| holder.token.to_string()),
+        first.map_or_else(none, |holder| show::since(holder.since_unix_ms)),
+        first.map_or_else(none, |holder| show::duration(holder.remaining_ms)),
+        lock.queue_length.to_string(),
+        lock.data.as_deref().map_or_else(String::new, show::data),
+    ]
+}
+
+fn state(lock: &LockInfo) -> String {
+    match (lock.holder_count, lock.delay_remaining_ms) {
+        (0, 0) => "free".into(),
+        (0, ms) => format!("closed for {}", show::duration(ms)),
+        _ if lock.holders.iter().any(|holder| !holder.revoked_reason.is_empty()) => "revoked".into(),
+        _ => show::mode(lock.mode.as_ref()),
+    }
+}

@@ -1,0 +1,114 @@
+//! Writing to stdout: text in columns, or JSON.
+
+use std::io::{self, Write};
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+/// How a command says what it found.
+#[derive(Args, Debug)]
+pub(super) struct Output {
+    /// How to print.
+    #[arg(short, long = "output", value_enum, default_value_t = Format::Text)]
+    pub(super) output: Format,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(super) enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Writes at once: whoever reads along a pipe waits for it. Unlike `println!`, it returns an error when stdout is closed.
+pub(super) fn print(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
+}
+
+/// One document, on lines of its own.
+pub(super) fn print_document(document: &impl Serialize) -> io::Result<()> {
+    print(&format!("{}\n", serde_json::to_string_pretty(document)?))
+}
+
+/// One document, on one line: for those that follow each other without an end.
+pub(super) fn print_line(document: &impl Serialize) -> io::Result<()> {
+    print(&format!("{}\n", serde_json::to_string(document)?))
+}
+
+/// An array that is written as its parts arrive.
+#[derive(Debug, Default)]
+pub(super) struct Array {
+    begun: bool,
+}
+
+impl Array {
+    pub(super) fn push(&mut self, documents: &[impl Serialize]) -> io::Result<()> {
+        let mut text = String::new();
+        for document in documents {
+            text.push_str(if self.begun { ",\n" } else { "[\n" });
+            text.push_str(&serde_json::to_string(document)?);
+            self.begun = true;
+        }
+        print(&text)
+    }
+
+    pub(super) fn end(self) -> io::Result<()> {
+        print(if self.begun { "\n]\n" } else { "[]\n" })
+    }
+}
+
+/// Rows in aligned columns, written in one part or in several: a column never becomes narrower from one part to the next.
+#[derive(Debug)]
+pub(super) struct Table {
+    widths: Vec<usize>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(super) fn new(header: &[&str]) -> Self {
+        let header = header.iter().map(|&title| title.to_owned()).collect();
+        Self { widths: Vec::new(), rows: vec![header] }
+    }
+
+    pub(super) fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// What was added since the last time.
+    pub(super) fn take(&mut self) -> String {
+        let rows = std::mem::take(&mut self.rows);
+        for row in &rows {
+            self.widths.resize(self.widths.len().max(row.len()), 0);
+            for (width, cell) in self.widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        rows.iter().map(|row| self.line(row)).collect()
+    }
+
+    fn line(&self, row: &[String]) -> String {
+        let mut line = String::new();
+        for (width, cell) in self.widths.iter().zip(row) {
+            line.push_str(&format!("{cell:<width$}  "));
+        }
+        format!("{}\n", line.trim_end())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell_and_no_line_ends_in_blanks() {
+        let mut table = Table::new(&["NAME", "N"]);
+        table.row(vec!["öffnen".into(), "1".into()]);
+        table.row(vec!["b".into(), String::new()]);
+        assert_eq!(table.take(), "NAME    N\nöffnen  1\nb\n");
+        table.row(vec!["c".into(), "2".into()]);
+        assert_eq!(table.take(), "c       2\n");
+    }
+}

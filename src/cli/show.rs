@@ -1,0 +1,111 @@
+//! Values as people read them.
+
+use jiff::{Timestamp, tz::TimeZone};
+
+use crate::proto::v1::{Mode, mode::Kind};
+
+/// In a table, so many characters of a text are enough.
+const CELL_MAX: usize = 48;
+
+/// A name, a label or a reason. Control characters are escaped: what someone put into a name must not steer a terminal.
+pub(super) fn text(value: &str) -> String {
+    value.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+/// The same, cut to fit a table.
+pub(super) fn cell(value: &str) -> String {
+    let value = text(value);
+    match value.char_indices().nth(CELL_MAX) {
+        Some((end, _)) => format!("{}…", &value[..end]),
+        None => value,
+    }
+}
+
+/// What a lock carries: as text if it is one, else in hexadecimal digits, and never more than fits.
+pub(super) fn data(data: &[u8]) -> String {
+    let whole = match std::str::from_utf8(data) {
+        Ok(value) if value.chars().all(|c| !c.is_control() || c.is_whitespace()) => text(value),
+        _ => format!("0x{}", hex(data)),
+    };
+    match whole.char_indices().nth(CELL_MAX) {
+        Some((end, _)) => format!("{}… ({} bytes)", &whole[..end], data.len()),
+        None => whole,
+    }
+}
+
+pub(super) fn hex(data: &[u8]) -> String {
+    data.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(super) fn mode(mode: Option<&Mode>) -> String {
+    match mode.and_then(|mode| mode.kind.as_ref()) {
+        Some(Kind::Exclusive(_)) => "exclusive".into(),
+        Some(Kind::Shared(_)) => "shared".into(),
+        Some(Kind::Permit(permit)) => format!("permit of {}", permit.limit),
+        None => "-".into(),
+    }
+}
+
+/// The two largest units that it has.
+pub(super) fn duration(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0 => format!("{ms} ms"),
+        1..60 => format!("{seconds}.{} s", ms % 1000 / 100),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+/// A wall-clock time, here and in how long ago it was.
+pub(super) fn since(unix_ms: u64) -> String {
+    since_in(unix_ms, Timestamp::now(), TimeZone::system())
+}
+
+fn since_in(unix_ms: u64, now: Timestamp, zone: TimeZone) -> String {
+    let time = i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    let Some(time) = time else { return "-".into() };
+    // The clocks of two machines differ: what is not yet, is now.
+    let ago = now.as_millisecond().saturating_sub(time.as_millisecond());
+    let ago = duration(u64::try_from(ago).unwrap_or(0));
+    format!("{} ({ago} ago)", time.to_zoned(zone).strftime("%Y-%m-%d %H:%M:%S"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_the_units_that_fit() {
+        let cases = [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (9_240, "9.2 s"),
+            (61_000, "1 min 1 s"),
+            (3_723_000, "1 h 2 min"),
+            (604_800_000, "7 d 0 h"),
+        ];
+        for (ms, shown) in cases {
+            assert_eq!(duration(ms), shown);
+        }
+    }
+
+    #[test]
+    fn data_is_text_where_it_is_one_and_never_steers_the_terminal() {
+        assert_eq!(data(b"to do: all"), "to do: all");
+        assert_eq!(data(b"two\nlines"), "two\\nlines");
+        assert_eq!(data(b"\x1b[2J"), "0x1b5b324a");
+        assert_eq!(data(&[0xff, 0]), "0xff00");
+        assert_eq!(data(&[b'x'; 100]), format!("{}… (100 bytes)", "x".repeat(48)));
+        assert_eq!(text("a\x1bb"), "a\\u{1b}b");
+    }
+
+    #[test]
+    fn a_time_is_shown_with_its_distance() {
+        let now = Timestamp::from_second(1_000_000_000).unwrap();
+        assert_eq!(since_in(999_999_991_000, now, TimeZone::UTC), "2001-09-09 01:46:31 (9.0 s ago)");
+        assert_eq!(since_in(1_000_000_001_000, now, TimeZone::UTC), "2001-09-09 01:46:41 (0 ms ago)");
+        assert_eq!(since_in(u64::MAX, now, TimeZone::UTC), "-");
+    }
+}

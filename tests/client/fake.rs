@@ -1,0 +1,302 @@
+//! A node that does as it is told: it answers from a script, remembers what it was asked, and can be killed.
+
+#![expect(clippy::unwrap_used, reason = "this is part of a test: a panic is how it fails")]
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::TcpListener,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use futures::{Stream, StreamExt};
+use lockkeeper::proto::v1::{
+    cluster_server::{Cluster, ClusterServer},
+    keep_alive_response::{Renewed, What},
+    locks_server::{Locks, LocksServer},
+    sessions_server::{Sessions, SessionsServer},
+    *,
+};
+use tokio::{
+    runtime::Runtime,
+    sync::{broadcast, watch},
+};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Code, Request, Response, Status, Streaming, transport::Server};
+use tonic_types::{ErrorDetails, StatusExt};
+
+type Reply<T> = Result<Response<T>, Status>;
+
+/// What a node was asked.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Call {
+    Open(OpenSessionRequest),
+    Close(CloseSessionRequest),
+    KeepAlive(KeepAliveRequest),
+    Acquire(AcquireRequest),
+    Release(ReleaseRequest),
+    Get(GetRequest),
+    ForceRelease(ForceReleaseRequest),
+}
+
+/// How a node answers its next acquire, get or forced release.
+#[derive(Clone)]
+pub(crate) enum Answer {
+    Refuse(Code, &'static str, &'static str),
+    /// Not at all.
+    Hang,
+    Busy,
+}
+
+/// A node. It grants and renews what it is asked for where its script does not say otherwise.
+pub(crate) struct Node {
+    pub(crate) address: String,
+    pub(crate) fake: Fake,
+    runtime: Option<Runtime>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Fake(Arc<State>);
+
+struct State {
+    ttl_ms: Mutex<Option<u32>>,
+    script: Mutex<VecDeque<Answer>>,
+    leader: Mutex<Option<String>>,
+    silent: watch::Sender<bool>,
+    push: broadcast::Sender<What>,
+    calls: watch::Sender<Vec<Call>>,
+}
+
+impl Node {
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let fake = Fake(Arc::new(State {
+            ttl_ms: Mutex::default(),
+            script: Mutex::default(),
+            leader: Mutex::default(),
+            silent: watch::Sender::new(false),
+            push: broadcast::Sender::new(16),
+            calls: watch::Sender::default(),
+        }));
+        // A runtime of its own: when it goes, all connections break at once, as those of a killed process.
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let services = fake.clone();
+        runtime.spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            Server::builder()
+                .add_service(SessionsServer::new(services.clone()))
+                .add_service(LocksServer::new(services.clone()))
+                .add_service(ClusterServer::new(services))
+                .serve_with_incoming(TcpListenerStream::new(listener))
+                .await
+        });
+        Self { address, fake, runtime: Some(runtime) }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // When this returns, its sockets are closed. tokio does not let an asynchronous test wait for that itself.
+            let end = std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(5)));
+            end.join().unwrap();
+        }
+    }
+
+    pub(crate) fn answers(&self, answers: impl IntoIterator<Item = Answer>) -> &Self {
+        self.fake.0.script.lock().unwrap().extend(answers);
+        self
+    }
+
+    /// From now on it names this leader.
+    pub(crate) fn names_leader(&self, address: &str) {
+        *self.fake.0.leader.lock().unwrap() = Some(address.to_owned());
+    }
+
+    /// It takes renewals and does not answer them.
+    pub(crate) fn falls_silent(&self, silent: bool) {
+        self.fake.0.silent.send_replace(silent);
+    }
+
+    /// Says something on all keep-alive streams.
+    pub(crate) fn says(&self, what: What) {
+        self.fake.0.push.send(what).unwrap();
+    }
+
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        self.fake.0.calls.borrow().clone()
+    }
+
+    /// Waits until it was asked this, and returns what `pick` makes of it.
+    pub(crate) async fn asked<T>(&self, pick: impl Fn(&Call) -> Option<T>) -> T {
+        let mut calls = self.fake.0.calls.subscribe();
+        let found = async {
+            loop {
+                if let Some(found) = calls.borrow_and_update().iter().find_map(&pick) {
+                    return found;
+                }
+                calls.changed().await.unwrap();
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), found).await.expect("the node is asked in time")
+    }
+
+    pub(crate) async fn asked_to_acquire(&self) -> AcquireRequest {
+        self.asked(|call| if let Call::Acquire(request) = call { Some(request.clone()) } else { None }).await
+    }
+
+    pub(crate) async fn asked_to_release(&self) -> ReleaseRequest {
+        self.asked(|call| if let Call::Release(request) = call { Some(request.clone()) } else { None }).await
+    }
+
+    pub(crate) async fn asked_to_close(&self) {
+        self.asked(|call| matches!(call, Call::Close(_)).then_some(())).await;
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Fake {
+    fn note(&self, call: Call) {
+        self.0.calls.send_modify(|calls| calls.push(call));
+    }
+
+    fn name_leader(&self, metadata: &mut tonic::metadata::MetadataMap) {
+        if let Some(leader) = &*self.0.leader.lock().unwrap() {
+            metadata.insert("lockkeeper-leader", leader.parse().unwrap());
+        }
+    }
+
+    fn reply<T>(&self, message: T) -> Reply<T> {
+        let mut response = Response::new(message);
+        self.name_leader(response.metadata_mut());
+        Ok(response)
+    }
+
+    /// As the script says, or else `usual`.
+    async fn scripted<T>(&self, busy: Option<T>, usual: T) -> Reply<T> {
+        let next = self.0.script.lock().unwrap().pop_front();
+        match next {
+            None => self.reply(usual),
+            Some(Answer::Busy) => self.reply(busy.unwrap()),
+            Some(Answer::Hang) => std::future::pending().await,
+            Some(Answer::Refuse(code, reason, retry)) => {
+                let metadata = HashMap::from([("retry".to_owned(), retry.to_owned())]);
+                let details = ErrorDetails::with_error_info(reason, "lockkeeper.v1", metadata);
+                let mut status = Status::with_error_details(code, reason, details);
+                self.name_leader(status.metadata_mut());
+                Err(status)
+            }
+        }
+    }
+}
+
+fn unused<T>() -> Reply<T> {
+    Err(Status::unimplemented("the tests do not ask for this"))
+}
+
+#[tonic::async_trait]
+impl Sessions for Fake {
+    async fn open(&self, request: Request<OpenSessionRequest>) -> Reply<OpenSessionResponse> {
+        let request = request.into_inner();
+        *self.0.ttl_ms.lock().unwrap() = Some(request.ttl_ms);
+        self.note(Call::Open(request.clone()));
+        self.reply(OpenSessionResponse { session_id: request.session_id, ttl_ms: request.ttl_ms })
+    }
+
+    async fn renew(&self, _: Request<RenewSessionRequest>) -> Reply<RenewSessionResponse> {
+        unused()
+    }
+
+    type KeepAliveStream = Pin<Box<dyn Stream<Item = Result<KeepAliveResponse, Status>> + Send>>;
+
+    async fn keep_alive(&self, request: Request<Streaming<KeepAliveRequest>>) -> Reply<Self::KeepAliveStream> {
+        let (fake, session) = (self.clone(), Arc::new(Mutex::new(String::new())));
+        let known = session.clone();
+        let renewals = request.into_inner().filter_map(move |request| {
+            let (fake, session) = (fake.clone(), session.clone());
+            async move {
+                let request = request.ok()?;
+                fake.note(Call::KeepAlive(request.clone()));
+                session.lock().unwrap().clone_from(&request.session_id);
+                // The session may have been opened elsewhere: the tests then use this TTL.
+                let ttl_ms = fake.0.ttl_ms.lock().unwrap().unwrap_or(600);
+                let what = Some(What::Renewed(Renewed { sequence: request.sequence, ttl_ms }));
+                let silent = *fake.0.silent.borrow();
+                (!silent).then_some(Ok(KeepAliveResponse { session_id: request.session_id, what }))
+            }
+        });
+        let pushed = tokio_stream::wrappers::BroadcastStream::new(self.0.push.subscribe()).map(move |what| {
+            let session_id = known.lock().unwrap().clone();
+            Ok(KeepAliveResponse { session_id, what: what.ok() })
+        });
+        self.reply(Box::pin(futures::stream::select(renewals, pushed)))
+    }
+
+    async fn close(&self, request: Request<CloseSessionRequest>) -> Reply<CloseSessionResponse> {
+        self.note(Call::Close(request.into_inner()));
+        self.reply(CloseSessionResponse {})
+    }
+
+    async fn list(&self, _: Request<ListSessionsRequest>) -> Reply<ListSessionsResponse> {
+        unused()
+    }
+}
+
+#[tonic::async_trait]
+impl Locks for Fake {
+    async fn acquire(&self, request: Request<AcquireRequest>) -> Reply<AcquireResponse> {
+        let request = request.into_inner();
+        self.note(Call::Acquire(request.clone()));
+        let names = request.locks.iter().map(|want| want.name.clone()).collect();
+        let granted = acquire_response::Outcome::Granted(Grant { token: 7, session_id: request.session_id, names });
+        let busy = acquire_response::Outcome::Busy(Busy { name: "jobs".into(), ..Busy::default() });
+        let response = |outcome| AcquireResponse { outcome: Some(outcome) };
+        self.scripted(Some(response(busy)), response(granted)).await
+    }
+
+    async fn release(&self, request: Request<ReleaseRequest>) -> Reply<ReleaseResponse> {
+        self.note(Call::Release(request.into_inner()));
+        self.reply(ReleaseResponse { released: Released::Grant.into() })
+    }
+
+    async fn get(&self, request: Request<GetRequest>) -> Reply<GetResponse> {
+        self.note(Call::Get(request.into_inner()));
+        self.scripted(None, GetResponse { lock: None, index: 42 }).await
+    }
+
+    async fn force_release(&self, request: Request<ForceReleaseRequest>) -> Reply<ForceReleaseResponse> {
+        self.note(Call::ForceRelease(request.into_inner()));
+        self.scripted(None, ForceReleaseResponse { forced: Vec::new() }).await
+    }
+
+    async fn update(&self, _: Request<UpdateRequest>) -> Reply<UpdateResponse> {
+        unused()
+    }
+
+    async fn check(&self, _: Request<CheckRequest>) -> Reply<CheckResponse> {
+        unused()
+    }
+
+    async fn list(&self, _: Request<ListRequest>) -> Reply<ListResponse> {
+        unused()
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
+
+    async fn watch(&self, _: Request<WatchRequest>) -> Reply<Self::WatchStream> {
+        unused()
+    }
+}
+
+#[tonic::async_trait]
+impl Cluster for Fake {
+    async fn status(&self, _: Request<StatusRequest>) -> Reply<StatusResponse> {
+        self.reply(StatusResponse { node_id: 1, role: Role::Leader.into(), serving: true, ..StatusResponse::default() })
+    }
+}

@@ -1,0 +1,235 @@
+//! The client against nodes that do as they are told. No cluster: what is tested is what the client does when nodes lead, follow, hang
+//! and die.
+
+#![expect(clippy::unwrap_used, reason = "in the helpers of tests, a panic is how they fail")]
+
+mod fake;
+mod program;
+
+use std::time::Duration;
+
+use fake::{Answer, Call, Node};
+use lockkeeper::{
+    client::{Client, Error, Loss, Session, SessionOptions},
+    proto::v1::{Reason, Revocation, SessionEnd, SessionEnded, keep_alive_response::What, release_request::Target},
+};
+use tonic::Code;
+
+const TTL: Duration = Duration::from_millis(600);
+
+fn client(nodes: &[&Node]) -> Client {
+    let endpoints: Vec<&str> = nodes.iter().map(|node| &*node.address).collect();
+    let limits = Client::builder(&endpoints.join(",")).attempt_limit(Duration::from_millis(300));
+    limits.call_limit(Duration::from_secs(5)).build().unwrap()
+}
+
+async fn open(nodes: &[&Node]) -> Session {
+    let options = SessionOptions { ttl: TTL, label: "test".into() };
+    client(nodes).open(options).await.unwrap()
+}
+
+/// For what must happen: a test that hangs says nothing.
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), what).await.expect("it happens in time")
+}
+
+fn gets(node: &Node) -> usize {
+    node.calls().iter().filter(|call| matches!(call, Call::Get(_))).count()
+}
+
+#[tokio::test]
+async fn goes_to_the_leader_that_was_named() {
+    let (follower, leader) = (Node::start(), Node::start());
+    follower.names_leader(&leader.address);
+    leader.names_leader(&leader.address);
+    let client = client(&[&follower]);
+    for _ in 0..3 {
+        client.get("jobs", false).await.unwrap();
+    }
+    assert_eq!((gets(&follower), gets(&leader)), (1, 2));
+}
+
+#[tokio::test]
+async fn asks_again_while_there_is_no_leader() {
+    let node = Node::start();
+    let no_leader = Answer::Refuse(Code::Unavailable, "NO_LEADER", "safe");
+    node.answers([no_leader.clone(), no_leader.clone(), no_leader]);
+    assert_eq!(client(&[&node]).get("jobs", false).await.unwrap().index, 42);
+    assert_eq!(gets(&node), 4);
+}
+
+#[tokio::test]
+async fn passes_over_a_node_that_is_dead_and_one_that_hangs() {
+    let (mut dead, hanging, good) = (Node::start(), Node::start(), Node::start());
+    dead.kill();
+    hanging.answers([Answer::Hang]);
+    let client = client(&[&dead, &hanging, &good]);
+    assert_eq!(soon(client.get("jobs", false)).await.unwrap().index, 42);
+}
+
+#[tokio::test]
+async fn without_a_cluster_nothing_has_happened() {
+    let mut dead = Node::start();
+    dead.kill();
+    let client = Client::builder(&dead.address).call_limit(Duration::from_millis(200)).build().unwrap();
+    let error = soon(client.get("jobs", false)).await.unwrap_err();
+    assert!(matches!(error, Error::NoCluster { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_forced_release_of_whoever_holds_it_is_not_repeated_blindly() {
+    let node = Node::start();
+    let unknown = Answer::Refuse(Code::DeadlineExceeded, "OUTCOME_UNKNOWN", "same-id");
+    node.answers([unknown.clone(), unknown]);
+    let client = client(&[&node]);
+    let error = client.force_release("jobs", None, "stuck", false).await.unwrap_err();
+    assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
+    // One that names the grant can hit no other.
+    client.force_release("jobs", Some(7), "stuck", false).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_refusal_has_its_reason_and_is_not_repeated() {
+    let node = Node::start();
+    node.answers([Answer::Refuse(Code::FailedPrecondition, "MODE_MISMATCH", "no"), Answer::Busy]);
+    let session = open(&[&node]).await;
+    let Error::Refused(refused) = session.acquire("jobs").await.unwrap_err() else { panic!("it was refused") };
+    assert_eq!(refused.reason, Reason::ModeMismatch);
+    let error = session.acquire("jobs").no_wait().await.unwrap_err();
+    assert!(matches!(&error, Error::NotAcquired(busy) if !busy.waited && busy.busy.name == "jobs"), "{error:?}");
+    session.close().await.unwrap();
+    assert!(!node.calls().iter().any(|call| matches!(call, Call::Release(_))), "there was nothing to release");
+}
+
+#[tokio::test]
+async fn a_refusal_can_be_the_first_to_say_that_the_session_is_over() {
+    let node = Node::start();
+    node.answers([Answer::Refuse(Code::NotFound, "SESSION_EXPIRED", "no")]);
+    let session = open(&[&node]).await;
+    assert!(matches!(session.acquire("jobs").await.unwrap_err(), Error::Lost(Loss::Expired)));
+    assert_eq!(soon(session.lost()).await, Loss::Expired);
+}
+
+#[tokio::test]
+async fn a_grant_is_held_updated_by_its_token_and_released() {
+    let node = Node::start();
+    let session = open(&[&node]).await;
+    let held = session.acquire_all(["b", "a"]).await.unwrap();
+    assert_eq!(held.token().0, 7);
+    assert_eq!(held.names().iter().map(|name| name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    assert!(held.remaining() > Duration::ZERO && held.loss().is_none());
+    held.release().await.unwrap();
+    assert_eq!(node.asked_to_release().await.target, Some(Target::Token(7)));
+    session.close().await.unwrap();
+    node.asked_to_close().await;
+}
+
+#[tokio::test]
+async fn what_is_dropped_is_released_and_closed() {
+    let node = Node::start();
+    let session = open(&[&node]).await;
+    let held = session.acquire("jobs").await.unwrap();
+    drop(held);
+    assert_eq!(node.asked_to_release().await.target, Some(Target::Token(7)));
+    drop(session);
+    node.asked_to_close().await;
+}
+
+#[tokio::test]
+async fn a_wait_whose_connection_breaks_goes_on_elsewhere_as_the_same_request() {
+    let (mut first, second) = (Node::start(), Node::start());
+    first.names_leader(&first.address);
+    first.answers([Answer::Hang]);
+    // Whichever is asked first names the first node.
+    second.names_leader(&first.address);
+    let session = open(&[&first, &second]).await;
+    let waiting = session.clone();
+    let acquire = tokio::spawn(async move { waiting.acquire("jobs").wait_at_most(Duration::from_secs(60)).await });
+    let asked = first.asked_to_acquire().await;
+    first.kill();
+    let again = second.asked_to_acquire().await;
+    assert_eq!(asked.request, again.request);
+    assert_eq!(asked.session_id, again.session_id);
+    assert_eq!(soon(acquire).await.unwrap().unwrap().token().0, 7);
+}
+
+#[tokio::test]
+async fn a_wait_that_was_cancelled_for_a_broken_call_is_begun_anew() {
+    let node = Node::start();
+    node.answers([Answer::Refuse(Code::Cancelled, "WAIT_CANCELLED", "no")]);
+    let session = open(&[&node]).await;
+    let _held = soon(session.acquire("jobs").into_future()).await.unwrap();
+    let calls = node.calls();
+    let ids = calls.iter().filter_map(|call| {
+        let Call::Acquire(request) = call else { return None };
+        request.request.as_ref().map(|request| (request.id, request.lowest))
+    });
+    assert_eq!(ids.collect::<Vec<_>>(), [(1, 1), (2, 2)]);
+}
+
+#[tokio::test]
+async fn an_acquire_that_is_dropped_is_released_by_its_request() {
+    let node = Node::start();
+    node.answers([Answer::Hang]);
+    let session = open(&[&node]).await;
+    let waiting = session.clone();
+    let acquire = tokio::spawn(async move { waiting.acquire("jobs").await });
+    let request = node.asked_to_acquire().await.request.unwrap();
+    acquire.abort();
+    let release = node.asked_to_release().await;
+    assert_eq!(release.target, Some(Target::AcquireRequestId(request.id)));
+    // The server may not forget the acquire before it is released.
+    assert_eq!(release.request.unwrap().lowest, request.id);
+    assert_eq!(session.loss(), None);
+}
+
+#[tokio::test]
+async fn keep_alives_move_on_when_a_node_stops_answering() {
+    let (first, second) = (Node::start(), Node::start());
+    let session = open(&[&first, &second]).await;
+    let renewed = |call: &Call| matches!(call, Call::KeepAlive(_)).then_some(());
+    for (silent, other) in [(&first, &second), (&second, &first)] {
+        other.falls_silent(false);
+        silent.falls_silent(true);
+        other.asked(renewed).await;
+    }
+    // Longer than the TTL: somebody must have renewed it.
+    let lost = tokio::time::timeout(2 * TTL, session.lost()).await;
+    assert!(lost.is_err(), "{lost:?}");
+}
+
+#[tokio::test]
+async fn without_contact_the_session_is_lost_at_its_deadline_and_not_before() {
+    let mut node = Node::start();
+    let session = open(&[&node]).await;
+    let held = session.acquire("jobs").await.unwrap();
+    node.kill();
+    let left = held.remaining();
+    let began = tokio::time::Instant::now();
+    assert_eq!(soon(held.lost()).await, Loss::OutOfContact);
+    assert!(began.elapsed() + Duration::from_millis(5) >= left, "{:?} of {left:?}", began.elapsed());
+    assert_eq!(held.remaining(), Duration::ZERO);
+    assert!(matches!(soon(session.acquire("jobs").into_future()).await, Err(Error::Lost(Loss::OutOfContact))));
+}
+
+#[tokio::test]
+async fn a_revoked_grant_is_lost_with_its_reason_and_the_session_lives_on() {
+    let node = Node::start();
+    let session = open(&[&node]).await;
+    let held = session.acquire("jobs").await.unwrap();
+    node.asked(|call| matches!(call, Call::KeepAlive(_)).then_some(())).await;
+    node.says(What::Revoked(Revocation { token: 7, reason: "stuck".into(), remaining_ms: 300 }));
+    assert_eq!(soon(held.lost()).await, Loss::Revoked { reason: "stuck".into() });
+    assert!(held.remaining() <= Duration::from_millis(300));
+    assert_eq!(session.loss(), None);
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_that_the_cluster_ended_is_lost() {
+    let node = Node::start();
+    let session = open(&[&node]).await;
+    node.asked(|call| matches!(call, Call::KeepAlive(_)).then_some(())).await;
+    node.says(What::Ended(SessionEnded { why: SessionEnd::Expired.into() }));
+    assert_eq!(soon(session.lost()).await, Loss::Expired);
+}
