@@ -107,10 +107,11 @@ async fn renew(replica: &Replica, session: SessionId, sequence: u64) -> (Session
     let Reply::Renewed(renewals) = reply else { return (session, Err(super::sessions::unexpected(reply))) };
     let answers = renewals.into_iter().flat_map(|renewal| match renewal {
         Renewal::Renewed { ttl, revoked } => {
-            let renewed = What::Renewed(keep_alive_response::Renewed { sequence, ttl_ms: ttl.as_millis() });
-            // Said with every renewal until the grant is given back: the notice may have been lost with another stream.
+            // Said with every renewal until the grant is given back: the notice may have been lost with another stream. And said
+            // first: a holder must not take the renewal for one of a grant that renewals no longer extend.
             let revoked = revoked.into_iter().map(|revocation| lost(Loss::Revoked(revocation)));
-            std::iter::once(renewed).chain(revoked).collect::<Vec<_>>()
+            let renewed = What::Renewed(keep_alive_response::Renewed { sequence, ttl_ms: ttl.as_millis() });
+            revoked.chain([renewed]).collect::<Vec<_>>()
         }
         Renewal::Ended(end) => vec![lost(Loss::Ended(end))],
     });
