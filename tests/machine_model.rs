@@ -166,7 +166,7 @@ impl ReferenceStateMachine for Model {
 
     fn transitions(model: &Self) -> BoxedStrategy<Step> {
         let ttl =
-            prop_oneof![Just(100u32), Just(150), Just(500), Just(1000)].prop_map(|ms| Ttl::from_millis(ms).unwrap());
+            prop_oneof![Just(100u32), Just(100), Just(150), Just(1000)].prop_map(|ms| Ttl::from_millis(ms).unwrap());
         let label = prop_oneof![9 => Just(""), 1 => Just("x")].prop_map(|label| Label::new(label).unwrap());
         // Ended sessions do not come back, so ids rise with time.
         let opened = (1..=4u128).prop_map({

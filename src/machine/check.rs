@@ -54,7 +54,10 @@ impl Machine {
 
     fn check_sessions(&self) -> Result<(), Broken> {
         for (id, session) in &self.sessions {
-            ensure_same(&(session.grants as usize), &self.tokens_of(*id).len(), "a session's number of grants")?;
+            let holds = |token| self.grants.get(&token).is_some_and(|held| held.session == *id);
+            ensure(session.grants.iter().all(holds), || {
+                format!("the session {id} holds what is no grant of its (M6)")
+            })?;
             let replies = self.replies.range((*id, 0)..=(*id, u64::MAX)).count();
             ensure_same(&(session.replies as usize), &replies, "a session's number of replies")?;
             let waits = self.awaited_by.range((*id, Ticket(0))..=(*id, Ticket(u64::MAX))).count();
@@ -92,9 +95,9 @@ impl Machine {
             Some(Mode::Exclusive) => 1,
             Some(Mode::Permit(permits)) => permits.get() as usize,
         };
-        let count = lock.holder_count();
+        let count = lock.holders().len();
         ensure(count <= most, || format!("the lock {name:?} has {count} holders of at most {most} (M1)"))?;
-        for token in lock.holders_after(Token(0)) {
+        for token in lock.holders().iter() {
             let holds = self.grants.get(&token).is_some_and(|held| held.names.contains(name));
             ensure(holds, || format!("{token:?} holds the lock {name:?}, but is no grant of it (M6)"))?;
         }
@@ -107,10 +110,15 @@ impl Machine {
             ensure(given_out, || format!("{token:?} was never given out (M2)"))?;
             ensure(!held.names.is_empty(), || format!("{token:?} holds nothing"))?;
             ensure(held.names.is_sorted_by(|a, b| a < b), || format!("the locks of {token:?} are not in order"))?;
-            let holds = |name: &LockName| self.locks.get(name).is_some_and(|lock| lock.is_held_by(*token));
+            let holds = |name: &LockName| self.locks.get(name).is_some_and(|lock| lock.holders().contains(*token));
             ensure(held.names.iter().all(holds), || format!("{token:?} is not held by its locks (M6)"))?;
         }
-        let known = |((session, token), _): (&(SessionId, Token), &Revoked)| self.held_by.contains(&(*session, *token));
+        let held_by = |session: SessionId, token| {
+            self.sessions.get(&session).is_some_and(|session| session.grants.contains(token))
+        };
+        let owned = |(token, held): (&Token, &Held)| held_by(held.session, *token);
+        ensure(self.grants.iter().all(owned), || "a grant is not among those of its session (M6)".into())?;
+        let known = |((session, token), _): (&(SessionId, Token), &Revoked)| held_by(*session, *token);
         ensure(self.revoked.iter().all(known), || "a grant is revoked that is not held (M6)".into())
     }
 
@@ -152,13 +160,10 @@ impl Machine {
     }
 
     fn check_indexes(&self) -> Result<(), Broken> {
-        let held_by = self.grants.iter().map(|(token, held)| (held.session, *token)).collect();
-        ensure_same(&self.held_by, &held_by, "grants by session")?;
         let awaited_by = self.waits.iter().map(|(ticket, waiting)| (waiting.session, *ticket)).collect();
         ensure_same(&self.awaited_by, &awaited_by, "waits by session")?;
         let alive = |id: &SessionId| self.sessions.contains_key(id);
-        let owners = held_by.iter().map(|(id, _)| id).chain(awaited_by.iter().map(|(id, _)| id));
-        ensure(owners.into_iter().all(alive), || "a session that is over holds or awaits something (M6)".into())?;
+        ensure(awaited_by.iter().all(|(id, _)| alive(id)), || "a session that is over awaits something (M6)".into())?;
         ensure_same(&self.due, &self.expected_due(), "deadlines")?;
         let in_future = self.next_deadline().is_none_or(|deadline| deadline > self.now);
         ensure(in_future, || "a deadline has passed (M7)".into())

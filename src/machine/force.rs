@@ -45,8 +45,8 @@ impl Machine {
     fn holders_to_force(&self, name: &LockName, only: Option<Token>) -> Vec<Token> {
         let Some(lock) = self.locks.get(name) else { return Vec::new() };
         match only {
-            Some(token) => lock.is_held_by(token).then_some(token).into_iter().collect(),
-            None => lock.holders_after(Token(0)).collect(),
+            Some(token) => lock.holders().contains(token).then_some(token).into_iter().collect(),
+            None => lock.holders().iter().collect(),
         }
     }
 

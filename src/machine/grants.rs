@@ -7,7 +7,7 @@ use super::*;
 pub(super) struct Held {
     pub(super) session: SessionId,
     /// In order. In which mode, each lock knows.
-    pub(super) names: Arc<[LockName]>,
+    pub(super) names: Names,
     pub(super) since: WallTime,
     pub(super) lock_delay_ms: u32,
 }
@@ -39,12 +39,11 @@ impl Machine {
             self.set_data_on_grant(want, events);
             names.push(name);
         }
-        let names: Arc<[LockName]> = names.into();
-        let held = Held { session, names: names.clone(), since: self.wall, lock_delay_ms: acquire.lock_delay_ms };
-        self.grants.insert(token, held);
-        self.held_by.insert((session, token));
-        self.session_mut(session).grants += 1;
-        Grant { token, session, names }
+        let names = Names::from(names);
+        let grant = Grant { token, session, names: names.to_shared() };
+        self.grants.insert(token, Held { session, names, since: self.wall, lock_delay_ms: acquire.lock_delay_ms });
+        self.session_mut(session).grants.insert(token);
+        grant
     }
 
     /// Data are kept or not as whoever set them said; one who sets none can still ask to keep what is there.
@@ -89,7 +88,7 @@ impl Machine {
         token: Token,
         events: &mut Vec<Event>,
     ) -> Result<Reply, Refusal> {
-        if !self.held_by.contains(&(session, token)) {
+        if !self.session_mut(session).grants.contains(token) {
             return Err(Refusal::NotHeld);
         }
         let mut freed = Vec::new();
@@ -108,8 +107,7 @@ impl Machine {
         events: &mut Vec<Event>,
     ) {
         let held = self.grants.remove(&token).expect("only a grant that is held ends");
-        self.held_by.remove(&(held.session, token));
-        self.session_mut(held.session).grants -= 1;
+        self.session_mut(held.session).grants.remove(token);
         if let Some(revoked) = self.revoked.remove(&(held.session, token)) {
             self.due.remove(&(revoked.deadline, Due::Revocation(token)));
         }

@@ -8,17 +8,10 @@ use super::*;
 /// A lock in use.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Lock {
-    holders: Holders,
+    holders: Tokens,
+    /// How its holders hold it; `None`: there are none.
+    held_as: Option<Mode>,
     rare: Option<Arc<Rare>>,
-}
-
-#[derive(Clone, Default, Debug)]
-enum Holders {
-    #[default]
-    Nobody,
-    One(Token, Mode),
-    /// Two or more, all in the same mode.
-    Many(Arc<OrdSet<Token>>, Mode),
 }
 
 /// What few locks have.
@@ -36,46 +29,20 @@ struct Rare {
 impl Lock {
     /// Nothing is known of it: it need not be in the table.
     pub(super) fn is_idle(&self) -> bool {
-        self.rare.is_none() && matches!(self.holders, Holders::Nobody)
+        self.rare.is_none() && self.held_as.is_none()
     }
 
     /// As what it is in use: the mode of its holders, or else of the first who waits.
     pub(super) fn mode(&self) -> Option<Mode> {
-        match self.holders {
-            Holders::Nobody => self.rare.as_ref()?.queue.get_min().map(|(_, mode)| *mode),
-            Holders::One(_, mode) | Holders::Many(_, mode) => Some(mode),
-        }
+        self.held_as.or_else(|| self.rare.as_ref()?.queue.get_min().map(|(_, mode)| *mode))
     }
 
     pub(super) fn is_held(&self) -> bool {
-        !matches!(self.holders, Holders::Nobody)
+        self.held_as.is_some()
     }
 
-    pub(super) fn is_held_by(&self, token: Token) -> bool {
-        match &self.holders {
-            Holders::Nobody => false,
-            Holders::One(holder, _) => *holder == token,
-            Holders::Many(holders, _) => holders.contains(&token),
-        }
-    }
-
-    pub(super) fn holder_count(&self) -> usize {
-        match &self.holders {
-            Holders::Nobody => 0,
-            Holders::One(..) => 1,
-            Holders::Many(holders, _) => holders.len(),
-        }
-    }
-
-    /// The holders above this token, in order.
-    pub(super) fn holders_after(&self, after: Token) -> impl Iterator<Item = Token> + '_ {
-        let (one, many) = match &self.holders {
-            Holders::Nobody => (None, None),
-            Holders::One(holder, _) => (Some(*holder), None),
-            Holders::Many(holders, _) => (None, Some(holders)),
-        };
-        let many = many.into_iter().flat_map(move |holders| holders.range(Token(after.0.saturating_add(1))..).copied());
-        one.into_iter().filter(move |holder| *holder > after).chain(many)
+    pub(super) fn holders(&self) -> &Tokens {
+        &self.holders
     }
 
     /// Whether one more could hold it, as far as its holders and its lock-delay go. The queue is another matter.
@@ -83,41 +50,22 @@ impl Lock {
         if self.closed_until().is_some() {
             return false;
         }
-        match (&self.holders, mode) {
-            (Holders::Nobody, _) | (Holders::One(_, Mode::Shared) | Holders::Many(_, Mode::Shared), Mode::Shared) => {
-                true
-            }
-            (_, Mode::Permit(permits)) => self.holder_count() < permits.get() as usize,
-            (_, Mode::Exclusive | Mode::Shared) => false,
+        match (self.held_as, mode) {
+            (None, _) | (Some(Mode::Shared), Mode::Shared) => true,
+            (Some(_), Mode::Permit(permits)) => self.holders.len() < permits.get() as usize,
+            (Some(_), Mode::Exclusive | Mode::Shared) => false,
         }
     }
 
     pub(super) fn add_holder(&mut self, token: Token, mode: Mode) {
-        match &mut self.holders {
-            Holders::Nobody => self.holders = Holders::One(token, mode),
-            Holders::One(first, _) => {
-                self.holders = Holders::Many(Arc::new([*first, token].into_iter().collect()), mode);
-            }
-            Holders::Many(holders, _) => {
-                Arc::make_mut(holders).insert(token);
-            }
-        }
+        self.holders.insert(token);
+        self.held_as = Some(mode);
     }
 
     pub(super) fn remove_holder(&mut self, token: Token) {
-        match &mut self.holders {
-            Holders::Nobody => {}
-            Holders::One(holder, _) if *holder == token => self.holders = Holders::Nobody,
-            Holders::One(..) => {}
-            Holders::Many(holders, mode) => {
-                let rest = Arc::make_mut(holders);
-                rest.remove(&token);
-                if rest.len() == 1
-                    && let Some(last) = rest.get_min()
-                {
-                    self.holders = Holders::One(*last, *mode);
-                }
-            }
+        self.holders.remove(token);
+        if self.holders.len() == 0 {
+            self.held_as = None;
         }
     }
 

@@ -13,6 +13,7 @@
 //! * `queue`: acquires: granted, refused or queued, and who comes next;
 //! * `grants`: tokens: given, released, lost; data set by their holders;
 //! * `force`: an operator takes a grant back;
+//! * `tokens`: small sets, of which there are many;
 //! * `time`: what falls due when time passes;
 //! * `views`: what people are shown;
 //! * `records`: the table as a sequence of records, for snapshots;
@@ -49,6 +50,7 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 mod time;
+mod tokens;
 mod types;
 mod views;
 
@@ -71,6 +73,7 @@ use self::{
     replies::Remembered,
     sessions::{Ended, Session},
     time::Due,
+    tokens::{Names, Tokens},
 };
 
 /// The replicated table. See the [module](self).
@@ -88,7 +91,6 @@ pub struct Machine {
 
     locks: OrdMap<LockName, Lock>,
     grants: OrdMap<Token, Held>,
-    held_by: OrdSet<(SessionId, Token)>,
     revoked: OrdMap<(SessionId, Token), Revoked>,
 
     waits: OrdMap<Ticket, Waiting>,

@@ -151,19 +151,19 @@ impl Machine {
             }
             Record::Session { session: id, label, ttl, deadline, opened, lowest } => {
                 self.due.insert((deadline, Due::Session(id)));
-                let session = Session { label, ttl, deadline, opened, lowest, grants: 0, waits: 0, replies: 0 };
+                let session =
+                    Session { label, ttl, deadline, opened, lowest, grants: Tokens::None, waits: 0, replies: 0 };
                 self.sessions.insert(id, session).is_some()
             }
             Record::Lock { name, data, keep_data, closed_until } => {
                 self.restore_lock(&name, data, keep_data, closed_until)
             }
             Record::Grant { token, session, locks, lock_delay_ms, since, revoked } => {
-                self.known(session)?.grants += 1;
+                self.known(session)?.grants.insert(token);
                 if let Some((reason, deadline)) = revoked {
                     self.due.insert((deadline, Due::Revocation(token)));
                     self.revoked.insert((session, token), Revoked { reason, deadline });
                 }
-                self.held_by.insert((session, token));
                 let names = self.restore_holder(token, &locks)?;
                 self.grants.insert(token, Held { session, names, since, lock_delay_ms }).is_some()
             }
@@ -208,7 +208,7 @@ impl Machine {
     }
 
     /// A mode that differs from that of the other holders would be lost in the table: it is refused here.
-    fn restore_holder(&mut self, token: Token, locks: &[(LockName, Mode)]) -> Result<Arc<[LockName]>, Broken> {
+    fn restore_holder(&mut self, token: Token, locks: &[(LockName, Mode)]) -> Result<Names, Broken> {
         let mut names = Vec::with_capacity(locks.len());
         for (name, mode) in locks {
             if self.locks.get(name).and_then(Lock::mode).is_some_and(|held| held != *mode) {

@@ -13,8 +13,8 @@ pub(super) struct Session {
     pub(super) opened: WallTime,
     /// The lowest request id whose reply the client may still ask for.
     pub(super) lowest: u64,
-    /// How many grants, waits and remembered replies it has.
-    pub(super) grants: u32,
+    pub(super) grants: Tokens,
+    /// How many waits and remembered replies it has.
     pub(super) waits: u32,
     pub(super) replies: u32,
 }
@@ -71,7 +71,10 @@ impl Machine {
         let deadline = self.after_ms(ttl.as_millis().into());
         self.due.insert((deadline, Due::Session(id)));
         let opened = self.wall;
-        self.sessions.insert(id, Session { label, ttl, deadline, opened, lowest: 0, grants: 0, waits: 0, replies: 0 });
+        self.sessions.insert(
+            id,
+            Session { label, ttl, deadline, opened, lowest: 0, grants: Tokens::None, waits: 0, replies: 0 },
+        );
         Ok(Reply::Opened(ttl))
     }
 
@@ -129,7 +132,7 @@ impl Machine {
             SessionEnd::Closed => GrantEnd::Released,
             SessionEnd::Expired | SessionEnd::Unknown => GrantEnd::Expired,
         };
-        for token in self.tokens_of(id) {
+        for token in self.session_mut(id).grants.clone().iter() {
             self.end_grant(token, grant_end, &mut freed, events);
         }
         self.forget(id, 0..=u64::MAX);
@@ -141,10 +144,6 @@ impl Machine {
 
     pub(super) fn session_mut(&mut self, id: SessionId) -> &mut Session {
         self.sessions.get_mut(&id).expect("grants, waits and replies go with their session")
-    }
-
-    pub(super) fn tokens_of(&self, id: SessionId) -> Vec<Token> {
-        self.held_by.range((id, Token(0))..=(id, Token(u64::MAX))).map(|(_, token)| *token).collect()
     }
 
     fn tickets_of(&self, id: SessionId) -> Vec<Ticket> {

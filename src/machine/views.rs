@@ -13,11 +13,12 @@ impl Machine {
             name: name.clone(),
             mode: lock.mode(),
             holders: lock
-                .holders_after(page.holders_after)
+                .holders()
+                .after(page.holders_after)
                 .take(page.size)
                 .map(|token| self.holder_view(lock, token))
                 .collect(),
-            holder_count: lock.holder_count() as u64,
+            holder_count: lock.holders().len() as u64,
             waiters: lock
                 .waiters_after(page.waiters_after)
                 .take(page.size)
@@ -48,7 +49,7 @@ impl Machine {
 
     /// Who holds the lock by this token, if it is held by it.
     pub fn holder(&self, name: &LockName, token: Token) -> Option<HolderView> {
-        let lock = self.locks.get(name).filter(|lock| lock.is_held_by(token))?;
+        let lock = self.locks.get(name).filter(|lock| lock.holders().contains(token))?;
         Some(self.holder_view(lock, token))
     }
 
@@ -92,7 +93,7 @@ impl Machine {
         let lock = self.locks.get(name).unwrap_or(&free);
         Busy {
             name: name.clone(),
-            holder: lock.holders_after(Token(0)).next().map(|token| self.holder_view(lock, token)),
+            holder: lock.holders().iter().next().map(|token| self.holder_view(lock, token)),
             queue_length: lock.queue_length() as u64,
             delay_remaining_ms: self.delay_remaining_ms(lock),
         }
@@ -137,7 +138,7 @@ impl Machine {
             ttl: session.ttl,
             remaining_ms: self.remaining_ms(session.deadline),
             opened: session.opened,
-            grants: session.grants,
+            grants: session.grants.len() as u32,
             waits: session.waits,
         }
     }
