@@ -1,6 +1,6 @@
 //! One copy of the table, kept equal to the others.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use openraft::{
     async_runtime::WatchReceiver,
@@ -26,19 +26,21 @@ pub struct Replica {
     table: Arc<Table>,
     proposer: Proposer,
     led: Led,
+    configured: Arc<BTreeMap<u64, Node>>,
     tasks: TaskTracker,
 }
 
 impl Replica {
-    /// Starts the tasks that propose and that let time pass. They end with `raft`.
-    pub fn start(raft: Raft, table: Arc<Table>, environment: &Environment) -> Self {
+    /// Starts the tasks that propose and that let time pass. They end with `raft`. `configured` says where members are now, whatever
+    /// the log says.
+    pub fn start(raft: Raft, table: Arc<Table>, environment: &Environment, configured: BTreeMap<u64, Node>) -> Self {
         let (leadership, led) = watch::channel(None);
         let (proposer, intake) = Proposer::new(led.clone());
         let tasks = TaskTracker::new();
         tasks.spawn(proposer::run(intake, raft.clone(), led.clone(), environment.clone()));
         tasks.spawn(follow_leadership(raft.server_metrics(), Arc::clone(&table), environment.clone(), leadership));
         tasks.spawn(tick(led.clone(), Arc::clone(&table), proposer.clone()));
-        Self { raft, table, proposer, led, tasks }
+        Self { raft, table, proposer, led, configured: Arc::new(configured), tasks }
     }
 
     /// Proposes a command and waits until it is applied, for at most `patience`: see [`Proposer::propose`].
@@ -80,7 +82,13 @@ impl Replica {
         let metrics = self.raft.server_metrics();
         let metrics = metrics.borrow_watched();
         let id = metrics.current_leader?;
-        Some((id, metrics.membership_config.get_node(&id)?.clone()))
+        let node = self.configured.get(&id).or_else(|| metrics.membership_config.get_node(&id))?;
+        Some((id, node.clone()))
+    }
+
+    /// Where a member is, as the configuration says it, or else the log.
+    pub fn whereabouts<'a>(&'a self, id: u64, in_log: &'a Node) -> &'a Node {
+        self.configured.get(&id).unwrap_or(in_log)
     }
 
     /// The engine.

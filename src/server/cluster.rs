@@ -10,7 +10,7 @@ use crate::{
     proto::v1::{self, cluster_server},
     raft::{
         Replica,
-        types::{LogId, TypeConfig},
+        types::{LogId, Node, TypeConfig},
     },
 };
 
@@ -32,7 +32,7 @@ impl cluster_server::Cluster for Cluster {
             true => Some(self.table_hash().await?),
             false => None,
         };
-        let mut status = show(&metrics);
+        let mut status = show(&metrics, &self.replica);
         status.cluster_id = self.cluster_id.to_string();
         status.version = env!("CARGO_PKG_VERSION").to_string();
         status.serving = trouble.is_none();
@@ -94,7 +94,7 @@ impl Cluster {
     }
 }
 
-fn show(metrics: &RaftMetrics<TypeConfig>) -> v1::StatusResponse {
+fn show(metrics: &RaftMetrics<TypeConfig>, replica: &Replica) -> v1::StatusResponse {
     let role = match metrics.state {
         ServerState::Leader => v1::Role::Leader,
         ServerState::Follower => v1::Role::Follower,
@@ -112,21 +112,24 @@ fn show(metrics: &RaftMetrics<TypeConfig>) -> v1::StatusResponse {
         committed_index: index(&metrics.local_committed),
         snapshot_index: index(&metrics.snapshot),
         purged_index: index(&metrics.purged),
-        members: members(metrics),
+        members: members(metrics, replica),
         ..v1::StatusResponse::default()
     }
 }
 
-fn members(metrics: &RaftMetrics<TypeConfig>) -> Vec<v1::Member> {
+fn members(metrics: &RaftMetrics<TypeConfig>, replica: &Replica) -> Vec<v1::Member> {
     let membership = metrics.membership_config.membership();
     let voters: Vec<u64> = membership.voter_ids().collect();
     let matched = |id: &u64| metrics.replication.as_ref()?.get(id)?.as_ref().map(|matched| matched.index);
-    let member = |(id, node): (&u64, &crate::raft::types::Node)| v1::Member {
-        node_id: *id,
-        client_address: node.client_address.clone(),
-        peer_address: node.peer_address.clone(),
-        voter: voters.contains(id),
-        matched_index: matched(id).unwrap_or_default(),
+    let member = |(id, in_log): (&u64, &Node)| {
+        let node = replica.whereabouts(*id, in_log);
+        v1::Member {
+            node_id: *id,
+            client_address: node.client_address.clone(),
+            peer_address: node.peer_address.clone(),
+            voter: voters.contains(id),
+            matched_index: matched(id).unwrap_or_default(),
+        }
     };
     membership.nodes().map(member).collect()
 }

@@ -186,11 +186,12 @@ where
     let table = Arc::new(Table::default());
     let peer_service = PeerService::new(Arc::clone(&identity), &plan.members, snapshots.clone());
     let machine = restore(Arc::clone(&table), snapshots).await?;
-    let network = Network::<C, SnapshotFile>::new(connector.clone(), Arc::clone(&identity));
+    let network =
+        Network::<C, SnapshotFile>::new(connector.clone(), Arc::clone(&identity)).with_configured(plan.members.clone());
     let raft_config = Arc::new(raft_config(&config)?);
     let raft = Raft::new(config.node_id, raft_config, network, log, machine).await.map_err(stopped)?;
     peer_service.attach(raft.clone());
-    let replica = Replica::start(raft, table, &environment);
+    let replica = Replica::start(raft, table, &environment, plan.members.clone());
 
     let stopping = CancellationToken::new();
     let services = Services::new(&config, &replica, &environment, connector.clone(), stopping.clone());

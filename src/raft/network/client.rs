@@ -1,6 +1,6 @@
 //! The calls to one peer.
 
-use std::{future::Future, marker::PhantomData, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 use futures::Stream;
 use openraft::{
@@ -28,6 +28,7 @@ pub(super) type RpcError = RPCError<TypeConfig>;
 pub struct Network<C, D> {
     connector: C,
     identity: Arc<Identity>,
+    configured: BTreeMap<u64, Node>,
     snapshots: PhantomData<fn(D)>,
 }
 
@@ -46,7 +47,13 @@ pub struct PeerClient<C, D> {
 impl<C: Connect, D: SnapshotSource> Network<C, D> {
     /// The network of the node with this identity.
     pub fn new(connector: C, identity: Arc<Identity>) -> Self {
-        Self { connector, identity, snapshots: PhantomData }
+        Self { connector, identity, configured: BTreeMap::new(), snapshots: PhantomData }
+    }
+
+    /// Reaches these nodes where the configuration says that they are, whatever the log says: a node that moved to another address
+    /// is found once the others are told so.
+    pub fn with_configured(self, configured: BTreeMap<u64, Node>) -> Self {
+        Self { configured, ..self }
     }
 
     fn client(&self, target: u64, node: &Node, purpose: &'static str) -> PeerClient<C, D> {
@@ -54,7 +61,7 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
             connector: self.connector.clone(),
             identity: self.identity.clone(),
             target,
-            address: node.peer_address.clone(),
+            address: self.configured.get(&target).unwrap_or(node).peer_address.clone(),
             purpose,
             connection: None,
             snapshots: PhantomData,
