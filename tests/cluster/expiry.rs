@@ -1,0 +1,149 @@
+//! Clients that die without a word.
+
+use std::{process::Stdio, time::Duration};
+
+use lockkeeper::{
+    client::{Client, Error},
+    proto::v1::{
+        self, AcquireRequest, OpenSessionRequest, Want, acquire_request, acquire_response, locks_client::LocksClient,
+        sessions_client::SessionsClient,
+    },
+};
+use tokio::{process::Command, time::Instant};
+
+use crate::support::{LONG, client, cluster, long_session, program, until};
+
+async fn queue_length(client: &Client, name: &str) -> u64 {
+    client.get(name, false).await.expect("the cluster answers").lock.expect("a lock").queue_length
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_holder_loses_its_lock_to_the_first_in_the_queue() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let mut holder = Command::new(program())
+        .args(["lock", "seat", "--ttl", "1s", "--", "sleep", "1000"])
+        .env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(","))
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("the program runs");
+    let before = until("the holder", async || {
+        client.get("seat", false).await.ok()?.lock?.holders.first().map(|holder| holder.token)
+    })
+    .await;
+
+    let session = long_session(&client).await;
+    let first = tokio::spawn(session.acquire("seat").into_future());
+    until("the first in the queue", async || (queue_length(&client, "seat").await == 1).then_some(())).await;
+    let second = tokio::spawn(session.acquire("seat").into_future());
+    until("the second", async || (queue_length(&client, "seat").await == 2).then_some(())).await;
+
+    holder.kill().await.expect("it was running");
+    let held = tokio::time::timeout(LONG, first).await.expect("within the TTL").expect("no panic").expect("granted");
+    assert!(held.token().0 > before, "the next token is higher");
+    assert!(!second.is_finished(), "one holder at a time");
+    held.release().await.expect("it was held");
+    second.await.expect("no panic").expect("granted").release().await.expect("it was held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_does_not_expire_before_its_client_may_know() {
+    const TTL_MS: u32 = 1500;
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let channel = cluster.node(1).channel().await.expect("it serves");
+    let mut sessions = SessionsClient::new(channel.clone());
+    let mut locks = LocksClient::new(channel);
+
+    let sent = Instant::now();
+    let request = OpenSessionRequest { ttl_ms: TTL_MS, ..OpenSessionRequest::default() };
+    let silent = sessions.open(request).await.expect("opened").into_inner().session_id;
+    let acquire = |wait| AcquireRequest {
+        session_id: silent.clone(),
+        locks: vec![Want { name: "seat".to_string(), ..Want::default() }],
+        wait,
+        ..AcquireRequest::default()
+    };
+    let granted = locks.acquire(acquire(None)).await.expect("granted").into_inner().outcome;
+    assert!(matches!(granted, Some(acquire_response::Outcome::Granted(_))));
+
+    let session = long_session(&client).await;
+    let held = session.acquire("seat").await.expect("granted once the silent one is gone");
+    let waited = sent.elapsed();
+    assert!(waited >= Duration::from_millis(TTL_MS.into()), "granted after {waited:?}, before the TTL was over");
+
+    let late = locks.acquire(acquire(Some(acquire_request::Wait::WaitForever(true)))).await.expect_err("it expired");
+    assert_eq!(late.code(), tonic::Code::NotFound);
+    held.release().await.expect("it was held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_wait_leaves_nothing_behind() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let session = long_session(&client).await;
+    let held = session.acquire("seat").await.expect("free");
+    let waiting = tokio::spawn(session.acquire("seat").into_future());
+    until("the waiter", async || (queue_length(&client, "seat").await == 1).then_some(())).await;
+    waiting.abort();
+    until("an empty queue", async || (queue_length(&client, "seat").await == 0).then_some(())).await;
+    held.release().await.expect("it was held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_holder_is_told_why() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let session = long_session(&client).await;
+    let held = session.acquire("seat").await.expect("free");
+    let waiting = tokio::spawn(session.acquire("seat").into_future());
+    until("the waiter", async || (queue_length(&client, "seat").await == 1).then_some(())).await;
+    client.force_release("seat", None, "maintenance", false).await.expect("an operator may");
+    let loss = tokio::time::timeout(LONG, held.lost()).await.expect("told at once");
+    assert_eq!(loss.to_string(), "an operator revoked the grant: maintenance");
+    assert!(!waiting.is_finished(), "the holder has until its deadline to let go");
+    let token = held.token();
+    // A revoked grant is given back like any other.
+    match held.release().await {
+        Ok(()) | Err(Error::Lost(_)) => {}
+        Err(error) => panic!("{error}"),
+    }
+    let next = waiting.await.expect("no panic").expect("granted once it was let go");
+    assert!(next.token() > token);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watcher_sees_the_state_and_then_each_change() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let session = long_session(&client).await;
+    let before = session.acquire("watched/before").await.expect("free");
+    let mut watch = client.watch("watched/");
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let message = tokio::time::timeout(LONG, watch.next()).await.expect("in time").expect("the stream goes on");
+        match message.what.expect("something") {
+            v1::watch_response::What::State(state) => {
+                seen.extend(state.locks.iter().map(|lock| format!("state {}", lock.name)));
+                if state.last {
+                    after = Some(session.acquire("watched/after").await.expect("free"));
+                    drop(session.acquire("elsewhere").await.expect("free"));
+                }
+            }
+            v1::watch_response::What::Changes(changes) => {
+                seen.extend(changes.changes.iter().map(|change| format!("{:?} {}", change.kind(), change.name)));
+                if let Some(held) = after.take() {
+                    held.release().await.expect("it was held");
+                }
+            }
+            v1::watch_response::What::Progress(_) => {}
+        }
+        if seen.len() >= 3 {
+            break;
+        }
+    }
+    assert_eq!(seen, ["state watched/before", "Granted watched/after", "Released watched/after"]);
+    drop(before);
+}

@@ -1,0 +1,128 @@
+//! What a node does not start with.
+
+use std::{fs, path::Path, process::Stdio};
+
+use lockkeeper::{local::LocalCluster, server::config::Config};
+use tokio::process::Command;
+
+use crate::support::{LONG, client, cluster, long_session, program};
+
+/// Runs a node that should not start; gives its exit code and what it said.
+async fn refused(config: &Path, arguments: &[&str]) -> (i32, String) {
+    let child = Command::new(program())
+        .args(["serve", "--config"])
+        .arg(config)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("the program runs");
+    let output = tokio::time::timeout(LONG, child.wait_with_output()).await.expect("it ends").expect("its output");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!said.contains("panicked"), "{said}");
+    (output.status.code().expect("it ends by itself"), said)
+}
+
+fn assert_refused((code, said): (i32, String), expected: i32, words: &[&str]) {
+    assert_eq!(code, expected, "{said}");
+    for word in words {
+        assert!(said.contains(word), "it does not say {word:?}:\n{said}");
+    }
+}
+
+fn data_directory(cluster: &LocalCluster, id: u64) -> &Path {
+    &cluster.node(id).config().data_dir
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_instance_and_a_taken_address_are_refused() {
+    let cluster = cluster().await;
+    let node = cluster.node(1);
+    let taken = refused(node.config_file(), &[]).await;
+    assert_refused(taken, i32::from(lockkeeper::local::EXIT_ADDRESS_IN_USE), &[&node.config().client_listen, "in use"]);
+    let locked = refused(node.config_file(), &["--client-listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0"]).await;
+    assert_refused(locked, 20, &[&data_directory(&cluster, 1).display().to_string()]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_and_a_wiped_data_directory_are_refused() {
+    let mut cluster = cluster().await;
+    let session = long_session(&client(&cluster)).await;
+    let held = session.acquire("seat").await.expect("free");
+    cluster.node_mut(1).kill().await;
+    let node = cluster.node(1);
+
+    let foreign = refused(node.config_file(), &["--cluster-id", "another"]).await;
+    assert_refused(foreign, 20, &["another", &data_directory(&cluster, 1).display().to_string()]);
+
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    fs::write(elsewhere.path().join("letters.txt"), "not ours").expect("written");
+    let not_ours = refused(node.config_file(), &["--data-dir", &elsewhere.path().display().to_string()]).await;
+    assert_refused(not_ours, 20, &[&elsewhere.path().display().to_string()]);
+    assert!(elsewhere.path().join("letters.txt").exists(), "nothing of it was touched");
+
+    fs::remove_dir_all(data_directory(&cluster, 1)).expect("wiped");
+    let wiped = refused(node.config_file(), &[]).await;
+    assert_refused(wiped, 20, &["node 1", "new id"]);
+
+    // Two are left, and nothing is lost.
+    let check = client(&cluster).check("seat", held.token().0).await.expect("the cluster answers");
+    assert!(check.held);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_log_is_refused_or_loses_nothing() {
+    let mut cluster = cluster().await;
+    let client = client(&cluster);
+    let session = long_session(&client).await;
+    for number in 0..50 {
+        std::mem::forget(session.acquire(&format!("seat/{number}")).await.expect("free"));
+    }
+    cluster.node_mut(2).kill().await;
+    let database = find(data_directory(&cluster, 2), "db").expect("sled's file");
+    let whole = fs::read(&database).expect("read");
+    // A log that was cut to nothing: an empty one would vote again.
+    fs::write(&database, []).expect("cut");
+    let (code, said) = refused(cluster.node(2).config_file(), &[]).await;
+    assert_eq!(code, 20, "{said}");
+    assert!(said.contains("remove") && said.contains("new"), "it does not say what to do:\n{said}");
+    fs::write(&database, whole).expect("mended");
+    cluster.node_mut(2).spawn().expect("it starts");
+    cluster.ready(LONG).await.expect("it serves again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configuration_that_cannot_be_used_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("node.toml");
+    let good =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/cluster-configs/node1.toml")).expect("the sample");
+    let parsed: Config = toml::from_str(&good).expect("the sample is good");
+    assert_eq!(parsed.node_id, 1);
+    let cases: [(String, &[&str]); 4] = [
+        (format!("colour = \"red\"\n{good}"), &["colour"]),
+        (good.replace("node_id = 2", "node_id = 1"), &["node_id", "1"]),
+        (good.replacen("node_id = 1", "node_id = 9", 1), &["9", "members"]),
+        ("this is not TOML".to_string(), &["node.toml"]),
+    ];
+    for (text, words) in cases {
+        fs::write(&file, &text).expect("written");
+        assert_refused(refused(&file, &[]).await, 2, words);
+    }
+    let missing = directory.path().join("missing.toml");
+    assert_refused(refused(&missing, &[]).await, 2, &["missing.toml"]);
+    fs::write(&file, &good).expect("written");
+    let unwritable =
+        ["--data-dir", "/proc/lockkeeper", "--client-listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0"];
+    assert_refused(refused(&file, &unwritable).await, 20, &["/proc/lockkeeper"]);
+}
+
+/// The file of this name in the tree.
+fn find(directory: &Path, name: &str) -> Option<std::path::PathBuf> {
+    fs::read_dir(directory).ok()?.flatten().find_map(|entry| match entry.path() {
+        path if path.is_dir() => find(&path, name),
+        path => (entry.file_name() == name).then_some(path),
+    })
+}
