@@ -55,6 +55,15 @@ pub enum Stage {
     Member,
 }
 
+/// Where the first entry of a founder's log is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FirstEntry {
+    /// In the log. It is the same on all founders, so it counts as committed.
+    Written,
+    /// On its way: another founder was faster, and asked for a vote before this one had written it.
+    Awaited,
+}
+
 /// A member, as the file knows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
@@ -291,12 +300,15 @@ impl Identity {
         .await
     }
 
-    /// The cluster's first entry is in the log. Does nothing if this node is a member already.
-    pub async fn founded(&self) -> Result<(), IdentityError> {
-        self.update(|record| {
+    /// The cluster exists, and its first entry is in this node's log or will come from the leader. Does nothing if this node is a
+    /// member already.
+    pub async fn founded(&self, first_entry: FirstEntry) -> Result<(), IdentityError> {
+        self.update(move |record| {
             if record.stage == Stage::Founding {
                 record.stage = Stage::Member;
-                record.committed_index = record.committed_index.max(Some(0));
+                if first_entry == FirstEntry::Written {
+                    record.committed_index = record.committed_index.max(Some(0));
+                }
             }
             Ok(())
         })
