@@ -3,6 +3,7 @@
 mod cluster;
 mod forming;
 mod log;
+mod pipeline;
 mod refusals;
 mod replication;
 mod table;

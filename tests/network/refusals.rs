@@ -7,7 +7,7 @@ use lockkeeper::{
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     time::timeout,
 };
 use tonic::{Code, Request, Status};
@@ -123,4 +123,16 @@ async fn noise_on_the_port_does_no_harm() {
     let answer = hello(&TcpConnector, &leader.address.to_string(), &nodes[0].identity, Vec::new()).await;
     assert_eq!(answer.expect("it serves").node_id, leader.id);
     end_all(nodes).await;
+}
+
+#[tokio::test]
+async fn who_cannot_be_reached_is_named() {
+    let disk = Disk::new();
+    let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = free.local_addr().expect("it is bound").to_string();
+    drop(free);
+    let status = hello(&TcpConnector, &address, &identity(disk.directory.path(), 1), Vec::new()).await;
+    let status = status.expect_err("nobody listens");
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.message().contains(&format!("cannot connect to {address}: ")), "{status:?}");
 }

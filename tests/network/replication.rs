@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::cluster::*;
 
@@ -20,6 +20,24 @@ async fn appends_are_pipelined() {
         follower.catch_up_with(leader).await;
         let in_flight = disks[follower.id as usize - 1].log.unflushed_max();
         assert!(in_flight >= 3, "at most {in_flight} appends were under way to node {}", follower.id);
+    }
+    end_all(nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heartbeats_have_a_connection_of_their_own() {
+    let lab = Lab::default();
+    let (nodes, _disks) = lab.cluster(3).await;
+    let (leader, followers) = split(&nodes, nodes[0].leader_other_than(None).await);
+    leader.write(b"one".to_vec()).await;
+    for follower in followers {
+        // One for entries, one for heartbeats; those for the votes are gone.
+        let settled = async {
+            while lab.wires.laid(leader.id, follower.id) != 2 {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(SOON, settled).await.expect("in time");
     }
     end_all(nodes).await;
 }

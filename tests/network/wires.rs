@@ -62,6 +62,14 @@ impl Wires {
         self.state().isolated.remove(&Self::name(node_id));
     }
 
+    /// How many wires lie from one node to another. A wire that is gone has let go of its flag.
+    pub(crate) fn laid(&self, from: u64, to: u64) -> usize {
+        let (from, to) = (Self::name(from), Self::name(to));
+        let mut state = self.state();
+        state.live.retain(|(_, _, cut)| Arc::strong_count(cut) > 1);
+        state.live.iter().filter(|wire| wire.0 == from && wire.1 == to).count()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("nobody panics with the lock held")
     }
