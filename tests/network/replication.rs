@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
+use lockkeeper::transport::KEEP_ALIVE;
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::*;
@@ -141,7 +142,8 @@ async fn a_node_cut_off_disturbs_nobody_when_it_is_back() {
     assert_eq!(followers[0].term(), term, "it raised its term without a chance to win");
 
     lab.wires.heal(followers[0].id);
-    followers[0].catch_up_with(leader).await;
+    // By dialling anew, not by the connections' keep-alive, which would take longer to notice.
+    timeout(KEEP_ALIVE, followers[0].catch_up_with(leader)).await.expect("soon");
     assert_eq!((leader.term(), followers[0].term()), (term, term));
     assert_eq!(followers[1].leader_other_than(None).await, first);
     end_all(nodes).await;
