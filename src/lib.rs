@@ -4,6 +4,7 @@
 //!
 //! * [`machine`]: the table of sessions, locks and waiters, a pure function of the log;
 //! * [`raft`]: replicates that log: its store on disk, its network, its clock;
+//! * [`transport`]: byte streams between nodes, real or simulated, and gRPC on top of them;
 //! * [`server`]: a node: the gRPC services on top of a replica;
 //! * [`client`]: the way to a cluster from Rust;
 //! * [`local`]: a whole cluster of processes on this machine, to try things out and to test;

@@ -37,6 +37,10 @@ pub const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 /// See [`STREAM_WINDOW_BYTES`].
 pub const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 
+/// Calls open at one time on one connection. Above hyper's 200: a call that waits for a lock stays open, and another node may forward
+/// many of them.
+pub const STREAMS_PER_CONNECTION_MAX: u32 = 16_384;
+
 /// Opens connections.
 pub trait Connect: Clone + Send + Sync + 'static {
     /// A connection.
@@ -106,6 +110,7 @@ pub fn server() -> Server {
     Server::builder()
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE))
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
 }
@@ -123,7 +128,7 @@ pub fn incoming<L: Listen>(
         loop {
             match listener.accept().await {
                 Ok((stream, remote)) => {
-                    let connection = Connection::new(stream, remote, place);
+                    let connection = Connection::new(stream, remote, place, FIRST_BYTE_TIMEOUT);
                     return Some((Ok(connection), (listener, places)));
                 }
                 Err(error) => {
@@ -152,8 +157,8 @@ pub struct Connection<S> {
 pub struct Remote(pub SocketAddr);
 
 impl<S> Connection<S> {
-    fn new(stream: S, remote: SocketAddr, place: OwnedSemaphorePermit) -> Self {
-        Self { stream, remote, first_byte: Some(Box::pin(sleep(FIRST_BYTE_TIMEOUT))), _place: place }
+    fn new(stream: S, remote: SocketAddr, place: OwnedSemaphorePermit, first_byte: Duration) -> Self {
+        Self { stream, remote, first_byte: Some(Box::pin(sleep(first_byte))), _place: place }
     }
 }
 
@@ -201,5 +206,48 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(50);
+
+    fn connection() -> (DuplexStream, Connection<DuplexStream>) {
+        let (near, far) = duplex(64);
+        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("it is free");
+        (near, Connection::new(far, ([127, 0, 0, 1], 1).into(), place, SHORT))
+    }
+
+    #[tokio::test]
+    async fn a_silent_stranger_is_hung_up_on() {
+        let (_near, mut connection) = connection();
+        let error = connection.read_u8().await.expect_err("nothing came");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn who_has_spoken_may_be_silent() {
+        let (mut near, mut connection) = connection();
+        near.write_u8(7).await.expect("there is room");
+        assert_eq!(connection.read_u8().await.expect("it came"), 7);
+        timeout(SHORT * 3, connection.read_u8()).await.expect_err("it just waits");
+    }
+
+    #[tokio::test]
+    async fn connections_beyond_the_limit_wait() {
+        use futures::StreamExt;
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let mut incoming = std::pin::pin!(incoming(listener, 1));
+        let _callers = [TcpConnector.connect(&address).await, TcpConnector.connect(&address).await];
+        let first = incoming.next().await.expect("it does not end").expect("it does not fail");
+        assert!(timeout(SHORT, incoming.next()).await.is_err(), "there is no place");
+        drop(first);
+        incoming.next().await.expect("it does not end").expect("it does not fail");
     }
 }

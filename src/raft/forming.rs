@@ -28,7 +28,7 @@ use openraft::{
 use tokio::time::sleep;
 
 use super::{
-    identity::{Addresses, Identity, IdentityError, Incarnation, Member, Stage},
+    identity::{Addresses, FirstEntry, Identity, IdentityError, Incarnation, Member, Stage},
     network::hello,
     types::{Node, TypeConfig},
 };
@@ -108,11 +108,16 @@ where
     M: RaftStateMachine<TypeConfig>,
 {
     let Some(founders) = identity.founders() else { return Ok(()) };
-    match raft.initialize(founders).await {
-        // Not allowed: another founder was faster, or this one crashed right here.
-        Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(identity.founded().await?),
-        Err(error) => Err(FormingError::Log(Box::new(error))),
-    }
+    let first_entry = match raft.initialize(founders).await {
+        Ok(()) => FirstEntry::Written,
+        // Another founder was faster, or this one crashed right here the last time.
+        Err(RaftError::APIError(InitializeError::NotAllowed(state))) => match state.last_log_id {
+            Some(_) => FirstEntry::Written,
+            None => FirstEntry::Awaited,
+        },
+        Err(error) => return Err(FormingError::Log(Box::new(error))),
+    };
+    Ok(identity.founded(first_entry).await?)
 }
 
 /// Asks each configured member once whether it knows this node by other data. For a node that belongs to a cluster, in the

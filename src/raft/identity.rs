@@ -14,7 +14,7 @@
 //! The file also says how far the log once reached, so that a log which is lost or cut short as a whole, and therefore consistent in
 //! itself, is noticed: see [`Identity::check_log`].
 
-use std::{collections::BTreeMap, fmt, io, path::PathBuf, str::FromStr, sync::Arc};
+use std::{collections::BTreeMap, io, path::PathBuf};
 
 use rand::RngCore;
 use serde::{Deserialize, Serialize};
@@ -23,25 +23,10 @@ use tokio::sync::{Mutex, watch};
 use super::types::Node;
 
 mod file;
+mod ids;
 
 pub use file::FILE_NAME;
-
-/// The name of a cluster: 1 to 64 letters, digits, `-`, `_` or `.`, ASCII only.
-///
-/// Chosen by people, once. It keeps nodes of two clusters apart that were configured with each other's addresses.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct ClusterId(Arc<str>);
-
-/// Which data directory a node has: 16 random bytes, drawn when it was made. Written as 32 hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Incarnation([u8; 16]);
-
-/// Why a cluster id or an incarnation cannot be one.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidId(&'static str);
+pub use ids::{ClusterId, Incarnation, InvalidId};
 
 /// How far a node has come on its way into a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -53,6 +38,15 @@ pub enum Stage {
     Founding,
     /// Belongs to the cluster.
     Member,
+}
+
+/// Where the first entry of a founder's log is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FirstEntry {
+    /// In the log. It is the same on all founders, so it counts as committed.
+    Written,
+    /// On its way: another founder was faster, and asked for a vote before this one had written it.
+    Awaited,
 }
 
 /// A member, as the file knows it.
@@ -291,12 +285,15 @@ impl Identity {
         .await
     }
 
-    /// The cluster's first entry is in the log. Does nothing if this node is a member already.
-    pub async fn founded(&self) -> Result<(), IdentityError> {
-        self.update(|record| {
+    /// The cluster exists, and its first entry is in this node's log or will come from the leader. Does nothing if this node is a
+    /// member already.
+    pub async fn founded(&self, first_entry: FirstEntry) -> Result<(), IdentityError> {
+        self.update(move |record| {
             if record.stage == Stage::Founding {
                 record.stage = Stage::Member;
-                record.committed_index = record.committed_index.max(Some(0));
+                if first_entry == FirstEntry::Written {
+                    record.committed_index = record.committed_index.max(Some(0));
+                }
             }
             Ok(())
         })
@@ -397,111 +394,6 @@ impl Record {
             return Some(self.incarnation);
         }
         self.members.iter().find(|member| member.node_id == node_id).map(|member| member.incarnation)
-    }
-}
-
-impl Incarnation {
-    /// A new one.
-    pub fn draw(random: &mut impl RngCore) -> Self {
-        let mut bytes = [0; 16];
-        random.fill_bytes(&mut bytes);
-        Self(bytes)
-    }
-
-    /// Its 16 bytes.
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
-    }
-}
-
-impl TryFrom<&[u8]> for Incarnation {
-    type Error = InvalidId;
-
-    fn try_from(bytes: &[u8]) -> Result<Self, InvalidId> {
-        bytes.try_into().map(Self).map_err(|_| InvalidId("an incarnation is 16 bytes"))
-    }
-}
-
-impl FromStr for Incarnation {
-    type Err = InvalidId;
-
-    fn from_str(text: &str) -> Result<Self, InvalidId> {
-        let invalid = InvalidId("an incarnation is 32 hexadecimal digits");
-        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(invalid);
-        }
-        u128::from_str_radix(text, 16).map(|number| Self(number.to_be_bytes())).map_err(|_| invalid)
-    }
-}
-
-impl TryFrom<String> for Incarnation {
-    type Error = InvalidId;
-
-    fn try_from(text: String) -> Result<Self, InvalidId> {
-        text.parse()
-    }
-}
-
-impl From<Incarnation> for String {
-    fn from(incarnation: Incarnation) -> Self {
-        incarnation.to_string()
-    }
-}
-
-impl fmt::Display for Incarnation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", u128::from_be_bytes(self.0))
-    }
-}
-
-impl fmt::Debug for Incarnation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl ClusterId {
-    /// The id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for ClusterId {
-    type Err = InvalidId;
-
-    fn from_str(text: &str) -> Result<Self, InvalidId> {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        match (1..=64).contains(&text.len()) && text.bytes().all(allowed) {
-            true => Ok(Self(text.into())),
-            false => Err(InvalidId("a cluster id is 1 to 64 letters, digits, '-', '_' or '.'")),
-        }
-    }
-}
-
-impl TryFrom<String> for ClusterId {
-    type Error = InvalidId;
-
-    fn try_from(text: String) -> Result<Self, InvalidId> {
-        text.parse()
-    }
-}
-
-impl From<ClusterId> for String {
-    fn from(id: ClusterId) -> Self {
-        id.0.as_ref().into()
-    }
-}
-
-impl fmt::Display for ClusterId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for ClusterId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

@@ -34,7 +34,7 @@ async fn is_the_same_after_a_restart() {
     let founders = second.founders().expect("founding");
     assert_eq!(founders[&2].client_address, "n2:2");
 
-    second.founded().await.expect("written");
+    second.founded(FirstEntry::Written).await.expect("written");
     second.meet(4, founder(4).incarnation).await.expect("written");
     let third = open(&directory, "blue", 1).expect("its own directory");
     assert_eq!((third.stage(), third.founders()), (Stage::Member, None));
@@ -102,7 +102,7 @@ async fn notices_a_lost_log() {
     identity.check_log(None).expect("nothing was in it");
     identity.found(vec![founder(1)]).await.expect("founded");
     identity.check_log(None).expect("the first entry may not be written yet");
-    identity.founded().await.expect("founded");
+    identity.founded(FirstEntry::Written).await.expect("founded");
     assert!(matches!(identity.check_log(None), Err(IdentityError::LogLost { committed_index: 0, .. })));
 
     identity.record_committed(70).await.expect("written");

@@ -26,7 +26,7 @@ use crate::{
     transport::Connect,
 };
 
-/// Sends what `input` yields, and yields the answers. `patience` is how long an answer to a small request may take.
+/// Sends what `input` yields, and yields the answers. `patience` is how long the answer to a small request may take.
 pub(super) fn pipeline<'c, C: Connect, D: SnapshotSource, S>(
     client: &'c mut PeerClient<C, D>,
     input: S,
@@ -219,27 +219,28 @@ impl Answers {
 }
 
 /// Cuts a request into pieces of at most [`APPEND_BYTES_MAX`], at least one entry each.
-fn cut(request: &AppendRequest) -> impl Iterator<Item = Piece> {
-    let whole = pb::AppendRequest::from(request);
+fn cut(request: &AppendRequest) -> Vec<Piece> {
+    let mut whole = pb::AppendRequest::from(request);
+    let entries = std::mem::take(&mut whole.entries);
     let mut pieces = Vec::with_capacity(1);
-    let mut previous = request.prev_log_id;
-    let mut piece = Piece::empty(&whole, previous);
-    for (entry, log_id) in whole.entries.iter().zip(request.entries.iter().map(|entry| entry.log_id)) {
+    let mut piece = Piece::after(request.prev_log_id, &whole);
+    for (entry, log_id) in entries.into_iter().zip(request.entries.iter().map(|entry| entry.log_id)) {
         let bytes = entry.encoded_len();
         if !piece.request.entries.is_empty() && piece.sent.bytes + bytes > APPEND_BYTES_MAX {
-            pieces.push(std::mem::replace(&mut piece, Piece::empty(&whole, previous)));
+            let next = Piece::after(piece.sent.last, &whole);
+            pieces.push(std::mem::replace(&mut piece, next));
         }
-        piece.request.entries.push(entry.clone());
+        piece.request.entries.push(entry);
         piece.sent.bytes += bytes;
         piece.sent.last = Some(log_id);
-        previous = Some(log_id);
     }
     pieces.push(piece);
-    pieces.into_iter()
+    pieces
 }
 
 impl Piece {
-    fn empty(whole: &pb::AppendRequest, previous: Option<LogId>) -> Self {
+    /// A piece of `whole` without entries yet.
+    fn after(previous: Option<LogId>, whole: &pb::AppendRequest) -> Self {
         Self {
             request: pb::AppendRequest {
                 vote: whole.vote,
@@ -295,7 +296,7 @@ mod tests {
             assert_eq!(piece.request.previous, Some((&previous).into()));
             (previous.index, last.index)
         };
-        cut(&request(sizes)).map(range).collect()
+        cut(&request(sizes)).into_iter().map(range).collect()
     }
 
     #[test]

@@ -15,10 +15,16 @@ use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Response, Status, transport::Channel};
 
-use super::{HELLO_TIMEOUT, MESSAGE_BYTES_MAX, SnapshotSource, allowance, append, envelope::Envelope, snapshot};
+use super::{
+    ENTRIES_PATIENCE, HELLO_TIMEOUT, MESSAGE_BYTES_MAX, SnapshotSource, allowance, append, envelope::Envelope, snapshot,
+};
 use crate::{
     proto::internal::{self as pb, peer_client::PeerClient as Stub},
-    raft::{identity::Identity, types::*, wire::Malformed},
+    raft::{
+        identity::{Identity, Incarnation},
+        types::*,
+        wire::Malformed,
+    },
     transport::{Connect, channel},
 };
 
@@ -38,10 +44,20 @@ pub struct PeerClient<C, D> {
     identity: Arc<Identity>,
     target: u64,
     address: String,
-    purpose: &'static str,
+    purpose: Purpose,
     /// Dropped when a call on it failed: the next call dials anew.
     connection: Option<Channel>,
+    /// What a peer last said when it refused a call: said once in the log, not several times a second.
+    refusal: Option<String>,
     snapshots: PhantomData<fn(D)>,
+}
+
+/// What a client is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Purpose {
+    Entries,
+    Heartbeats,
+    Snapshots,
 }
 
 impl<C: Connect, D: SnapshotSource> Network<C, D> {
@@ -56,7 +72,7 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
         Self { configured, ..self }
     }
 
-    fn client(&self, target: u64, node: &Node, purpose: &'static str) -> PeerClient<C, D> {
+    fn client(&self, target: u64, node: &Node, purpose: Purpose) -> PeerClient<C, D> {
         PeerClient {
             connector: self.connector.clone(),
             identity: self.identity.clone(),
@@ -64,6 +80,7 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
             address: self.configured.get(&target).unwrap_or(node).peer_address.clone(),
             purpose,
             connection: None,
+            refusal: None,
             snapshots: PhantomData,
         }
     }
@@ -73,15 +90,15 @@ impl<C: Connect, D: SnapshotSource> RaftNetworkFactory<TypeConfig> for Network<C
     type Network = PeerClient<C, D>;
 
     async fn new_client(&mut self, target: u64, node: &Node) -> Self::Network {
-        self.client(target, node, "entries and votes")
+        self.client(target, node, Purpose::Entries)
     }
 
     async fn new_heartbeat_client(&mut self, target: u64, node: &Node) -> Self::Network {
-        self.client(target, node, "heartbeats")
+        self.client(target, node, Purpose::Heartbeats)
     }
 
     async fn new_snapshot_client(&mut self, target: u64, node: &Node) -> Self::Network {
-        self.client(target, node, "snapshots")
+        self.client(target, node, Purpose::Snapshots)
     }
 }
 
@@ -104,15 +121,17 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
     /// Makes of a failed call what openraft wants to know of it, and lets go of the connection.
     pub(super) fn failed(&mut self, status: &Status) -> RpcError {
         self.connection = None;
-        let text = format!("{} to node {} at {}: {}", self.purpose, self.target, self.address, status.message());
-        // openraft retries `Network` at once, and waits before it retries `Unreachable`.
-        if matches!(status.code(), Code::Unavailable | Code::FailedPrecondition | Code::InvalidArgument) {
-            if status.code() != Code::Unavailable {
-                tracing::error!(target_node = self.target, "refused by a peer: {text}");
-            }
-            return RPCError::Unreachable(Unreachable::from_string(text));
+        let text = format!("{:?} to node {} at {}: {}", self.purpose, self.target, self.address, status.message());
+        let refused = matches!(status.code(), Code::FailedPrecondition | Code::InvalidArgument);
+        if refused && self.refusal.as_ref() != Some(&text) {
+            tracing::error!("refused by a peer: {text}");
+            self.refusal = Some(text.clone());
         }
-        RPCError::Network(NetworkError::from_string(text))
+        // openraft retries `Network` at once, and waits before it retries `Unreachable`.
+        match refused || status.code() == Code::Unavailable {
+            true => RPCError::Unreachable(Unreachable::from_string(text)),
+            false => RPCError::Network(NetworkError::from_string(text)),
+        }
     }
 
     /// The answer did not come in time: neither will others on this connection.
@@ -161,7 +180,11 @@ impl<C: Connect, D: SnapshotSource> NetStreamAppend<TypeConfig> for PeerClient<C
     where
         S: Stream<Item = AppendRequest> + OptionalSend + Unpin + 'static,
     {
-        let answers: BoxStream<'s, _> = Box::pin(append::pipeline(self, input, option.soft_ttl()));
+        let patience = match self.purpose {
+            Purpose::Entries => option.soft_ttl() * ENTRIES_PATIENCE,
+            Purpose::Heartbeats | Purpose::Snapshots => option.soft_ttl(),
+        };
+        let answers: BoxStream<'s, _> = Box::pin(append::pipeline(self, input, patience));
         Box::pin(std::future::ready(Ok(answers)))
     }
 }
@@ -264,11 +287,7 @@ async fn ask(mut stub: Stub<Channel>, asker: &Identity, members: Vec<pb::Node>) 
 }
 
 /// Gets to know a member that this node has not met.
-async fn introduce(
-    identity: &Identity,
-    target: u64,
-    stub: Stub<Channel>,
-) -> Result<crate::raft::identity::Incarnation, Status> {
+async fn introduce(identity: &Identity, target: u64, stub: Stub<Channel>) -> Result<Incarnation, Status> {
     let answer = ask(stub, identity, Vec::new()).await?;
     if answer.cluster_id != identity.cluster_id().as_str() || answer.node_id != target {
         let found = format!("node {} of cluster {}", answer.node_id, answer.cluster_id);

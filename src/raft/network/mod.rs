@@ -48,6 +48,11 @@ pub const SNAPSHOT_PIECE_BYTES: usize = 256 << 10;
 pub const SNAPSHOT_PIECE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The slowest transfer that is not taken for a failure.
 pub const SLOWEST_BYTES_PER_SECOND: u64 = 1 << 20;
+/// For entries, the time for an answer is so many times what openraft gives for a heartbeat.
+///
+/// openraft allows less than one heartbeat interval for either. But an answer to entries waits for a flush, and a single slow flush is
+/// no reason to dial anew and send megabytes again to a disk that has enough to do. Whether the peer is alive, heartbeats tell.
+pub const ENTRIES_PATIENCE: u32 = 4;
 /// How long a peer may take to say who it is.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
 

@@ -43,6 +43,8 @@ struct Shared<M: RaftStateMachine<TypeConfig>, K> {
     raft: OnceLock<Raft<TypeConfig, M>>,
     /// Snapshots arrive one at a time.
     receiving: Semaphore,
+    /// Why a call was last refused: said once in the log, not several times a second.
+    refusal: Mutex<String>,
 }
 
 impl<M, K> PeerService<M, K>
@@ -53,7 +55,14 @@ where
     /// A service that only says who it is, until [`PeerService::attach`].
     pub fn new(identity: Arc<Identity>, members: &BTreeMap<u64, Node>, sink: K) -> Self {
         let members = members.iter().map(|(id, node)| pb::Node::new(*id, node)).collect();
-        let shared = Shared { identity, members, sink, raft: OnceLock::new(), receiving: Semaphore::new(1) };
+        let shared = Shared {
+            identity,
+            members,
+            sink,
+            raft: OnceLock::new(),
+            receiving: Semaphore::new(1),
+            refusal: Mutex::default(),
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -73,8 +82,16 @@ where
     async fn admit<T>(&self, request: &Request<T>) -> Result<(&Raft<TypeConfig, M>, u64), Status> {
         let raft = self.shared.raft.get().ok_or_else(|| Status::unavailable("this node is starting"))?;
         let sender = envelope::admit(&self.shared.identity, request.metadata()).await;
-        let sender = sender.inspect_err(|status| tracing::warn!("refused a peer's call: {}", status.message()))?;
+        let sender = sender.inspect_err(|status| self.report(status.message()))?;
         Ok((raft, sender))
+    }
+
+    fn report(&self, reason: &str) {
+        let mut last = self.shared.refusal.lock().expect("nobody panics with the lock held");
+        if *last != reason {
+            tracing::warn!("refused a peer's call: {reason}");
+            *last = reason.into();
+        }
     }
 
     fn greeting(&self, asker: &pb::HelloRequest) -> pb::HelloResponse {

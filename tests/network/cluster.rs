@@ -1,0 +1,210 @@
+//! Nodes with a real network, and everything else in memory.
+
+use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+
+use lockkeeper::{
+    raft::{
+        forming::{self, FormingError, Plan},
+        identity::{ClusterId, Identity},
+        network::{Network, PeerService},
+        types::{Node, Payload, TypeConfig},
+    },
+    transport,
+};
+use openraft::{
+    Config, Raft, RaftMetrics, SnapshotPolicy,
+    async_runtime::watch::WatchReceiver,
+    errors::{ClientWriteError, RaftError},
+};
+use tempfile::TempDir;
+use tokio::{
+    net::TcpListener,
+    sync::oneshot,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    log::MemoryLog,
+    table::{MemorySink, MemorySnapshot, Table},
+    wires::{End, Wires},
+};
+
+/// Long enough for anything that happens at all, on a machine that is busy.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+pub(crate) type TestRaft = Raft<TypeConfig, Table>;
+
+/// What survives a restart of a node.
+pub(crate) struct Disk {
+    pub(crate) directory: TempDir,
+    pub(crate) log: MemoryLog,
+}
+
+impl Disk {
+    pub(crate) fn new() -> Self {
+        Self { directory: tempfile::tempdir().expect("a directory"), log: MemoryLog::new() }
+    }
+}
+
+/// A node, running.
+pub(crate) struct TestNode {
+    pub(crate) id: u64,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) raft: TestRaft,
+    pub(crate) table: Table,
+    pub(crate) sink: MemorySink,
+    pub(crate) address: SocketAddr,
+    pub(crate) plan: Plan,
+    pub(crate) connector: End,
+    stop: oneshot::Sender<()>,
+    server: JoinHandle<()>,
+}
+
+/// Where nodes are started.
+#[derive(Clone, Default)]
+pub(crate) struct Lab {
+    pub(crate) wires: Wires,
+}
+
+pub(crate) fn cluster_id() -> ClusterId {
+    "test".parse().expect("a cluster id")
+}
+
+pub(crate) fn identity(directory: &Path, node_id: u64) -> Arc<Identity> {
+    let identity = Identity::open_or_create(directory, &cluster_id(), node_id, &mut rand::rng());
+    Arc::new(identity.expect("a directory of its own"))
+}
+
+pub(crate) fn members(ids: impl IntoIterator<Item = u64>) -> BTreeMap<u64, Node> {
+    let node = |id| Node { peer_address: Wires::name(id), client_address: format!("node{id}:client") };
+    ids.into_iter().map(|id| (id, node(id))).collect()
+}
+
+fn config() -> Arc<Config> {
+    let config = Config {
+        heartbeat_interval: 200,
+        election_timeout_min: 1000,
+        election_timeout_max: 2000,
+        install_snapshot_timeout: 10_000,
+        max_in_snapshot_log_to_keep: 0,
+        snapshot_policy: SnapshotPolicy::Never,
+        enable_pre_vote: Some(true),
+        enable_leader_restore: Some(false),
+        quorum_loss_probe_interval: Some(4000),
+        ..Config::default()
+    };
+    Arc::new(config.validate().expect("a valid configuration"))
+}
+
+impl Lab {
+    /// Starts a node that answers its peers, and has not looked for a cluster yet.
+    pub(crate) async fn start(&self, node_id: u64, disk: &Disk, plan: Plan) -> TestNode {
+        let identity = identity(disk.directory.path(), node_id);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        self.wires.plug(node_id, address);
+        let (sink, table, connector) = (MemorySink::default(), Table::default(), self.wires.end(node_id));
+
+        let service = PeerService::<Table, _>::new(identity.clone(), &plan.members, sink.clone());
+        let (stop, stopped) = oneshot::channel();
+        let router = transport::server().add_service(service.server());
+        let server = tokio::spawn(async move {
+            let stopped = async { stopped.await.unwrap_or(()) };
+            let incoming = transport::incoming(listener, 64);
+            router.serve_with_incoming_shutdown(incoming, stopped).await.expect("it serves");
+        });
+
+        let network = Network::<_, MemorySnapshot>::new(connector.clone(), identity.clone());
+        let raft = Raft::new(node_id, config(), network, disk.log.clone(), table.clone()).await.expect("it starts");
+        service.attach(raft.clone());
+        TestNode { id: node_id, identity, raft, table, sink, address, plan, connector, stop, server }
+    }
+
+    /// Starts nodes 1 to `size`, and lets them found a cluster.
+    pub(crate) async fn cluster(&self, size: u64) -> (Vec<TestNode>, Vec<Disk>) {
+        let plan = Plan { bootstrap: true, members: members(1..=size) };
+        let (mut nodes, mut disks) = (Vec::new(), Vec::new());
+        for node_id in 1..=size {
+            let disk = Disk::new();
+            nodes.push(self.start(node_id, &disk, plan.clone()).await);
+            disks.push(disk);
+        }
+        let formed = futures::future::join_all(nodes.iter().map(TestNode::form)).await;
+        formed.into_iter().for_each(|formed| formed.expect("all members agree"));
+        (nodes, disks)
+    }
+
+    /// Ends a node as if its power was cut: its peers hear nothing.
+    pub(crate) async fn kill(&self, node: TestNode) {
+        self.wires.isolate(node.id);
+        node.end().await;
+    }
+}
+
+impl TestNode {
+    /// Finds or founds the cluster.
+    pub(crate) async fn form(&self) -> Result<(), FormingError> {
+        let formed = timeout(SOON, forming::form(&self.identity, &self.plan, &self.connector));
+        formed.await.expect("in time")?;
+        forming::initialize(&self.identity, &self.raft).await
+    }
+
+    /// The leader's id, once this node knows one that is not `other`.
+    pub(crate) async fn leader_other_than(&self, other: Option<u64>) -> u64 {
+        let new = |leader: Option<u64>| leader.is_some() && leader != other;
+        let wait = self.raft.wait(Some(SOON));
+        let metrics = wait.metrics(|metrics| new(metrics.current_leader), "a leader").await;
+        metrics.expect("in time").current_leader.expect("it was waited for")
+    }
+
+    /// Writes through the leader, which may still be waiting for its first heartbeats to be answered.
+    pub(crate) async fn write(&self, line: Vec<u8>) {
+        let payload = Payload(line.into());
+        let written = async {
+            loop {
+                match self.raft.client_write(payload.clone()).await {
+                    Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => {
+                        sleep(Duration::from_millis(20)).await;
+                    }
+                    written => break written.map(drop),
+                }
+            }
+        };
+        timeout(SOON, written).await.expect("in time").expect("it can be written");
+    }
+
+    /// Returns once this node has applied all that `other` has. Compares what was applied: metrics run behind.
+    pub(crate) async fn catch_up_with(&self, other: &TestNode) {
+        let caught_up = async {
+            while self.table.lines() != other.table.lines() {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(SOON, caught_up).await.expect("in time");
+    }
+
+    pub(crate) fn metrics(&self) -> RaftMetrics<TypeConfig> {
+        self.raft.metrics().borrow_watched().clone()
+    }
+
+    pub(crate) fn term(&self) -> u64 {
+        self.metrics().current_term
+    }
+
+    pub(crate) async fn end(self) {
+        let _ = self.stop.send(());
+        self.raft.shutdown().await.expect("it ends");
+        self.server.abort();
+    }
+}
+
+/// The node with this id, and the others.
+pub(crate) fn split(nodes: &[TestNode], id: u64) -> (&TestNode, Vec<&TestNode>) {
+    let node = nodes.iter().find(|node| node.id == id).expect("there is one");
+    (node, nodes.iter().filter(|node| node.id != id).collect())
+}
+
+pub(crate) async fn end_all(nodes: Vec<TestNode>) {
+    futures::future::join_all(nodes.into_iter().map(TestNode::end)).await;
+}

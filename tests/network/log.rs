@@ -1,0 +1,118 @@
+//! A log in memory whose flushes take a while, and that counts how many are waited for.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    io,
+    ops::RangeBounds,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use lockkeeper::raft::types::{Entry, LogId, TypeConfig, Vote};
+use openraft::{
+    LogState, OptionalSend, RaftLogReader,
+    storage::{IOFlushed, RaftLogStorage},
+};
+use tokio::{sync::mpsc, time::sleep};
+
+const FLUSH_TIME: Duration = Duration::from_millis(3);
+
+#[derive(Clone)]
+pub(crate) struct MemoryLog {
+    state: Arc<Mutex<State>>,
+    unflushed: Arc<AtomicUsize>,
+    unflushed_max: Arc<AtomicUsize>,
+    flushes: mpsc::UnboundedSender<IOFlushed<TypeConfig>>,
+}
+
+#[derive(Default)]
+struct State {
+    entries: BTreeMap<u64, Entry>,
+    purged: Option<LogId>,
+    vote: Option<Vote>,
+}
+
+impl MemoryLog {
+    pub(crate) fn new() -> Self {
+        let (flushes, mut queue) = mpsc::unbounded_channel::<IOFlushed<TypeConfig>>();
+        let unflushed = Arc::new(AtomicUsize::new(0));
+        let waiting = unflushed.clone();
+        tokio::spawn(async move {
+            let mut group = Vec::new();
+            while queue.recv_many(&mut group, usize::MAX).await > 0 {
+                sleep(FLUSH_TIME).await;
+                waiting.fetch_sub(group.len(), Ordering::Relaxed);
+                group.drain(..).for_each(|flushed| flushed.io_completed(Ok(())));
+            }
+        });
+        Self { state: Arc::default(), unflushed, unflushed_max: Arc::default(), flushes }
+    }
+
+    /// The most appends that were under way at one time.
+    pub(crate) fn unflushed_max(&self) -> usize {
+        self.unflushed_max.load(Ordering::Relaxed)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics with the lock held")
+    }
+}
+
+impl RaftLogReader<TypeConfig> for MemoryLog {
+    async fn try_get_log_entries<R: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: R,
+    ) -> io::Result<Vec<Entry>> {
+        Ok(self.state().entries.range(range).map(|(_, entry)| entry.clone()).collect())
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+        Ok(self.state().vote)
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for MemoryLog {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
+        let state = self.state();
+        let last = state.entries.values().next_back().map(|entry| entry.log_id);
+        Ok(LogState { last_purged_log_id: state.purged, last_log_id: last.or(state.purged) })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        self.state().vote = Some(*vote);
+        Ok(())
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        self.state().entries.extend(entries.into_iter().map(|entry| (entry.log_id.index, entry)));
+        let unflushed = self.unflushed.fetch_add(1, Ordering::Relaxed) + 1;
+        self.unflushed_max.fetch_max(unflushed, Ordering::Relaxed);
+        self.flushes.send(callback).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
+        self.state().entries.retain(|index, _| last.is_some_and(|last| *index <= last.index));
+        Ok(())
+    }
+
+    async fn purge(&mut self, upto: LogId) -> io::Result<()> {
+        let mut state = self.state();
+        state.purged = Some(upto);
+        state.entries.retain(|index, _| *index > upto.index);
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! The pipeline of appends against peers that misbehave.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
+use lockkeeper::{
+    proto::internal::{
+        self as pb,
+        peer_server::{Peer, PeerServer},
+    },
+    raft::{
+        identity::{Identity, Incarnation, Member},
+        network::{APPENDS_IN_FLIGHT_MAX, Network, PeerClient},
+        types::{AppendRequest, LogId, Node, Vote},
+    },
+    transport::{self, TcpConnector},
+};
+use openraft::{
+    RaftNetworkFactory,
+    errors::RPCError,
+    network::{NetStreamAppend, RPCOption},
+    type_config::alias::CommittedLeaderIdOf,
+};
+use tokio::{
+    net::TcpListener,
+    time::{sleep, timeout},
+};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{cluster::*, table::MemorySnapshot};
+
+/// Takes every append and answers as it is told.
+#[derive(Clone, Default)]
+struct Stub {
+    received: Arc<AtomicUsize>,
+    answers: bool,
+}
+
+#[tonic::async_trait]
+impl Peer for Stub {
+    async fn hello(&self, _: Request<pb::HelloRequest>) -> Result<Response<pb::HelloResponse>, Status> {
+        Err(Status::unimplemented("not asked"))
+    }
+
+    type AppendStream = BoxStream<'static, Result<pb::AppendResponse, Status>>;
+
+    async fn append(
+        &self,
+        request: Request<Streaming<pb::AppendRequest>>,
+    ) -> Result<Response<Self::AppendStream>, Status> {
+        let Self { received, answers } = self.clone();
+        let answered = request.into_inner().filter_map(move |_| {
+            received.fetch_add(1, Ordering::Relaxed);
+            let success = pb::AppendResponse { kind: Some(pb::append_response::Kind::Success(true)) };
+            std::future::ready(answers.then_some(Ok(success)))
+        });
+        Ok(Response::new(answered.boxed()))
+    }
+
+    async fn vote(&self, _: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
+        Err(Status::unimplemented("not asked"))
+    }
+
+    async fn pre_vote(&self, _: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
+        Err(Status::unimplemented("not asked"))
+    }
+
+    async fn transfer_leader(
+        &self,
+        _: Request<pb::TransferLeaderRequest>,
+    ) -> Result<Response<pb::TransferLeaderResponse>, Status> {
+        Err(Status::unimplemented("not asked"))
+    }
+
+    async fn install_snapshot(
+        &self,
+        _: Request<Streaming<pb::SnapshotPiece>>,
+    ) -> Result<Response<pb::SnapshotResponse>, Status> {
+        Err(Status::unimplemented("not asked"))
+    }
+}
+
+/// A client of `stub`, which ends with the test's runtime.
+async fn client_of(stub: Stub) -> PeerClient<TcpConnector, MemorySnapshot> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let peer_address = listener.local_addr().expect("it is bound").to_string();
+    let router = transport::server().add_service(PeerServer::new(stub));
+    tokio::spawn(router.serve_with_incoming(transport::incoming(listener, 8)));
+
+    let identity = Identity::in_memory(&cluster_id(), 1, &mut rand::rng());
+    let target = Member { node_id: 2, incarnation: Incarnation::draw(&mut rand::rng()), addresses: None };
+    identity.found(vec![target]).await.expect("in memory");
+    let mut network = Network::new(TcpConnector, Arc::new(identity));
+    network.new_client(2, &Node { peer_address, client_address: String::new() }).await
+}
+
+fn request(index: u64) -> AppendRequest {
+    let leader_id = CommittedLeaderIdOf::<lockkeeper::raft::types::TypeConfig>::new(1);
+    let previous = Some(LogId { leader_id, index });
+    AppendRequest { vote: Vote::new_committed(1, 1), prev_log_id: previous, entries: vec![], leader_commit: previous }
+}
+
+#[tokio::test]
+async fn answers_come_in_order_and_the_stream_ends() {
+    let mut client = client_of(Stub { answers: true, ..Stub::default() }).await;
+    let requests = stream::iter((0..500).map(request));
+    let answers = client.stream_append(requests, RPCOption::new(SOON)).await.expect("it opens");
+    let answers: Vec<_> = timeout(SOON, answers.collect()).await.expect("in time");
+    let indexes: Vec<_> = answers
+        .into_iter()
+        .map(|answer| answer.expect("it came").expect("it agrees").expect("not the start").index)
+        .collect();
+    assert_eq!(indexes, Vec::from_iter(0..500));
+}
+
+#[tokio::test]
+async fn a_peer_that_does_not_answer_is_given_up_and_was_not_flooded() {
+    let stub = Stub::default();
+    let received = stub.received.clone();
+    let mut client = client_of(stub).await;
+    let requests = stream::iter((0..).map(request));
+    let option = RPCOption::new(Duration::from_millis(400));
+    let mut answers = client.stream_append(requests, option).await.expect("it opens");
+    let answer = timeout(SOON, answers.next()).await.expect("in time").expect("an error");
+    assert!(matches!(answer, Err(RPCError::Timeout(_))), "{answer:?}");
+    assert!(answers.next().await.is_none(), "nothing follows");
+    assert_eq!(received.load(Ordering::Relaxed), APPENDS_IN_FLIGHT_MAX);
+}
+
+#[tokio::test]
+async fn an_idle_stream_is_not_given_up() {
+    let mut client = client_of(Stub { answers: true, ..Stub::default() }).await;
+    let late = stream::once(async {
+        sleep(Duration::from_secs(2)).await;
+        request(1)
+    });
+    let requests = Box::pin(stream::iter([request(0)]).chain(late));
+    let answers = client.stream_append(requests, RPCOption::new(Duration::from_millis(400))).await.expect("it opens");
+    let answers: Vec<_> = timeout(SOON, answers.collect()).await.expect("in time");
+    assert!(answers.len() == 2 && answers.iter().all(Result::is_ok), "{answers:?}");
+}
+
+#[tokio::test]
+async fn dropped_answers_drop_the_requests_at_once() {
+    struct Flag(Arc<AtomicBool>);
+    impl Drop for Flag {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let mut client = client_of(Stub { answers: true, ..Stub::default() }).await;
+    let dropped = Arc::new(AtomicBool::new(false));
+    let flag = Flag(dropped.clone());
+    let requests = Box::pin(stream::iter([request(0)]).chain(stream::pending()).inspect(move |_| {
+        let _held = &flag;
+    }));
+    let mut answers = client.stream_append(requests, RPCOption::new(SOON)).await.expect("it opens");
+    timeout(SOON, answers.next()).await.expect("in time").expect("an answer").expect("no error").expect("it agrees");
+    drop(answers);
+    // openraft's next session takes a lock that the requests of this one hold.
+    assert!(dropped.load(Ordering::Relaxed));
+}

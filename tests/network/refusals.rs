@@ -1,0 +1,138 @@
+//! Calls that are not for a node, or not from who they say.
+
+use lockkeeper::{
+    proto::internal::{VoteRequest, peer_client::PeerClient},
+    raft::{identity::Stage, network::hello},
+    transport::{TcpConnector, channel},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
+use tonic::{Code, Request, Status};
+
+use crate::cluster::*;
+
+/// What a call says about its ends.
+#[derive(Clone)]
+struct Ends {
+    cluster: String,
+    from: u64,
+    from_incarnation: String,
+    to: u64,
+    to_incarnation: String,
+}
+
+impl Ends {
+    fn new(from: &TestNode, to: &TestNode) -> Self {
+        Self {
+            cluster: cluster_id().to_string(),
+            from: from.id,
+            from_incarnation: from.identity.incarnation().to_string(),
+            to: to.id,
+            to_incarnation: to.identity.incarnation().to_string(),
+        }
+    }
+}
+
+/// Asks `to` whether it would vote, which changes nothing.
+async fn pre_vote(to: &TestNode, ends: Ends, vote_of: u64) -> Result<(), Status> {
+    let vote = lockkeeper::proto::internal::Vote { term: 1, node_id: vote_of, committed: false };
+    let mut request = Request::new(VoteRequest { vote: Some(vote), last_log_id: None, leadership_transfer: false });
+    let metadata = request.metadata_mut();
+    metadata.insert("lockkeeper-cluster", ends.cluster.parse().expect("ASCII"));
+    metadata.insert("lockkeeper-from", ends.from.into());
+    metadata.insert("lockkeeper-from-incarnation", ends.from_incarnation.parse().expect("ASCII"));
+    metadata.insert("lockkeeper-to", ends.to.into());
+    metadata.insert("lockkeeper-to-incarnation", ends.to_incarnation.parse().expect("ASCII"));
+    let mut client = PeerClient::new(channel(TcpConnector, &to.address.to_string()));
+    client.pre_vote(request).await.map(drop)
+}
+
+async fn refusal(to: &TestNode, ends: Ends) -> (Code, String) {
+    let status = pre_vote(to, ends, 2).await.expect_err("it is refused");
+    (status.code(), status.message().to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_must_be_for_this_node_and_from_who_it_was() {
+    let lab = Lab::default();
+    let (nodes, _disks) = lab.cluster(3).await;
+    let to = &nodes[0];
+    let right = Ends::new(&nodes[1], to);
+    pre_vote(to, right.clone(), 2).await.expect("it is in order");
+
+    let (code, text) = refusal(to, Ends { cluster: "other".into(), ..right.clone() }).await;
+    assert_eq!((code, text.as_str()), (Code::FailedPrecondition, "this node belongs to cluster test, not other"));
+    let (code, text) = refusal(to, Ends { to: 3, ..right.clone() }).await;
+    assert_eq!((code, text.as_str()), (Code::FailedPrecondition, "this is node 1, not 3: check the peer addresses"));
+
+    let other = "0123456789abcdef0123456789abcdef".to_owned();
+    let (code, text) = refusal(to, Ends { from_incarnation: other.clone(), ..right.clone() }).await;
+    assert_eq!(code, Code::FailedPrecondition);
+    assert!(text.contains("its data is gone; remove member 2 and add it with a new id"), "{text}");
+    let (code, text) = refusal(to, Ends { to_incarnation: other, ..right.clone() }).await;
+    assert_eq!(code, Code::FailedPrecondition);
+    assert!(text.contains("its data is gone; remove member 1 and add it with a new id"), "{text}");
+
+    let (code, _) = refusal(to, Ends { from_incarnation: "x".into(), ..right.clone() }).await;
+    assert_eq!(code, Code::InvalidArgument);
+    let status = pre_vote(to, right, 3).await.expect_err("it speaks for another");
+    assert_eq!(status.code(), Code::InvalidArgument);
+    end_all(nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_node_is_joined_by_its_incarnation_alone() {
+    let lab = Lab::default();
+    let (disks, plan) = ([Disk::new(), Disk::new()], forming_plan());
+    let one = lab.start(1, &disks[0], plan.clone()).await;
+    let two = lab.start(2, &disks[1], plan).await;
+
+    let ends = Ends { to_incarnation: "0".repeat(32), ..Ends::new(&two, &one) };
+    assert_eq!(refusal(&one, ends).await.0, Code::FailedPrecondition);
+    assert_eq!(one.identity.stage(), Stage::New);
+    pre_vote(&one, Ends::new(&two, &one), 2).await.expect("it is meant");
+    assert_eq!(one.identity.stage(), Stage::Member);
+    assert_eq!(one.identity.known(2), Some(two.identity.incarnation()));
+    end_all(vec![one, two]).await;
+}
+
+fn forming_plan() -> lockkeeper::raft::forming::Plan {
+    lockkeeper::raft::forming::Plan { bootstrap: true, members: members([1, 2]) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn noise_on_the_port_does_no_harm() {
+    let lab = Lab::default();
+    let (nodes, _disks) = lab.cluster(3).await;
+    let leader = split(&nodes, nodes[0].leader_other_than(None).await).0;
+
+    let frame_of_16_mib = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\x00\x00\x00\x00\x00\x01".to_vec();
+    for noise in [b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0xff; 100_000], frame_of_16_mib, Vec::new()] {
+        let mut stream = TcpStream::connect(leader.address).await.expect("it listens");
+        // The node may hang up while it is being shouted at.
+        let _ = stream.write_all(&noise).await;
+        let _ = stream.shutdown().await;
+        let heard = timeout(SOON, stream.read_to_end(&mut Vec::new())).await;
+        let _ = heard.expect("the node hangs up");
+    }
+
+    leader.write(b"still here".to_vec()).await;
+    let answer = hello(&TcpConnector, &leader.address.to_string(), &nodes[0].identity, Vec::new()).await;
+    assert_eq!(answer.expect("it serves").node_id, leader.id);
+    end_all(nodes).await;
+}
+
+#[tokio::test]
+async fn who_cannot_be_reached_is_named() {
+    let disk = Disk::new();
+    let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = free.local_addr().expect("it is bound").to_string();
+    drop(free);
+    let status = hello(&TcpConnector, &address, &identity(disk.directory.path(), 1), Vec::new()).await;
+    let status = status.expect_err("nobody listens");
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.message().contains(&format!("cannot connect to {address}: ")), "{status:?}");
+}

@@ -1,0 +1,150 @@
+//! Entries, snapshots, votes and leaders between three nodes.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use lockkeeper::transport::KEEP_ALIVE;
+use tokio::time::{sleep, timeout};
+
+use crate::cluster::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appends_are_pipelined() {
+    let lab = Lab::default();
+    let (nodes, disks) = lab.cluster(3).await;
+    let (leader, followers) = split(&nodes, nodes[0].leader_other_than(None).await);
+
+    join_all((0..1000_u32).map(|n| leader.write(n.to_be_bytes().to_vec()))).await;
+
+    assert_eq!(leader.table.lines().len(), 8 * 1000);
+    for follower in followers {
+        follower.catch_up_with(leader).await;
+        let in_flight = disks[follower.id as usize - 1].log.unflushed_max();
+        assert!(in_flight >= 3, "at most {in_flight} appends were under way to node {}", follower.id);
+    }
+    end_all(nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heartbeats_have_a_connection_of_their_own() {
+    let lab = Lab::default();
+    let (nodes, _disks) = lab.cluster(3).await;
+    let (leader, followers) = split(&nodes, nodes[0].leader_other_than(None).await);
+    leader.write(b"one".to_vec()).await;
+    for follower in followers {
+        // One for entries, one for heartbeats; those for the votes are gone.
+        let settled = async {
+            while lab.wires.laid(leader.id, follower.id) != 2 {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(SOON, settled).await.expect("in time");
+    }
+    end_all(nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_leader_is_followed_by_another_and_catches_up_later() {
+    let lab = Lab::default();
+    let (mut nodes, disks) = lab.cluster(3).await;
+    let first = nodes[0].leader_other_than(None).await;
+    split(&nodes, first).0.write(b"one".to_vec()).await;
+
+    let dead = nodes.remove(nodes.iter().position(|node| node.id == first).expect("it is one of them"));
+    let plan = dead.plan.clone();
+    lab.kill(dead).await;
+    let second = nodes[0].leader_other_than(Some(first)).await;
+    let leader = split(&nodes, second).0;
+    leader.write(b"two".to_vec()).await;
+
+    lab.wires.heal(first);
+    let back = lab.start(first, &disks[first as usize - 1], plan).await;
+    back.form().await.expect("it is a member");
+    back.catch_up_with(leader).await;
+    nodes.push(back);
+    end_all(nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_lags_gets_a_snapshot() {
+    let lab = Lab::default();
+    let (nodes, _disks) = lab.cluster(3).await;
+    let (leader, followers) = split(&nodes, nodes[0].leader_other_than(None).await);
+    let [lagging, other] = followers[..] else { panic!("three nodes") };
+
+    lab.wires.isolate(lagging.id);
+    join_all((0..50_u8).map(|n| leader.write(vec![n; 50_000]))).await;
+    other.catch_up_with(leader).await;
+    leader.raft.trigger().snapshot().await.expect("it runs");
+    let applied = leader.metrics().last_applied;
+    leader.raft.wait(Some(SOON)).snapshot(applied.expect("written"), "a snapshot").await.expect("in time");
+    leader.raft.trigger().purge_log(applied.expect("written").index).await.expect("it runs");
+    leader.raft.wait(Some(SOON)).purged(applied, "purged").await.expect("in time");
+    leader.write(b"after the snapshot".to_vec()).await;
+
+    lab.wires.heal(lagging.id);
+    lagging.catch_up_with(leader).await;
+    let pieces = lagging.sink.pieces();
+    assert!(pieces >= 10, "{pieces} pieces of 256 KiB for 2.5 MB");
+    assert_eq!(other.sink.pieces(), 0);
+    end_all(nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_entries_pass_however_many_are_asked_for_at_once() {
+    let lab = Lab::default();
+    let (nodes, _disks) = lab.cluster(3).await;
+    let (leader, followers) = split(&nodes, nodes[0].leader_other_than(None).await);
+
+    lab.wires.isolate(followers[0].id);
+    // Together far more than a message may have.
+    join_all((0..16_u8).map(|n| leader.write(vec![n; 1_100_000]))).await;
+    lab.wires.heal(followers[0].id);
+    followers[0].catch_up_with(leader).await;
+    end_all(nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leadership_is_handed_over() {
+    let lab = Lab::default();
+    let (nodes, _disks) = lab.cluster(3).await;
+    let first = nodes[0].leader_other_than(None).await;
+    let (leader, followers) = split(&nodes, first);
+    leader.write(b"one".to_vec()).await;
+    let (term, heir) = (leader.term(), followers[0].id);
+    for follower in &followers {
+        follower.catch_up_with(leader).await;
+    }
+
+    leader.raft.trigger().transfer_leader(heir).await.expect("it runs");
+    for node in &nodes {
+        let wait = node.raft.wait(Some(SOON));
+        wait.current_leader(heir, "the heir leads").await.expect("in time");
+    }
+    assert_eq!(followers[0].term(), term + 1, "the heir was elected at the first try");
+    followers[0].write(b"two".to_vec()).await;
+    end_all(nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_cut_off_disturbs_nobody_when_it_is_back() {
+    let lab = Lab::default();
+    let (nodes, _disks) = lab.cluster(3).await;
+    let first = nodes[0].leader_other_than(None).await;
+    let (leader, followers) = split(&nodes, first);
+    followers[0].leader_other_than(None).await;
+    let term = leader.term();
+
+    lab.wires.isolate(followers[0].id);
+    // It has given up on its leader and asks, in vain, whether it would be elected.
+    sleep(Duration::from_millis(2 * 2000)).await;
+    leader.write(b"one".to_vec()).await;
+    assert_eq!(followers[0].term(), term, "it raised its term without a chance to win");
+
+    lab.wires.heal(followers[0].id);
+    // By dialling anew, not by the connections' keep-alive, which would take longer to notice.
+    timeout(KEEP_ALIVE, followers[0].catch_up_with(leader)).await.expect("soon");
+    assert_eq!((leader.term(), followers[0].term()), (term, term));
+    assert_eq!(followers[1].leader_other_than(None).await, first);
+    end_all(nodes).await;
+}
