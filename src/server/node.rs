@@ -55,8 +55,6 @@ use crate::{
 
 /// How long a node that ends waits for what is under way.
 const DRAIN: Duration = Duration::from_secs(2);
-/// Calls that one connection may have open at a time: those that wait for a lock stay open.
-const CALLS_PER_CONNECTION: u32 = 100_000;
 /// Connections of clients, and of peers.
 const CLIENT_CONNECTIONS: usize = 10_000;
 const PEER_CONNECTIONS: usize = 1_000;
@@ -64,8 +62,9 @@ const PEER_CONNECTIONS: usize = 1_000;
 const INSTALL_SNAPSHOT_MS: u64 = 10 * 60 * 1000;
 /// Entries in one append, at the most; the network cuts what is too large.
 const APPEND_ENTRIES: u64 = 64;
-/// How often a node notes, outside of its log, how far the log is committed.
+/// How often a node notes, outside of its log, how far the log is committed; and how soon for the first time.
 const NOTE_COMMITTED: Duration = Duration::from_secs(10);
+const NOTE_FIRST: Duration = Duration::from_millis(250);
 
 /// Why a node did not start, or could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -181,7 +180,8 @@ where
     C: Connect,
     S: RaftLogStorage<TypeConfig>,
 {
-    let Parts { config, clients, peers, connector, environment, identity, log, snapshots } = parts;
+    let Parts { config, clients, peers, connector, environment, identity, mut log, snapshots } = parts;
+    check_log(&identity, &mut log, &snapshots).await?;
     let plan = plan(&config);
     let table = Arc::new(Table::default());
     let peer_service = PeerService::new(Arc::clone(&identity), &plan.members, snapshots.clone());
@@ -228,6 +228,18 @@ where
     ended
 }
 
+/// Refuses a log that ends before what this node is known to have had.
+async fn check_log<S: RaftLogStorage<TypeConfig>>(
+    identity: &Identity,
+    log: &mut S,
+    snapshots: &SnapshotStore,
+) -> Result<(), ServeError> {
+    let state = log.get_log_state().await.map_err(stopped)?;
+    let snapshot = snapshots.latest().and_then(|file| file.meta().last_log_id);
+    let last = [state.last_log_id, state.last_purged_log_id, snapshot].into_iter().flatten().map(|id| id.index).max();
+    Ok(identity.check_log(last)?)
+}
+
 /// Takes this node's place in its cluster, and founds it if that is due. Does not end but with an error.
 async fn take_part<C: Connect>(
     identity: Arc<Identity>,
@@ -245,7 +257,7 @@ async fn take_part<C: Connect>(
 async fn note_committed(identity: Arc<Identity>, replica: Replica) -> Result<(), ServeError> {
     let mut noted = 0;
     loop {
-        tokio::time::sleep(NOTE_COMMITTED).await;
+        tokio::time::sleep(if noted == 0 { NOTE_FIRST } else { NOTE_COMMITTED }).await;
         let applied = replica.table().read(Applied::index);
         if applied > noted {
             identity.record_committed(applied).await?;
@@ -318,7 +330,6 @@ impl Services {
     /// What followers pass on: it is answered here or not at all.
     fn for_peers(&self) -> Router {
         transport::server()
-            .max_concurrent_streams(Some(CALLS_PER_CONNECTION))
             .add_service(SessionsServer::new(self.sessions.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(LocksServer::new(self.locks.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
     }
@@ -331,7 +342,6 @@ impl Services {
             .build_v1()
             .expect("the descriptors are those of this build");
         transport::server()
-            .max_concurrent_streams(Some(CALLS_PER_CONNECTION))
             .add_service(SessionsServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(LocksServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(ClusterServer::new(self.cluster.clone()))

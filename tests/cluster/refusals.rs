@@ -2,10 +2,10 @@
 
 use std::{fs, path::Path, process::Stdio};
 
-use lockkeeper::{local::LocalCluster, server::config::Config};
+use lockkeeper::{local::LocalCluster, raft::identity::FILE_NAME, server::config::Config};
 use tokio::process::Command;
 
-use crate::support::{LONG, client, cluster, long_session, program};
+use crate::support::{LONG, client, cluster, long_session, program, until};
 
 /// Runs a node that should not start; gives its exit code and what it said.
 async fn refused(config: &Path, arguments: &[&str]) -> (i32, String) {
@@ -80,6 +80,9 @@ async fn a_damaged_log_is_refused_or_loses_nothing() {
     for number in 0..50 {
         std::mem::forget(session.acquire(&format!("seat/{number}")).await.expect("free"));
     }
+    // It notes, outside of its log, how far that is committed.
+    let identity = data_directory(&cluster, 2).join(FILE_NAME);
+    until("the note", async || fs::read_to_string(&identity).ok()?.contains("committed_index").then_some(())).await;
     cluster.node_mut(2).kill().await;
     let database = find(data_directory(&cluster, 2), "db").expect("sled's file");
     let whole = fs::read(&database).expect("read");
@@ -89,6 +92,15 @@ async fn a_damaged_log_is_refused_or_loses_nothing() {
     assert_eq!(code, 20, "{said}");
     assert!(said.contains("remove") && said.contains("new"), "it does not say what to do:\n{said}");
     fs::write(&database, whole).expect("mended");
+    // A log that is gone as a whole, its own notes included.
+    let log = data_directory(&cluster, 2).join("log");
+    let aside = data_directory(&cluster, 2).with_extension("aside");
+    fs::rename(&log, &aside).expect("moved");
+    let (code, said) = refused(cluster.node(2).config_file(), &[]).await;
+    assert_eq!(code, 20, "{said}");
+    assert!(said.contains("data of this node is lost"), "{said}");
+    fs::remove_dir_all(&log).expect("removed");
+    fs::rename(&aside, &log).expect("moved back");
     cluster.node_mut(2).spawn().expect("it starts");
     cluster.ready(LONG).await.expect("it serves again");
 }
