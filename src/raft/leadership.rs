@@ -60,7 +60,7 @@ impl Leadership {
     }
 }
 
-/// Whether this node leads, kept up to date by [`follow_leadership`].
+/// Whether this node leads, kept up to date by `follow_leadership`.
 pub type Led = watch::Receiver<Option<Arc<Leadership>>>;
 
 /// Keeps `leadership` true to what openraft says and what is applied. Ends with openraft.

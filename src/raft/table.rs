@@ -1,6 +1,6 @@
 //! The machine as this node has it, and those who wait for what it does.
 //!
-//! The state machine writes it ([`Table::apply`], [`Table::restore`]); everyone else reads. What must be told to somebody when it
+//! The state machine writes it (`apply`, `restore`); everyone else reads. What must be told to somebody when it
 //! happens goes three ways: the end of a wait to the call that waits for it, the loss of a session or grant to its keep-alive
 //! stream, and every change of a lock to those who watch.
 //!

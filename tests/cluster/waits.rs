@@ -1,0 +1,147 @@
+//! Places in the queue: kept through a blip and through the loss of the leader, given up when nobody comes back.
+
+use lockkeeper::{
+    client::Client,
+    local::LocalCluster,
+    proto::v1::{
+        AcquireRequest, OpenSessionRequest, ReleaseRequest, RequestId, Want, acquire_request, acquire_response,
+        locks_client::LocksClient, release_request, sessions_client::SessionsClient,
+    },
+};
+use tokio::task::JoinHandle;
+use tonic::{Status, transport::Channel};
+
+use crate::support::{LONG, client, cluster, leader, long_session, until};
+
+/// A session of a plain gRPC client, which repeats nothing by itself.
+struct Plain {
+    session_id: String,
+    locks: LocksClient<Channel>,
+}
+
+impl Plain {
+    async fn open(channel: Channel) -> Self {
+        let request = OpenSessionRequest { ttl_ms: 600_000, ..OpenSessionRequest::default() };
+        let opened = SessionsClient::new(channel.clone()).open(request).await.expect("a session");
+        Self { session_id: opened.into_inner().session_id, locks: LocksClient::new(channel) }
+    }
+
+    fn acquire(&self, id: Option<u64>, name: &str) -> JoinHandle<Result<u64, Status>> {
+        let request = AcquireRequest {
+            session_id: self.session_id.clone(),
+            request: id.map(|id| RequestId { id, lowest: 1 }),
+            locks: vec![Want { name: name.to_string(), ..Want::default() }],
+            wait: Some(acquire_request::Wait::WaitForever(true)),
+            ..AcquireRequest::default()
+        };
+        let mut locks = self.locks.clone();
+        tokio::spawn(async move {
+            match locks.acquire(request).await?.into_inner().outcome {
+                Some(acquire_response::Outcome::Granted(grant)) => Ok(grant.token),
+                other => panic!("{other:?}"),
+            }
+        })
+    }
+
+    async fn release(&mut self, target: release_request::Target) -> Result<(), Status> {
+        let request = ReleaseRequest {
+            session_id: self.session_id.clone(),
+            request: Some(RequestId { id: 1000, lowest: 1 }),
+            target: Some(target),
+        };
+        self.locks.release(request).await.map(drop)
+    }
+}
+
+async fn tickets(client: &Client, name: &str) -> Vec<u64> {
+    let lock = client.get(name, false).await.expect("the cluster answers").lock.expect("a lock");
+    lock.waiters.iter().map(|waiter| waiter.ticket).collect()
+}
+
+async fn until_waiting(client: &Client, name: &str, count: usize) -> Vec<u64> {
+    until("the queue", async || Some(tickets(client, name).await).filter(|tickets| tickets.len() == count)).await
+}
+
+async fn leaders_channel(cluster: &LocalCluster) -> Channel {
+    cluster.node(leader(cluster).await).channel().await.expect("it serves")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_call_has_its_old_place_and_an_abandoned_one_none() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let held = long_session(&client).await.acquire("seat").await.expect("free");
+    // Through a follower: a call that breaks off there breaks off at the leader.
+    let follower = leader(&cluster).await % 3 + 1;
+    let first = Plain::open(cluster.node(follower).channel().await.expect("it serves")).await;
+    let mut second = Plain::open(leaders_channel(&cluster).await).await;
+
+    let broken = first.acquire(Some(1), "seat");
+    let place = until_waiting(&client, "seat", 1).await;
+    let behind = second.acquire(Some(1), "seat");
+    let both = until_waiting(&client, "seat", 2).await;
+    broken.abort();
+    let again = first.acquire(Some(1), "seat");
+    // A third that comes and goes, without an id: nobody could come back for its place, so it is given up at once.
+    let unnamed = first.acquire(None, "seat");
+    until_waiting(&client, "seat", 3).await;
+    unnamed.abort();
+    assert_eq!(until_waiting(&client, "seat", 2).await, both, "the repeated call is where it was: {place:?}");
+
+    behind.abort();
+    // It is not repeated: after the grace, its place is gone. The other one waits on.
+    assert_eq!(until_waiting(&client, "seat", 1).await, place);
+    assert!(!again.is_finished());
+    held.release().await.expect("it was held");
+    again.await.expect("no panic").expect("granted");
+    let late = second.acquire(Some(1), "seat").await.expect("no panic").expect_err("its wait is over");
+    assert_eq!(late.code(), tonic::Code::Cancelled, "{late:?}");
+    second.release(release_request::Target::AcquireRequestId(1)).await.expect("nothing to release, and no error");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_queue_survives_its_leader() {
+    let mut cluster = cluster().await;
+    let client = client(&cluster);
+    let held = long_session(&client).await.acquire("seat").await.expect("free");
+    let token = held.token();
+    let mut waiting = Vec::new();
+    for number in 1..=5 {
+        let session = long_session(&client).await;
+        waiting.push(tokio::spawn(session.acquire("seat").into_future()));
+        until_waiting(&client, "seat", number).await;
+    }
+    let before = tickets(&client, "seat").await;
+    let leading = leader(&cluster).await;
+    cluster.node_mut(leading).kill().await;
+    assert_eq!(tickets(&client, "seat").await, before, "the queue is in the table, not in the leader");
+
+    held.release().await.expect("it was held throughout");
+    let mut last = token;
+    for next in waiting {
+        let held = tokio::time::timeout(LONG, next).await.expect("in its turn").expect("no panic").expect("granted");
+        assert!(held.token() > last, "first come, first served");
+        last = held.token();
+        held.release().await.expect("it was held");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_request_has_its_old_answer_from_the_next_leader() {
+    let mut cluster = cluster().await;
+    let mut before = Plain::open(leaders_channel(&cluster).await).await;
+    let token = before.acquire(Some(1), "seat").await.expect("no panic").expect("free");
+    before.release(release_request::Target::Token(token)).await.expect("it was held");
+    let leading = leader(&cluster).await;
+    cluster.node_mut(leading).kill().await;
+
+    let mut after = Plain { session_id: before.session_id, locks: LocksClient::new(leaders_channel(&cluster).await) };
+    let again = after.acquire(Some(1), "seat").await.expect("no panic").expect("the same answer");
+    assert_eq!(again, token, "the same request is the same grant");
+    after
+        .release(release_request::Target::Token(token))
+        .await
+        .expect("the same answer, though it is not held any more");
+    let fresh = after.acquire(Some(2), "seat").await.expect("no panic").expect("it was released once, and is free");
+    assert!(fresh > token);
+}
