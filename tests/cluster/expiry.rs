@@ -5,7 +5,7 @@ use std::{process::Stdio, time::Duration};
 use lockkeeper::{
     client::{Client, Error},
     proto::v1::{
-        self, AcquireRequest, OpenSessionRequest, Want, acquire_request, acquire_response, locks_client::LocksClient,
+        AcquireRequest, OpenSessionRequest, Want, acquire_request, acquire_response, locks_client::LocksClient,
         sessions_client::SessionsClient,
     },
 };
@@ -111,39 +111,4 @@ async fn a_forced_holder_is_told_why() {
     }
     let next = waiting.await.expect("no panic").expect("granted once it was let go");
     assert!(next.token() > token);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_watcher_sees_the_state_and_then_each_change() {
-    let cluster = cluster().await;
-    let client = client(&cluster);
-    let session = long_session(&client).await;
-    let before = session.acquire("watched/before").await.expect("free");
-    let mut watch = client.watch("watched/");
-    let mut seen = Vec::new();
-    let mut after = None;
-    loop {
-        let message = tokio::time::timeout(LONG, watch.next()).await.expect("in time").expect("the stream goes on");
-        match message.what.expect("something") {
-            v1::watch_response::What::State(state) => {
-                seen.extend(state.locks.iter().map(|lock| format!("state {}", lock.name)));
-                if state.last {
-                    after = Some(session.acquire("watched/after").await.expect("free"));
-                    drop(session.acquire("elsewhere").await.expect("free"));
-                }
-            }
-            v1::watch_response::What::Changes(changes) => {
-                seen.extend(changes.changes.iter().map(|change| format!("{:?} {}", change.kind(), change.name)));
-                if let Some(held) = after.take() {
-                    held.release().await.expect("it was held");
-                }
-            }
-            v1::watch_response::What::Progress(_) => {}
-        }
-        if seen.len() >= 3 {
-            break;
-        }
-    }
-    assert_eq!(seen, ["state watched/before", "Granted watched/after", "Released watched/after"]);
-    drop(before);
 }

@@ -2,7 +2,8 @@
 //!
 //! What is shown here: nothing that was acknowledged is lost, no token is given out twice, and the service comes back by itself,
 //! whichever nodes are killed at whatever moment (`kills`); a client that dies without a word loses its lock after its TTL, and the
-//! first in the queue has it (`expiry`); what the services answer (`services`), also to nonsense (`bad_input`); what a node refuses to
+//! first in the queue has it (`expiry`); a node that was away for long comes back by a snapshot (`snapshots`); what the services
+//! answer (`services`, `watches`), also to nonsense (`bad_input`); what a node refuses to
 //! start with (`refusals`); places in the queue (`waits`); what the program prints and ends with (`program`).
 //!
 //! Each test has a cluster of its own, on free ports, in a temporary directory. None sleeps for luck: they wait for conditions.
@@ -14,5 +15,7 @@ mod load;
 mod program;
 mod refusals;
 mod services;
+mod snapshots;
 mod support;
 mod waits;
+mod watches;

@@ -1,0 +1,55 @@
+//! A node that was away for longer than the log is kept comes back by a snapshot.
+
+use lockkeeper::proto::v1::{StatusRequest, StatusResponse, cluster_client::ClusterClient};
+
+use crate::support::{LONG, client, cluster_with, leader, long_session, until};
+
+const ENTRIES: u64 = 50;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_was_away_for_long_is_sent_a_snapshot() {
+    let mut cluster = cluster_with(|options| {
+        options.raft.snapshot_entries = ENTRIES;
+        options.raft.keep_entries = ENTRIES / 5;
+    })
+    .await;
+    let client = client(&cluster);
+    let session = long_session(&client).await;
+    let kept = session.acquire("kept").data(b"through the snapshot").await.expect("free");
+    let away = leader(&cluster).await % 3 + 1;
+    cluster.node_mut(away).kill().await;
+    let left_at = cluster.statuses().await.values().map(|status| status.last_log_index).max().expect("two answer");
+
+    // Until both of the others have forgotten what it would need.
+    until("the logs to be purged", async || {
+        session.acquire("turn").await.expect("free").release().await.expect("it was held");
+        let statuses = cluster.statuses().await;
+        statuses.values().all(|status| status.purged_index > left_at).then_some(())
+    })
+    .await;
+    cluster.node_mut(away).spawn().expect("it starts again");
+    cluster.ready(LONG).await.expect("it serves again");
+
+    let other = away % 3 + 1;
+    until("equal tables", async || {
+        let ask = async |id| -> Option<StatusResponse> {
+            let mut asked = ClusterClient::new(cluster.node(id).channel().await.ok()?);
+            Some(asked.status(StatusRequest { table_hash: true }).await.ok()?.into_inner())
+        };
+        let (back, there) = (ask(away).await?, ask(other).await?);
+        assert!(back.snapshot_index > left_at || back.applied_index <= left_at, "no log could bring it up to date");
+        let same = back.applied_index == there.applied_index && back.applied_index > left_at;
+        same.then(|| assert_eq!(back.table_hash, there.table_hash, "equal at an equal index"))
+    })
+    .await;
+    // What it was sent is what it shows, by itself.
+    let shown = until("its own table", async || {
+        let mut locks = lockkeeper::proto::v1::locks_client::LocksClient::new(cluster.node(away).channel().await.ok()?);
+        let request = lockkeeper::proto::v1::GetRequest { name: "kept".into(), stale: true, ..Default::default() };
+        locks.get(request).await.ok()?.into_inner().lock
+    })
+    .await;
+    assert_eq!(shown.holders[0].token, kept.token().0);
+    assert_eq!(shown.data.as_deref(), Some(&b"through the snapshot"[..]));
+    kept.release().await.expect("it was held throughout");
+}

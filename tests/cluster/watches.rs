@@ -1,0 +1,77 @@
+//! Watching: the state, then each change; and the state again for a watcher that lags.
+
+use lockkeeper::proto::v1::{self, WatchRequest, locks_client::LocksClient};
+
+use crate::support::{LONG, client, cluster, leader, long_session};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watcher_sees_the_state_and_then_each_change() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let session = long_session(&client).await;
+    let before = session.acquire("watched/before").await.expect("free");
+    let mut watch = client.watch("watched/");
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let message = tokio::time::timeout(LONG, watch.next()).await.expect("in time").expect("the stream goes on");
+        match message.what.expect("something") {
+            v1::watch_response::What::State(state) => {
+                seen.extend(state.locks.iter().map(|lock| format!("state {}", lock.name)));
+                if state.last {
+                    after = Some(session.acquire("watched/after").await.expect("free"));
+                    drop(session.acquire("elsewhere").await.expect("free"));
+                }
+            }
+            v1::watch_response::What::Changes(changes) => {
+                seen.extend(changes.changes.iter().map(|change| format!("{:?} {}", change.kind(), change.name)));
+                if let Some(held) = after.take() {
+                    held.release().await.expect("it was held");
+                }
+            }
+            v1::watch_response::What::Progress(_) => {}
+        }
+        if seen.len() >= 3 {
+            break;
+        }
+    }
+    assert_eq!(seen, ["state watched/before", "Granted watched/after", "Released watched/after"]);
+    drop(before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watcher_that_lags_is_sent_the_state_again() {
+    // More than the server keeps for one that does not read, in number and in bytes.
+    const UPDATES: u32 = 1500;
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let session = long_session(&client).await;
+    let held = session.acquire("large").await.expect("free");
+    let channel = cluster.node(leader(&cluster).await).channel().await.expect("it serves");
+    let request = WatchRequest { prefix: "large".to_string() };
+    let mut watch = LocksClient::new(channel).watch(request).await.expect("it watches").into_inner();
+
+    let data = |number: u32| [number.to_be_bytes().as_slice(), &[0; 16 * 1024 - 4]].concat();
+    for number in 1..=UPDATES {
+        held.update("large", Some(&data(number)), false).await.expect("it is held");
+    }
+    let (mut states, mut last, mut index) = (0, None, 0);
+    while last.as_ref() != Some(&data(UPDATES)) {
+        let message = tokio::time::timeout(LONG, watch.message()).await.expect("in time").expect("it goes on");
+        match message.expect("it does not end").what.expect("something") {
+            v1::watch_response::What::State(state) => {
+                assert!(state.index >= index, "the state is not from before what was said already");
+                (states, index) = (states + 1, state.index);
+                last = state.locks.into_iter().next().and_then(|lock| lock.data);
+            }
+            v1::watch_response::What::Changes(changes) => {
+                assert!(changes.index > index, "nothing is said twice");
+                index = changes.index;
+                last = changes.changes.into_iter().next().and_then(|change| change.data);
+            }
+            v1::watch_response::What::Progress(progress) => index = progress.index,
+        }
+    }
+    assert!(states >= 2, "it did not lag, so nothing was shown");
+    held.release().await.expect("it was held");
+}
