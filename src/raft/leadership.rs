@@ -1,4 +1,4 @@
-//! What a node does while it leads: it keeps the clock, and lets time pass in the log.
+//! Whether this node leads, and its clock while it does.
 //!
 //! A node leads from the moment at which it has applied an entry of its own term, and so all that its predecessors left. Until then
 //! it proposes nothing: it does not know the last stamp.
@@ -11,22 +11,8 @@ use std::{
 use openraft::{ServerState, async_runtime::WatchReceiver, type_config::alias::WatchReceiverOf};
 use tokio::sync::watch;
 
-use super::{
-    clock::{BEAT, LeaderClock},
-    proposer::Proposer,
-    table::Table,
-    types::TypeConfig,
-};
-use crate::{
-    environment::Environment,
-    machine::{Command, Stamp},
-};
-
-/// How often time passes in the log at the least, while anything can fall due: a failover loses no more than this.
-const TICK_AT_LEAST: Duration = Duration::from_secs(1);
-
-/// How long a tick may take to be applied before another one is proposed.
-const TICK_DEADLINE: Duration = Duration::from_secs(2);
+use super::{clock::LeaderClock, table::Table, types::TypeConfig};
+use crate::{environment::Environment, machine::Stamp};
 
 /// openraft's word on who leads.
 pub(super) type ServerMetrics = WatchReceiverOf<TypeConfig, openraft::metrics::RaftServerMetrics<TypeConfig>>;
@@ -51,7 +37,8 @@ impl Leadership {
         self.with_clock(|clock| clock.look(self.environment.clock.now()))
     }
 
-    fn until(&self, stamp: Stamp) -> Duration {
+    /// How long until this stamp, if nothing stalls. Zero: it is due.
+    pub fn until(&self, stamp: Stamp) -> Duration {
         self.with_clock(|clock| clock.until(stamp))
     }
 
@@ -99,39 +86,6 @@ pub(super) async fn follow_leadership(
             leadership.send_replace(None);
             table.break_off_waits();
             return;
-        }
-    }
-}
-
-/// Lets time pass in the log, while this node leads: when something falls due, and about once a second while anything can. An idle
-/// table writes nothing. Ends with [`follow_leadership`].
-pub(super) async fn tick(mut led: Led, table: Arc<Table>, proposer: Proposer) {
-    let mut deadline = table.next_deadline();
-    loop {
-        let Some(leadership) = led.borrow_and_update().clone() else {
-            if led.changed().await.is_err() {
-                return;
-            }
-            continue;
-        };
-        // Looking at the clock is what keeps a stall from being counted: see `LeaderClock`.
-        let stamp = leadership.stamp();
-        let (now, next) = table.read(|applied| (applied.machine.now(), applied.machine.next_deadline()));
-        deadline.mark_unchanged();
-        let pause = match next {
-            None => BEAT,
-            Some(due) if due <= stamp || stamp.0 - now.0.min(stamp.0) >= TICK_AT_LEAST.as_millis() as u64 => {
-                // Whether it came through is seen in the table, at the next turn.
-                let _ = proposer.propose(Command::Tick, TICK_DEADLINE).await;
-                // A proposer that refuses at once (no leader, overload) must not make this a busy loop.
-                Duration::from_millis(1)
-            }
-            Some(due) => leadership.until(due).clamp(Duration::from_millis(1), BEAT),
-        };
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            _ = deadline.changed() => {}
-            changed = led.changed() => if changed.is_err() { return },
         }
     }
 }

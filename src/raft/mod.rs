@@ -26,6 +26,7 @@ pub mod types;
 pub mod wire;
 
 mod replica;
+mod ticker;
 mod transfer;
 mod words;
 

@@ -12,9 +12,10 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     Raft,
-    leadership::{Led, follow_leadership, tick},
+    leadership::{Led, follow_leadership},
     proposer::{self, NoReply, Proposer},
     table::{Applied, Table},
+    ticker::tick,
     types::*,
 };
 use crate::{environment::Environment, machine::Command};

@@ -258,3 +258,11 @@ pub(super) fn show_change(happened: &Change) -> v1::Change {
         ChangeKind::Opened => of_lock(Kind::Opened),
     }
 }
+
+/// What a caller asked for, within what it may have.
+pub(super) fn page_size(asked: u32, most: usize) -> usize {
+    match asked as usize {
+        0 => most,
+        asked => asked.min(most),
+    }
+}

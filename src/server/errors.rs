@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 use tonic_types::{BadRequest, ErrorDetail, ErrorInfo, StatusExt};
 
 use crate::{
-    machine::{Invalid, Limit, Refusal, SessionEnd},
+    machine::{Invalid, Limit, Refusal, Reply, SessionEnd},
     proto::v1::Reason,
     raft::NoReply,
 };
@@ -133,6 +133,12 @@ pub(super) fn shutting_down() -> Status {
 pub(super) fn internal(what: &str) -> Status {
     tracing::error!(what, "broken state");
     status(Code::Internal, Reason::Internal, Retry::No, what, [])
+}
+
+/// A refusal, or an answer to another question: that would be our mistake.
+pub(super) fn unexpected(reply: Reply) -> Status {
+    let Reply::Refused(refusal) = reply else { return internal("the table gave an answer to another question") };
+    refused(refusal)
 }
 
 /// Whether a status says why, in our terms: one that does not comes from the transport.

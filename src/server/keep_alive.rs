@@ -12,7 +12,7 @@ use tonic::{Status, Streaming};
 
 use super::{
     PATIENCE, convert,
-    errors::{invalid, no_leader, no_reply},
+    errors::{invalid, no_leader, no_reply, unexpected},
 };
 use crate::{
     machine::{Command, Renewal, Reply, SessionId},
@@ -104,7 +104,7 @@ async fn renew(replica: &Replica, session: SessionId, sequence: u64) -> (Session
         Err(NoReply::Unknown | NoReply::Overloaded) => return (session, Ok(Vec::new())),
         Err(no) => return (session, Err(no_reply(no))),
     };
-    let Reply::Renewed(renewals) = reply else { return (session, Err(super::sessions::unexpected(reply))) };
+    let Reply::Renewed(renewals) = reply else { return (session, Err(unexpected(reply))) };
     let answers = renewals.into_iter().flat_map(|renewal| match renewal {
         Renewal::Renewed { ttl, revoked } => {
             // Said with every renewal until the grant is given back: the notice may have been lost with another stream. And said

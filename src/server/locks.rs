@@ -1,28 +1,23 @@
 //! Locks, on the leader.
 
-use prost::Message;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::{
     PATIENCE, convert,
-    errors::{invalid, no_reply, session_ended, wait_cancelled},
-    sessions::{page_size, unexpected},
+    convert::page_size,
+    errors::{invalid, no_reply, session_ended, unexpected, wait_cancelled},
+    pages::page_of_locks,
     waiting, watch,
 };
 use crate::{
-    machine::{Busy, Command, LockName, Machine, Page, Reply, Ticket, Token, WaitEnd},
+    machine::{Busy, Command, LockName, Page, Reply, Ticket, Token, WaitEnd},
     proto::v1::{self, acquire_response, locks_server},
     raft::{Replica, table::Applied, types::Delivery},
 };
 
 /// Locks in one page of a list, holders and waiters in one page of a lock, at the most.
 const PAGE_MAX: usize = 1000;
-/// Holders and waiters of each lock in a list.
-const LISTED: Page = Page { size: 16, holders_after: Token(0), waiters_after: Ticket(0) };
-/// Bytes after which a page of a list is closed.
-const PAGE_BYTES: usize = 1024 * 1024;
-
 /// Answers from the replica of this node; a node that does not lead says so.
 #[derive(Clone, Debug)]
 pub(super) struct Locks {
@@ -138,31 +133,6 @@ impl Locks {
             false => self.replica.read(PATIENCE, look).await.map_err(no_reply),
         }
     }
-}
-
-/// The locks under a prefix after one of them, and where the next page begins: after the last of these.
-pub(super) fn page_of_locks(
-    machine: &Machine,
-    prefix: &str,
-    after: Option<&LockName>,
-    size: usize,
-) -> (Vec<v1::LockInfo>, String) {
-    let mut locks = Vec::new();
-    let mut bytes = 0;
-    let mut names = machine.locks(prefix, after);
-    for name in names.by_ref() {
-        let lock = convert::show_lock(machine.lock(name, LISTED));
-        bytes += lock.encoded_len();
-        locks.push(lock);
-        if locks.len() == size || bytes >= PAGE_BYTES {
-            break;
-        }
-    }
-    let next = match (names.next(), locks.last()) {
-        (Some(_), Some(last)) => last.name.clone(),
-        _ => String::new(),
-    };
-    (locks, next)
 }
 
 fn outcome(end: WaitEnd) -> Result<acquire_response::Outcome, Status> {

@@ -16,6 +16,7 @@ mod gateway;
 mod health;
 mod keep_alive;
 mod locks;
+mod pages;
 mod sessions;
 mod waiting;
 mod watch;

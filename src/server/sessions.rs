@@ -7,7 +7,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{
     PATIENCE, convert,
-    errors::{internal, invalid, invalid_value, no_reply, refused, session_ended},
+    convert::page_size,
+    errors::{internal, invalid, invalid_value, no_reply, session_ended, unexpected},
     keep_alive,
 };
 use crate::{
@@ -112,18 +113,4 @@ impl Sessions {
     async fn propose(&self, command: Command) -> Result<Reply, Status> {
         Ok(self.replica.propose(command, PATIENCE).await.map_err(no_reply)?.reply)
     }
-}
-
-/// What a caller asked for, within what it may have.
-pub(super) fn page_size(asked: u32, most: usize) -> usize {
-    match asked as usize {
-        0 => most,
-        asked => asked.min(most),
-    }
-}
-
-/// A refusal, or an answer to another question: that would be our mistake.
-pub(super) fn unexpected(reply: Reply) -> Status {
-    let Reply::Refused(refusal) = reply else { return internal("the table gave an answer to another question") };
-    refused(refusal)
 }

@@ -18,7 +18,7 @@ use tonic::Status;
 use super::{
     PATIENCE, convert,
     errors::{no_leader, no_reply},
-    locks::page_of_locks,
+    pages::page_of_locks,
 };
 use crate::{
     machine::LockName,

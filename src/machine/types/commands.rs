@@ -1,0 +1,166 @@
+//! What the table is told.
+
+use std::sync::Arc;
+
+use super::{words::number, *};
+use crate::machine::limits::*;
+
+/// Makes a request happen once, however often it is sent (RIFL: Lee et al., SOSP'15).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Chosen by the client, rising; 1 or more.
+    pub id: u64,
+    /// The lowest id whose reply the client may still ask for.
+    pub lowest: u64,
+}
+
+/// One lock of an acquire.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Want {
+    /// Which.
+    pub name: LockName,
+    /// How.
+    pub mode: Mode,
+    /// Data to set once it is held; `None` leaves what is there.
+    pub data: Option<Data>,
+    /// Whether the data stay when the grant ends.
+    pub keep_data: bool,
+}
+
+/// How long an acquire waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// Not at all.
+    Never,
+    /// At most so many milliseconds: 1 to [`WAIT_MS_MAX`].
+    Millis(u64),
+    /// As long as its session lives.
+    Forever,
+}
+
+/// What to acquire: 1 to [`WANTS_MAX`] locks, all or nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Acquire {
+    /// In the order of their names, no name twice: see [`Acquire::new`].
+    wants: Arc<[Want]>,
+    /// How long to wait.
+    pub wait: Wait,
+    /// How long the locks stay closed if this holder is lost, milliseconds: 0 to [`LOCK_DELAY_MS_MAX`].
+    pub lock_delay_ms: u32,
+}
+
+/// What to release.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// A grant.
+    Grant(Token),
+    /// An acquire by its request id, whether it was granted, waits or never arrived.
+    Acquire(u64),
+}
+
+/// What to set on a held lock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Update {
+    /// A grant that holds it.
+    pub token: Token,
+    /// The lock.
+    pub name: LockName,
+    /// `None` removes what is there.
+    pub data: Option<Data>,
+    /// Whether the data stay when the grant ends.
+    pub keep_data: bool,
+}
+
+/// What a session asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Locks, all or nothing.
+    Acquire(Acquire),
+    /// Give a grant back, or take an acquire back.
+    Release(Target),
+    /// Set the data on a lock.
+    Update(Update),
+}
+
+/// One entry of the log's batches.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Opens a session. The same again, while it lives, renews it.
+    Open {
+        /// Drawn at random outside the machine.
+        session: SessionId,
+        /// How long it lives without a renewal.
+        ttl: Ttl,
+        /// Who it is.
+        label: Label,
+    },
+    /// Renews sessions.
+    Renew {
+        /// Answered one by one, in this order.
+        sessions: Vec<SessionId>,
+    },
+    /// Closes a session: releases what it holds, cancels what it waits for.
+    Close {
+        /// Which.
+        session: SessionId,
+    },
+    /// A session's request, at most once for each request id.
+    Session {
+        /// Whose.
+        session: SessionId,
+        /// `None`: no promise that a retry happens once.
+        request: Option<Request>,
+        /// What.
+        operation: Operation,
+    },
+    /// Ends a wait whose call broke off. A wait that was granted meanwhile stays granted.
+    CancelWait {
+        /// Which.
+        ticket: Ticket,
+    },
+    /// Revokes grants of a lock, by an operator.
+    ForceRelease {
+        /// The lock.
+        name: LockName,
+        /// Only this grant; `None`: all of the lock's.
+        token: Option<Token>,
+        /// Why.
+        reason: Reason,
+        /// Open at once, rather than at the deadline that the holder's session has now.
+        now: bool,
+    },
+    /// Lets time pass.
+    Tick,
+}
+
+impl Wait {
+    /// 0 does not wait. Fails over [`WAIT_MS_MAX`].
+    pub fn from_millis(ms: u64) -> Result<Self, Invalid> {
+        match number("the wait in milliseconds", ms, 0, WAIT_MS_MAX)? {
+            0 => Ok(Self::Never),
+            ms => Ok(Self::Millis(ms)),
+        }
+    }
+}
+
+impl Acquire {
+    /// Sorts the locks by name. Fails on none or more than [`WANTS_MAX`], on a name given twice, on a wait outside 1 to
+    /// [`WAIT_MS_MAX`], and on a lock-delay over [`LOCK_DELAY_MS_MAX`].
+    pub fn new(mut wants: Vec<Want>, wait: Wait, lock_delay_ms: u32) -> Result<Self, Invalid> {
+        number("the number of locks in one acquire", wants.len(), 1, WANTS_MAX)?;
+        if let Wait::Millis(ms) = wait {
+            number("the wait in milliseconds", ms, 1, WAIT_MS_MAX)?;
+        }
+        number("the lock-delay in milliseconds", lock_delay_ms, 0, LOCK_DELAY_MS_MAX)?;
+        wants.sort_by(|a, b| a.name.cmp(&b.name));
+        if let Some(pair) = wants.windows(2).find(|pair| pair[0].name == pair[1].name) {
+            return Err(Invalid(format!("the lock {:?} is named twice in one acquire: name it once", pair[0].name)));
+        }
+        Ok(Self { wants: wants.into(), wait, lock_delay_ms })
+    }
+
+    /// In the order of their names, no name twice.
+    pub fn wants(&self) -> &[Want] {
+        &self.wants
+    }
+}

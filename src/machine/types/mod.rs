@@ -1,0 +1,15 @@
+//! The types that cross the table's boundary: words, and the commands, replies, events and views that are made of them.
+
+mod commands;
+mod events;
+mod replies;
+#[cfg(test)]
+mod tests;
+mod views;
+mod words;
+
+pub use commands::*;
+pub use events::*;
+pub use replies::*;
+pub use views::*;
+pub use words::*;

@@ -1,0 +1,175 @@
+//! What the table answers.
+
+use std::sync::Arc;
+
+use super::*;
+
+/// A successful acquire.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Grant {
+    /// Its name.
+    pub token: Token,
+    /// Whose.
+    pub session: SessionId,
+    /// The locks, in the order of their names.
+    pub names: Arc<[LockName]>,
+}
+
+/// What stands in the way of an acquire.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Busy {
+    /// The first of the locks asked for that is not to be had.
+    pub name: LockName,
+    /// A holder of it; `None` if it is only delayed, or only awaited by others.
+    pub holder: Option<HolderView>,
+    /// How many wait for it.
+    pub queue_length: u64,
+    /// How long its lock-delay still lasts, milliseconds; 0 if there is none.
+    pub delay_remaining_ms: u64,
+}
+
+/// How a session ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SessionEnd {
+    /// Its client closed it.
+    Closed,
+    /// It was not renewed in time.
+    Expired,
+    /// The table does not know it: never opened, or ended long ago.
+    Unknown,
+}
+
+/// A grant that an operator took back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Revocation {
+    /// The grant.
+    pub token: Token,
+    /// The operator's reason.
+    pub reason: Reason,
+    /// How long its locks still stay closed if the holder does not let go, milliseconds; 0: they are open.
+    pub remaining_ms: u64,
+}
+
+/// The answer to one renewal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Renewal {
+    /// The session lives on.
+    Renewed {
+        /// For so long.
+        ttl: Ttl,
+        /// Its grants that are revoked and not yet given back.
+        revoked: Vec<Revocation>,
+    },
+    /// It is over.
+    Ended(SessionEnd),
+}
+
+/// What a release found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Released {
+    /// A grant.
+    Grant,
+    /// A wait.
+    Wait,
+    /// Nothing; should the acquire still arrive, it is refused as [`Refusal::Abandoned`].
+    Nothing,
+}
+
+/// A grant as a forced release left it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Forced {
+    /// The grant.
+    pub token: Token,
+    /// Whose.
+    pub session: SessionId,
+    /// Who that is.
+    pub label: Label,
+    /// How long its locks still stay closed if the holder does not let go, milliseconds; 0: they are open.
+    pub remaining_ms: u64,
+}
+
+/// A limit that a command would have exceeded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Limit {
+    /// [`SESSIONS_MAX`]
+    Sessions,
+    /// [`WAITERS_MAX`]
+    Waiters,
+    /// [`LOCKS_MAX`]
+    Locks,
+    /// [`REPLIES_PER_SESSION_MAX`]
+    RepliesPerSession,
+}
+
+/// Why a command was refused. The table is as it was before, but for the time that passed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The session is over.
+    SessionEnded(SessionEnd),
+    /// Another session lives under this id.
+    SessionExists,
+    /// The token names no grant of this session that holds the lock now.
+    NotHeld,
+    /// The lock is in use in another way.
+    ModeMismatch {
+        /// Which.
+        name: LockName,
+        /// As a semaphore of this size, or as a lock.
+        in_use: Option<Permits>,
+    },
+    /// The client released this acquire before it arrived.
+    Abandoned,
+    /// The request id is below the lowest that the client cares about.
+    RequestStale {
+        /// The lowest.
+        lowest: u64,
+    },
+    /// The request id was used for a request of another kind.
+    RequestReused,
+    /// A limit was reached.
+    Limit(Limit),
+}
+
+/// How a wait ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum WaitEnd {
+    /// With a grant.
+    Granted(Grant),
+    /// It waited as long as it was to.
+    TimedOut(Busy),
+    /// Its call broke off and was not repeated in time.
+    Cancelled,
+    /// Its own client released it.
+    Abandoned,
+    /// Its session ended.
+    SessionEnded(SessionEnd),
+}
+
+/// The answer to a command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// To [`Command::Open`].
+    Opened(Ttl),
+    /// To [`Command::Renew`].
+    Renewed(Vec<Renewal>),
+    /// To [`Command::Close`].
+    Closed,
+    /// To an acquire that waits: its end comes as [`Event::WaitEnded`].
+    Queued(Ticket),
+    /// To an acquire that is over: granted at once, or a retry of one that waited.
+    Acquired(WaitEnd),
+    /// To an acquire that was not to wait.
+    Busy(Busy),
+    /// To a release.
+    Released(Released),
+    /// To an update.
+    Updated,
+    /// To [`Command::CancelWait`]: whether there was such a wait.
+    WaitCancelled(bool),
+    /// To [`Command::ForceRelease`].
+    Forced(Vec<Forced>),
+    /// To [`Command::Tick`].
+    Ticked,
+    /// To any of them.
+    Refused(Refusal),
+}

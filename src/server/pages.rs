@@ -1,0 +1,39 @@
+//! Locks in pages, for lists and for the state that a watcher is sent.
+
+use prost::Message;
+
+use super::convert;
+use crate::{
+    machine::{LockName, Machine, Page, Ticket, Token},
+    proto::v1,
+};
+
+/// Holders and waiters of each lock in a list.
+const LISTED: Page = Page { size: 16, holders_after: Token(0), waiters_after: Ticket(0) };
+/// Bytes after which a page of a list is closed.
+const PAGE_BYTES: usize = 1024 * 1024;
+
+/// The locks under a prefix after one of them, and where the next page begins: after the last of these.
+pub(super) fn page_of_locks(
+    machine: &Machine,
+    prefix: &str,
+    after: Option<&LockName>,
+    size: usize,
+) -> (Vec<v1::LockInfo>, String) {
+    let mut locks = Vec::new();
+    let mut bytes = 0;
+    let mut names = machine.locks(prefix, after);
+    for name in names.by_ref() {
+        let lock = convert::show_lock(machine.lock(name, LISTED));
+        bytes += lock.encoded_len();
+        locks.push(lock);
+        if locks.len() == size || bytes >= PAGE_BYTES {
+            break;
+        }
+    }
+    let next = match (names.next(), locks.last()) {
+        (Some(_), Some(last)) => last.name.clone(),
+        _ => String::new(),
+    };
+    (locks, next)
+}
