@@ -1,10 +1,10 @@
 //! Real clusters: three server processes, real disks and sockets, real `kill -9`.
 //!
 //! What is shown here: nothing that was acknowledged is lost, no token is given out twice, and the service comes back by itself,
-//! whichever nodes are killed at whatever moment (`kills`); a client that dies without a word loses its lock after its TTL, and the
-//! first in the queue has it (`expiry`); a node that was away for long comes back by a snapshot (`snapshots`); what the services
-//! answer (`services`, `watches`), also to nonsense (`bad_input`); what a node refuses to
-//! start with (`refusals`); places in the queue (`waits`); what the program prints and ends with (`program`).
+//! whichever nodes are killed (`kills`) or paused (`pauses`) at whatever moment; a client that dies without a word loses its lock
+//! after its TTL, and the first in the queue has it (`expiry`); places in the queue are kept (`waits`); a node that was away for long
+//! comes back by a snapshot (`snapshots`); what the services answer (`services`, `watches`), also to nonsense (`bad_input`); what a
+//! node refuses to start with (`refusals`); what the program prints and ends with (`program`).
 //!
 //! Each test has a cluster of its own, on free ports, in a temporary directory. None sleeps for luck: they wait for conditions.
 
@@ -12,6 +12,7 @@ mod bad_input;
 mod expiry;
 mod kills;
 mod load;
+mod pauses;
 mod program;
 mod refusals;
 mod services;

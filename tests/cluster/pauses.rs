@@ -1,0 +1,75 @@
+//! A leader that is stopped in the middle of what it does, and goes on much later.
+
+use lockkeeper::{
+    local::Signal,
+    proto::v1::{AcquireRequest, GetRequest, Want, locks_client::LocksClient},
+};
+
+use crate::{
+    load::Load,
+    support::{LONG, client, cluster, leader, long_session, until},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_acknowledged_is_lost_when_leaders_are_paused() {
+    let mut cluster = cluster().await;
+    let mut load = Load::start(&client(&cluster), 8);
+    for _ in 0..3 {
+        load.progress(100).await;
+        let paused = leader(&cluster).await;
+        cluster.node(paused).signal(Signal::STOP);
+        // Another one leads meanwhile.
+        load.progress(100).await;
+        cluster.node(paused).signal(Signal::CONT);
+        cluster.ready(LONG).await.expect("it serves again");
+    }
+    load.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_was_paused_does_not_answer_from_the_past() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let session = long_session(&client).await;
+    let old = session.acquire("seat").await.expect("free");
+    let old_token = old.token().0;
+    let paused = leader(&cluster).await;
+    let mut locks = LocksClient::new(cluster.node(paused).channel().await.expect("it serves"));
+    cluster.node(paused).signal(Signal::STOP);
+
+    // These lie in its sockets, and are the first that it sees when it goes on: still a leader, as far as it knows.
+    let get = GetRequest { name: "seat".to_string(), ..GetRequest::default() };
+    let asked: Vec<_> = (0..20)
+        .map(|_| {
+            tokio::spawn({
+                let (mut locks, get) = (locks.clone(), get.clone());
+                async move { locks.get(get).await }
+            })
+        })
+        .collect();
+    let acquire = AcquireRequest {
+        session_id: session.id().to_string(),
+        locks: vec![Want { name: "other".to_string(), ..Want::default() }],
+        ..AcquireRequest::default()
+    };
+    let tried = tokio::spawn(async move { locks.acquire(acquire).await });
+
+    old.release().await.expect("the others serve");
+    let new = session.acquire("seat").await.expect("free");
+    assert!(new.token().0 > old_token);
+    cluster.node(paused).signal(Signal::CONT);
+
+    for answer in asked {
+        // An error is an honest answer.
+        if let Ok(answer) = tokio::time::timeout(LONG, answer).await.expect("it answers").expect("no panic") {
+            let lock = answer.into_inner().lock.expect("a lock");
+            let tokens: Vec<_> = lock.holders.iter().map(|holder| holder.token).collect();
+            assert_eq!(tokens, [new.token().0], "an answer from the past");
+        }
+    }
+    // It is granted or not, and then not half.
+    let granted = tokio::time::timeout(LONG, tried).await.expect("it answers").expect("no panic").is_ok();
+    let held = until("an answer", async || Some(client.get("other", false).await.ok()?.lock?.holder_count)).await;
+    assert!(!granted || held == 1, "what was acknowledged is held");
+    new.release().await.expect("it was held");
+}
