@@ -2,7 +2,7 @@
 
 use lockkeeper::{
     client::Client,
-    local::LocalCluster,
+    local::{LocalCluster, Signal},
     proto::v1::{
         AcquireRequest, OpenSessionRequest, ReleaseRequest, RequestId, Want, acquire_request, acquire_response,
         locks_client::LocksClient, release_request, sessions_client::SessionsClient,
@@ -10,6 +10,7 @@ use lockkeeper::{
 };
 use tokio::task::JoinHandle;
 use tonic::{Status, transport::Channel};
+use tonic_types::StatusExt;
 
 use crate::support::{LONG, client, cluster, leader, long_session, until};
 
@@ -144,4 +145,28 @@ async fn a_repeated_request_has_its_old_answer_from_the_next_leader() {
         .expect("the same answer, though it is not held any more");
     let fresh = after.acquire(Some(2), "seat").await.expect("no panic").expect("it was released once, and is free");
     assert!(fresh > token);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_at_a_deposed_leader_is_told_to_ask_again() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let held = long_session(&client).await.acquire("seat").await.expect("free");
+    let deposed = leader(&cluster).await;
+    let mut waiter = Plain::open(cluster.node(deposed).channel().await.expect("it serves")).await;
+    let waiting = waiter.acquire(Some(1), "seat");
+    let place = until_waiting(&client, "seat", 1).await;
+    cluster.node(deposed).signal(Signal::STOP);
+    // Answered by the next leader.
+    assert_eq!(tickets(&client, "seat").await, place);
+    cluster.node(deposed).signal(Signal::CONT);
+
+    let told = tokio::time::timeout(LONG, waiting).await.expect("told").expect("no panic").expect_err("not granted");
+    let info = told.get_details_error_info().expect("a reason");
+    assert_eq!((info.reason.as_str(), info.metadata["retry"].as_str()), ("OUTCOME_UNKNOWN", "same-id"), "{told:?}");
+    waiter.locks = LocksClient::new(leaders_channel(&cluster).await);
+    let again = waiter.acquire(Some(1), "seat");
+    assert_eq!(until_waiting(&client, "seat", 1).await, place, "in its old place");
+    held.release().await.expect("it was held");
+    again.await.expect("no panic").expect("granted");
 }
