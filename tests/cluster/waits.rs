@@ -170,3 +170,22 @@ async fn a_call_that_waits_at_a_deposed_leader_is_told_to_ask_again() {
     held.release().await.expect("it was held");
     again.await.expect("no panic").expect("granted");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_leader_gives_up_the_places_that_nobody_comes_back_for() {
+    let mut cluster = cluster().await;
+    let client = client(&cluster);
+    let held = long_session(&client).await.acquire("seat").await.expect("free");
+    let leading = leader(&cluster).await;
+    let gone = Plain::open(cluster.node(leading).channel().await.expect("it serves")).await;
+    let lost = gone.acquire(Some(1), "seat");
+    until_waiting(&client, "seat", 1).await;
+    let session = long_session(&client).await;
+    let patient = tokio::spawn(session.acquire("seat").into_future());
+    let [_, place] = until_waiting(&client, "seat", 2).await[..] else { panic!("two wait") };
+    cluster.node_mut(leading).kill().await;
+    lost.await.expect("no panic").expect_err("its node is gone, and it does not ask again");
+    assert_eq!(until_waiting(&client, "seat", 1).await, [place], "who asked again waits on");
+    held.release().await.expect("it was held");
+    patient.await.expect("no panic").expect("granted").release().await.expect("it was held");
+}
