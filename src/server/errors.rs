@@ -37,6 +37,12 @@ pub(super) fn invalid_value(field: &str) -> impl FnOnce(Invalid) -> Status {
     move |why| invalid(field, why.to_string())
 }
 
+/// A message has more bytes than any may have.
+pub(super) fn too_large(said: &str) -> Status {
+    let message = format!("{said}: send fewer locks, or less data, in one request");
+    status(Code::ResourceExhausted, Reason::LimitReached, Retry::No, &message, [("limit", "message_bytes".to_string())])
+}
+
 /// The table refused a command.
 pub(super) fn refused(refusal: Refusal) -> Status {
     use Refusal::*;

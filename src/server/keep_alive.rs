@@ -13,6 +13,7 @@ use tonic::{Status, Streaming};
 use super::{
     PATIENCE, convert,
     errors::{invalid, no_leader, no_reply, unexpected},
+    unreadable::explained,
 };
 use crate::{
     machine::{Command, Renewal, Reply, SessionId},
@@ -65,7 +66,12 @@ async fn serve(
         }
         tokio::select! {
             request = requests.message(), if in_flight.len() < IN_FLIGHT => {
-                let Ok(Some(request)) = request else { return Ok(()) };
+                let request = match request {
+                    Ok(Some(request)) => request,
+                    Ok(None) => return Ok(()),
+                    // It is gone, or what it sent cannot be read.
+                    Err(status) => return explained(&status).map_or(Ok(()), Err),
+                };
                 let session = convert::session_id(&request.session_id)?;
                 // Before the renewal is proposed: what happens after it was applied is then not missed.
                 if sessions.insert(session) {

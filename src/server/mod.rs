@@ -18,6 +18,7 @@ mod keep_alive;
 mod locks;
 mod pages;
 mod sessions;
+mod unreadable;
 mod waiting;
 mod watch;
 

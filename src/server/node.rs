@@ -22,6 +22,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Router;
+use tower::layer::util::{Identity as NoLayer, Stack};
 
 use super::{
     MESSAGE_BYTES_MAX,
@@ -31,6 +32,7 @@ use super::{
     health,
     locks::Locks,
     sessions::Sessions,
+    unreadable::{Explaining, explaining},
     waiting,
 };
 use crate::{
@@ -299,6 +301,9 @@ fn heir(replica: &Replica) -> Option<u64> {
     matched.max_by_key(|(_, matched)| matched.as_ref().map(|id| id.index)).map(|(id, _)| *id)
 }
 
+/// Services together, with what is around all of them.
+type Routes = Router<Stack<Explaining, NoLayer>>;
+
 /// What a node serves.
 struct Services {
     sessions: Sessions,
@@ -328,20 +333,22 @@ impl Services {
     }
 
     /// What followers pass on: it is answered here or not at all.
-    fn for_peers(&self) -> Router {
+    fn for_peers(&self) -> Routes {
         transport::server()
+            .layer(explaining())
             .add_service(SessionsServer::new(self.sessions.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(LocksServer::new(self.locks.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
     }
 
     /// What clients ask for: it is answered here or passed on.
-    fn for_clients(&self) -> Router {
+    fn for_clients(&self) -> Routes {
         let reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .build_v1()
             .expect("the descriptors are those of this build");
         transport::server()
+            .layer(explaining())
             .add_service(SessionsServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(LocksServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(ClusterServer::new(self.cluster.clone()))
@@ -351,7 +358,7 @@ impl Services {
 
 /// Serves what comes in until `stopping`, and then what is under way.
 async fn listen_to<S>(
-    routes: Router,
+    routes: Routes,
     incoming: impl Stream<Item = io::Result<Connection<S>>> + Send,
     stopping: CancellationToken,
 ) -> Result<(), ServeError>

@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use lockkeeper::proto::v1::{
-    AcquireRequest, CheckRequest, CloseSessionRequest, ForceReleaseRequest, GetRequest, Mode, OpenSessionRequest,
-    ReleaseRequest, RenewSessionRequest, RequestId, UpdateRequest, Want, acquire_request, locks_client::LocksClient,
-    mode, release_request, sessions_client::SessionsClient,
+    AcquireRequest, CheckRequest, CloseSessionRequest, ForceReleaseRequest, GetRequest, GetResponse, Mode,
+    OpenSessionRequest, ReleaseRequest, RenewSessionRequest, RequestId, UpdateRequest, Want, acquire_request,
+    locks_client::LocksClient, mode, release_request, sessions_client::SessionsClient,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -98,7 +98,6 @@ async fn bad_acquires(clients: &mut Clients) {
     assert_says(clients.acquire(request).await, INVALID.0, INVALID.1, &["wait_ms", "604800001"]);
     let request = AcquireRequest { lock_delay_ms: 3_600_001, ..clients.acquire_of(vec![want("a")]) };
     assert_says(clients.acquire(request).await, INVALID.0, INVALID.1, &["lock-delay", "3600001"]);
-    // Not UTF-8: no client of ours can send it, so it is refused by the decoder, and the connection stands.
     let get = clients.locks.get(GetRequest { name: "a".repeat(600), ..GetRequest::default() }).await.map(drop);
     assert_says(get, INVALID.0, INVALID.1, &["600 bytes"]);
 }
@@ -199,6 +198,21 @@ async fn bad_requests(clients: &mut Clients) {
     clients.sessions.close(CloseSessionRequest { session_id: clients.session.clone() }).await.expect("closed");
 }
 
+/// No client that is made from the messages can send a name that is not UTF-8: this one has another idea of the messages.
+async fn not_utf8(channel: Channel) {
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct GetBytes {
+        #[prost(bytes, tag = "1")]
+        name: Vec<u8>,
+    }
+    let mut grpc = tonic::client::Grpc::new(channel);
+    grpc.ready().await.expect("it serves");
+    let path = "/lockkeeper.v1.Locks/Get".parse().expect("a path");
+    let codec = tonic_prost::ProstCodec::<GetBytes, GetResponse>::default();
+    let outcome = grpc.unary(tonic::Request::new(GetBytes { name: vec![b'a', 0xff] }), path, codec).await.map(drop);
+    assert_says(outcome, Code::InvalidArgument, "INVALID_ARGUMENT", &["GetRequest.name", "UTF-8"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn garbage_and_oversized_messages_hurt_nobody() {
     let cluster = cluster().await;
@@ -227,8 +241,9 @@ async fn garbage_and_oversized_messages_hurt_nobody() {
         locks: vec![Want { data: Some(vec![0; 8 * 1024 * 1024]), ..want("large") }],
         ..AcquireRequest::default()
     };
-    let status = locks.acquire(request).await.expect_err("too large");
-    assert!(status.message().contains("8388"), "{status:?} names the size");
+    let outcome = locks.acquire(request).await.map(drop);
+    assert_says(outcome, Code::ResourceExhausted, "LIMIT_REACHED", &["8388", "2097152", "fewer locks"]);
+    not_utf8(cluster.node(1).channel().await.expect("it serves")).await;
 
     let check = client.check("seat", held.token().0).await.expect("the cluster answers");
     assert!(check.held);
