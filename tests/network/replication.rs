@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use lockkeeper::transport::KEEP_ALIVE;
+use lockkeeper::{raft::types::TypeConfig, transport::KEEP_ALIVE};
+use openraft::RaftMetrics;
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::*;
@@ -75,8 +76,12 @@ async fn a_node_that_lags_gets_a_snapshot() {
     lab.wires.isolate(lagging.id);
     join_all((0..50_u8).map(|n| leader.write(vec![n; 50_000]))).await;
     other.catch_up_with(leader).await;
+    // The metrics come a moment after the answers.
+    let wait = leader.raft.wait(Some(SOON));
+    let all_applied =
+        |metrics: &RaftMetrics<TypeConfig>| metrics.last_applied.map(|id| id.index) == metrics.last_log_index;
+    let applied = wait.metrics(all_applied, "all applied").await.expect("in time").last_applied;
     leader.raft.trigger().snapshot().await.expect("it runs");
-    let applied = leader.metrics().last_applied;
     leader.raft.wait(Some(SOON)).snapshot(applied.expect("written"), "a snapshot").await.expect("in time");
     leader.raft.trigger().purge_log(applied.expect("written").index).await.expect("it runs");
     leader.raft.wait(Some(SOON)).purged(applied, "purged").await.expect("in time");
