@@ -17,7 +17,10 @@ use openraft::{
     LogState, OptionalSend, RaftLogReader,
     storage::{IOFlushed, RaftLogStorage},
 };
-use tokio::{sync::mpsc, time::sleep};
+use tokio::{
+    sync::{mpsc, watch},
+    time::sleep,
+};
 
 const FLUSH_TIME: Duration = Duration::from_millis(3);
 
@@ -25,8 +28,8 @@ const FLUSH_TIME: Duration = Duration::from_millis(3);
 pub(crate) struct MemoryLog {
     state: Arc<Mutex<State>>,
     unflushed: Arc<AtomicUsize>,
-    unflushed_max: Arc<AtomicUsize>,
     flushes: mpsc::UnboundedSender<IOFlushed<TypeConfig>>,
+    held: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -41,20 +44,31 @@ impl MemoryLog {
         let (flushes, mut queue) = mpsc::unbounded_channel::<IOFlushed<TypeConfig>>();
         let unflushed = Arc::new(AtomicUsize::new(0));
         let waiting = unflushed.clone();
+        let held = watch::Sender::new(false);
+        let mut gate = held.subscribe();
         tokio::spawn(async move {
             let mut group = Vec::new();
             while queue.recv_many(&mut group, usize::MAX).await > 0 {
                 sleep(FLUSH_TIME).await;
+                // An error says that the log is gone.
+                if gate.wait_for(|held| !held).await.is_err() {
+                    return;
+                }
                 waiting.fetch_sub(group.len(), Ordering::Relaxed);
                 group.drain(..).for_each(|flushed| flushed.io_completed(Ok(())));
             }
         });
-        Self { state: Arc::default(), unflushed, unflushed_max: Arc::default(), flushes }
+        Self { state: Arc::default(), unflushed, flushes, held }
     }
 
-    /// The most appends that were under way at one time.
-    pub(crate) fn unflushed_max(&self) -> usize {
-        self.unflushed_max.load(Ordering::Relaxed)
+    /// From now on no flush ends, until it is told `false`.
+    pub(crate) fn hold_flushes(&self, hold: bool) {
+        self.held.send_replace(hold);
+    }
+
+    /// How many appends arrived and are not flushed.
+    pub(crate) fn unflushed(&self) -> usize {
+        self.unflushed.load(Ordering::Relaxed)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -99,8 +113,7 @@ impl RaftLogStorage<TypeConfig> for MemoryLog {
         I::IntoIter: OptionalSend,
     {
         self.state().entries.extend(entries.into_iter().map(|entry| (entry.log_id.index, entry)));
-        let unflushed = self.unflushed.fetch_add(1, Ordering::Relaxed) + 1;
-        self.unflushed_max.fetch_max(unflushed, Ordering::Relaxed);
+        self.unflushed.fetch_add(1, Ordering::Relaxed);
         self.flushes.send(callback).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
