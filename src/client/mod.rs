@@ -14,6 +14,22 @@
 //! # }
 //! ```
 //!
+//! With something to do meanwhile, which must stop when the lock is lost:
+//!
+//! ```no_run
+//! # use lockkeeper::{client::{Client, SessionOptions}, machine::Token};
+//! # async fn write_report(fence: Token) {}
+//! # async fn example(client: Client) -> Result<(), lockkeeper::client::Error> {
+//! let session = client.open(SessionOptions::default()).await?;
+//! let held = session.acquire("reports/nightly").await?; // .shared(), .permits(3), .no_wait(), .wait_at_most(…)
+//! tokio::select! {
+//!     () = write_report(held.token()) => held.release().await?,
+//!     loss = held.lost() => eprintln!("stop: {loss}"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! From the ground up:
 //!
 //! * [`Clock`]: the clock that deadlines are read from, and what it must count;
