@@ -342,18 +342,23 @@ impl Services {
 
     /// What clients ask for: it is answered here or passed on.
     fn for_clients(&self) -> Routes {
-        let reflection = tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-            .build_v1()
-            .expect("the descriptors are those of this build");
         transport::server()
             .layer(explaining())
             .add_service(SessionsServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(LocksServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(ClusterServer::new(self.cluster.clone()))
-            .add_service(reflection)
+            .add_service(reflection().build_v1().expect(OWN_DESCRIPTORS))
+            // Older clients, and Python's, still ask for this one.
+            .add_service(reflection().build_v1alpha().expect(OWN_DESCRIPTORS))
     }
+}
+
+const OWN_DESCRIPTORS: &str = "the descriptors are those of this build";
+
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
 }
 
 /// Serves what comes in until `stopping`, and then what is under way.
