@@ -91,13 +91,13 @@ pub struct Forced {
 /// A limit that a command would have exceeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
-    /// [`SESSIONS_MAX`]
+    /// [`crate::machine::SESSIONS_MAX`]
     Sessions,
-    /// [`WAITERS_MAX`]
+    /// [`crate::machine::WAITERS_MAX`]
     Waiters,
-    /// [`LOCKS_MAX`]
+    /// [`crate::machine::LOCKS_MAX`]
     Locks,
-    /// [`REPLIES_PER_SESSION_MAX`]
+    /// [`crate::machine::REPLIES_PER_SESSION_MAX`]
     RepliesPerSession,
 }
 
