@@ -15,7 +15,7 @@ use super::{
     show,
 };
 use crate::{
-    client::{Acquire, Error, Held, Session, SessionOptions},
+    client::{Acquire, Error, Guard, Session, SessionOptions},
     machine::LockName,
     proto::v1::Reason,
 };
@@ -99,7 +99,7 @@ impl Lock {
         SessionOptions { ttl: self.ttl, label: self.label.clone().unwrap_or_else(label) }
     }
 
-    fn acquire(&self, session: &Session) -> impl Future<Output = Result<Held, Error>> + use<> {
+    fn acquire(&self, session: &Session) -> impl Future<Output = Result<Guard, Error>> + use<> {
         let mut acquire: Acquire = session.acquire_all(self.names.iter().map(String::as_str));
         acquire = match (self.no_wait, self.wait) {
             (true, _) => acquire.no_wait(),
@@ -120,7 +120,7 @@ impl Lock {
         acquire.lock_delay(self.lock_delay.unwrap_or_default()).into_future()
     }
 
-    async fn run_command(&self, held: &Held, signals: &mut Signals) -> Result<Exit, Failure> {
+    async fn run_command(&self, held: &Guard, signals: &mut Signals) -> Result<Exit, Failure> {
         let token = held.token().0.to_string();
         let environment = [("LOCKKEEPER_TOKEN", token), ("LOCKKEEPER_LOCK", names(held.names()))];
         let mut job = Job::start(&self.command, &environment)?;
@@ -135,7 +135,7 @@ impl Lock {
 }
 
 /// Stops the command, by the deadline.
-async fn lost(job: &mut Job, held: &Held, why: &str) -> Result<Exit, Failure> {
+async fn lost(job: &mut Job, held: &Guard, why: &str) -> Result<Exit, Failure> {
     let (left, margin) = (held.remaining(), kill_margin(held.session().ttl()));
     complain(&format!("the lock is lost: {why}; stopping the command"));
     // Should contact come back, the command was told to stop all the same: `left` counts. Should the machine be suspended, the timer
@@ -145,7 +145,7 @@ async fn lost(job: &mut Job, held: &Held, why: &str) -> Result<Exit, Failure> {
 }
 
 /// Waits until the lock is lost, or about to be; returns why.
-async fn endangered(held: &Held, grace: Duration) -> String {
+async fn endangered(held: &Guard, grace: Duration) -> String {
     loop {
         if let Some(loss) = held.loss() {
             return loss.to_string();
@@ -172,7 +172,7 @@ fn kill_margin(ttl: Duration) -> Duration {
 }
 
 /// Releases the lock and closes the session, also when the command could not be started.
-async fn give_back(held: Held, session: Session, outcome: Result<Exit, Failure>) -> Result<Exit, Failure> {
+async fn give_back(held: Guard, session: Session, outcome: Result<Exit, Failure>) -> Result<Exit, Failure> {
     let released = timeout(GIVE_BACK_MAX, held.release()).await;
     let outcome = match released {
         Ok(Ok(())) => outcome,

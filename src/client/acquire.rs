@@ -5,10 +5,10 @@ use std::{future::IntoFuture, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Error, Held, NotAcquired, Session,
+    Error, Guard, NotAcquired, Session,
     backoff::Backoff,
     call::{Plan, with},
-    held,
+    guard,
     requests::Outstanding,
     session::Core,
 };
@@ -114,7 +114,7 @@ impl Acquire {
         self
     }
 
-    async fn run(self) -> Result<Held, Error> {
+    async fn run(self) -> Result<Guard, Error> {
         let wait = match self.wait {
             Patience::None => Wait::Never,
             Patience::AtMost(limit) => Wait::from_millis(millis(limit))?,
@@ -127,7 +127,7 @@ impl Acquire {
         match answer.outcome {
             Some(Outcome::Granted(grant)) => {
                 pending.settled();
-                Ok(Held::new(self.session, grant.token, acquire.wants()))
+                Ok(Guard::new(self.session, grant.token, acquire.wants()))
             }
             Some(Outcome::Busy(busy)) => Err(pending.not_acquired(false, busy)),
             Some(Outcome::TimedOut(busy)) => Err(pending.not_acquired(true, busy)),
@@ -138,7 +138,7 @@ impl Acquire {
 }
 
 impl IntoFuture for Acquire {
-    type Output = Result<Held, Error>;
+    type Output = Result<Guard, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
@@ -205,7 +205,7 @@ impl Drop for Pending {
         if let Some(request) = self.request.take() {
             let target = Target::AcquireRequestId(request.id());
             // The acquire's id stays outstanding until the release is through: the server must not forget it before.
-            held::release_in_background(&self.core, target, Some(request));
+            guard::release_in_background(&self.core, target, Some(request));
         }
     }
 }

@@ -37,9 +37,9 @@
 //! * `call`: one request, repeated where that is safe until it is answered or its time is over;
 //! * `lease`: how long a session may be trusted, and how it was lost;
 //! * `keep_alive`: renews it in the background;
-//! * [`Client`], [`Session`], [`Acquire`], [`Held`]: what an application holds in its hands.
+//! * [`Client`], [`Session`], [`Acquire`], [`Guard`]: what an application holds in its hands.
 //!
-//! Two promises hold everything together. A *holder* may trust its grant until [`Held::remaining`] is zero: the cluster gives the lock
+//! Two promises hold everything together. A *holder* may trust its grant until [`Guard::remaining`] is zero: the cluster gives the lock
 //! to nobody else before that. And nothing *leaks*: a future or a guard that is dropped releases what it has, or may have, in the
 //! background; what cannot be released goes with the session.
 //!
@@ -52,7 +52,7 @@ mod call;
 mod clock;
 mod cluster;
 mod error;
-mod held;
+mod guard;
 mod keep_alive;
 mod lease;
 mod nodes;
@@ -64,7 +64,7 @@ pub use acquire::Acquire;
 pub use clock::{BootClock, Clock, Moment};
 pub use cluster::{Builder, Client, DEFAULT_ENDPOINTS};
 pub use error::{Error, Loss, NotAcquired, Refused};
-pub use held::Held;
+pub use guard::Guard;
 pub use nodes::Connect;
 pub use session::{Session, SessionOptions};
 pub use watch::Watch;

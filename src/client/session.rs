@@ -45,7 +45,7 @@ impl SessionOptions {
     }
 }
 
-/// A session of this process. Cheap to clone; when the last clone and the last [`super::Held`] are gone, it is closed in the background.
+/// A session of this process. Cheap to clone; when the last clone and the last [`super::Guard`] are gone, it is closed in the background.
 #[derive(Clone, Debug)]
 pub struct Session {
     handle: Arc<Handle>,

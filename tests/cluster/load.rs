@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use lockkeeper::client::{Client, Error, Held, SessionOptions};
+use lockkeeper::client::{Client, Error, Guard, SessionOptions};
 use tokio::task::JoinSet;
 
 use crate::support::until;
@@ -27,7 +27,7 @@ struct Resource {
 }
 
 impl Resource {
-    fn enter(&self, held: &Held) {
+    fn enter(&self, held: &Guard) {
         let token = held.token().0;
         if held.remaining() == Duration::ZERO {
             return;

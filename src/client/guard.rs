@@ -8,20 +8,20 @@ use crate::{
     proto::v1::{ReleaseRequest, UpdateRequest, UpdateResponse, locks_client::LocksClient, release_request::Target},
 };
 
-/// Locks that are held. Dropped, it releases them in the background; [`Held::release`] says whether that worked.
+/// Locks that are held. Dropped, it releases them in the background; [`Guard::release`] says whether that worked.
 ///
-/// The cluster gives the locks to nobody else before [`Held::remaining`] is zero. A process that is stopped in between does not notice:
-/// for that, whatever the locks protect checks [`Held::token`].
+/// The cluster gives the locks to nobody else before [`Guard::remaining`] is zero. A process that is stopped in between does not notice:
+/// for that, whatever the locks protect checks [`Guard::token`].
 #[derive(Debug)]
 #[must_use = "dropping it releases the locks"]
-pub struct Held {
+pub struct Guard {
     session: Session,
     token: u64,
     names: Vec<LockName>,
     released: bool,
 }
 
-impl Held {
+impl Guard {
     pub(super) fn new(session: Session, token: u64, wants: &[Want]) -> Self {
         let names = wants.iter().map(|want| want.name.clone()).collect();
         Self { session, token, names, released: false }
@@ -47,7 +47,7 @@ impl Held {
         self.core().lease.remaining(Some(self.token))
     }
 
-    /// How it was lost, if it was. A revoked grant counts as lost at once, although its locks stay closed for [`Held::remaining`]: that
+    /// How it was lost, if it was. A revoked grant counts as lost at once, although its locks stay closed for [`Guard::remaining`]: that
     /// is the time to stop in.
     pub fn loss(&self) -> Option<Loss> {
         self.core().lease.loss(Some(self.token))
@@ -96,7 +96,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Guard {
     fn drop(&mut self) {
         if !mem::replace(&mut self.released, true) && !self.core().lease.is_ended() {
             release_in_background(self.core(), Target::Token(self.token), None);
