@@ -110,7 +110,7 @@ impl From<client::Error> for Failure {
             client::Error::Invalid(_) | client::Error::Endpoint(_) => Exit::Usage,
             client::Error::Refused(_) => Exit::Refused,
             client::Error::NotAcquired(_) => Exit::NotAcquired,
-            client::Error::Lost(_) => Exit::Lost,
+            client::Error::Lost(_) | client::Error::NotEnsured { .. } => Exit::Lost,
             client::Error::NoCluster { .. } => Exit::NoCluster,
             client::Error::Unknown { .. } => Exit::Unknown,
         };

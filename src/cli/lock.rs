@@ -202,6 +202,7 @@ fn was_lost(error: &Error) -> bool {
         Error::Invalid(_)
         | Error::Endpoint(_)
         | Error::NotAcquired(_)
+        | Error::NotEnsured { .. }
         | Error::NoCluster { .. }
         | Error::Unknown { .. } => false,
     }

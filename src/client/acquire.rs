@@ -5,7 +5,7 @@ use std::{future::IntoFuture, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Error, Guard, NotAcquired, Session,
+    Error, Guard, NotAcquired, Reentrant, Session,
     backoff::Backoff,
     call::{Plan, with},
     guard,
@@ -16,7 +16,7 @@ use crate::{
     machine::{self, Data, LockName, Mode, Permits, Wait, Want},
     proto::v1::{
         self, AcquireRequest, AcquireResponse, Reason, acquire_request, acquire_response::Outcome,
-        locks_client::LocksClient, mode, release_request::Target,
+        locks_client::LocksClient, mode,
     },
 };
 
@@ -24,7 +24,7 @@ use crate::{
 ///
 /// While it waits, it survives the loss of its connection and a change of leader, and keeps its place in the queue. Dropped before it
 /// is over, it releases in the background what it may have.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[must_use = "an acquire does nothing before it is awaited"]
 pub struct Acquire {
     session: Session,
@@ -104,6 +104,11 @@ impl Acquire {
     pub fn wait_forever(mut self) -> Self {
         self.wait = Patience::Forever;
         self
+    }
+
+    /// To be entered again by whoever is inside: see [`Reentrant`].
+    pub fn reentrant(self) -> Reentrant {
+        Reentrant::new(self)
     }
 
     fn each(mut self, change: impl Fn(&mut Want) -> Result<(), machine::Invalid>) -> Self {
@@ -203,9 +208,7 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            let target = Target::AcquireRequestId(request.id());
-            // The acquire's id stays outstanding until the release is through: the server must not forget it before.
-            guard::release_in_background(&self.core, target, Some(request));
+            guard::abandon(&self.core, request);
         }
     }
 }
@@ -274,6 +277,7 @@ mod tests {
             limit: Some(Duration::from_secs(10)),
             attempt_limit: Some(Duration::from_secs(2)),
             repeat_unknown: true,
+            reads: false,
         };
         assert_eq!(plan(usual, Wait::Never).limit, usual.limit);
         assert_eq!(plan(usual, Wait::Millis(500)).limit, Some(Duration::from_millis(10_500)));

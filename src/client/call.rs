@@ -45,6 +45,8 @@ pub(crate) struct Plan {
     pub(crate) attempt_limit: Option<Duration>,
     /// Also when it is not known whether it happened: it is idempotent, or has a request id.
     pub(crate) repeat_unknown: bool,
+    /// It only reads: whether it happened is of no interest.
+    pub(crate) reads: bool,
 }
 
 /// In a waiting call, how long a node stays the leader at the least. While two nodes disagree on who leads, we do not hurry to and fro.
@@ -53,7 +55,17 @@ const LEADER_SETTLES: Duration = Duration::from_millis(100);
 impl Caller {
     /// For requests that may be repeated.
     pub(crate) fn plan(&self) -> Plan {
-        Plan { limit: Some(self.call_limit), attempt_limit: Some(self.attempt_limit), repeat_unknown: true }
+        Plan {
+            limit: Some(self.call_limit),
+            attempt_limit: Some(self.attempt_limit),
+            repeat_unknown: true,
+            reads: false,
+        }
+    }
+
+    /// For requests that change nothing.
+    pub(crate) fn plan_read(&self) -> Plan {
+        Plan { reads: true, ..self.plan() }
     }
 
     /// For requests that do something else when they come twice.
@@ -86,7 +98,7 @@ impl Caller {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::Refused(refused)) => return Err(Error::Refused(refused)),
                 Err(Failure::Again { unknown, node_answers, why }) => {
-                    progress.note(unknown, node_answers, self.nodes.led_by_other_than(&node));
+                    progress.note(unknown && !plan.reads, node_answers, self.nodes.led_by_other_than(&node));
                     format!("{}: {why}", node.address)
                 }
             };
@@ -138,8 +150,8 @@ impl Caller {
         self.nodes.leader_moved(node).await;
     }
 
-    /// Asks one node and no other, once.
-    pub(crate) async fn ask<A, F>(&self, limit: Duration, send: F) -> Result<A, Error>
+    /// Asks one node and no other, once, for something that changes nothing.
+    pub(crate) async fn ask_to_read<A, F>(&self, limit: Duration, send: F) -> Result<A, Error>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
@@ -150,8 +162,7 @@ impl Caller {
         };
         Err(match failure {
             Failure::Refused(refused) => Error::Refused(refused),
-            Failure::Again { unknown: false, why, .. } => Error::NoCluster { why },
-            Failure::Again { unknown: true, why, .. } => Error::Unknown { why },
+            Failure::Again { why, .. } => Error::NoCluster { why },
         })
     }
 }

@@ -62,26 +62,26 @@ impl Client {
     pub async fn get(&self, name: &str, stale: bool) -> Result<v1::GetResponse, Error> {
         let name = LockName::new(name)?.as_str().to_owned();
         let request = v1::GetRequest { name, stale, ..v1::GetRequest::default() };
-        self.caller.call(self.caller.plan(), |node| with!(LocksClient, node, get, request)).await
+        self.caller.call(self.caller.plan_read(), |node| with!(LocksClient, node, get, request)).await
     }
 
     /// A page of the locks under a prefix. `page_token`: empty, or `next_page_token` of the page before.
     pub async fn list(&self, prefix: &str, page_token: &str, stale: bool) -> Result<v1::ListResponse, Error> {
         let (prefix, page_token) = (prefix.to_owned(), page_token.to_owned());
         let request = v1::ListRequest { prefix, page_token, page_size: 0, stale };
-        self.caller.call(self.caller.plan(), |node| with!(LocksClient, node, list, request)).await
+        self.caller.call(self.caller.plan_read(), |node| with!(LocksClient, node, list, request)).await
     }
 
     /// A page of the sessions. `page_token`: empty, or `next_page_token` of the page before.
     pub async fn sessions(&self, page_token: &str, stale: bool) -> Result<v1::ListSessionsResponse, Error> {
         let request = v1::ListSessionsRequest { page_token: page_token.to_owned(), page_size: 0, stale };
-        self.caller.call(self.caller.plan(), |node| with!(SessionsClient, node, list, request)).await
+        self.caller.call(self.caller.plan_read(), |node| with!(SessionsClient, node, list, request)).await
     }
 
     /// Whether this token holds this lock now.
     pub async fn check(&self, name: &str, token: u64) -> Result<v1::CheckResponse, Error> {
         let request = v1::CheckRequest { name: LockName::new(name)?.as_str().to_owned(), token };
-        self.caller.call(self.caller.plan(), |node| with!(LocksClient, node, check, request)).await
+        self.caller.call(self.caller.plan_read(), |node| with!(LocksClient, node, check, request)).await
     }
 
     /// The locks under a prefix, and every change of them from then on.
@@ -111,7 +111,7 @@ impl Client {
     pub async fn status(&self, address: &str, table_hash: bool, limit: Duration) -> Result<v1::StatusResponse, Error> {
         let Node { channel, .. } = self.caller.nodes.get(address)?;
         let request = v1::StatusRequest { table_hash };
-        self.caller.ask(limit, with!(ClusterClient, channel, status, request)).await
+        self.caller.ask_to_read(limit, with!(ClusterClient, channel, status, request)).await
     }
 
     /// The nodes that this client was told of: host:port.

@@ -1,6 +1,6 @@
 //! What can go wrong, each saying what happened to the state.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -28,7 +28,16 @@ pub enum Error {
     /// The session, or the grant, is over.
     #[error("{0}")]
     Lost(Loss),
-    /// No node took the request before its time was over: none could be reached, or none knew a leader. Nothing happened.
+    /// The grant is held, but it cannot be trusted for as long as was asked for: the session's TTL is too short for that.
+    #[error("the lock may be trusted for another {left:?}, not for {min_left:?}: open the session with a longer TTL")]
+    NotEnsured {
+        /// How long it may be trusted.
+        left: Duration,
+        /// What was asked for.
+        min_left: Duration,
+    },
+    /// No node answered before its time was over: none could be reached, or none knew a leader. Nothing happened: the request was not
+    /// taken, or only reads.
     #[error("no node of the cluster could serve this in time (last: {why}); nothing was changed: try again later")]
     NoCluster {
         /// What the last node said, or why it could not be asked.

@@ -1,8 +1,23 @@
 //! A grant, as its holder has it in hand.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
-use super::{Error, Loss, Session, call::with, requests::Outstanding, session::Core};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Error, Loss, Moment, Session,
+    call::{Plan, with},
+    lease::TIMER_MAX,
+    requests::Outstanding,
+    session::Core,
+};
 use crate::{
     machine::{Data, LockName, Token, Want},
     proto::v1::{ReleaseRequest, UpdateRequest, UpdateResponse, locks_client::LocksClient, release_request::Target},
@@ -10,26 +25,48 @@ use crate::{
 
 /// Locks that are held. Dropped, it releases them in the background; [`Guard::release`] says whether that worked.
 ///
-/// The cluster gives the locks to nobody else before [`Guard::remaining`] is zero. A process that is stopped in between does not notice:
-/// for that, whatever the locks protect checks [`Guard::token`].
+/// The cluster gives the locks to nobody else before [`Guard::deadline`]. A process that is stopped in between does not notice that it
+/// passed: for that, whatever the locks protect checks [`Guard::token`] (see [`crate::fence`]).
+///
+/// For several tasks, put it into an [`Arc`]: all of them may wait for its loss, and any of them may release it.
 #[derive(Debug)]
 #[must_use = "dropping it releases the locks"]
 pub struct Guard {
     session: Session,
-    token: u64,
+    grant: Arc<Grant>,
     names: Vec<LockName>,
-    released: bool,
+    /// What became of its release, once that has begun.
+    release: OnceLock<watch::Receiver<Option<Result<(), Error>>>>,
+}
+
+/// What a guard's tasks know of it. Does not keep the session open.
+#[derive(Debug)]
+struct Grant {
+    core: Arc<Core>,
+    token: u64,
+    /// Cancelled when the holder lets go.
+    let_go: CancellationToken,
+}
+
+/// Why [`Guard::danger`] is over.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Danger {
+    /// How long the locks may still be trusted. Zero: they are lost.
+    pub left: Duration,
+    /// How they were lost, if they were. `None`: there is no contact with the cluster, and they soon will be.
+    pub loss: Option<Loss>,
 }
 
 impl Guard {
     pub(super) fn new(session: Session, token: u64, wants: &[Want]) -> Self {
         let names = wants.iter().map(|want| want.name.clone()).collect();
-        Self { session, token, names, released: false }
+        let grant = Grant { core: session.core().clone(), token, let_go: CancellationToken::new() };
+        Self { session, grant: Arc::new(grant), names, release: OnceLock::new() }
     }
 
     /// The grant's name and fence: higher than that of any grant before, in the whole cluster, for ever.
     pub fn token(&self) -> Token {
-        Token(self.token)
+        Token(self.grant.token)
     }
 
     /// The locks, in the order of their names.
@@ -42,31 +79,114 @@ impl Guard {
         &self.session
     }
 
+    /// Until when it may be trusted, if it is not lost before: a moment on the client's clock ([`super::BootClock`], which counts
+    /// suspension). Each acknowledged renewal of the session puts it off, until an operator revokes the grant.
+    ///
+    /// It is the moment at which the last acknowledged open or renewal was *sent*, plus the TTL, less a margin for the rates of clocks
+    /// (1 %, at least 10 ms). The cluster counts its TTL from when that arrived, so it ends the session later.
+    pub fn deadline(&self) -> Moment {
+        self.grant.core.lease.deadline(Some(self.grant.token))
+    }
+
     /// How long it may still be trusted. Zero: it is lost.
     pub fn remaining(&self) -> Duration {
-        self.core().lease.remaining(Some(self.token))
+        self.grant.remaining()
+    }
+
+    /// Makes sure that it may be trusted for at least so long from now, and returns for how long it may. Renews the session at once if
+    /// that is needed.
+    ///
+    /// Fails with [`Error::Lost`], with [`Error::NotEnsured`] where no renewal can help (the TTL is shorter, or the grant is revoked: then
+    /// it is [`Error::Lost`]), or as [`Session::renew`] does. Cancel safe.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use lockkeeper::client::{Error, Guard};
+    /// # async fn write_batch() {}
+    /// # async fn example(guard: Guard) -> Result<(), Error> {
+    /// guard.ensure(Duration::from_secs(3)).await?;
+    /// write_batch().await; // takes a second or two
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn ensure(&self, min_left: Duration) -> Result<Duration, Error> {
+        if self.loss().is_none() && self.remaining() < min_left {
+            self.session.renew().await?;
+        }
+        if let Some(loss) = self.loss() {
+            return Err(Error::Lost(loss));
+        }
+        match self.remaining() {
+            left if left >= min_left => Ok(left),
+            left => Err(Error::NotEnsured { left, min_left }),
+        }
     }
 
     /// How it was lost, if it was. A revoked grant counts as lost at once, although its locks stay closed for [`Guard::remaining`]: that
     /// is the time to stop in.
     pub fn loss(&self) -> Option<Loss> {
-        self.core().lease.loss(Some(self.token))
+        self.grant.loss()
     }
 
-    /// Waits until it is lost.
+    /// Waits until it is lost: also while the cluster cannot be reached, by a timer of this process. Cancel safe.
+    ///
+    /// ```no_run
+    /// # use lockkeeper::client::{Error, Guard};
+    /// # async fn work() {}
+    /// # async fn example(guard: Guard) -> Result<(), Error> {
+    /// tokio::select! {
+    ///     () = work() => guard.release().await?,
+    ///     loss = guard.lost() => eprintln!("stop: {loss}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn lost(&self) -> Loss {
-        self.core().lease.lost(Some(self.token)).await
+        self.grant.lost().await
+    }
+
+    /// Waits until it is lost, or may be trusted for no longer than `left`: renewals are not answered, and it is time to think of
+    /// stopping. The session is renewed each third of its TTL, so `left` should be less than half of that. Cancel safe.
+    pub async fn danger(&self, left: Duration) -> Danger {
+        self.grant.danger(left).await
+    }
+
+    /// Calls `callback` once, in the background, when [`Guard::danger`] is over; not at all if the guard is released or dropped before.
+    /// It must not block.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use lockkeeper::client::Guard;
+    /// # fn example(guard: &Guard) {
+    /// guard.on_danger(Duration::from_secs(3), |danger| match danger.loss {
+    ///     None => eprintln!("no contact; {:?} left", danger.left),
+    ///     Some(loss) => eprintln!("stop: {loss}"),
+    /// });
+    /// # }
+    /// ```
+    pub fn on_danger(&self, left: Duration, callback: impl FnOnce(Danger) + Send + 'static) {
+        let grant = Arc::clone(&self.grant);
+        self.grant.core.spawn(async move {
+            let danger = grant.danger(left).await;
+            if danger.loss != Some(Loss::Released) {
+                callback(danger);
+            }
+        });
     }
 
     /// Sets the data on one of the locks; `None` removes what is there. `keep`: they stay when this grant ends.
+    ///
+    /// Fails with [`Error::Refused`] and [`crate::proto::v1::Reason::NotHeld`] if this grant does not hold the lock. Dropped before its
+    /// end, it may or may not have taken effect.
     pub async fn update(&self, name: &str, data: Option<&[u8]>, keep: bool) -> Result<(), Error> {
         let name = LockName::new(name)?.as_str().to_owned();
         let data = data.map(Data::new).transpose()?.map(|data| data.as_bytes().to_vec());
-        let (core, request) = (self.core(), self.core().requests.begin());
+        let core = &self.grant.core;
+        let request = core.requests.begin();
         let request = UpdateRequest {
             session_id: core.id.to_string(),
             request: Some(request.message()),
-            token: self.token,
+            token: self.grant.token,
             name,
             data,
             keep_data: keep,
@@ -77,50 +197,98 @@ impl Guard {
         Ok(())
     }
 
-    /// Gives the locks back. Fails with [`Error::Lost`] or [`crate::proto::v1::Reason::NotHeld`] if they were lost before. If there is
-    /// no answer in time, it goes on trying in the background.
-    pub async fn release(mut self) -> Result<(), Error> {
-        let core = self.core().clone();
-        let caller = &core.client.caller;
-        let outcome = release(&core, Target::Token(self.token), caller.plan()).await;
-        self.released = match &outcome {
-            Ok(()) | Err(Error::Refused(_) | Error::Lost(_)) => true,
-            Err(Error::Unknown { .. } | Error::NoCluster { .. }) => false,
-            Err(Error::Invalid(_) | Error::Endpoint(_) | Error::NotAcquired(_)) => false,
-        };
-        outcome
+    /// Gives the locks back. From this moment on the guard counts as lost ([`Loss::Released`]).
+    ///
+    /// Fails with [`Error::Lost`] or [`crate::proto::v1::Reason::NotHeld`] if they were lost before. It goes on in the background until
+    /// the cluster has answered or the session is over, also when this future is dropped, or fails with [`Error::Unknown`] because the
+    /// client's limit for a call has passed. To release twice is to ask for the same answer twice.
+    pub async fn release(&self) -> Result<(), Error> {
+        let mut answer = self.let_go().clone();
+        let limit = self.grant.core.client.caller.call_limit;
+        match timeout(limit, answer.wait_for(Option::is_some)).await {
+            Ok(Ok(answer)) => answer.clone().expect("it was waited for"),
+            Ok(Err(_)) => Err(Error::Unknown { why: "the runtime of the session is gone".to_owned() }),
+            Err(_) => Err(Error::Unknown { why: "the release goes on in the background".to_owned() }),
+        }
     }
 
-    fn core(&self) -> &Arc<Core> {
-        self.session.core()
+    /// Begins the release, once.
+    fn let_go(&self) -> &watch::Receiver<Option<Result<(), Error>>> {
+        self.release.get_or_init(|| {
+            let (told, answer) = watch::channel(None);
+            let grant = Arc::clone(&self.grant);
+            grant.let_go.cancel();
+            self.grant.core.spawn(async move {
+                let outcome = release(&grant.core, Target::Token(grant.token)).await;
+                grant.core.lease.forget(grant.token);
+                told.send_replace(Some(outcome));
+            });
+            answer
+        })
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !mem::replace(&mut self.released, true) && !self.core().lease.is_ended() {
-            release_in_background(self.core(), Target::Token(self.token), None);
-        }
-        self.core().lease.forget(self.token);
+        self.let_go();
     }
 }
 
-async fn release(core: &Core, target: Target, plan: super::call::Plan) -> Result<(), Error> {
+impl Grant {
+    fn remaining(&self) -> Duration {
+        match self.let_go.is_cancelled() {
+            true => Duration::ZERO,
+            false => self.core.lease.remaining(Some(self.token)),
+        }
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        match self.let_go.is_cancelled() {
+            true => Some(Loss::Released),
+            false => self.core.lease.loss(Some(self.token)),
+        }
+    }
+
+    async fn lost(&self) -> Loss {
+        tokio::select! {
+            biased;
+            () = self.let_go.cancelled() => Loss::Released,
+            loss = self.core.lease.lost(Some(self.token)) => loss,
+        }
+    }
+
+    async fn danger(&self, left: Duration) -> Danger {
+        loop {
+            let danger = Danger { left: self.remaining(), loss: self.loss() };
+            if danger.loss.is_some() || danger.left <= left {
+                return danger;
+            }
+            tokio::select! {
+                _ = self.lost() => {}
+                () = sleep((danger.left - left).min(TIMER_MAX)) => {}
+            }
+        }
+    }
+}
+
+/// Releases what the target names, for as long as the session lives: what is not held any more is never left behind.
+async fn release(core: &Core, target: Target) -> Result<(), Error> {
     let outstanding = core.requests.begin();
     let request =
         ReleaseRequest { session_id: core.id.to_string(), request: Some(outstanding.message()), target: Some(target) };
     let caller = &core.client.caller;
+    let plan = Plan { limit: None, ..caller.plan() };
     core.while_alive(caller.call(plan, |node| with!(LocksClient, node, release, request))).await?;
     Ok(())
 }
 
-/// Releases what nobody waits for. It goes on until the cluster has answered or the session is over, and everything with it: what was
-/// dropped is never left behind. `acquire` stays outstanding until then.
-pub(super) fn release_in_background(core: &Arc<Core>, target: Target, acquire: Option<Outstanding>) {
-    let shared = core.clone();
+/// Releases an acquire whose outcome nobody waits for. Its request stays outstanding until then: the server must not forget it before.
+pub(super) fn abandon(core: &Arc<Core>, acquire: Outstanding) {
+    let shared = Arc::clone(core);
     core.spawn(async move {
-        if let Err(error) = release(&shared, target, shared.plan_until_done()).await {
-            tracing::debug!(session = %shared.id, ?target, %error, "released in the background what was no longer held");
+        let target = Target::AcquireRequestId(acquire.id());
+        if let Err(error) = release(&shared, target).await {
+            tracing::debug!(session = %shared.id, id = acquire.id(), %error, "abandoned an acquire that was over");
         }
         drop(acquire);
     });

@@ -14,7 +14,7 @@ use super::{Clock, Loss, Moment};
 const MARGIN_MIN: Duration = Duration::from_millis(10);
 
 /// No timer runs longer than this. Timers stand still while the machine is suspended, the deadline does not.
-const TIMER_MAX: Duration = Duration::from_millis(250);
+pub(super) const TIMER_MAX: Duration = Duration::from_millis(250);
 
 /// Until when a renewal that was sent at `sent` may be trusted.
 fn deadline(sent: Moment, ttl: Duration) -> Moment {
@@ -41,6 +41,13 @@ struct State {
 struct Revoked {
     reason: String,
     deadline: Moment,
+}
+
+impl State {
+    fn deadline(&self, token: Option<u64>) -> Moment {
+        let revoked = token.and_then(|token| self.revoked.get(&token));
+        revoked.map_or(self.deadline, |revoked| revoked.deadline.min(self.deadline))
+    }
 }
 
 impl Lease {
@@ -90,15 +97,18 @@ impl Lease {
         });
     }
 
+    /// Until when the session, or this grant of it, may be trusted, if it is not lost before.
+    pub(crate) fn deadline(&self, token: Option<u64>) -> Moment {
+        self.state.borrow().deadline(token)
+    }
+
     /// How long the session, or this grant of it, may still be trusted. Zero: it is lost.
     pub(crate) fn remaining(&self, token: Option<u64>) -> Duration {
         let state = self.state.borrow();
         if state.ended.is_some() {
             return Duration::ZERO;
         }
-        let revoked = token.and_then(|token| state.revoked.get(&token));
-        let deadline = revoked.map_or(state.deadline, |revoked| revoked.deadline.min(state.deadline));
-        deadline.since(self.clock.now())
+        state.deadline(token).since(self.clock.now())
     }
 
     /// How the session, or this grant of it, was lost. A revoked grant counts as lost as soon as we are told, although its locks stay

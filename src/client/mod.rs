@@ -39,8 +39,8 @@
 //! * `keep_alive`: renews it in the background;
 //! * [`Client`], [`Session`], [`Acquire`], [`Guard`]: what an application holds in its hands.
 //!
-//! Two promises hold everything together. A *holder* may trust its grant until [`Guard::remaining`] is zero: the cluster gives the lock
-//! to nobody else before that. And nothing *leaks*: a future or a guard that is dropped releases what it has, or may have, in the
+//! Two promises hold everything together. A *holder* may trust its grant until [`Guard::deadline`]: the cluster gives the lock to nobody
+//! else before that. And nothing *leaks*: a future or a guard that is dropped releases what it has, or may have, in the
 //! background; what cannot be released goes with the session.
 //!
 //! Left out, deliberately: TLS and authentication (the cluster has none yet), a blocking API (block on it), and a cache of locks (the
@@ -56,6 +56,7 @@ mod guard;
 mod keep_alive;
 mod lease;
 mod nodes;
+mod reentrant;
 mod requests;
 mod session;
 mod watch;
@@ -64,7 +65,8 @@ pub use acquire::Acquire;
 pub use clock::{BootClock, Clock, Moment};
 pub use cluster::{Builder, Client, DEFAULT_ENDPOINTS};
 pub use error::{Error, Loss, NotAcquired, Refused};
-pub use guard::Guard;
+pub use guard::{Danger, Guard};
 pub use nodes::Connect;
+pub use reentrant::{Entered, Reentrant};
 pub use session::{Session, SessionOptions};
 pub use watch::Watch;

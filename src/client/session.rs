@@ -4,13 +4,7 @@ use std::{ffi::OsStr, fmt, path::Path, sync::Arc, time::Duration};
 
 use tokio::runtime::Handle as Runtime;
 
-use super::{
-    Acquire, Client, Error, Loss,
-    call::{Plan, with},
-    keep_alive,
-    lease::Lease,
-    requests::Requests,
-};
+use super::{Acquire, Client, Error, Loss, call::with, keep_alive, lease::Lease, requests::Requests};
 use crate::{
     machine::{LABEL_BYTES_MAX, Label, SessionId, TTL_MS_MAX, Ttl, Want},
     proto::v1::{self, Reason, sessions_client::SessionsClient},
@@ -52,6 +46,7 @@ pub struct Session {
 }
 
 /// Closes the session when it goes.
+#[derive(Debug)]
 struct Handle {
     core: Arc<Core>,
 }
@@ -117,6 +112,15 @@ impl Session {
         self.core().lease.lost(None).await
     }
 
+    /// Renews it now, beside the renewals in the background, and returns how long it may be trusted.
+    ///
+    /// There is seldom a reason to: [`super::Guard::ensure`] does it where it is needed. Fails with [`Error::Lost`] if the session is over,
+    /// and with [`Error::NoCluster`] or [`Error::Unknown`] if nobody answers within the client's limit for a call. Cancel safe.
+    pub async fn renew(&self) -> Result<Duration, Error> {
+        self.core().while_alive(self.core().renew()).await?;
+        Ok(self.remaining())
+    }
+
     /// Acquires a lock, exclusively and waiting as long as it takes, if the [`Acquire`] is not told otherwise.
     pub fn acquire(&self, name: &str) -> Acquire {
         Acquire::new(self.clone(), [name])
@@ -164,15 +168,7 @@ impl Core {
 
     /// A refusal can be the first to say that the session is over.
     fn learn(&self, error: Error) -> Error {
-        let loss = match &error {
-            Error::Refused(refused) => loss_of(refused.reason),
-            Error::Invalid(_)
-            | Error::Endpoint(_)
-            | Error::NotAcquired(_)
-            | Error::Lost(_)
-            | Error::NoCluster { .. }
-            | Error::Unknown { .. } => None,
-        };
+        let loss = if let Error::Refused(refused) = &error { loss_of(refused.reason) } else { None };
         match loss {
             Some(loss) => {
                 self.lease.end(loss.clone());
@@ -180,11 +176,6 @@ impl Core {
             }
             None => error,
         }
-    }
-
-    /// For what nobody waits for any more, but must be done while the session lives.
-    pub(crate) fn plan_until_done(&self) -> Plan {
-        Plan { limit: None, ..self.client.caller.plan() }
     }
 
     async fn renew(&self) -> Result<(), Error> {
@@ -254,9 +245,9 @@ impl Drop for Handle {
     }
 }
 
-impl fmt::Debug for Handle {
+impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("id", &self.core.id).field("lease", &self.core.lease).finish_non_exhaustive()
+        f.debug_struct("Session").field("id", &self.id).field("lease", &self.lease).finish_non_exhaustive()
     }
 }
 

@@ -5,11 +5,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tonic::Streaming;
 
-use super::{
-    Client, Error,
-    backoff::Backoff,
-    call::{Plan, with},
-};
+use super::{Client, Error, backoff::Backoff, call::with};
 use crate::proto::v1::{WatchRequest, WatchResponse, locks_client::LocksClient};
 
 /// The locks under a prefix. Survives the loss of a node: then the state comes again, and what happened meanwhile is in it.
@@ -53,6 +49,5 @@ impl Watch {
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 async fn open(client: &Client, request: &WatchRequest) -> Result<Streaming<WatchResponse>, Error> {
-    let plan: Plan = client.caller.plan();
-    client.caller.call(plan, |node| with!(LocksClient, node, watch, request)).await
+    client.caller.call(client.caller.plan_read(), |node| with!(LocksClient, node, watch, request)).await
 }

@@ -33,9 +33,11 @@ type Reply<T> = Result<Response<T>, Status>;
 pub(crate) enum Call {
     Open(OpenSessionRequest),
     Close(CloseSessionRequest),
+    Renew(RenewSessionRequest),
     KeepAlive(KeepAliveRequest),
     Acquire(AcquireRequest),
     Release(ReleaseRequest),
+    Update(UpdateRequest),
     Get(GetRequest),
     ForceRelease(ForceReleaseRequest),
 }
@@ -209,8 +211,10 @@ impl Sessions for Fake {
         self.reply(OpenSessionResponse { session_id: request.session_id, ttl_ms: request.ttl_ms })
     }
 
-    async fn renew(&self, _: Request<RenewSessionRequest>) -> Reply<RenewSessionResponse> {
-        unused()
+    async fn renew(&self, request: Request<RenewSessionRequest>) -> Reply<RenewSessionResponse> {
+        self.note(Call::Renew(request.into_inner()));
+        let ttl_ms = self.0.ttl_ms.lock().unwrap().unwrap_or(600);
+        self.reply(RenewSessionResponse { ttl_ms, revoked: Vec::new() })
     }
 
     type KeepAliveStream = Pin<Box<dyn Stream<Item = Result<KeepAliveResponse, Status>> + Send>>;
@@ -275,8 +279,9 @@ impl Locks for Fake {
         self.scripted(None, ForceReleaseResponse { forced: Vec::new() }).await
     }
 
-    async fn update(&self, _: Request<UpdateRequest>) -> Reply<UpdateResponse> {
-        unused()
+    async fn update(&self, request: Request<UpdateRequest>) -> Reply<UpdateResponse> {
+        self.note(Call::Update(request.into_inner()));
+        self.reply(UpdateResponse {})
     }
 
     async fn check(&self, _: Request<CheckRequest>) -> Reply<CheckResponse> {

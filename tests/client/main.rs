@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "in the helpers of tests, a panic is how they fail")]
 
 mod fake;
+mod guards;
 mod program;
 
 use std::time::Duration;
@@ -77,6 +78,16 @@ async fn without_a_cluster_nothing_has_happened() {
 }
 
 #[tokio::test]
+async fn a_read_that_nobody_answers_has_changed_nothing() {
+    let node = Node::start();
+    node.answers([Answer::Hang, Answer::Hang, Answer::Hang, Answer::Hang]);
+    let limits = Client::builder(&node.address).attempt_limit(Duration::from_millis(100));
+    let client = limits.call_limit(Duration::from_millis(300)).build().unwrap();
+    let error = soon(client.get("jobs", false)).await.unwrap_err();
+    assert!(matches!(error, Error::NoCluster { .. }), "{error:?}");
+}
+
+#[tokio::test]
 async fn a_forced_release_of_whoever_holds_it_is_not_repeated_blindly() {
     let node = Node::start();
     let unknown = Answer::Refuse(Code::DeadlineExceeded, "OUTCOME_UNKNOWN", "same-id");
@@ -111,7 +122,7 @@ async fn a_refusal_can_be_the_first_to_say_that_the_session_is_over() {
 }
 
 #[tokio::test]
-async fn a_grant_is_held_updated_by_its_token_and_released() {
+async fn a_grant_is_held_and_released_by_its_token() {
     let node = Node::start();
     let session = open(&[&node]).await;
     let held = session.acquire_all(["b", "a"]).await.unwrap();
