@@ -42,6 +42,9 @@ pub enum NoReply {
     /// This node does not lead. Nothing happened.
     #[error("this node does not lead; send the request to the leader")]
     NotLeader,
+    /// This node leads, and has not heard from most members for a while. Nothing happened.
+    #[error("this node leads, but most members cannot be reached; try again when they can")]
+    NoQuorum,
     /// The queue is full. Nothing happened.
     #[error("this node has more to do than it can; try again in a moment")]
     Overloaded,

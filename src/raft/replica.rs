@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use openraft::{
+    Instant, ServerState,
     async_runtime::WatchReceiver,
     errors::{Fatal, RaftError},
     raft::ReadPolicy,
@@ -28,24 +29,34 @@ pub struct Replica {
     proposer: Proposer,
     led: Led,
     configured: Arc<BTreeMap<u64, Node>>,
+    silence_max: Duration,
     tasks: TaskTracker,
 }
 
 impl Replica {
     /// Starts the tasks that propose and that let time pass. They end with `raft`. `configured` says where members are now, whatever
-    /// the log says.
-    pub fn start(raft: Raft, table: Arc<Table>, environment: &Environment, configured: BTreeMap<u64, Node>) -> Self {
+    /// the log says. A leader that has not heard from a quorum for `silence_max` refuses what it is asked.
+    pub fn start(
+        raft: Raft,
+        table: Arc<Table>,
+        environment: &Environment,
+        configured: BTreeMap<u64, Node>,
+        silence_max: Duration,
+    ) -> Self {
         let (leadership, led) = watch::channel(None);
         let (proposer, intake) = Proposer::new(led.clone());
         let tasks = TaskTracker::new();
         tasks.spawn(proposer::run(intake, raft.clone(), led.clone(), environment.clone()));
         tasks.spawn(follow_leadership(raft.server_metrics(), Arc::clone(&table), environment.clone(), leadership));
         tasks.spawn(tick(led.clone(), Arc::clone(&table), proposer.clone()));
-        Self { raft, table, proposer, led, configured: Arc::new(configured), tasks }
+        Self { raft, table, proposer, led, configured: Arc::new(configured), silence_max, tasks }
     }
 
     /// Proposes a command and waits until it is applied, for at most `patience`: see [`Proposer::propose`].
     pub async fn propose(&self, command: Command, patience: Duration) -> Result<Delivery, NoReply> {
+        if self.cut_off() {
+            return Err(NoReply::NoQuorum);
+        }
         self.proposer.propose(command, patience).await
     }
 
@@ -54,6 +65,9 @@ impl Replica {
     /// One round to a quorum serves all the reads that wait for one (the read index of Raft, §6.4 of Ongaro's thesis). `look` must be
     /// short: `apply` waits for it.
     pub async fn read<T>(&self, patience: Duration, look: impl FnOnce(&Applied) -> T) -> Result<T, NoReply> {
+        if self.cut_off() {
+            return Err(NoReply::NoQuorum);
+        }
         let ready = async {
             let linearizer = self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await.map_err(not_now)?;
             linearizer.await_ready(&self.raft).await.map_err(|_: Fatal<TypeConfig>| NoReply::NotLeader)
@@ -78,8 +92,28 @@ impl Replica {
         self.led.borrow().is_some()
     }
 
-    /// The leader that this node knows, and where it is.
+    /// Whether this node leads, and has not heard from a quorum for so long that it refuses what it is asked: what it took now would
+    /// hang, and may never be answered.
+    pub fn cut_off(&self) -> bool {
+        let silence = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let leads = metrics.state == ServerState::Leader;
+            metrics.last_quorum_acked.filter(|_| leads).map(|acked| acked.elapsed())
+        };
+        silence.is_some_and(|silence| silence > self.silence_max) && self.raft.voter_ids().count() > 1
+    }
+
+    /// After so long without word from the leader, or as the leader from a quorum, a node cannot serve.
+    pub fn silence_max(&self) -> Duration {
+        self.silence_max
+    }
+
+    /// The leader that this node knows, and where it is. Not this node itself while it is cut off: others may know better.
     pub fn leader(&self) -> Option<(u64, Node)> {
+        if self.cut_off() {
+            return None;
+        }
         let metrics = self.raft.server_metrics();
         let metrics = metrics.borrow_watched();
         let id = metrics.current_leader?;

@@ -1,6 +1,6 @@
 //! How a node sees itself, and whether it can serve.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use openraft::{Instant, ServerState, async_runtime::WatchReceiver, metrics::RaftMetrics};
 use tonic::{Request, Response, Status};
@@ -19,8 +19,6 @@ use crate::{
 pub(super) struct Cluster {
     pub(super) cluster_id: Arc<str>,
     pub(super) replica: Replica,
-    /// After so long without word from the leader, or as the leader from a quorum, a node cannot serve.
-    pub(super) silence_max: Duration,
 }
 
 #[tonic::async_trait]
@@ -56,22 +54,19 @@ impl cluster_server::Cluster for Cluster {
 impl Cluster {
     /// Why this node cannot serve; `None`: it can.
     pub(super) async fn trouble(&self) -> Option<&'static str> {
-        let (leads, quorum_silence, leader) = {
+        let (leads, leader) = {
             let metrics = self.replica.raft().metrics();
             let metrics = metrics.borrow_watched();
             if metrics.running_state.is_err() {
                 return Some("raft has stopped: see the log");
             }
-            let quorum_silence = metrics.last_quorum_acked.map(|acked| acked.elapsed());
-            (metrics.state == ServerState::Leader, quorum_silence, metrics.current_leader)
+            (metrics.state == ServerState::Leader, metrics.current_leader)
         };
         if leads {
-            let alone = self.replica.raft().voter_ids().count() == 1;
-            return match quorum_silence {
-                _ if !self.replica.leads() => Some("elected, and catching up with what its predecessors left"),
-                _ if alone => None,
-                Some(silence) if silence <= self.silence_max => None,
-                _ => Some("leader without a quorum: most members cannot be reached"),
+            return match self.replica.leads() {
+                false => Some("elected, and catching up with what its predecessors left"),
+                true if self.replica.cut_off() => Some("leader without a quorum: most members cannot be reached"),
+                true => None,
             };
         }
         if leader.is_none() {
@@ -80,7 +75,7 @@ impl Cluster {
         // Each append and each heartbeat of the leader renews this node's trust in it.
         let heard = self.replica.raft().with_raft_state(|state| state.vote_last_modified()).await;
         match heard {
-            Ok(Some(heard)) if heard.elapsed() <= self.silence_max => None,
+            Ok(Some(heard)) if heard.elapsed() <= self.replica.silence_max() => None,
             Ok(_) => Some("the leader is not heard from"),
             Err(_) => Some("raft has stopped: see the log"),
         }

@@ -114,6 +114,7 @@ pub(super) fn wait_cancelled() -> Status {
 pub(super) fn no_reply(why: NoReply) -> Status {
     match why {
         NoReply::NotLeader => no_leader(),
+        NoReply::NoQuorum => status(Code::Unavailable, Reason::NoLeader, Retry::Safe, &why.to_string(), []),
         NoReply::Overloaded => status(Code::ResourceExhausted, Reason::Overloaded, Retry::Safe, &why.to_string(), []),
         NoReply::Unknown => unknown(Code::DeadlineExceeded, &why.to_string()),
     }

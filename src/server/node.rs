@@ -193,7 +193,8 @@ where
     let raft_config = Arc::new(raft_config(&config)?);
     let raft = Raft::new(config.node_id, raft_config, network, log, machine).await.map_err(stopped)?;
     peer_service.attach(raft.clone());
-    let replica = Replica::start(raft, table, &environment, plan.members.clone());
+    let silence_max = 2 * Duration::from_millis(config.raft.election_timeout_ms_max);
+    let replica = Replica::start(raft, table, &environment, plan.members.clone(), silence_max);
 
     let stopping = CancellationToken::new();
     let services = Services::new(&config, &replica, &environment, connector.clone(), stopping.clone());
@@ -324,11 +325,7 @@ impl Services {
         let locks = Locks { replica: replica.clone() };
         let dial: Dial = Arc::new(move |address| transport::channel(connector.clone(), address));
         let gateway = Gateway::new(sessions.clone(), locks.clone(), dial, stopping);
-        let cluster = Cluster {
-            cluster_id: config.cluster_id.as_str().into(),
-            replica: replica.clone(),
-            silence_max: 2 * Duration::from_millis(config.raft.election_timeout_ms_max),
-        };
+        let cluster = Cluster { cluster_id: config.cluster_id.as_str().into(), replica: replica.clone() };
         Self { sessions, locks, gateway, cluster }
     }
 

@@ -94,7 +94,7 @@ async fn cancel_unless_awaited(replica: &Replica, ticket: Ticket) {
         match replica.propose(Command::CancelWait { ticket }, PATIENCE).await {
             // The next leader finds it.
             Ok(_) | Err(NoReply::NotLeader) => return,
-            Err(NoReply::Overloaded | NoReply::Unknown) => sleep(Duration::from_millis(100)).await,
+            Err(NoReply::NoQuorum | NoReply::Overloaded | NoReply::Unknown) => sleep(Duration::from_millis(100)).await,
         }
     }
 }
