@@ -111,6 +111,9 @@ pub fn server() -> Server {
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE))
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        // Calls that are given up before they are looked at: a client that cancels many waits at once is no attacker, and the default
+        // of 20 would break its connection, with all that others wait for on it.
+        .http2_max_pending_accept_reset_streams(Some(STREAMS_PER_CONNECTION_MAX as usize))
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
 }

@@ -171,17 +171,18 @@ impl From<Status> for Failure {
 
 /// Not a word of the server's own: the transport, or something between us and the server, speaks.
 fn without_details(status: &Status) -> Failure {
-    let why = match std::error::Error::source(status) {
-        Some(source) => innermost(source),
-        None => status.message().to_owned(),
-    };
+    // Whatever its code, an error with a cause was made here when the connection failed, and another one may work.
+    if let Some(cause) = std::error::Error::source(status) {
+        return Failure::Again { unknown: !never_sent(status), node_answers: false, why: innermost(cause) };
+    }
+    let why = status.message().to_owned();
     match status.code() {
         Code::Unavailable
         | Code::Unknown
         | Code::Cancelled
         | Code::DeadlineExceeded
         | Code::Aborted
-        | Code::Internal => Failure::Again { unknown: !never_sent(status), node_answers: false, why },
+        | Code::Internal => Failure::Again { unknown: true, node_answers: false, why },
         Code::Ok
         | Code::InvalidArgument
         | Code::NotFound

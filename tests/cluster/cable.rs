@@ -1,0 +1,80 @@
+//! A client's way to all nodes, which can be cut: no byte passes any more, and nothing says so.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use hyper_util::rt::TokioIo;
+use lockkeeper::client::Connect;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+use tonic::transport::{Endpoint, Uri};
+
+#[derive(Clone, Default)]
+pub(crate) struct Cable {
+    is_cut: Arc<AtomicBool>,
+}
+
+impl Cable {
+    pub(crate) fn cut(&self) {
+        self.is_cut.store(true, Ordering::SeqCst);
+    }
+
+    /// For [`lockkeeper::client::Builder::connect`].
+    pub(crate) fn connect(&self) -> Connect {
+        let cable = self.clone();
+        Arc::new(move |endpoint: Endpoint| {
+            let cable = cable.clone();
+            endpoint.connect_with_connector_lazy(tower::service_fn(move |uri: Uri| cable.clone().plug_in(uri)))
+        })
+    }
+
+    async fn plug_in(self, uri: Uri) -> io::Result<TokioIo<Plugged>> {
+        let address = uri.authority().map(ToString::to_string).unwrap_or_default();
+        let stream = TcpStream::connect(address).await?;
+        Ok(TokioIo::new(Plugged { cable: self, stream }))
+    }
+}
+
+struct Plugged {
+    cable: Cable,
+    stream: TcpStream,
+}
+
+impl Plugged {
+    /// A stream that is cut is never ready again, so it need not remember who waits.
+    fn while_whole<T>(&mut self, poll: impl FnOnce(Pin<&mut TcpStream>) -> Poll<T>) -> Poll<T> {
+        match self.cable.is_cut.load(Ordering::SeqCst) {
+            true => Poll::Pending,
+            false => poll(Pin::new(&mut self.stream)),
+        }
+    }
+}
+
+impl AsyncRead for Plugged {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.while_whole(|stream| stream.poll_read(cx, buffer))
+    }
+}
+
+impl AsyncWrite for Plugged {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.while_whole(|stream| stream.poll_write(cx, bytes))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.while_whole(|stream| stream.poll_flush(cx))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.while_whole(|stream| stream.poll_shutdown(cx))
+    }
+}
