@@ -120,6 +120,7 @@ async fn a_thousand_cancellations_leave_nothing_behind() {
                         drop(held);
                     }
                     () = sleep(patience) => {
+                        assert!(patience < LONG, "nobody holds it for long: an orphan does");
                         left -= 1;
                     }
                 }
