@@ -149,6 +149,13 @@ impl Digest for Permits {
     }
 }
 
+impl Digest for OpenIds {
+    fn digest(&self, into: &mut Fnv) {
+        self.lowest().digest(into);
+        self.kept().digest(into);
+    }
+}
+
 impl Digest for Acquire {
     fn digest(&self, into: &mut Fnv) {
         self.wants().digest(into);
@@ -280,8 +287,8 @@ impl Digest for Record {
         match self {
             Self::Clock { now, last_token, last_ticket } => into.variant(0, &[now, last_token, last_ticket]),
             Self::Ended { session, end } => into.variant(1, &[session, end]),
-            Self::Session { session, label, ttl, deadline, opened, lowest } => {
-                into.variant(2, &[session, label, ttl, deadline, opened, lowest]);
+            Self::Session { session, label, ttl, deadline, opened, open } => {
+                into.variant(2, &[session, label, ttl, deadline, opened, open]);
             }
             Self::Lock { name, data, keep_data, closed_until } => {
                 into.variant(3, &[name, data, keep_data, closed_until]);

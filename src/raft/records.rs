@@ -30,13 +30,14 @@ fn write_record(record: &Record) -> r::Kind {
         Record::Ended { session, end } => {
             r::Kind::Ended(r::Ended { session: write_session(*session), end: write_end(*end).into() })
         }
-        Record::Session { session, label, ttl, deadline, opened, lowest } => r::Kind::Session(r::Session {
+        Record::Session { session, label, ttl, deadline, opened, open } => r::Kind::Session(r::Session {
             session: write_session(*session),
             label: label.as_str().into(),
             ttl_ms: ttl.as_millis(),
             deadline_ms: deadline.0,
             opened_wall_ms: opened.0,
-            lowest: *lowest,
+            lowest: open.lowest(),
+            kept: open.kept().to_vec(),
         }),
         Record::Lock { name, data, keep_data, closed_until } => r::Kind::Lock(r::Lock {
             name: name.as_str().into(),
@@ -87,7 +88,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
             ttl: read_ttl(session.ttl_ms)?,
             deadline: Stamp(session.deadline_ms),
             opened: WallTime(session.opened_wall_ms),
-            lowest: session.lowest,
+            open: read_open(session.lowest, session.kept)?,
         },
         r::Kind::Lock(lock) => Record::Lock {
             name: read_name(&lock.name)?,
@@ -359,7 +360,7 @@ mod tests {
                 ttl: Ttl::from_millis(100).unwrap(),
                 deadline: now,
                 opened: WallTime(9),
-                lowest: 4,
+                open: OpenIds::new(4, vec![1, 3]).unwrap(),
             },
             Record::Lock { name: name("a"), data: data(), keep_data: true, closed_until: None },
             Record::Lock { name: name("a"), data: None, keep_data: false, closed_until: Some(Stamp(0)) },

@@ -39,6 +39,10 @@ pub(super) fn read_permits(permits: u32) -> Result<Permits, Malformed> {
     Permits::new(permits).map_err(|_| Malformed("a number of permits that is out of its limits"))
 }
 
+pub(super) fn read_open(lowest: u64, kept: Vec<u64>) -> Result<OpenIds, Malformed> {
+    OpenIds::new(lowest, kept).map_err(|_| Malformed("request ids that are kept, and should not be"))
+}
+
 pub(super) fn write_names(names: &[LockName]) -> Vec<String> {
     names.iter().map(|name| name.as_str().into()).collect()
 }

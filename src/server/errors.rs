@@ -77,7 +77,9 @@ pub(super) fn refused(refusal: Refusal) -> Status {
             vec![],
         ),
         RequestStale { lowest } => {
-            let message = format!("the request id is below {lowest}, the lowest that this client still cares about");
+            let message = format!(
+                "this client cares no longer about the request id: it is below {lowest}, and not among those kept; use a new one"
+            );
             failed(Reason::RequestStale, &message, vec![("lowest", lowest.to_string())])
         }
         RequestReused => failed(
@@ -161,7 +163,7 @@ fn limit_reached(limit: Limit) -> Status {
         }
         Limit::RepliesPerSession => (
             "replies_per_session",
-            "the session has as many requests in memory as it may have: raise `lowest`, or use several sessions",
+            "the session has as many requests in memory as it may have: raise `lowest`, naming in `kept` what is still open below it, or use several sessions",
         ),
     };
     status(Code::ResourceExhausted, Reason::LimitReached, Retry::No, message, [("limit", name.to_string())])

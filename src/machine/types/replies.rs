@@ -119,9 +119,9 @@ pub enum Refusal {
     },
     /// The client released this acquire before it arrived.
     Abandoned,
-    /// The request id is below the lowest that the client cares about.
+    /// The client no longer cares about the request id: it is below the lowest, and not kept.
     RequestStale {
-        /// The lowest.
+        /// The lowest id from which on it cares about all.
         lowest: u64,
     },
     /// The request id was used for a request of another kind.
