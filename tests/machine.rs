@@ -8,6 +8,7 @@
 //! ```text
 //! open ann [ttl=1000] [label=ann]          renew ann ...            close ann
 //! acquire ann lock[@shared|@PERMITS] ... [wait=MS|forever] [data=TEXT] [keep=true] [delay=MS]
+//!     [exists=true]
 //! release ann token=N|acquire=REQUEST      update ann lock token=N [data=TEXT] [keep=true]
 //!                                          ... with [req=ID [lowest=ID] [kept="ID,.."]] for any of these three
 //! cancel TICKET                            force lock reason=TEXT [token=N] [now=true]           tick
@@ -227,6 +228,7 @@ fn acquire(arguments: &mut Arguments<'_>) -> Result<Acquire> {
     let lock_delay_ms = arguments.key("delay")?.unwrap_or(0);
     let data = arguments.data()?;
     let keep_data = arguments.key("keep")?.unwrap_or(false);
+    let must_exist = arguments.key("exists")?.unwrap_or(false);
     let mut wants = Vec::new();
     while let Some(word) = arguments.0.next_pos() {
         let (name, mode) = match word.split_once('@') {
@@ -234,7 +236,7 @@ fn acquire(arguments: &mut Arguments<'_>) -> Result<Acquire> {
             Some((name, "shared")) => (name, Mode::Shared),
             Some((name, permits)) => (name, Mode::Permit(Permits::new(permits.parse()?)?)),
         };
-        wants.push(Want { name: LockName::new(name)?, mode, data: data.clone(), keep_data });
+        wants.push(Want { name: LockName::new(name)?, mode, data: data.clone(), keep_data, must_exist });
     }
     Ok(Acquire::new(wants, wait, lock_delay_ms)?)
 }

@@ -26,12 +26,14 @@ use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 use self::model::Model;
 
 /// What happened over all histories. A run in which something never happened has not tested it.
-static HAPPENED: [(&str, AtomicU64); 15] = [
+static HAPPENED: [(&str, AtomicU64); 17] = [
     ("grants", AtomicU64::new(0)),
     ("grants of several locks", AtomicU64::new(0)),
     ("grants after a wait", AtomicU64::new(0)),
     ("waits", AtomicU64::new(0)),
     ("timeouts", AtomicU64::new(0)),
+    ("locks that were to exist and did not", AtomicU64::new(0)),
+    ("locks that were to exist and did", AtomicU64::new(0)),
     ("waits abandoned", AtomicU64::new(0)),
     ("expiries", AtomicU64::new(0)),
     ("revocations", AtomicU64::new(0)),
@@ -98,11 +100,13 @@ fn mode(name: &LockName) -> BoxedStrategy<Mode> {
 
 fn acquire() -> impl Strategy<Value = Acquire> {
     let want = |name: LockName| {
-        (mode(&name), data(), any::<bool>()).prop_map(move |(mode, data, keep_data)| Want {
+        let must_exist = prop_oneof![6 => Just(false), 1 => Just(true)];
+        (mode(&name), data(), any::<bool>(), must_exist).prop_map(move |(mode, data, keep_data, must_exist)| Want {
             name: name.clone(),
             mode,
             data,
             keep_data,
+            must_exist,
         })
     };
     let wants = proptest::sample::subsequence(names(), 1..=3)
@@ -386,6 +390,14 @@ impl Test {
                     false => happened("late arrivals below the lowest id"),
                 }
             }
+        }
+        if let Reply::Refused(Refusal::LockUnknown { .. }) = reply {
+            happened("locks that were to exist and did not");
+        }
+        if let (Command::Session { operation: Operation::Acquire(acquire), .. }, Reply::Acquired(_)) = (command, reply)
+            && acquire.wants().iter().any(|want| want.must_exist)
+        {
+            happened("locks that were to exist and did");
         }
         if let Reply::Refused(Refusal::RequestStale { .. }) = reply {
             happened("stragglers");

@@ -69,7 +69,7 @@ digest_structs! {
     Grant { token, session, names }
     Busy { name, holder, queue_length, delay_remaining_ms }
     HolderView { token, session, label, mode, since, remaining_ms, revoked }
-    Want { name, mode, data, keep_data }
+    Want { name, mode, data, keep_data, must_exist }
 }
 
 impl Digest for bool {
@@ -235,6 +235,7 @@ impl Digest for Refusal {
             Self::RequestStale { lowest } => into.variant(5, &[lowest]),
             Self::RequestReused => into.variant(6, &[]),
             Self::Limit(limit) => into.variant(7, &[limit]),
+            Self::LockUnknown { name } => into.variant(8, &[name]),
         }
     }
 }

@@ -30,7 +30,8 @@ fn ask(machine: &mut Machine, number: u128, request: Option<u64>, operation: Ope
 }
 
 fn acquire(names: &[&str], wait: Wait) -> Operation {
-    let want = |text: &&str| Want { name: name(text), mode: Mode::Exclusive, data: None, keep_data: false };
+    let mode = Mode::Exclusive;
+    let want = |text: &&str| Want { name: name(text), mode, data: None, keep_data: false, must_exist: false };
     Operation::Acquire(Acquire::new(names.iter().map(want).collect(), wait, 0).unwrap())
 }
 
@@ -130,7 +131,7 @@ fn full_table() -> Machine {
 fn the_hash_is_the_same_in_every_build() {
     // FNV-1a of the 25 zero bytes of an empty table's clock.
     assert_eq!(Machine::default().hash(), 0xd465_7f55_662f_817f);
-    assert_eq!(full_table().hash(), 0x9b26_73be_d6d7_19e4);
+    assert_eq!(full_table().hash(), 0x4122_1faf_6816_7494);
 }
 
 #[test]

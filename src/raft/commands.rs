@@ -159,11 +159,13 @@ mod tests {
     }
 
     fn acquire() -> impl Strategy<Value = Acquire> {
-        let want = (name(), mode(), data(), any::<bool>()).prop_map(|(name, mode, data, keep_data)| Want {
+        let want = (name(), mode(), data(), any::<(bool, bool)>());
+        let want = want.prop_map(|(name, mode, data, (keep_data, must_exist))| Want {
             name,
             mode,
             data,
             keep_data,
+            must_exist,
         });
         let wait = prop_oneof![Just(Wait::Never), Just(Wait::Forever), (1..=WAIT_MS_MAX).prop_map(Wait::Millis)];
         (vec(want, 1..4), wait, 0..=LOCK_DELAY_MS_MAX)

@@ -287,6 +287,7 @@ fn write_refusal(refusal: &Refusal) -> Option<r::refusal::Kind> {
         Refusal::ModeMismatch { name, in_use } => {
             Kind::ModeMismatch(r::Mismatch { name: name.as_str().into(), permits: in_use.map(|permits| permits.get()) })
         }
+        Refusal::LockUnknown { name } => Kind::LockUnknown(name.as_str().into()),
         Refusal::Abandoned => Kind::Abandoned(true),
         Refusal::RequestStale { lowest } => Kind::RequestStaleLowest(*lowest),
         Refusal::RequestReused => Kind::RequestReused(true),
@@ -303,6 +304,7 @@ fn read_refusal(refusal: r::refusal::Kind) -> Result<Refusal, Malformed> {
             name: read_name(&mismatch.name)?,
             in_use: mismatch.permits.map(read_permits).transpose()?,
         },
+        Kind::LockUnknown(name) => Refusal::LockUnknown { name: read_name(&name)? },
         Kind::Abandoned(_) => Refusal::Abandoned,
         Kind::RequestStaleLowest(lowest) => Refusal::RequestStale { lowest },
         Kind::RequestReused(_) => Refusal::RequestReused,
@@ -347,7 +349,10 @@ mod tests {
         let data = || Some(Data::new(b"\0\xff").unwrap());
         let reason = || Reason::new("stuck").unwrap();
         let permits = Permits::new(7).unwrap();
-        let want = |name: &str, mode, data| Want { name: self::name(name), mode, data, keep_data: true };
+        let want = |name: &str, mode, data: Option<Data>| {
+            let must_exist = data.is_none();
+            Want { name: self::name(name), mode, data, keep_data: true, must_exist }
+        };
         let wants = || vec![want("a", Mode::Permit(permits), data()), want("b", Mode::Shared, None)];
         let (now, label) = (Stamp(12), Label::new("host").unwrap());
         vec![
@@ -427,6 +432,7 @@ mod tests {
             Refusal::NotHeld,
             Refusal::ModeMismatch { name: name("a"), in_use: None },
             Refusal::ModeMismatch { name: name("a"), in_use: Some(Permits::new(1).unwrap()) },
+            Refusal::LockUnknown { name: name("a") },
             Refusal::Abandoned,
             Refusal::RequestStale { lowest: 0 },
             Refusal::RequestReused,

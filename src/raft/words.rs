@@ -85,6 +85,7 @@ pub(super) fn write_wants(acquire: &Acquire) -> Vec<pb::Want> {
         mode: Some(write_mode(want.mode)),
         data: write_data(want.data.as_ref()),
         keep_data: want.keep_data,
+        must_exist: want.must_exist,
     };
     acquire.wants().iter().map(want).collect()
 }
@@ -108,6 +109,7 @@ pub(super) fn read_acquire(
             mode: read_mode(want.mode)?,
             data: read_data(want.data)?,
             keep_data: want.keep_data,
+            must_exist: want.must_exist,
         })
     };
     let wants = wants.into_iter().map(want).collect::<Result<_, _>>()?;

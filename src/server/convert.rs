@@ -97,6 +97,7 @@ fn want(message: v1::Want) -> Result<Want, Status> {
         mode: mode(message.mode)?,
         data: data(message.data)?,
         keep_data: message.keep_data,
+        must_exist: message.must_exist,
     })
 }
 

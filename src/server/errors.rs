@@ -71,6 +71,13 @@ pub(super) fn refused(refusal: Refusal) -> Status {
             let message = format!("the lock {:?} is in use {how}: ask for it in the same way", name.as_str());
             failed(Reason::ModeMismatch, &message, vec![("lock", name.to_string()), ("limit", limit.to_string())])
         }
+        LockUnknown { name } => {
+            let message = format!(
+                "there is no lock {:?}, and it was to exist: nobody holds or awaits it, and it carries no data",
+                name.as_str()
+            );
+            status(Code::NotFound, Reason::LockUnknown, Retry::No, &message, [("lock", name.to_string())])
+        }
         Abandoned => failed(
             Reason::Abandoned,
             "this acquire was released by its request id before it arrived: use a new request id",

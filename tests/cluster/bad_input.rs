@@ -177,6 +177,9 @@ async fn bad_tokens(clients: &mut Clients) {
     assert_says(outcome, Code::FailedPrecondition, "MODE_MISMATCH", &["\"pool\"", "semaphore of 3"]);
     let outcome = clients.acquire(clients.acquire_of(vec![want("pool")])).await;
     assert_says(outcome, Code::FailedPrecondition, "MODE_MISMATCH", &["\"pool\"", "semaphore of 3"]);
+    let outcome = clients.acquire(clients.acquire_of(vec![Want { must_exist: true, ..want("typo") }])).await;
+    assert_says(outcome, Code::NotFound, "LOCK_UNKNOWN", &["\"typo\"", "was to exist"]);
+    clients.acquire(clients.acquire_of(vec![Want { must_exist: true, ..permit("pool", 3) }])).await.expect("it exists");
     // The next node's round begins with an empty pool.
     clients.sessions.close(CloseSessionRequest { session_id: clients.session.clone() }).await.expect("closed");
     let request = OpenSessionRequest { ttl_ms: 600_000, ..OpenSessionRequest::default() };

@@ -179,6 +179,7 @@ impl Show for Refusal {
             Self::ModeMismatch { name, in_use: Some(permits) } => {
                 format!("mode mismatch: {name} is in use as a semaphore of {}", permits.get())
             }
+            Self::LockUnknown { name } => format!("no such lock: {name}"),
             Self::Abandoned => "abandoned".into(),
             Self::RequestStale { lowest } => format!("request stale: lowest={lowest}"),
             Self::RequestReused => "request reused".into(),

@@ -286,6 +286,9 @@ impl Model {
 
     fn acquire(&mut self, id: SessionId, request: Option<u64>, acquire: &Acquire) -> Result<Reply, Refusal> {
         for want in acquire.wants() {
+            if want.must_exist && !self.exists(&want.name) {
+                return Err(Refusal::LockUnknown { name: want.name.clone() });
+            }
             if let Some(used) = self.mode(&want.name)
                 && used.permits() != want.mode.permits()
             {
@@ -495,7 +498,10 @@ impl Model {
 
     /// Names in use, in order.
     pub(crate) fn names(&self, all: &[LockName]) -> Vec<LockName> {
-        let used = |name: &&LockName| self.mode(name).is_some() || self.rest(name) != Rest::default();
-        all.iter().filter(used).cloned().collect()
+        all.iter().filter(|name| self.exists(name)).cloned().collect()
+    }
+
+    fn exists(&self, name: &LockName) -> bool {
+        self.mode(name).is_some() || self.rest(name) != Rest::default()
     }
 }

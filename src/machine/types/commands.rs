@@ -16,6 +16,9 @@ pub struct Want {
     pub data: Option<Data>,
     /// Whether the data stay when the grant ends.
     pub keep_data: bool,
+    /// Refuse the acquire if nothing is known of the lock when it arrives: nobody holds or awaits it, it is not delayed, and carries
+    /// no data.
+    pub must_exist: bool,
 }
 
 /// How long an acquire waits.

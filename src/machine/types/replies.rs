@@ -117,6 +117,11 @@ pub enum Refusal {
         /// As a semaphore of this size, or as a lock.
         in_use: Option<Permits>,
     },
+    /// The lock was to exist, and does not.
+    LockUnknown {
+        /// Which.
+        name: LockName,
+    },
     /// The client released this acquire before it arrived.
     Abandoned,
     /// The client no longer cares about the request id: it is below the lowest, and not kept.
