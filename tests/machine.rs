@@ -8,13 +8,16 @@
 //! ```text
 //! open ann [ttl=1000] [label=ann]          renew ann ...            close ann
 //! acquire ann lock[@shared|@PERMITS] ... [wait=MS|forever] [data=TEXT] [keep=true] [delay=MS]
+//!     [exists=true]
 //! release ann token=N|acquire=REQUEST      update ann lock token=N [data=TEXT] [keep=true]
-//!                                          ... with [req=ID [lowest=ID]] for any of these three
+//!                                          ... with [req=ID [lowest=ID] [kept="ID,.."]] for any of these three
 //! cancel TICKET                            force lock reason=TEXT [token=N] [now=true]           tick
 //!
 //! show lock [size=N] [holders_after=N] [waiters_after=N]            holder lock token=N
 //! list [PREFIX] [after=lock]               session ann              sessions [after=ann]
 //! counts                                   waits                    next
+//! churn ann lock times=N req=ID [lowest=ID] [kept="ID,.."]: acquired and released so many times, each time with the next two
+//!     request ids; the lowest goes along if it is not given
 //! snapshot: the table goes on as restored from its records          dump: the records
 //! ```
 
@@ -65,6 +68,7 @@ impl goldenscript::Runner for Runner {
         let mut arguments = Arguments(line.consume_args());
         let output = match self.look(&line.name, &mut arguments)? {
             Some(output) => output,
+            None if line.name == "churn" => self.churn(&mut arguments)?,
             None => {
                 let now = self.machine.now().0;
                 let stamp = arguments.key("at")?.unwrap_or(now);
@@ -93,6 +97,33 @@ impl goldenscript::Runner for Runner {
 }
 
 impl Runner {
+    /// A client that goes on with other requests.
+    fn churn(&mut self, arguments: &mut Arguments<'_>) -> Result<String> {
+        let session = session_id(arguments.next("session")?);
+        let acquire = acquire(arguments)?;
+        let (times, mut id): (u64, u64) = (arguments.required("times")?, arguments.required("req")?);
+        let lowest = arguments.key("lowest")?;
+        let kept = ids(arguments.0.take_key("kept").unwrap_or_default())?;
+        let time = Time { stamp: self.machine.now(), wall: WallTime(0) };
+        let mut ask = |operation| {
+            let request = Some(Request { id, open: OpenIds::new(lowest.unwrap_or(id), kept.clone())? });
+            id += 1;
+            let command = Command::Session { session, request, operation };
+            Ok::<_, Invalid>(self.machine.apply(time, command, &mut Vec::new()))
+        };
+        for turn in 0..times {
+            let acquired = ask(Operation::Acquire(acquire.clone()))?;
+            let Reply::Acquired(WaitEnd::Granted(grant)) = acquired else {
+                return Ok(format!("after {turn} times: {}\n", show(&acquired)));
+            };
+            let released = ask(Operation::Release(Target::Grant(grant.token)))?;
+            if released != Reply::Released(Released::Grant) {
+                return Ok(format!("after {turn} times: {}\n", show(&released)));
+            }
+        }
+        Ok(format!("{times} times\n"))
+    }
+
     /// What changes nothing; `None` for all else.
     fn look(&mut self, name: &str, arguments: &mut Arguments<'_>) -> Result<Option<String>> {
         let lines = |lines: Vec<String>| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
@@ -161,7 +192,7 @@ fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
         "acquire" | "release" | "update" => {
             let session = session_id(arguments.next("session")?);
             let request = match arguments.key("req")? {
-                Some(id) => Some(Request { id, lowest: arguments.key("lowest")?.unwrap_or(1) }),
+                Some(id) => Some(Request { id, open: open_ids(arguments)? }),
                 None => None,
             };
             let operation = match name {
@@ -197,6 +228,7 @@ fn acquire(arguments: &mut Arguments<'_>) -> Result<Acquire> {
     let lock_delay_ms = arguments.key("delay")?.unwrap_or(0);
     let data = arguments.data()?;
     let keep_data = arguments.key("keep")?.unwrap_or(false);
+    let must_exist = arguments.key("exists")?.unwrap_or(false);
     let mut wants = Vec::new();
     while let Some(word) = arguments.0.next_pos() {
         let (name, mode) = match word.split_once('@') {
@@ -204,9 +236,19 @@ fn acquire(arguments: &mut Arguments<'_>) -> Result<Acquire> {
             Some((name, "shared")) => (name, Mode::Shared),
             Some((name, permits)) => (name, Mode::Permit(Permits::new(permits.parse()?)?)),
         };
-        wants.push(Want { name: LockName::new(name)?, mode, data: data.clone(), keep_data });
+        wants.push(Want { name: LockName::new(name)?, mode, data: data.clone(), keep_data, must_exist });
     }
     Ok(Acquire::new(wants, wait, lock_delay_ms)?)
+}
+
+/// All from 1 on, unless the script says otherwise.
+fn open_ids(arguments: &mut Arguments<'_>) -> Result<OpenIds> {
+    let lowest = arguments.key("lowest")?.unwrap_or(1);
+    Ok(OpenIds::new(lowest, ids(arguments.0.take_key("kept").unwrap_or_default())?)?)
+}
+
+fn ids(list: &str) -> Result<Vec<u64>> {
+    Ok(list.split(',').filter(|id| !id.is_empty()).map(str::parse).collect::<std::result::Result<_, _>>()?)
 }
 
 fn target(arguments: &mut Arguments<'_>) -> Result<Target> {

@@ -26,18 +26,23 @@ use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 use self::model::Model;
 
 /// What happened over all histories. A run in which something never happened has not tested it.
-static HAPPENED: [(&str, AtomicU64); 12] = [
+static HAPPENED: [(&str, AtomicU64); 17] = [
     ("grants", AtomicU64::new(0)),
     ("grants of several locks", AtomicU64::new(0)),
     ("grants after a wait", AtomicU64::new(0)),
     ("waits", AtomicU64::new(0)),
     ("timeouts", AtomicU64::new(0)),
+    ("locks that were to exist and did not", AtomicU64::new(0)),
+    ("locks that were to exist and did", AtomicU64::new(0)),
     ("waits abandoned", AtomicU64::new(0)),
     ("expiries", AtomicU64::new(0)),
     ("revocations", AtomicU64::new(0)),
     ("grants lost by force", AtomicU64::new(0)),
     ("lock-delays", AtomicU64::new(0)),
     ("retries", AtomicU64::new(0)),
+    ("retries below the lowest id", AtomicU64::new(0)),
+    ("late arrivals below the lowest id", AtomicU64::new(0)),
+    ("stragglers", AtomicU64::new(0)),
     ("restores", AtomicU64::new(0)),
 ];
 
@@ -95,11 +100,13 @@ fn mode(name: &LockName) -> BoxedStrategy<Mode> {
 
 fn acquire() -> impl Strategy<Value = Acquire> {
     let want = |name: LockName| {
-        (mode(&name), data(), any::<bool>()).prop_map(move |(mode, data, keep_data)| Want {
+        let must_exist = prop_oneof![6 => Just(false), 1 => Just(true)];
+        (mode(&name), data(), any::<bool>(), must_exist).prop_map(move |(mode, data, keep_data, must_exist)| Want {
             name: name.clone(),
             mode,
             data,
             keep_data,
+            must_exist,
         })
     };
     let wants = proptest::sample::subsequence(names(), 1..=3)
@@ -109,8 +116,21 @@ fn acquire() -> impl Strategy<Value = Acquire> {
         .prop_map(|(wants, wait, delay)| Acquire::new(wants, wait, delay).unwrap())
 }
 
+/// What a client still cares about. Often old: it arrives late.
+fn open_ids() -> impl Strategy<Value = OpenIds> {
+    let all_from = |lowest| OpenIds::new(lowest, vec![]).unwrap();
+    // Nearly all of those below are kept, or soon none would be open in all views.
+    let keeping = (2..25u64).prop_flat_map(|lowest| {
+        let below: Vec<u64> = (1..lowest).collect();
+        let fewest = below.len() - below.len().div_ceil(4);
+        let kept = proptest::sample::subsequence(below.clone(), fewest..=below.len());
+        kept.prop_map(move |kept| OpenIds::new(lowest, kept).unwrap())
+    });
+    prop_oneof![16 => Just(all_from(1)), 1 => (1..8u64).prop_map(all_from), 3 => keeping]
+}
+
 fn request() -> impl Strategy<Value = Option<Request>> {
-    option::of((1..30u64, prop_oneof![9 => Just(1u64), 1 => 1..8u64]).prop_map(|(id, lowest)| Request { id, lowest }))
+    option::of((1..30u64, open_ids()).prop_map(|(id, open)| Request { id, open }))
 }
 
 /// Mostly a token that is held, with the session that holds it.
@@ -129,7 +149,8 @@ fn retry(model: &Model) -> BoxedStrategy<Command> {
     let mut remembered = Vec::new();
     for (session, state) in &model.sessions {
         for (id, (operation, _)) in &state.memory {
-            let request = Some(Request { id: *id, lowest: state.lowest });
+            let open = state.views.last().cloned().unwrap_or_default();
+            let request = Some(Request { id: *id, open });
             if let Some(operation) = operation.clone() {
                 remembered.push(Command::Session { session: *session, request, operation });
             }
@@ -310,7 +331,7 @@ impl Test {
         assert_eq!(self.replica.apply(time, command.clone(), &mut replica_events), reply);
         assert_eq!(replica_events, events);
 
-        self.count(&command, &reply, &events);
+        self.count(model, &command, &reply, &events);
         events.into_iter().for_each(|event| self.watch(event));
     }
 
@@ -346,7 +367,7 @@ impl Test {
         }
     }
 
-    fn count(&self, command: &Command, reply: &Reply, events: &[Event]) {
+    fn count(&self, model: &Model, command: &Command, reply: &Reply, events: &[Event]) {
         if let Reply::Queued(_) = reply {
             happened("waits");
         }
@@ -361,6 +382,25 @@ impl Test {
                 true => granted(grant),
                 false => happened("retries"),
             }
+            if let Command::Session { session, request: Some(request), .. } = command
+                && request.id < model.sessions[session].lowest()
+            {
+                match events.is_empty() {
+                    true => happened("retries below the lowest id"),
+                    false => happened("late arrivals below the lowest id"),
+                }
+            }
+        }
+        if let Reply::Refused(Refusal::LockUnknown { .. }) = reply {
+            happened("locks that were to exist and did not");
+        }
+        if let (Command::Session { operation: Operation::Acquire(acquire), .. }, Reply::Acquired(_)) = (command, reply)
+            && acquire.wants().iter().any(|want| want.must_exist)
+        {
+            happened("locks that were to exist and did");
+        }
+        if let Reply::Refused(Refusal::RequestStale { .. }) = reply {
+            happened("stragglers");
         }
         for event in events {
             match event {

@@ -42,7 +42,10 @@ enum Patience {
 
 impl Acquire {
     pub(super) fn new<'a>(session: Session, names: impl IntoIterator<Item = &'a str>) -> Self {
-        let want = |name| Ok(Want { name: LockName::new(name)?, mode: Mode::Exclusive, data: None, keep_data: false });
+        let want = |name| {
+            let (name, mode) = (LockName::new(name)?, Mode::Exclusive);
+            Ok(Want { name, mode, data: None, keep_data: false, must_exist: false })
+        };
         Self { wants: names.into_iter().map(want).collect(), ..Self::of_wants(session, Vec::new()) }
     }
 
@@ -78,6 +81,15 @@ impl Acquire {
     pub fn keep_data(self) -> Self {
         self.each(|want| {
             want.keep_data = true;
+            Ok(())
+        })
+    }
+
+    /// Acquire only what exists: fail with [`Error::Refused`] and [`Reason::LockUnknown`] if, when this arrives, nobody holds or awaits
+    /// the lock, it is not delayed, and carries no data. For locks that are set up beforehand, with data that are kept.
+    pub fn must_exist(self) -> Self {
+        self.each(|want| {
+            want.must_exist = true;
             Ok(())
         })
     }
@@ -259,6 +271,7 @@ fn want(want: &Want) -> v1::Want {
         mode: Some(v1::Mode { kind: Some(kind) }),
         data: want.data.as_ref().map(|data| data.as_bytes().to_vec()),
         keep_data: want.keep_data,
+        must_exist: want.must_exist,
     }
 }
 

@@ -1,14 +1,22 @@
 //! Request ids: what makes a repeated request happen once (RIFL: Lee et al., SOSP'15).
 //!
-//! The session on the server remembers its replies from the lowest id on that may still be asked for. So an id stays outstanding until
-//! its answer is here or nobody wants it any more, and not one moment longer.
+//! The session on the server remembers its replies to all ids that may still be asked for. So an id stays outstanding until its answer
+//! is here or nobody wants it any more, and not one moment longer. Then it is never outstanding again: the server counts on that, and
+//! on every message saying what is outstanding when it is sent, ids that are yet to come included.
+//!
+//! Usually the lowest outstanding id says it all. Only where one lags far behind the newest, as that of an acquire that waits for hours
+//! does, is it listed by itself, so that the lowest of the others can go on.
 
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use crate::proto::v1::RequestId;
+use crate::{machine::REPLIES_PER_SESSION_MAX, proto::v1::RequestId};
+
+/// An outstanding id is listed by itself when the newest is further ahead than this: until then, the server remembers at most so many
+/// replies in vain.
+const LAG_MAX: u64 = 64;
 
 /// The ids of one session.
 #[derive(Clone, Debug, Default)]
@@ -48,8 +56,18 @@ impl Outstanding {
 
     /// As it goes out now.
     pub(crate) fn message(&self) -> RequestId {
-        let lowest = self.requests.ids().outstanding.first().copied().unwrap_or(self.id);
-        RequestId { id: self.id, lowest }
+        let (lowest, kept) = self.requests.ids().wanted();
+        RequestId { id: self.id, lowest, kept }
+    }
+}
+
+impl Ids {
+    /// All that may be asked for: the ids from `lowest` on, and those kept below it.
+    fn wanted(&self) -> (u64, Vec<u64>) {
+        let lagging = self.outstanding.range(..self.last.saturating_sub(LAG_MAX));
+        let kept: Vec<u64> = lagging.take(REPLIES_PER_SESSION_MAX).copied().collect();
+        let next = self.outstanding.iter().nth(kept.len()).copied();
+        (next.unwrap_or(self.last + 1), kept)
     }
 }
 
@@ -62,15 +80,66 @@ impl Drop for Outstanding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::OpenIds;
 
     #[test]
     fn ids_rise_and_the_lowest_is_the_oldest_that_is_still_wanted() {
         let requests = Requests::default();
         let (first, second) = (requests.begin(), requests.begin());
-        assert_eq!(second.message(), RequestId { id: 2, lowest: 1 });
+        assert_eq!(second.message(), RequestId { id: 2, lowest: 1, kept: vec![] });
         drop(first);
-        assert_eq!(second.message(), RequestId { id: 2, lowest: 2 });
+        assert_eq!(second.message(), RequestId { id: 2, lowest: 2, kept: vec![] });
         drop(second);
-        assert_eq!(requests.begin().message(), RequestId { id: 3, lowest: 3 });
+        assert_eq!(requests.begin().message(), RequestId { id: 3, lowest: 3, kept: vec![] });
+    }
+
+    #[test]
+    fn an_id_that_lags_far_behind_is_listed_and_the_lowest_goes_on() {
+        let requests = Requests::default();
+        let (first, second) = (requests.begin(), requests.begin());
+        let most = LAG_MAX + 1;
+        (3..=most).for_each(|_| drop(requests.begin()));
+        assert_eq!(second.message(), RequestId { id: 2, lowest: 1, kept: vec![] }, "{LAG_MAX} are not far");
+        let newest = requests.begin();
+        assert_eq!(newest.message(), RequestId { id: most + 1, lowest: 2, kept: vec![1] });
+        assert_eq!(first.message(), RequestId { id: 1, lowest: 2, kept: vec![1] }, "a retry says what is so now");
+        drop(newest);
+        drop(requests.begin());
+        // Nothing else is outstanding, but what is begun next will be.
+        assert_eq!(second.message(), RequestId { id: 2, lowest: most + 3, kept: vec![1, 2] });
+        drop(first);
+        assert_eq!(requests.begin().message(), RequestId { id: most + 3, lowest: most + 3, kept: vec![2] });
+    }
+
+    /// More than the server lets a client list. It would not let it have so many requests open either; but what it is told is true.
+    #[test]
+    fn what_is_outstanding_is_never_left_out() {
+        let requests = Requests::default();
+        let all: Vec<_> = (0..REPLIES_PER_SESSION_MAX + 100).map(|_| requests.begin()).collect();
+        let message = requests.begin().message();
+        assert_eq!(message.kept.len(), REPLIES_PER_SESSION_MAX);
+        assert!(all.iter().all(|open| open.id() >= message.lowest || message.kept.contains(&open.id())));
+    }
+
+    /// The server takes what is left out once for closed, and refuses a list that is out of order.
+    #[test]
+    fn what_is_listed_is_what_is_outstanding() {
+        let requests = Requests::default();
+        let mut open = Vec::new();
+        let mut closed = Vec::new();
+        for turn in 0..500u64 {
+            open.push(requests.begin());
+            if turn % 11 != 0 {
+                let done = open.remove((turn * 7) as usize % open.len());
+                closed.push(done.id());
+            }
+            let RequestId { id, lowest, kept } = requests.begin().message();
+            closed.push(id);
+            let view = OpenIds::new(lowest, kept).expect("as the server wants it");
+            assert!(view.contains(id) && view.contains(id + 1));
+            assert!(open.iter().all(|request| view.contains(request.id())), "after {turn}: {view:?}");
+            let remembered = closed.iter().filter(|closed| view.contains(**closed)).count() as u64;
+            assert!(remembered <= LAG_MAX + 1, "{remembered} closed ids are in {view:?}");
+        }
     }
 }

@@ -223,6 +223,7 @@ fn loss_of(reason: Reason) -> Option<Loss> {
         | Reason::SessionExists
         | Reason::NotHeld
         | Reason::ModeMismatch
+        | Reason::LockUnknown
         | Reason::Abandoned
         | Reason::RequestStale
         | Reason::RequestReused

@@ -138,9 +138,8 @@ impl Machine {
 
     fn check_replies(&self) -> Result<(), Broken> {
         for ((id, request), remembered) in &self.replies {
-            let alive_from = self.sessions.get(id).map(|session| session.lowest);
-            let wanted = alive_from.is_some_and(|lowest| lowest <= *request);
-            ensure(wanted, || format!("the reply to {request} of the session {id} should be forgotten (M8)"))?;
+            let open = self.sessions.get(id).is_some_and(|session| session.open.contains(*request));
+            ensure(open, || format!("the reply to {request} of the session {id} should be forgotten (M8)"))?;
             let sound = match &remembered.reply {
                 Reply::Queued(ticket) => self
                     .waits

@@ -69,7 +69,7 @@ digest_structs! {
     Grant { token, session, names }
     Busy { name, holder, queue_length, delay_remaining_ms }
     HolderView { token, session, label, mode, since, remaining_ms, revoked }
-    Want { name, mode, data, keep_data }
+    Want { name, mode, data, keep_data, must_exist }
 }
 
 impl Digest for bool {
@@ -146,6 +146,13 @@ impl Digest for Ttl {
 impl Digest for Permits {
     fn digest(&self, into: &mut Fnv) {
         self.get().digest(into);
+    }
+}
+
+impl Digest for OpenIds {
+    fn digest(&self, into: &mut Fnv) {
+        self.lowest().digest(into);
+        self.kept().digest(into);
     }
 }
 
@@ -228,6 +235,7 @@ impl Digest for Refusal {
             Self::RequestStale { lowest } => into.variant(5, &[lowest]),
             Self::RequestReused => into.variant(6, &[]),
             Self::Limit(limit) => into.variant(7, &[limit]),
+            Self::LockUnknown { name } => into.variant(8, &[name]),
         }
     }
 }
@@ -280,8 +288,8 @@ impl Digest for Record {
         match self {
             Self::Clock { now, last_token, last_ticket } => into.variant(0, &[now, last_token, last_ticket]),
             Self::Ended { session, end } => into.variant(1, &[session, end]),
-            Self::Session { session, label, ttl, deadline, opened, lowest } => {
-                into.variant(2, &[session, label, ttl, deadline, opened, lowest]);
+            Self::Session { session, label, ttl, deadline, opened, open } => {
+                into.variant(2, &[session, label, ttl, deadline, opened, open]);
             }
             Self::Lock { name, data, keep_data, closed_until } => {
                 into.variant(3, &[name, data, keep_data, closed_until]);

@@ -29,7 +29,7 @@ pub const SESSIONS_MAX: usize = 1_000_000;
 pub const WAITERS_MAX: usize = 1_000_000;
 /// Locks at one time: held, awaited, delayed or with data.
 pub const LOCKS_MAX: usize = 10_000_000;
-/// Replies that a session remembers for retries, waits included.
+/// Replies that a session remembers for retries, waits included; and request ids that a client may keep below the lowest.
 pub const REPLIES_PER_SESSION_MAX: usize = 1024;
 /// Ended sessions whose end is remembered, so that a latecomer hears how it ended.
 pub const ENDED_SESSIONS_MAX: usize = 4096;

@@ -32,7 +32,7 @@
 //! * **M5** All who hold or await a name agree on whether it is a semaphore, and of what size.
 //! * **M6** Indexes and counters agree with the tables.
 //! * **M7** Every deadline is in the future.
-//! * **M8** A session remembers no reply below its lowest request id, and a reply "queued" only of a wait that goes on.
+//! * **M8** A session remembers replies only to open request ids, and a reply "queued" only of a wait that goes on.
 //!
 //! Left out: re-entrant locks (a session that acquires twice excludes itself like anyone else), upgrades from shared to exclusive
 //! (two that upgrade deadlock), priorities (the queue is the order of arrival).

@@ -57,6 +57,9 @@ impl Machine {
         let mut survey = Survey { obstacle: None, new_locks: 0 };
         for want in acquire.wants() {
             let Some(lock) = self.locks.get(&want.name) else {
+                if want.must_exist {
+                    return Err(Refusal::LockUnknown { name: want.name.clone() });
+                }
                 survey.new_locks += 1;
                 continue;
             };

@@ -36,8 +36,8 @@ pub enum Record {
         deadline: Stamp,
         /// When it was opened.
         opened: WallTime,
-        /// The lowest request id whose reply it remembers.
-        lowest: u64,
+        /// The request ids whose replies its client may still ask for.
+        open: OpenIds,
     },
     /// A lock that carries data or is closed by a lock-delay. All others follow from grants and waits.
     Lock {
@@ -149,10 +149,10 @@ impl Machine {
                 self.ended.push(session, end);
                 twice
             }
-            Record::Session { session: id, label, ttl, deadline, opened, lowest } => {
+            Record::Session { session: id, label, ttl, deadline, opened, open } => {
                 self.due.insert((deadline, Due::Session(id)));
                 let session =
-                    Session { label, ttl, deadline, opened, lowest, grants: Tokens::None, waits: 0, replies: 0 };
+                    Session { label, ttl, deadline, opened, open, grants: Tokens::None, waits: 0, replies: 0 };
                 self.sessions.insert(id, session).is_some()
             }
             Record::Lock { name, data, keep_data, closed_until } => {
@@ -229,7 +229,7 @@ fn session_record(id: SessionId, session: &Session) -> Record {
         ttl: session.ttl,
         deadline: session.deadline,
         opened: session.opened,
-        lowest: session.lowest,
+        open: session.open.clone(),
     }
 }
 

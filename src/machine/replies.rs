@@ -1,16 +1,32 @@
 //! Each request happens once, however often it is sent.
 //!
 //! After RIFL (Lee et al., "Implementing linearizability at large scale and low latency", SOSP'15): a request bears an id that its
-//! session chose, and the lowest id whose reply the client may still ask for. The session remembers the replies from that id on, in
-//! the table: so they survive every change of leader, every snapshot and every restart. A retry is answered from memory: with the same
-//! token, though the grant may be over by then; with the same place in the queue, or with how that wait ended. A straggler below
-//! the lowest id is refused.
+//! session chose, and the client's view of which ids are *open*: those that it still cares about, that is, whose replies it may
+//! still ask for. The session remembers the replies to open ids, in the table: so they survive every change of leader, every snapshot
+//! and every restart. A retry is answered from memory: with the same token, though the grant may be over by then; with the same place
+//! in the queue, or with how that wait ended. A straggler, whose id is not open, is refused.
+//!
+//! RIFL's view is one number, the lowest open id. But here a request may take hours, when it waits for a lock, and would hold that
+//! number where it is: all that the session did meanwhile would stay remembered, up to the limit. So a view is the lowest id from
+//! which on all are open, and the few open ones below it ([`OpenIds`]): a long wait costs the memory of one reply.
+//!
+//! The session's own set of open ids is the intersection of all the views that have arrived. They arrive in any order, late ones and
+//! repeated ones among them, and that is harmless:
+//!
+//! * What the client cares about only shrinks, if ids not chosen yet are counted in: it never comes back to an id that it let go. So
+//!   a view, sent at any time before now, holds all that the client cares about now; and so does the intersection of any of them.
+//!   However old the views are that arrived, no id is closed that is still wanted.
+//! * An intersection holds nothing that one of the views does not. So an id is closed once any view without it has arrived, and stays
+//!   closed: an old view that comes late opens nothing again, and a request that was forgotten does not happen a second time.
+//! * Intersections depend neither on order nor on repetition. So what is open in the end does not depend on the network.
+//!
+//! An id may be open long before its request arrives, below ids that have come and gone: it then runs for the first time, late.
 //!
 //! Remembered is every reply of a request that ran, "busy" and refusals included: had a refusal been forgotten, a copy of the
 //! request that comes late, when the locks are free, would be granted to somebody who has long gone on. Not remembered is what was
 //! refused before it ran: because the session is over, because its memory is full, and the refusals of this file itself.
 //!
-//! A wait below the lowest id goes on, unremembered: its call may still be open.
+//! A wait whose id is closed goes on, unremembered: its call may still be open.
 
 use std::ops::RangeInclusive;
 
@@ -72,19 +88,16 @@ impl Machine {
         events: &mut Vec<Event>,
     ) -> Result<Reply, Refusal> {
         self.alive(session)?;
-        let Some(Request { id, lowest }) = request else { return self.run(session, None, &operation, events) };
-        self.raise_lowest(session, lowest);
-        let Session { lowest, replies, .. } = *self.session_mut(session);
-        if id < lowest {
-            return Err(Refusal::RequestStale { lowest });
-        }
+        let Some(Request { id, open }) = request else { return self.run(session, None, &operation, events) };
+        self.narrow(session, &open);
+        self.check_open(session, id)?;
         if let Some(remembered) = self.replies.get(&(session, id)) {
             return match remembered.asked.is_asked_again(&operation) {
                 true => Ok(remembered.reply.clone()),
                 false => Err(Refusal::RequestReused),
             };
         }
-        if replies as usize >= self.capacity.replies_per_session {
+        if self.session_mut(session).replies as usize >= self.capacity.replies_per_session {
             return Err(Refusal::Limit(Limit::RepliesPerSession));
         }
         let reply = self.run(session, Some(id), &operation, events).unwrap_or_else(Reply::Refused);
@@ -115,10 +128,7 @@ impl Machine {
         acquire: u64,
         events: &mut Vec<Event>,
     ) -> Result<Reply, Refusal> {
-        let lowest = self.session_mut(session).lowest;
-        if acquire < lowest {
-            return Err(Refusal::RequestStale { lowest });
-        }
+        self.check_open(session, acquire)?;
         if request == Some(acquire) {
             return Err(Refusal::RequestReused);
         }
@@ -168,17 +178,28 @@ impl Machine {
         }
     }
 
-    fn raise_lowest(&mut self, session: SessionId, lowest: u64) {
-        let before = self.session_mut(session).lowest;
-        if lowest > before {
-            self.forget(session, before..=lowest - 1);
-            self.session_mut(session).lowest = lowest;
+    /// Closes the ids that the client no longer cares about, and forgets the replies to them.
+    fn narrow(&mut self, session: SessionId, view: &OpenIds) {
+        let before = &self.session_mut(session).open;
+        let open = before.intersection(view);
+        if open != *before {
+            self.forget(session, 0..=open.lowest(), |id| !open.contains(id));
+            self.session_mut(session).open = open;
         }
     }
 
-    pub(super) fn forget(&mut self, session: SessionId, ids: RangeInclusive<u64>) {
+    fn check_open(&mut self, session: SessionId, id: u64) -> Result<(), Refusal> {
+        let open = &self.session_mut(session).open;
+        match open.contains(id) {
+            true => Ok(()),
+            false => Err(Refusal::RequestStale { lowest: open.lowest() }),
+        }
+    }
+
+    pub(super) fn forget(&mut self, session: SessionId, ids: RangeInclusive<u64>, which: impl Fn(u64) -> bool) {
         let range = (session, *ids.start())..=(session, *ids.end());
-        let forgotten: Vec<_> = self.replies.range(range).map(|(key, _)| *key).collect();
+        let keys = self.replies.range(range).map(|(key, _)| *key);
+        let forgotten: Vec<_> = keys.filter(|(_, id)| which(*id)).collect();
         for key in &forgotten {
             self.replies.remove(key);
         }

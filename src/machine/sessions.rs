@@ -11,8 +11,8 @@ pub(super) struct Session {
     pub(super) ttl: Ttl,
     pub(super) deadline: Stamp,
     pub(super) opened: WallTime,
-    /// The lowest request id whose reply the client may still ask for.
-    pub(super) lowest: u64,
+    /// The request ids whose replies the client may still ask for.
+    pub(super) open: OpenIds,
     pub(super) grants: Tokens,
     /// How many waits and remembered replies it has.
     pub(super) waits: u32,
@@ -73,7 +73,16 @@ impl Machine {
         let opened = self.wall;
         self.sessions.insert(
             id,
-            Session { label, ttl, deadline, opened, lowest: 0, grants: Tokens::None, waits: 0, replies: 0 },
+            Session {
+                label,
+                ttl,
+                deadline,
+                opened,
+                open: OpenIds::default(),
+                grants: Tokens::None,
+                waits: 0,
+                replies: 0,
+            },
         );
         Ok(Reply::Opened(ttl))
     }
@@ -135,7 +144,7 @@ impl Machine {
         for token in self.session_mut(id).grants.clone().iter() {
             self.end_grant(token, grant_end, &mut freed, events);
         }
-        self.forget(id, 0..=u64::MAX);
+        self.forget(id, 0..=u64::MAX, |_| true);
         let session = self.sessions.remove(&id).expect("only a session that is alive ends");
         self.due.remove(&(session.deadline, Due::Session(id)));
         self.ended.push(id, end);

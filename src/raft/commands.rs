@@ -31,7 +31,7 @@ fn write_command(command: &Command) -> pb::Command {
             Kind::Renew(pb::Renew { sessions: sessions.iter().copied().map(write_session).collect() })
         }
         Command::Close { session } => Kind::Close(pb::Close { session: write_session(*session) }),
-        Command::Session { session, request, operation } => write_operation(*session, *request, operation),
+        Command::Session { session, request, operation } => write_operation(*session, request.as_ref(), operation),
         Command::CancelWait { ticket } => Kind::CancelWait(pb::CancelWait { ticket: ticket.0 }),
         Command::ForceRelease { name, token, reason, now } => Kind::ForceRelease(pb::ForceRelease {
             name: name.as_str().into(),
@@ -44,10 +44,10 @@ fn write_command(command: &Command) -> pb::Command {
     pb::Command { kind: Some(kind) }
 }
 
-fn write_operation(session: SessionId, request: Option<Request>, operation: &Operation) -> pb::command::Kind {
+fn write_operation(session: SessionId, request: Option<&Request>, operation: &Operation) -> pb::command::Kind {
     use pb::command::Kind;
     let session = write_session(session);
-    let request = request.map(|Request { id, lowest }| pb::Request { id, lowest });
+    let request = request.map(write_request);
     match operation {
         Operation::Acquire(acquire) => Kind::Acquire(pb::Acquire {
             session,
@@ -119,13 +119,26 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
 }
 
 fn session_command(session: &Bytes, request: Option<pb::Request>, operation: Operation) -> Result<Command, Malformed> {
-    let request = request.map(|pb::Request { id, lowest }| Request { id, lowest });
+    let request = request.map(read_request).transpose()?;
     Ok(Command::Session { session: read_session(session)?, request, operation })
+}
+
+fn write_request(request: &Request) -> pb::Request {
+    let Request { id, open } = request;
+    pb::Request { id: *id, lowest: open.lowest(), kept: open.kept().to_vec() }
+}
+
+fn read_request(request: pb::Request) -> Result<Request, Malformed> {
+    Ok(Request { id: request.id, open: read_open(request.lowest, request.kept)? })
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::{collection::vec, option, prelude::*};
+    use proptest::{
+        collection::{btree_set, vec},
+        option,
+        prelude::*,
+    };
 
     use super::*;
 
@@ -146,11 +159,13 @@ mod tests {
     }
 
     fn acquire() -> impl Strategy<Value = Acquire> {
-        let want = (name(), mode(), data(), any::<bool>()).prop_map(|(name, mode, data, keep_data)| Want {
+        let want = (name(), mode(), data(), any::<(bool, bool)>());
+        let want = want.prop_map(|(name, mode, data, (keep_data, must_exist))| Want {
             name,
             mode,
             data,
             keep_data,
+            must_exist,
         });
         let wait = prop_oneof![Just(Wait::Never), Just(Wait::Forever), (1..=WAIT_MS_MAX).prop_map(Wait::Millis)];
         (vec(want, 1..4), wait, 0..=LOCK_DELAY_MS_MAX)
@@ -170,7 +185,11 @@ mod tests {
 
     fn command() -> impl Strategy<Value = Command> {
         let session = || any::<u128>().prop_map(SessionId);
-        let request = option::of(any::<(u64, u64)>().prop_map(|(id, lowest)| Request { id, lowest }));
+        let open = btree_set(1..u64::MAX, 0..4).prop_flat_map(|kept| {
+            let above = kept.last().map_or(0, |last| last + 1);
+            (above..=u64::MAX).prop_map(move |lowest| OpenIds::new(lowest, kept.iter().copied().collect()).unwrap())
+        });
+        let request = option::of((any::<u64>(), open).prop_map(|(id, open)| Request { id, open }));
         prop_oneof![
             (session(), TTL_MS_MIN..=TTL_MS_MAX, ".{0,40}").prop_map(|(session, ms, label)| Command::Open {
                 session,
@@ -212,6 +231,15 @@ mod tests {
         }
     }
 
+    /// As versions wrote it that had no `kept`.
+    #[test]
+    fn a_request_that_keeps_nothing_needs_no_word_for_it() {
+        let bytes = [8, 7, 16, 3];
+        let request = Request { id: 7, open: OpenIds::new(3, vec![]).unwrap() };
+        assert_eq!(write_request(&request).encode_to_vec(), bytes);
+        assert_eq!(read_request(pb::Request::decode(&bytes[..]).unwrap()), Ok(request));
+    }
+
     /// Bad values do not pass: each message is sound but for one field.
     #[test]
     fn what_is_out_of_its_limits_is_malformed() {
@@ -221,8 +249,14 @@ mod tests {
             |name: &str| pb::Want { name: name.into(), mode: Some(write_mode(Mode::Shared)), ..Default::default() };
         let acquire = pb::Acquire { session: session.clone(), wants: vec![want("a")], ..Default::default() };
         let open = pb::Open { session: session.clone(), ttl_ms: 1000, label: "ann".into() };
+        let numbered = |lowest, kept: &[u64]| Some(pb::Request { id: 9, lowest, kept: kept.to_vec() });
         let force = pb::ForceRelease { name: "a".into(), reason: "why".into(), ..Default::default() };
-        let sound = [Kind::Acquire(acquire.clone()), Kind::Open(open.clone()), Kind::ForceRelease(force.clone())];
+        let sound = [
+            Kind::Acquire(pb::Acquire { request: numbered(9, &[1, 8]), ..acquire.clone() }),
+            Kind::Acquire(acquire.clone()),
+            Kind::Open(open.clone()),
+            Kind::ForceRelease(force.clone()),
+        ];
         for kind in sound {
             assert!(read_command(pb::Command { kind: Some(kind) }).is_ok());
         }
@@ -231,6 +265,8 @@ mod tests {
             Kind::Open(pb::Open { session: Bytes::from_static(&[0; 15]), ..open.clone() }),
             Kind::Open(pb::Open { ttl_ms: TTL_MS_MIN - 1, ..open.clone() }),
             Kind::Open(pb::Open { label: "x".repeat(LABEL_BYTES_MAX + 1), ..open }),
+            Kind::Acquire(pb::Acquire { request: numbered(9, &[8, 1]), ..acquire.clone() }),
+            Kind::Acquire(pb::Acquire { request: numbered(9, &[9]), ..acquire.clone() }),
             Kind::Acquire(pb::Acquire { wants: vec![], ..acquire.clone() }),
             Kind::Acquire(pb::Acquire { wants: vec![want("")], ..acquire.clone() }),
             Kind::Acquire(pb::Acquire { wants: vec![want("a"), want("a")], ..acquire.clone() }),

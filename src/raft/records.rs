@@ -30,13 +30,14 @@ fn write_record(record: &Record) -> r::Kind {
         Record::Ended { session, end } => {
             r::Kind::Ended(r::Ended { session: write_session(*session), end: write_end(*end).into() })
         }
-        Record::Session { session, label, ttl, deadline, opened, lowest } => r::Kind::Session(r::Session {
+        Record::Session { session, label, ttl, deadline, opened, open } => r::Kind::Session(r::Session {
             session: write_session(*session),
             label: label.as_str().into(),
             ttl_ms: ttl.as_millis(),
             deadline_ms: deadline.0,
             opened_wall_ms: opened.0,
-            lowest: *lowest,
+            lowest: open.lowest(),
+            kept: open.kept().to_vec(),
         }),
         Record::Lock { name, data, keep_data, closed_until } => r::Kind::Lock(r::Lock {
             name: name.as_str().into(),
@@ -87,7 +88,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
             ttl: read_ttl(session.ttl_ms)?,
             deadline: Stamp(session.deadline_ms),
             opened: WallTime(session.opened_wall_ms),
-            lowest: session.lowest,
+            open: read_open(session.lowest, session.kept)?,
         },
         r::Kind::Lock(lock) => Record::Lock {
             name: read_name(&lock.name)?,
@@ -286,6 +287,7 @@ fn write_refusal(refusal: &Refusal) -> Option<r::refusal::Kind> {
         Refusal::ModeMismatch { name, in_use } => {
             Kind::ModeMismatch(r::Mismatch { name: name.as_str().into(), permits: in_use.map(|permits| permits.get()) })
         }
+        Refusal::LockUnknown { name } => Kind::LockUnknown(name.as_str().into()),
         Refusal::Abandoned => Kind::Abandoned(true),
         Refusal::RequestStale { lowest } => Kind::RequestStaleLowest(*lowest),
         Refusal::RequestReused => Kind::RequestReused(true),
@@ -302,6 +304,7 @@ fn read_refusal(refusal: r::refusal::Kind) -> Result<Refusal, Malformed> {
             name: read_name(&mismatch.name)?,
             in_use: mismatch.permits.map(read_permits).transpose()?,
         },
+        Kind::LockUnknown(name) => Refusal::LockUnknown { name: read_name(&name)? },
         Kind::Abandoned(_) => Refusal::Abandoned,
         Kind::RequestStaleLowest(lowest) => Refusal::RequestStale { lowest },
         Kind::RequestReused(_) => Refusal::RequestReused,
@@ -346,7 +349,10 @@ mod tests {
         let data = || Some(Data::new(b"\0\xff").unwrap());
         let reason = || Reason::new("stuck").unwrap();
         let permits = Permits::new(7).unwrap();
-        let want = |name: &str, mode, data| Want { name: self::name(name), mode, data, keep_data: true };
+        let want = |name: &str, mode, data: Option<Data>| {
+            let must_exist = data.is_none();
+            Want { name: self::name(name), mode, data, keep_data: true, must_exist }
+        };
         let wants = || vec![want("a", Mode::Permit(permits), data()), want("b", Mode::Shared, None)];
         let (now, label) = (Stamp(12), Label::new("host").unwrap());
         vec![
@@ -359,7 +365,7 @@ mod tests {
                 ttl: Ttl::from_millis(100).unwrap(),
                 deadline: now,
                 opened: WallTime(9),
-                lowest: 4,
+                open: OpenIds::new(4, vec![1, 3]).unwrap(),
             },
             Record::Lock { name: name("a"), data: data(), keep_data: true, closed_until: None },
             Record::Lock { name: name("a"), data: None, keep_data: false, closed_until: Some(Stamp(0)) },
@@ -426,6 +432,7 @@ mod tests {
             Refusal::NotHeld,
             Refusal::ModeMismatch { name: name("a"), in_use: None },
             Refusal::ModeMismatch { name: name("a"), in_use: Some(Permits::new(1).unwrap()) },
+            Refusal::LockUnknown { name: name("a") },
             Refusal::Abandoned,
             Refusal::RequestStale { lowest: 0 },
             Refusal::RequestReused,

@@ -39,6 +39,10 @@ pub(super) fn read_permits(permits: u32) -> Result<Permits, Malformed> {
     Permits::new(permits).map_err(|_| Malformed("a number of permits that is out of its limits"))
 }
 
+pub(super) fn read_open(lowest: u64, kept: Vec<u64>) -> Result<OpenIds, Malformed> {
+    OpenIds::new(lowest, kept).map_err(|_| Malformed("request ids that are kept, and should not be"))
+}
+
 pub(super) fn write_names(names: &[LockName]) -> Vec<String> {
     names.iter().map(|name| name.as_str().into()).collect()
 }
@@ -81,6 +85,7 @@ pub(super) fn write_wants(acquire: &Acquire) -> Vec<pb::Want> {
         mode: Some(write_mode(want.mode)),
         data: write_data(want.data.as_ref()),
         keep_data: want.keep_data,
+        must_exist: want.must_exist,
     };
     acquire.wants().iter().map(want).collect()
 }
@@ -104,6 +109,7 @@ pub(super) fn read_acquire(
             mode: read_mode(want.mode)?,
             data: read_data(want.data)?,
             keep_data: want.keep_data,
+            must_exist: want.must_exist,
         })
     };
     let wants = wants.into_iter().map(want).collect::<Result<_, _>>()?;

@@ -25,14 +25,16 @@ pub(super) fn token(token: u64) -> Result<Token, Status> {
 
 /// `None` stays `None`: the caller wants no promise.
 pub(super) fn request(id: Option<v1::RequestId>) -> Result<Option<Request>, Status> {
-    let Some(v1::RequestId { id, lowest }) = id else { return Ok(None) };
+    let Some(v1::RequestId { id, lowest, kept }) = id else { return Ok(None) };
     if id == 0 {
         return Err(invalid("request.id", "is 0: number requests from 1"));
     }
-    if lowest > id {
-        return Err(invalid("request.lowest", format!("is {lowest}, above the request's own id {id}")));
+    let open = OpenIds::new(lowest, kept).map_err(invalid_value("request.kept"))?;
+    if !open.contains(id) {
+        let why = format!("is {lowest}, above the request's own id {id}, which is not in `kept`");
+        return Err(invalid("request.lowest", why));
     }
-    Ok(Some(Request { id, lowest }))
+    Ok(Some(Request { id, open }))
 }
 
 pub(super) fn acquire(message: v1::AcquireRequest) -> Result<Command, Status> {
@@ -95,6 +97,7 @@ fn want(message: v1::Want) -> Result<Want, Status> {
         mode: mode(message.mode)?,
         data: data(message.data)?,
         keep_data: message.keep_data,
+        must_exist: message.must_exist,
     })
 }
 

@@ -71,13 +71,22 @@ pub(super) fn refused(refusal: Refusal) -> Status {
             let message = format!("the lock {:?} is in use {how}: ask for it in the same way", name.as_str());
             failed(Reason::ModeMismatch, &message, vec![("lock", name.to_string()), ("limit", limit.to_string())])
         }
+        LockUnknown { name } => {
+            let message = format!(
+                "there is no lock {:?}, and it was to exist: nobody holds or awaits it, and it carries no data",
+                name.as_str()
+            );
+            status(Code::NotFound, Reason::LockUnknown, Retry::No, &message, [("lock", name.to_string())])
+        }
         Abandoned => failed(
             Reason::Abandoned,
             "this acquire was released by its request id before it arrived: use a new request id",
             vec![],
         ),
         RequestStale { lowest } => {
-            let message = format!("the request id is below {lowest}, the lowest that this client still cares about");
+            let message = format!(
+                "this client cares no longer about the request id: it is below {lowest}, and not among those kept; use a new one"
+            );
             failed(Reason::RequestStale, &message, vec![("lowest", lowest.to_string())])
         }
         RequestReused => failed(
@@ -162,7 +171,7 @@ fn limit_reached(limit: Limit) -> Status {
         }
         Limit::RepliesPerSession => (
             "replies_per_session",
-            "the session has as many requests in memory as it may have: raise `lowest`, or use several sessions",
+            "the session has as many requests in memory as it may have: raise `lowest`, naming in `kept` what is still open below it, or use several sessions",
         ),
     };
     status(Code::ResourceExhausted, Reason::LimitReached, Retry::No, message, [("limit", name.to_string())])

@@ -113,6 +113,18 @@ async fn a_refusal_has_its_reason_and_is_not_repeated() {
 }
 
 #[tokio::test]
+async fn an_acquire_can_be_for_what_exists_only() {
+    let node = Node::start();
+    node.answers([Answer::Refuse(Code::NotFound, "LOCK_UNKNOWN", "no")]);
+    let session = open(&[&node]).await;
+    let Error::Refused(refused) = session.acquire("jobs").must_exist().await.unwrap_err() else { panic!("refused") };
+    assert_eq!(refused.reason, Reason::LockUnknown);
+    assert!(node.asked_to_acquire().await.locks[0].must_exist);
+    let _held = session.acquire("jobs").await.unwrap();
+    assert_eq!(session.loss(), None, "the session goes on");
+}
+
+#[tokio::test]
 async fn a_refusal_can_be_the_first_to_say_that_the_session_is_over() {
     let node = Node::start();
     node.answers([Answer::Refuse(Code::NotFound, "SESSION_EXPIRED", "no")]);

@@ -177,6 +177,9 @@ async fn bad_tokens(clients: &mut Clients) {
     assert_says(outcome, Code::FailedPrecondition, "MODE_MISMATCH", &["\"pool\"", "semaphore of 3"]);
     let outcome = clients.acquire(clients.acquire_of(vec![want("pool")])).await;
     assert_says(outcome, Code::FailedPrecondition, "MODE_MISMATCH", &["\"pool\"", "semaphore of 3"]);
+    let outcome = clients.acquire(clients.acquire_of(vec![Want { must_exist: true, ..want("typo") }])).await;
+    assert_says(outcome, Code::NotFound, "LOCK_UNKNOWN", &["\"typo\"", "was to exist"]);
+    clients.acquire(clients.acquire_of(vec![Want { must_exist: true, ..permit("pool", 3) }])).await.expect("it exists");
     // The next node's round begins with an empty pool.
     clients.sessions.close(CloseSessionRequest { session_id: clients.session.clone() }).await.expect("closed");
     let request = OpenSessionRequest { ttl_ms: 600_000, ..OpenSessionRequest::default() };
@@ -184,12 +187,19 @@ async fn bad_tokens(clients: &mut Clients) {
 }
 
 async fn bad_requests(clients: &mut Clients) {
-    let numbered = |id, lowest, name: &str| AcquireRequest {
-        request: Some(RequestId { id, lowest }),
+    let keeping = |id, lowest, kept: &[u64], name: &str| AcquireRequest {
+        request: Some(RequestId { id, lowest, kept: kept.to_vec() }),
         ..clients.acquire_of(vec![want(name)])
     };
-    let (zero, above) = (numbered(0, 0, "n/1"), numbered(1, 2, "n/1"));
+    let numbered = |id, lowest, name: &str| keeping(id, lowest, &[], name);
+    let too_many: Vec<u64> = (1..=1025).collect();
+    let kept: [(u64, &[u64]); 5] = [(9, &[2, 1]), (9, &[3, 3]), (9, &[0]), (9, &[9]), (2000, &too_many)];
+    let badly_kept = kept.map(|(lowest, kept)| keeping(2000, lowest, kept, "n/1"));
+    let (zero, above) = (numbered(0, 0, "n/1"), keeping(2, 3, &[1], "n/1"));
     let (first, other, stale) = (numbered(5, 5, "n/1"), numbered(5, 5, "n/2"), numbered(4, 1, "n/1"));
+    for request in badly_kept {
+        assert_says(clients.acquire(request).await, Code::InvalidArgument, "INVALID_ARGUMENT", &["request.kept"]);
+    }
     assert_says(clients.acquire(zero).await, Code::InvalidArgument, "INVALID_ARGUMENT", &["request.id"]);
     assert_says(clients.acquire(above).await, Code::InvalidArgument, "INVALID_ARGUMENT", &["request.lowest"]);
     clients.acquire(first).await.expect("granted");

@@ -30,7 +30,7 @@ impl Plain {
     fn acquire(&self, id: Option<u64>, name: &str) -> JoinHandle<Result<u64, Status>> {
         let request = AcquireRequest {
             session_id: self.session_id.clone(),
-            request: id.map(|id| RequestId { id, lowest: 1 }),
+            request: id.map(|id| RequestId { id, lowest: 1, kept: vec![] }),
             locks: vec![Want { name: name.to_string(), ..Want::default() }],
             wait: Some(acquire_request::Wait::WaitForever(true)),
             ..AcquireRequest::default()
@@ -47,7 +47,7 @@ impl Plain {
     async fn release(&mut self, target: release_request::Target) -> Result<(), Status> {
         let request = ReleaseRequest {
             session_id: self.session_id.clone(),
-            request: Some(RequestId { id: 1000, lowest: 1 }),
+            request: Some(RequestId { id: 1000, lowest: 1, kept: vec![] }),
             target: Some(target),
         };
         self.locks.release(request).await.map(drop)
@@ -98,6 +98,25 @@ async fn a_repeated_call_has_its_old_place_and_an_abandoned_one_none() {
     let late = second.acquire(Some(1), "seat").await.expect("no panic").expect_err("its wait is over");
     assert_eq!(late.code(), tonic::Code::Cancelled, "{late:?}");
     second.release(release_request::Target::AcquireRequestId(1)).await.expect("nothing to release, and no error");
+}
+
+/// A session remembers 1,024 answers for retries. One that waits for long does not make it remember all that come after.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_wait_does_not_use_up_its_sessions_memory() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let held = long_session(&client).await.acquire("seat").await.expect("free");
+    let session = long_session(&client).await;
+    let waiting = tokio::spawn(session.acquire("seat").into_future());
+    until_waiting(&client, "seat", 1).await;
+    for turn in 0..1_100 {
+        let other = session.acquire("other").await.unwrap_or_else(|error| panic!("in turn {turn}: {error}"));
+        other.release().await.unwrap_or_else(|error| panic!("in turn {turn}: {error}"));
+    }
+    assert!(!waiting.is_finished());
+    held.release().await.expect("it was held");
+    let granted = tokio::time::timeout(LONG, waiting).await.expect("in its turn").expect("no panic").expect("granted");
+    granted.release().await.expect("it was held");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -147,6 +147,14 @@ impl Show for Forced {
     }
 }
 
+impl Show for OpenIds {
+    fn show(&self) -> String {
+        let kept: Vec<_> = self.kept().iter().map(u64::to_string).collect();
+        let kept = if kept.is_empty() { String::new() } else { format!(" kept={}", kept.join(",")) };
+        format!("lowest={}{kept}", self.lowest())
+    }
+}
+
 impl Show for WaitEnd {
     fn show(&self) -> String {
         match self {
@@ -171,6 +179,7 @@ impl Show for Refusal {
             Self::ModeMismatch { name, in_use: Some(permits) } => {
                 format!("mode mismatch: {name} is in use as a semaphore of {}", permits.get())
             }
+            Self::LockUnknown { name } => format!("no such lock: {name}"),
             Self::Abandoned => "abandoned".into(),
             Self::RequestStale { lowest } => format!("request stale: lowest={lowest}"),
             Self::RequestReused => "request reused".into(),
@@ -247,12 +256,13 @@ impl Show for Record {
                 format!("clock now={} last_token={} last_ticket={}", now.0, last_token.0, last_ticket.0)
             }
             Self::Ended { session, end } => format!("ended {} {}", show(session), show(end)),
-            Self::Session { session, label: _, ttl, deadline, opened, lowest } => format!(
-                "session {} ttl={} deadline={} opened={} lowest={lowest}",
+            Self::Session { session, label: _, ttl, deadline, opened, open } => format!(
+                "session {} ttl={} deadline={} opened={} {}",
                 show(session),
                 ttl.as_millis(),
                 deadline.0,
-                opened.0
+                opened.0,
+                show(open)
             ),
             Self::Lock { name, data, keep_data, closed_until } => {
                 let data = data.as_ref().map(|data| format!(" data={} keep={keep_data}", show(data)));

@@ -29,7 +29,8 @@ pub(crate) struct Session {
     ttl: Ttl,
     deadline: u64,
     opened: WallTime,
-    pub(crate) lowest: u64,
+    /// What each request said that its client still cared about. An id is open if all of them say so.
+    pub(crate) views: Vec<OpenIds>,
     pub(crate) memory: BTreeMap<u64, (Option<Operation>, Reply)>,
 }
 
@@ -80,6 +81,23 @@ fn same_request(one: &Operation, other: &Operation) -> bool {
     }
 }
 
+fn is_open(views: &[OpenIds], id: u64) -> bool {
+    views.iter().all(|view| id >= view.lowest() || view.kept().contains(&id))
+}
+
+impl Session {
+    fn open(&self, id: u64) -> Result<(), Refusal> {
+        match is_open(&self.views, id) {
+            true => Ok(()),
+            false => Err(Refusal::RequestStale { lowest: self.lowest() }),
+        }
+    }
+
+    pub(crate) fn lowest(&self) -> u64 {
+        self.views.iter().map(OpenIds::lowest).max().unwrap_or(0)
+    }
+}
+
 impl Model {
     pub(crate) fn apply(&mut self, time: Time, command: &Command) {
         self.events.clear();
@@ -92,7 +110,7 @@ impl Model {
             Command::Open { session, ttl, label } => self.open(*session, *ttl, label),
             Command::Renew { sessions } => Ok(Reply::Renewed(sessions.iter().map(|id| self.renew(*id)).collect())),
             Command::Close { session } => self.close(*session),
-            Command::Session { session, request, operation } => self.request(*session, *request, operation),
+            Command::Session { session, request, operation } => self.request(*session, request.clone(), operation),
             Command::CancelWait { ticket } => Ok(self.cancel(*ticket)),
             Command::ForceRelease { name, token, reason, now } => Ok(self.force(name, *token, reason, *now)),
             Command::Tick => Ok(Reply::Ticked),
@@ -141,7 +159,8 @@ impl Model {
         if self.ended.iter().any(|(ended, _)| *ended == id) {
             return Err(Refusal::SessionEnded(self.end(id)));
         }
-        let new = Session { label: label.clone(), ttl, deadline: 0, opened, lowest: 0, memory: BTreeMap::new() };
+        let new =
+            Session { label: label.clone(), ttl, deadline: 0, opened, views: Vec::new(), memory: BTreeMap::new() };
         let session = self.sessions.entry(id).or_insert(new);
         if session.ttl != ttl || session.label != label {
             return Err(Refusal::SessionExists);
@@ -196,12 +215,10 @@ impl Model {
     fn request(&mut self, id: SessionId, request: Option<Request>, operation: &Operation) -> Result<Reply, Refusal> {
         let Some(session) = self.sessions.get_mut(&id) else { return Err(Refusal::SessionEnded(self.end(id))) };
         let Some(request) = request else { return self.run(id, None, operation) };
-        session.lowest = session.lowest.max(request.lowest);
-        let lowest = session.lowest;
-        session.memory.retain(|remembered, _| *remembered >= lowest);
-        if request.id < lowest {
-            return Err(Refusal::RequestStale { lowest });
-        }
+        session.views.push(request.open);
+        let Session { views, memory, .. } = session;
+        memory.retain(|remembered, _| is_open(views, *remembered));
+        session.open(request.id)?;
         match session.memory.get(&request.id) {
             Some((None, reply)) if matches!(operation, Operation::Acquire(_)) => return Ok(reply.clone()),
             Some((Some(before), reply)) if same_request(before, operation) => return Ok(reply.clone()),
@@ -233,9 +250,7 @@ impl Model {
 
     fn release_acquire(&mut self, id: SessionId, request: Option<u64>, acquire: u64) -> Result<Released, Refusal> {
         let session = self.sessions.get_mut(&id).expect("the session was found before");
-        if acquire < session.lowest {
-            return Err(Refusal::RequestStale { lowest: session.lowest });
-        }
+        session.open(acquire)?;
         if request == Some(acquire) {
             return Err(Refusal::RequestReused);
         }
@@ -271,6 +286,9 @@ impl Model {
 
     fn acquire(&mut self, id: SessionId, request: Option<u64>, acquire: &Acquire) -> Result<Reply, Refusal> {
         for want in acquire.wants() {
+            if want.must_exist && !self.exists(&want.name) {
+                return Err(Refusal::LockUnknown { name: want.name.clone() });
+            }
             if let Some(used) = self.mode(&want.name)
                 && used.permits() != want.mode.permits()
             {
@@ -480,7 +498,10 @@ impl Model {
 
     /// Names in use, in order.
     pub(crate) fn names(&self, all: &[LockName]) -> Vec<LockName> {
-        let used = |name: &&LockName| self.mode(name).is_some() || self.rest(name) != Rest::default();
-        all.iter().filter(used).cloned().collect()
+        all.iter().filter(|name| self.exists(name)).cloned().collect()
+    }
+
+    fn exists(&self, name: &LockName) -> bool {
+        self.mode(name).is_some() || self.rest(name) != Rest::default()
     }
 }

@@ -5,15 +5,6 @@ use std::sync::Arc;
 use super::{words::number, *};
 use crate::machine::limits::*;
 
-/// Makes a request happen once, however often it is sent (RIFL: Lee et al., SOSP'15).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Request {
-    /// Chosen by the client, rising; 1 or more.
-    pub id: u64,
-    /// The lowest id whose reply the client may still ask for.
-    pub lowest: u64,
-}
-
 /// One lock of an acquire.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Want {
@@ -25,6 +16,9 @@ pub struct Want {
     pub data: Option<Data>,
     /// Whether the data stay when the grant ends.
     pub keep_data: bool,
+    /// Refuse the acquire if nothing is known of the lock when it arrives: nobody holds or awaits it, it is not delayed, and carries
+    /// no data.
+    pub must_exist: bool,
 }
 
 /// How long an acquire waits.

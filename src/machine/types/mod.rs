@@ -3,6 +3,7 @@
 mod commands;
 mod events;
 mod replies;
+mod requests;
 #[cfg(test)]
 mod tests;
 mod views;
@@ -11,5 +12,6 @@ mod words;
 pub use commands::*;
 pub use events::*;
 pub use replies::*;
+pub use requests::*;
 pub use views::*;
 pub use words::*;

@@ -117,11 +117,16 @@ pub enum Refusal {
         /// As a semaphore of this size, or as a lock.
         in_use: Option<Permits>,
     },
+    /// The lock was to exist, and does not.
+    LockUnknown {
+        /// Which.
+        name: LockName,
+    },
     /// The client released this acquire before it arrived.
     Abandoned,
-    /// The request id is below the lowest that the client cares about.
+    /// The client no longer cares about the request id: it is below the lowest, and not kept.
     RequestStale {
-        /// The lowest.
+        /// The lowest id from which on it cares about all.
         lowest: u64,
     },
     /// The request id was used for a request of another kind.

@@ -41,7 +41,7 @@ fn numbers_have_their_limits() {
 fn an_acquire_is_1_to_64_locks_in_order_none_twice() {
     let want = |name: &str| {
         let name = LockName::new(name).unwrap();
-        Want { name, mode: Mode::Exclusive, data: None, keep_data: false }
+        Want { name, mode: Mode::Exclusive, data: None, keep_data: false, must_exist: false }
     };
     let many = |count: usize| (0..count).map(|number| want(&number.to_string())).collect();
     let acquire = Acquire::new(vec![want("b"), want("a")], Wait::Never, 0).unwrap();
