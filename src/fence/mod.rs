@@ -54,8 +54,8 @@
 //! 2. write the value and your token with `If-Match: version`;
 //! 3. if that fails (`412`), somebody wrote in between: go back to 1.
 //!
-//! Whoever was paused between 1 and 2 finds the version changed, and then a higher token. This needs somebody to have *written*: unlike a
-//! fence, it does not refuse a lower token because a higher one has read. Therefore a new holder writes first, if only its token.
+//! Whoever was paused between 1 and 2 finds the version changed, and then a higher token. In both, only who has *written* keeps lower
+//! tokens out: a holder who decides by more than what it writes must write its token first, and read after it.
 //!
 //! ## To know
 //!
