@@ -11,6 +11,9 @@ use futures::{FutureExt as _, executor::block_on, future::join_all};
 
 use super::*;
 
+/// Only a failing test waits for so long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 fn bytes(text: &str) -> Vec<u8> {
     text.as_bytes().to_vec()
 }
@@ -84,7 +87,7 @@ impl Table for Fake {
 
     fn flush(&mut self) -> io::Result<()> {
         self.flushing.send(()).expect("the test waits for it");
-        self.go_on.recv().expect("the test lets it through");
+        self.go_on.recv_timeout(PATIENCE).expect("the test lets it through");
         match self.is_broken.load(Ordering::SeqCst) {
             true => Err(io::Error::new(io::ErrorKind::StorageFull, "no room")),
             false => Ok(()),
