@@ -7,10 +7,12 @@
 //! * [`transport`]: byte streams between nodes, real or simulated, and gRPC on top of them;
 //! * [`server`]: a node: the gRPC services on top of a replica;
 //! * [`client`]: the way to a cluster from Rust;
+//! * [`fence`]: what a resource does with the tokens that it is shown;
 //! * [`local`]: a whole cluster of processes on this machine, to try things out and to test;
 //! * [`cli`]: the program, one command a file.
 //!
-//! Imports point down only: `cli → server → raft → machine`, `cli → client → proto` and `cli → local → proto`.
+//! Imports point down only: `cli → server → raft → machine`, `cli → client → proto` and `cli → local → proto`. Nothing here uses
+//! [`fence`], which is for resources: it knows [`machine`]'s tokens, and keeps them in `raft`'s manner.
 
 pub mod environment;
 pub mod proto;
@@ -24,4 +26,5 @@ pub mod server;
 
 pub mod cli;
 pub mod client;
+pub mod fence;
 pub mod local;
