@@ -9,6 +9,7 @@
 //! Each test has a cluster of its own, on free ports, in a temporary directory. None sleeps for luck: they wait for conditions.
 
 mod bad_input;
+mod elections;
 mod expiry;
 mod kills;
 mod load;
