@@ -29,3 +29,4 @@ if has clippy clippy; then
 fi
 RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" run cargo doc --locked --no-deps
 run cargo test --locked
+run cargo run --locked -- dev -- cargo run --locked --example leader_election

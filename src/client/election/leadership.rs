@@ -120,9 +120,4 @@ impl Leadership {
     pub fn guard(&self) -> &Guard {
         &self.guard
     }
-
-    /// The grant behind it, to be held and released as any other.
-    pub fn into_guard(self) -> Guard {
-        self.guard
-    }
 }
