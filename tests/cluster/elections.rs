@@ -92,7 +92,9 @@ async fn one_leads_says_so_and_resigns() {
     assert!(matches!(&refused, Error::NotAcquired(why) if why.waited), "{refused:?}");
 
     leadership.resign().await.expect("it led");
-    assert_eq!(election.leader().await.expect("the cluster answers"), None, "the value goes with the leader");
+    assert_eq!(election.leader().await.expect("the cluster answers"), None);
+    let lock = client.get(NAME, false).await.expect("the cluster answers").lock.expect("a lock");
+    assert_eq!(lock.data, None, "the value goes with the leader");
     assert!(client.election("").is_err());
 }
 

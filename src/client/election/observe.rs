@@ -1,6 +1,6 @@
 //! Following an election from outside.
 //!
-//! A task of its own reads the watch, as fast as it comes, and keeps what it says last: a slow observer holds up nobody and is never
+//! A task of its own reads the watch as fast as it comes and keeps what it says last: a slow observer holds up nobody and is never
 //! behind. The watch is one of a *prefix*: what it says of other locks is left out. Of each message only the outcome counts. A grant and
 //! the leader's value are one log entry, and so one message: nobody sees the new leader with the value of the last one.
 
@@ -38,6 +38,17 @@ use crate::{
 /// It hears of changes soon, not at once: who must know who leads *now* asks [`super::Election::leader`].
 ///
 /// Locks whose names begin with the name of the election cost it time and traffic: better leave `jobs/leader/…` to `jobs/leader`.
+///
+/// ```no_run
+/// # async fn example(election: lockkeeper::client::Election) -> Result<(), lockkeeper::client::Error> {
+/// use futures::TryStreamExt;
+///
+/// // The first to lead, whenever that is.
+/// let mut leaders = std::pin::pin!(election.observe().try_filter_map(async |leader| Ok(leader)));
+/// let leader = leaders.try_next().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "an observer sees nothing before it is asked"]
 pub struct Observe {
