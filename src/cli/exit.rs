@@ -13,11 +13,11 @@
 //! | 20 | `serve`: the node cannot start, or cannot go on |
 //! | 21 | `serve`: another program has one of its addresses |
 //! | 22 | `serve`: it was told to stop, and did not get done in time |
-//! | 126 | `lock`, `dev`: the command could not be run; 127: it was not found |
+//! | 126 | `lock`, `elect`, `dev`: the command could not be run; 127: it was not found |
 //! | 128 + n | ended by signal n, or the command was |
 //!
-//! `lock` and `dev` pass on any other code of the command that it runs. Those above can be the command's own too: where it matters, give the
-//! command codes of its own choice, or look at the message on stderr.
+//! `lock`, `elect` and `dev` pass on any other code of the command that they run. Those above can be the command's own too: where it
+//! matters, give the command codes of its own choice, or look at the message on stderr.
 
 use std::{fmt, io, process::ExitCode};
 
@@ -37,9 +37,9 @@ Exit codes:
    20  serve: the node cannot start, or cannot go on
    21  serve: another program has one of its addresses
    22  serve: it was told to stop, and did not get done in time
-  126  lock, dev: the command could not be run; 127: it was not found
+  126  lock, elect, dev: the command could not be run; 127: it was not found
 128+n  ended by signal n, or the command was
-lock and dev pass on any other code of their command.";
+lock, elect and dev pass on any other code of their command.";
 
 /// How the program ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

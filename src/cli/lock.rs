@@ -38,13 +38,13 @@ pub(super) struct Lock {
     names: Vec<String>,
     /// Wait that long at most. Otherwise, as long as it takes.
     #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
-    wait: Option<Duration>,
+    pub(super) wait: Option<Duration>,
     /// Do not wait.
     #[arg(long = "try", conflicts_with = "wait")]
-    no_wait: bool,
+    pub(super) no_wait: bool,
     /// How long the locks outlive this process when it dies, and an outage of the cluster that the command outlives.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "10s", value_name = "TIME")]
-    ttl: Duration,
+    pub(super) ttl: Duration,
     /// Hold it together with any number of other sharers.
     #[arg(long)]
     shared: bool,
@@ -62,7 +62,7 @@ pub(super) struct Lock {
     lock_delay: Option<Duration>,
     /// Who this is, for people to read [default: host, process id, command].
     #[arg(long)]
-    label: Option<String>,
+    pub(super) label: Option<String>,
     #[command(flatten)]
     cluster: Cluster,
     /// The command, after `--`.
@@ -71,6 +71,24 @@ pub(super) struct Lock {
 }
 
 impl Lock {
+    /// One lock with data, and otherwise as if no option was given.
+    pub(super) fn of(name: String, data: String, cluster: Cluster, command: Vec<OsString>) -> Self {
+        Self {
+            names: vec![name],
+            wait: None,
+            no_wait: false,
+            ttl: SessionOptions::default().ttl,
+            shared: false,
+            permits: None,
+            data: Some(data),
+            keep_data: false,
+            lock_delay: None,
+            label: None,
+            cluster,
+            command,
+        }
+    }
+
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let mut signals = Signals::new()?;
         let client = self.cluster.client()?;

@@ -5,6 +5,7 @@
 
 mod check;
 mod dev;
+mod elect;
 mod exit;
 mod force_release;
 mod get;
@@ -41,6 +42,7 @@ enum Command {
     Serve(serve::Serve),
     Dev(dev::Dev),
     Lock(lock::Lock),
+    Elect(elect::Elect),
     Get(get::Get),
     List(list::List),
     Watch(watch::Watch),
@@ -73,6 +75,7 @@ pub fn run() -> ExitCode {
         Command::Serve(serve) => return serve.run(),
         Command::Dev(dev) => return dev.run(),
         Command::Lock(lock) => block_on(lock.run()),
+        Command::Elect(elect) => block_on(elect.run()),
         Command::Get(get) => block_on(get.run()),
         Command::List(list) => block_on(list.run()),
         Command::Watch(watch) => block_on(watch.run()),
@@ -112,6 +115,24 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_election_is_led_with_a_command_or_observed() {
+        for right in [&["a", "--value", "v", "--", "true"][..], &["--observe", "a", "-o", "json"]] {
+            assert!(Cli::try_parse_from([&["lockkeeper", "elect"], right].concat()).is_ok(), "{right:?}");
+        }
+        for (wrong, named) in [
+            (&["a"][..], "<COMMAND>"),
+            (&["--", "true"], "<NAME>"),
+            (&["--observe"], "<NAME>"),
+            (&["--observe", "a", "--", "true"], "'--observe' cannot be used with '[COMMAND]...'"),
+            (&["--observe", "a", "--value", "v"], "'--observe' cannot be used with '--value <VALUE>'"),
+            (&["--observe", "a", "--ttl", "5s"], "'--observe' cannot be used with '--ttl <TIME>'"),
+        ] {
+            let refused = Cli::try_parse_from([&["lockkeeper", "elect"], wrong].concat()).unwrap_err().to_string();
+            assert!(refused.contains(named), "{wrong:?}: {refused}");
+        }
     }
 
     #[test]

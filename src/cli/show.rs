@@ -58,7 +58,16 @@ pub(super) fn duration(ms: u64) -> String {
     }
 }
 
-/// A wall-clock time, here and in how long ago it was.
+/// A wall-clock time, here.
+pub(super) fn time(time: Timestamp) -> String {
+    time_in(time, TimeZone::system())
+}
+
+fn time_in(time: Timestamp, zone: TimeZone) -> String {
+    time.to_zoned(zone).strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+/// The same, and in how long ago it was.
 pub(super) fn since(unix_ms: u64) -> String {
     since_in(unix_ms, Timestamp::now(), TimeZone::system())
 }
@@ -69,7 +78,7 @@ fn since_in(unix_ms: u64, now: Timestamp, zone: TimeZone) -> String {
     // The clocks of two machines differ: what is not yet, is now.
     let ago = now.as_millisecond().saturating_sub(time.as_millisecond());
     let ago = duration(u64::try_from(ago).unwrap_or(0));
-    format!("{} ({ago} ago)", time.to_zoned(zone).strftime("%Y-%m-%d %H:%M:%S"))
+    format!("{} ({ago} ago)", time_in(time, zone))
 }
 
 #[cfg(test)]
