@@ -4,7 +4,8 @@
 //! whichever nodes are killed (`kills`) or paused (`pauses`) at whatever moment; a client that dies without a word loses its lock
 //! after its TTL, and the first in the queue has it (`expiry`); places in the queue are kept (`waits`); a node that was away for long
 //! comes back by a snapshot (`snapshots`); what the services answer (`services`, `watches`), also to nonsense (`bad_input`); what a
-//! node refuses to start with (`refusals`); what the program prints and ends with (`program`).
+//! node refuses to start with (`refusals`); what the program prints and ends with (`program`);
+//! that no command outlives its lock (`wrapper`).
 //!
 //! Each test has a cluster of its own, on free ports, in a temporary directory. None sleeps for luck: they wait for conditions.
 
@@ -20,3 +21,4 @@ mod snapshots;
 mod support;
 mod waits;
 mod watches;
+mod wrapper;
