@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use super::{
     Cluster, Exit, Failure, complain,
     job::{self, Signals},
+    waiting,
 };
 use crate::{
     client::{Acquire, Error, Guard, Session, SessionOptions},
@@ -75,7 +76,7 @@ impl Lock {
             signal = signals.next() => return Ok(Exit::Signal(signal.as_raw())),
         };
         let held = tokio::select! {
-            held = self.acquire(&session) => held.map_err(Failure::from),
+            held = waiting::shown(&client, &session, &self.names, self.acquire(&session)) => held.map_err(Failure::from),
             // The wait goes with its session.
             signal = signals.next() => Err(Failure { exit: Exit::Signal(signal.as_raw()), message: String::new() }),
         };

@@ -18,7 +18,9 @@ mod sessions;
 mod show;
 mod signals;
 mod status;
+mod terminal;
 mod views;
+mod waiting;
 mod watch;
 
 use std::process::ExitCode;

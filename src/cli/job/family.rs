@@ -19,6 +19,9 @@ pub(super) use self::linux::{adopt_orphans, descendants, die_with_parent, signal
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) use self::other::{adopt_orphans, descendants, die_with_parent, signal_all};
 
+/// Whether descendants can be found here.
+pub(super) const KNOWN: bool = cfg!(any(target_os = "linux", target_os = "android"));
+
 /// Between two looks at those who were killed: they need a moment to die.
 const LOOK: Duration = Duration::from_millis(2);
 

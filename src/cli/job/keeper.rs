@@ -23,7 +23,7 @@ use tokio::{
 
 use super::{
     TIMER_MAX,
-    family::{adopt_orphans, extinguish, reap, signal_all},
+    family::{self, adopt_orphans, extinguish, reap, signal_all},
     link::{Link, Message},
     signals::Signals,
     wrapper::this_program,
@@ -123,7 +123,8 @@ impl Watch {
         match message {
             Message::KillAt(moment) => self.kill_at = moment,
             Message::Signal(signal) => self.signal(signal),
-            Message::Terminate => signal_all(Signal::TERM),
+            Message::Terminate if family::KNOWN => signal_all(Signal::TERM),
+            Message::Terminate => self.signal(Signal::TERM),
             // These are said by us.
             Message::Ended(_) | Message::Expired => {}
         }

@@ -27,7 +27,7 @@
 //!
 //! Out of reach: processes that do not belong to us any more (`sudo`), or that never did (a container that a daemon started for the
 //! command); and, if the wrapper *and* the keeper are killed at once, what the command had started itself. On other systems than Linux
-//! there is no adoption and no death signal: there, what is killed is the command and its process group.
+//! there is no adoption and no death signal: there, what is killed is the command and its process group, and what it leaves behind stays.
 
 mod family;
 mod keeper;
@@ -43,7 +43,7 @@ use tokio::time::sleep;
 use super::{Exit, Failure, complain, show};
 use crate::client::{BootClock, Clock as _, Guard, Moment};
 
-use self::wrapper::Job;
+use self::wrapper::{End, Job};
 pub(super) use self::{keeper::Keep, launch::Launch, signals::Signals};
 
 /// No timer runs longer than this: timers stand still while the machine is suspended, the deadline does not.
@@ -63,7 +63,7 @@ pub(super) async fn run_while_held(
     loop {
         job.kill_at(kill_at(held));
         tokio::select! {
-            exit = job.wait() => return Ok(exit),
+            end = job.wait() => return Ok(exit(end)),
             signal = signals.next() => job.forward(signal),
             why = endangered(held, grace(ttl)) => {
                 stop(&mut job, held, &why).await;
@@ -71,6 +71,21 @@ pub(super) async fn run_while_held(
             }
             // To tell the keeper of renewals, long before it needs to know.
             () = sleep((ttl / 20).min(TIMER_MAX)) => {}
+        }
+    }
+}
+
+/// What the program ends with.
+fn exit(end: End) -> Exit {
+    match end {
+        End::Exit(exit) => exit,
+        End::Expired => {
+            complain("the lock is lost: this process was stopped until the deadline; the command was killed");
+            Exit::Lost
+        }
+        End::KeeperKilled => {
+            complain("the keeper of the command was killed, and so was the command");
+            Exit::Signal(rustix::process::Signal::KILL.as_raw())
         }
     }
 }

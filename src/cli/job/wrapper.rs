@@ -2,7 +2,6 @@
 
 use std::{
     ffi::OsString,
-    fs::File,
     io,
     os::unix::process::{CommandExt as _, ExitStatusExt as _},
     path::PathBuf,
@@ -10,10 +9,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::{
-    process::{Pid, Signal, getpgrp},
-    termios::tcgetpgrp,
-};
+use rustix::process::{Pid, Signal, getpgrp};
 use tokio::time::sleep;
 
 use super::{
@@ -22,7 +18,7 @@ use super::{
     link::{Link, Message},
 };
 use crate::{
-    cli::{Exit, Failure, complain},
+    cli::{Exit, Failure, complain, terminal},
     client::Moment,
 };
 
@@ -35,7 +31,18 @@ pub(super) struct Job {
     link: Link,
     /// The last that the keeper was told.
     kill_at: Moment,
-    exit: Option<Exit>,
+    end: Option<End>,
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// By itself.
+    Exit(Exit),
+    /// The keeper killed it when it was time.
+    Expired,
+    /// Somebody killed the keeper, and so it was killed too.
+    KeeperKilled,
 }
 
 impl Job {
@@ -48,12 +55,12 @@ impl Job {
         // Should the keeper be killed, what it kept falls to us.
         adopt_orphans()?;
         let (link, theirs) = Link::new(kill_at, io::stdin())?;
-        let group = if has_terminal() { getpgrp().as_raw_pid() } else { 0 };
+        let group = if terminal::is_there() { getpgrp().as_raw_pid() } else { 0 };
         let mut keeper = Command::new(this_program()?);
         keeper.arg0("lockkeeper").args(["keep", "--group", &group.to_string(), "--"]).args(command);
         keeper.envs(environment.iter().map(|(name, value)| (name, value))).stdin(theirs).process_group(0);
         keeper.spawn()?;
-        Ok(Self { link, kill_at, exit: None })
+        Ok(Self { link, kill_at, end: None })
     }
 
     /// Until when it may run, as is now known.
@@ -64,29 +71,23 @@ impl Job {
     }
 
     /// Waits for the end of the command, and of all that it started. Cancel safe.
-    pub(super) async fn wait(&mut self) -> Exit {
+    pub(super) async fn wait(&mut self) -> End {
         while let Some(message) = self.link.next().await {
             match message {
-                Message::Ended(status) => self.exit = self.exit.or(Some(exit(status))),
-                Message::Expired => {
-                    complain("the lock is lost: this process was stopped until the deadline; the command was killed");
-                    self.exit = Some(Exit::Lost);
-                }
+                Message::Ended(status) => self.end = Some(End::Exit(exit(status))),
+                Message::Expired => self.end = Some(End::Expired),
                 // These are said by us.
                 Message::KillAt(_) | Message::Signal(_) | Message::Terminate => {}
             }
         }
         kill_all().await;
-        self.exit.unwrap_or_else(|| {
-            complain("the keeper of the command was killed, and so was the command");
-            Exit::Signal(Signal::KILL.as_raw())
-        })
+        self.end.unwrap_or(End::KeeperKilled)
     }
 
     /// Passes on a signal that this process received.
     pub(super) fn forward(&self, signal: Signal) {
         // In the foreground, these two come from the terminal, which sends them to the command too.
-        if !((signal == Signal::INT || signal == Signal::QUIT) && in_foreground()) {
+        if !((signal == Signal::INT || signal == Signal::QUIT) && terminal::in_foreground()) {
             self.link.tell(Message::Signal(signal));
         }
     }
@@ -124,15 +125,6 @@ pub(super) fn this_program() -> io::Result<PathBuf> {
         true => Ok("/proc/self/exe".into()),
         false => std::env::current_exe(),
     }
-}
-
-fn has_terminal() -> bool {
-    File::open("/dev/tty").is_ok()
-}
-
-/// This process is in the foreground of its terminal.
-fn in_foreground() -> bool {
-    File::open("/dev/tty").is_ok_and(|terminal| tcgetpgrp(&terminal) == Ok(getpgrp()))
 }
 
 fn exit(status: ExitStatus) -> Exit {

@@ -52,8 +52,7 @@ async fn signals_are_passed_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_that_it_was_started_to_ignore_is_ignored_by_all() {
     let cluster = one_node().await;
-    let script =
-        r#"trap '' HUP; exec "$0" lock seat -- sh -c 'kill -HUP $PPID; kill -HUP $$'"#;
+    let script = r#"trap '' HUP; exec "$0" lock seat -- sh -c 'kill -HUP $PPID; kill -HUP $$'"#;
     let mut command = tokio::process::Command::new("sh");
     command.args(["-c", script]).arg(crate::support::program());
     let output = command.env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(",")).kill_on_drop(true).output();
@@ -84,4 +83,16 @@ async fn what_a_command_leaves_behind_ends_before_the_lock_is_given_back() {
         assert_eq!(code, Some(3), "{said}");
         assert!(work.is_over(), "it was left behind");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_command_leaves_behind_is_told_to_end() {
+    let cluster = one_node().await;
+    // The command ends when that is ready to hear.
+    let left = r#"trap "echo told >> told; exit" TERM; echo $$ >> pids; while :; do sleep 0.05; done"#;
+    let work = Work::of(&format!("setsid sh -c '{left}' & until test $(wc -l < pids) = 2; do sleep 0.01; done"));
+    let (code, said) = run(&cluster.endpoints().join(","), &["--ttl", "600s", "--", "sh", "-c", work.script()]).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(work.is_over(), "it was left behind");
+    assert_eq!(work.file("told"), "told\n");
 }

@@ -68,8 +68,12 @@ impl Work {
 
     /// The processes that said that they run.
     pub(super) fn pids(&self) -> Vec<Pid> {
-        let said = fs::read_to_string(self.directory.path().join("pids")).unwrap_or_default();
-        said.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect()
+        self.file("pids").lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect()
+    }
+
+    /// What it wrote there.
+    pub(super) fn file(&self, name: &str) -> String {
+        fs::read_to_string(self.directory.path().join(name)).unwrap_or_default()
     }
 
     /// Waits until all its processes run.
