@@ -28,6 +28,9 @@ const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
 /// The command finds LOCKKEEPER_TOKEN, the fencing token, in its environment, and in LOCKKEEPER_LOCK the names in their order with
 /// blanks between them; a blank, a backslash or a control character within a name is written as in "\u{20}". Its exit code is passed
 /// on; 11 says that the lock was lost and the command stopped, 10 that the lock was not acquired in time.
+///
+/// The command, and all that it started, is dead before the lock passes on. What it leaves in the background is ended before the lock is
+/// given back.
 #[derive(Args, Debug)]
 pub(super) struct Lock {
     /// The locks.

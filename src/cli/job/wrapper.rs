@@ -25,6 +25,9 @@ use crate::{
 /// How often it is looked whether the time is over.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// A deadline that moved by less is none that the keeper must be told of.
+const NEWS_MIN: Duration = Duration::from_millis(1);
+
 /// A command, and all that it starts. Dropped, the keeper kills it.
 #[derive(Debug)]
 pub(super) struct Job {
@@ -65,7 +68,8 @@ impl Job {
 
     /// Until when it may run, as is now known.
     pub(super) fn kill_at(&mut self, moment: Moment) {
-        if moment != self.kill_at && self.link.tell(Message::KillAt(moment)) {
+        let difference = moment.since(self.kill_at).max(self.kill_at.since(moment));
+        if difference >= NEWS_MIN && self.link.tell(Message::KillAt(moment)) {
             self.kill_at = moment;
         }
     }

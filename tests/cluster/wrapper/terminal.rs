@@ -1,8 +1,9 @@
 //! At a terminal. `script` (util-linux) gives the program one, and what is typed comes along a pipe.
 
-use std::process::Stdio;
+use std::{fs, process::Stdio};
 
 use lockkeeper::local::LocalCluster;
+use rustix::process::Pid;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     process::{Child, ChildStdin, ChildStdout, Command},
@@ -10,7 +11,7 @@ use tokio::{
 };
 
 use super::{Next, one_node, work::Work};
-use crate::support::{LONG, client, long_session, program};
+use crate::support::{LONG, client, long_session, program, until};
 
 const CTRL_C: &str = "\x03";
 const CTRL_Z: &str = "\x1a";
@@ -70,10 +71,22 @@ impl Terminal {
     }
 }
 
+/// A shell with job control, as at a prompt: it goes on when its job is stopped, and with the job when a line is typed.
+fn job_of(work: &Work, ttl: &str) -> String {
+    let quoted = work.script().replace('\'', r"'\''");
+    format!(
+        "set -m\n$LOCKKEEPER lock seat --ttl {ttl} -- sh -c '{quoted}'\necho \"stopped: $?\"; read line; fg; exit $?"
+    )
+}
+
+fn is_stopped(pid: Pid) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_reads_the_keyboard_and_hears_ctrl_c() {
     let cluster = one_node().await;
-    let script = r#"$LOCKKEEPER lock seat -- sh -c 'trap "exit 42" INT; read line; echo "read: $line"; sleep 1000'"#;
+    let script = r#"$LOCKKEEPER lock seat -- sh -c 'trap "exit 42" INT; read line; echo "read: $line"; while :; do sleep 0.05; done'"#;
     let Some(mut terminal) = Terminal::open(&cluster, script).await else { return };
     terminal.types("some words\n").await;
     terminal.shows("read: some words").await;
@@ -84,14 +97,13 @@ async fn the_command_reads_the_keyboard_and_hears_ctrl_c() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_z_stops_it_all_and_fg_goes_on() {
     let cluster = one_node().await;
-    // With job control, as at a prompt.
-    let script = r#"set -m
-        $LOCKKEEPER lock seat --ttl 600s -- sh -c 'echo begun; read line; echo "read: $line"; exit 7'
-        echo "stopped: $?"; read line; fg; exit $?"#;
-    let Some(mut terminal) = Terminal::open(&cluster, script).await else { return };
+    let work = Work::of(r#"echo begun; read line; echo "read: $line"; exit 7"#);
+    let Some(mut terminal) = Terminal::open(&cluster, &job_of(&work, "600s")).await else { return };
     terminal.shows("begun").await;
     terminal.types(CTRL_Z).await;
     terminal.shows("stopped: 148").await;
+    // The shell sees that the wrapper is stopped, perhaps before the command is: that could still read what we type for the shell.
+    until("a stopped command", async || work.pids().iter().all(|&pid| is_stopped(pid)).then_some(())).await;
     terminal.types("\n").await;
     terminal.shows("lock seat").await;
     terminal.types("some words\n").await;
@@ -103,11 +115,7 @@ async fn ctrl_z_stops_it_all_and_fg_goes_on() {
 async fn a_command_that_is_stopped_for_too_long_is_killed_in_its_stop() {
     let cluster = one_node().await;
     let work = Work::stubborn();
-    let script = format!(
-        "set -m\n$LOCKKEEPER lock seat --ttl 2s -- sh -c '{}'\necho \"stopped: $?\"; read line; fg; exit $?",
-        work.script().replace('\'', r"'\''")
-    );
-    let Some(mut terminal) = Terminal::open(&cluster, &script).await else { return };
+    let Some(mut terminal) = Terminal::open(&cluster, &job_of(&work, "2s")).await else { return };
     work.begun().await;
     let next = Next::waits(&cluster).await;
     terminal.types(CTRL_Z).await;
