@@ -19,7 +19,9 @@ mod sessions;
 mod show;
 mod signals;
 mod status;
+mod terminal;
 mod views;
+mod waiting;
 mod watch;
 
 use std::process::ExitCode;
@@ -50,6 +52,10 @@ enum Command {
     Check(check::Check),
     ForceRelease(force_release::ForceRelease),
     Status(status::Status),
+    #[command(hide = true)]
+    Keep(job::Keep),
+    #[command(hide = true)]
+    Launch(job::Launch),
 }
 
 /// Which cluster a command speaks to.
@@ -83,6 +89,8 @@ pub fn run() -> ExitCode {
         Command::Check(check) => block_on(check.run()),
         Command::ForceRelease(force_release) => block_on(force_release.run()),
         Command::Status(status) => block_on(status.run()),
+        Command::Keep(keep) => block_on(keep.run()),
+        Command::Launch(launch) => launch.run(),
     };
     match outcome {
         Ok(exit) => exit.into(),
