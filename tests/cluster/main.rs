@@ -6,7 +6,7 @@
 //! outlives its lock (`wrapper`); leaders follow each other in order, and observers see it (`elections`); places in the queue are
 //! kept (`waits`); a node that was away for long comes back by a snapshot (`snapshots`); what the services answer (`services`,
 //! `watches`), also to nonsense (`bad_input`); what a node refuses to start with (`refusals`); what the program prints and ends with
-//! (`program`).
+//! (`program`), also as the parts of a shell script (`shell`).
 //!
 //! Each test has a cluster of its own, on free ports, in a temporary directory. None sleeps for luck: they wait for conditions.
 
@@ -21,6 +21,7 @@ mod pauses;
 mod program;
 mod refusals;
 mod services;
+mod shell;
 mod snapshots;
 mod support;
 mod waits;
