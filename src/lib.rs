@@ -7,11 +7,14 @@
 //! * [`transport`]: byte streams between nodes, real or simulated, and gRPC on top of them;
 //! * [`server`]: a node: the gRPC services on top of a replica;
 //! * [`client`]: the way to a cluster from Rust;
+//! * [`fence`]: what a resource does with the tokens that it is shown;
 //! * [`local`]: a whole cluster of processes on this machine, to try things out and to test;
 //! * [`chaos`]: the histories of runs under faults;
 //! * [`cli`]: the program, one command a file.
 //!
-//! Imports point down only: `cli → server → raft → machine`, `cli → client → proto` and `cli → local → proto`. [`chaos`] needs none of them.
+//! Imports point down only: `cli → server → raft → machine`, `cli → client → proto` and `cli → local → proto`. Histories and their
+//! judgement in [`chaos`] need none of them. Nothing here uses [`fence`], which is for resources: it knows [`machine`]'s tokens, and
+//! keeps them in `raft`'s manner.
 
 pub mod environment;
 pub mod proto;
@@ -26,4 +29,5 @@ pub mod server;
 pub mod chaos;
 pub mod cli;
 pub mod client;
+pub mod fence;
 pub mod local;

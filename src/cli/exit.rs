@@ -6,22 +6,22 @@
 //! | 1 | an error that has no code of its own |
 //! | 2 | wrong usage, or an argument that cannot be right |
 //! | 10 | not acquired: busy, or not in time; `check`: the token does not hold the lock |
-//! | 11 | the lock was lost while the command ran |
+//! | 11 | the lock or the session is lost, or is no longer held |
 //! | 12 | no node could be reached, or none knew a leader; nothing happened |
 //! | 13 | the cluster refused the request |
 //! | 14 | no answer in time; the request may have taken effect |
 //! | 20 | `serve`: the node cannot start, or cannot go on |
 //! | 21 | `serve`: another program has one of its addresses |
 //! | 22 | `serve`: it was told to stop, and did not get done in time |
-//! | 126 | `lock`, `dev`: the command could not be run; 127: it was not found |
+//! | 126 | `lock`, `elect`, `dev`: the command could not be run; 127: it was not found |
 //! | 128 + n | ended by signal n, or the command was |
 //!
-//! `lock` and `dev` pass on any other code of the command that it runs. Those above can be the command's own too: where it matters, give the
-//! command codes of its own choice, or look at the message on stderr.
+//! `lock`, `elect` and `dev` pass on any other code of the command that they run. Those above can be the command's own too: where it
+//! matters, give the command codes of its own choice, or look at the message on stderr.
 
 use std::{fmt, io, process::ExitCode};
 
-use crate::{client, local::EXIT_ADDRESS_IN_USE};
+use crate::{client, local::EXIT_ADDRESS_IN_USE, proto::v1::Reason};
 
 /// The same, at the end of `--help`.
 pub(crate) const HELP: &str = "\
@@ -30,16 +30,16 @@ Exit codes:
     1  an error that has no code of its own
     2  wrong usage, or an argument that cannot be right
    10  not acquired: busy, or not in time; check: not held
-   11  the lock was lost while the command ran
+   11  the lock or the session is lost, or is no longer held
    12  no node could be reached, or none knew a leader; nothing happened
    13  the cluster refused the request
    14  no answer in time; the request may have taken effect
    20  serve: the node cannot start, or cannot go on
    21  serve: another program has one of its addresses
    22  serve: it was told to stop, and did not get done in time
-  126  lock, dev: the command could not be run; 127: it was not found
+  126  lock, elect, dev: the command could not be run; 127: it was not found
 128+n  ended by signal n, or the command was
-lock and dev pass on any other code of their command.";
+lock, elect and dev pass on any other code of their command.";
 
 /// How the program ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,6 +101,12 @@ pub(crate) struct Failure {
 impl Failure {
     pub(crate) fn new(exit: Exit, message: impl fmt::Display) -> Self {
         Self { exit, message: message.to_string() }
+    }
+
+    /// Of a command that works with a grant: one that is not held any more was lost.
+    pub(crate) fn of_holder(error: client::Error) -> Self {
+        let not_held = matches!(&error, client::Error::Refused(refused) if refused.reason == Reason::NotHeld);
+        if not_held { Self::new(Exit::Lost, error) } else { error.into() }
     }
 }
 

@@ -3,8 +3,11 @@
 //! Commands say what they found on stdout, as text for people or, with `-o json`, as documents whose fields only ever grow; everything
 //! else goes to stderr. How the program ends is in `exit`.
 
+mod acquire;
 mod check;
+mod completions;
 mod dev;
+mod elect;
 mod exit;
 mod force_release;
 mod get;
@@ -12,13 +15,19 @@ mod job;
 mod list;
 mod lock;
 mod logging;
+mod man;
 mod output;
+mod release;
 mod serve;
+mod session;
 mod sessions;
 mod show;
 mod signals;
 mod status;
+mod terminal;
+mod update;
 mod views;
+mod waiting;
 mod watch;
 
 use std::process::ExitCode;
@@ -41,6 +50,11 @@ enum Command {
     Serve(serve::Serve),
     Dev(dev::Dev),
     Lock(lock::Lock),
+    Elect(elect::Elect),
+    Session(session::Session),
+    Acquire(acquire::Acquire),
+    Release(release::Release),
+    Update(update::Update),
     Get(get::Get),
     List(list::List),
     Watch(watch::Watch),
@@ -48,6 +62,12 @@ enum Command {
     Check(check::Check),
     ForceRelease(force_release::ForceRelease),
     Status(status::Status),
+    Completions(completions::Completions),
+    Man(man::Man),
+    #[command(hide = true)]
+    Keep(job::Keep),
+    #[command(hide = true)]
+    Launch(job::Launch),
 }
 
 /// Which cluster a command speaks to.
@@ -73,6 +93,11 @@ pub fn run() -> ExitCode {
         Command::Serve(serve) => return serve.run(),
         Command::Dev(dev) => return dev.run(),
         Command::Lock(lock) => block_on(lock.run()),
+        Command::Elect(elect) => block_on(elect.run()),
+        Command::Session(session) => block_on(session.run()),
+        Command::Acquire(acquire) => block_on(acquire.run()),
+        Command::Release(release) => block_on(release.run()),
+        Command::Update(update) => block_on(update.run()),
         Command::Get(get) => block_on(get.run()),
         Command::List(list) => block_on(list.run()),
         Command::Watch(watch) => block_on(watch.run()),
@@ -80,6 +105,10 @@ pub fn run() -> ExitCode {
         Command::Check(check) => block_on(check.run()),
         Command::ForceRelease(force_release) => block_on(force_release.run()),
         Command::Status(status) => block_on(status.run()),
+        Command::Completions(completions) => completions.run(),
+        Command::Man(man) => man.run(),
+        Command::Keep(keep) => block_on(keep.run()),
+        Command::Launch(launch) => launch.run(),
     };
     match outcome {
         Ok(exit) => exit.into(),
@@ -112,6 +141,24 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_election_is_led_with_a_command_or_observed() {
+        for right in [&["a", "--value", "v", "--", "true"][..], &["--observe", "a", "-o", "json"]] {
+            assert!(Cli::try_parse_from([&["lockkeeper", "elect"], right].concat()).is_ok(), "{right:?}");
+        }
+        for (wrong, named) in [
+            (&["a"][..], "<COMMAND>"),
+            (&["--", "true"], "<NAME>"),
+            (&["--observe"], "<NAME>"),
+            (&["--observe", "a", "--", "true"], "'--observe' cannot be used with '[COMMAND]...'"),
+            (&["--observe", "a", "--value", "v"], "'--observe' cannot be used with '--value <VALUE>'"),
+            (&["--observe", "a", "--ttl", "5s"], "'--observe' cannot be used with '--ttl <TIME>'"),
+        ] {
+            let refused = Cli::try_parse_from([&["lockkeeper", "elect"], wrong].concat()).unwrap_err().to_string();
+            assert!(refused.contains(named), "{wrong:?}: {refused}");
+        }
     }
 
     #[test]

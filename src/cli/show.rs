@@ -1,5 +1,7 @@
 //! Values as people read them.
 
+use std::time::Duration;
+
 use jiff::{Timestamp, tz::TimeZone};
 
 use crate::proto::v1::{Mode, mode::Kind};
@@ -46,6 +48,11 @@ pub(super) fn mode(mode: Option<&Mode>) -> String {
     }
 }
 
+/// Whole milliseconds.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// The two largest units that it has.
 pub(super) fn duration(ms: u64) -> String {
     let seconds = ms / 1000;
@@ -58,7 +65,16 @@ pub(super) fn duration(ms: u64) -> String {
     }
 }
 
-/// A wall-clock time, here and in how long ago it was.
+/// A wall-clock time, here.
+pub(super) fn time(time: Timestamp) -> String {
+    time_in(time, TimeZone::system())
+}
+
+fn time_in(time: Timestamp, zone: TimeZone) -> String {
+    time.to_zoned(zone).strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+/// The same, and in how long ago it was.
 pub(super) fn since(unix_ms: u64) -> String {
     since_in(unix_ms, Timestamp::now(), TimeZone::system())
 }
@@ -69,7 +85,7 @@ fn since_in(unix_ms: u64, now: Timestamp, zone: TimeZone) -> String {
     // The clocks of two machines differ: what is not yet, is now.
     let ago = now.as_millisecond().saturating_sub(time.as_millisecond());
     let ago = duration(u64::try_from(ago).unwrap_or(0));
-    format!("{} ({ago} ago)", time.to_zoned(zone).strftime("%Y-%m-%d %H:%M:%S"))
+    format!("{} ({ago} ago)", time_in(time, zone))
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ use super::{
     session::Core,
 };
 use crate::{
-    machine::{self, Data, LockName, Mode, Permits, Wait, Want},
+    machine::{self, Data, LockName, Mode, Permits, SessionId, Wait, Want},
     proto::v1::{
-        self, AcquireRequest, AcquireResponse, Reason, acquire_request, acquire_response::Outcome,
+        self, AcquireRequest, AcquireResponse, Reason, RequestId, acquire_request, acquire_response::Outcome,
         locks_client::LocksClient, mode,
     },
 };
@@ -195,7 +195,7 @@ impl Pending {
         let caller = &self.core.client.caller;
         let call = caller.call(plan(caller.plan(), acquire.wait), |node| {
             // The first sending that arrives sets the limit; a later one must not set it anew.
-            let message = message(&self.core, request, acquire, began.elapsed());
+            let message = message(self.core.id, request.message(), acquire, began.elapsed());
             with!(LocksClient, node, acquire, message)
         });
         let answer = self.core.while_alive(call).await;
@@ -226,7 +226,7 @@ impl Drop for Pending {
 }
 
 /// A call that waits is given the usual time on top of its own, to find a leader and bring the answer home.
-fn plan(usual: Plan, wait: Wait) -> Plan {
+pub(super) fn plan(usual: Plan, wait: Wait) -> Plan {
     match wait {
         Wait::Never => usual,
         Wait::Millis(ms) => {
@@ -238,7 +238,7 @@ fn plan(usual: Plan, wait: Wait) -> Plan {
 }
 
 /// Whether an acquire that waits has time left.
-fn in_time(wait: Wait, began: Instant) -> bool {
+pub(super) fn in_time(wait: Wait, began: Instant) -> bool {
     match wait {
         Wait::Never => false,
         Wait::Millis(ms) => began.elapsed() < Duration::from_millis(ms),
@@ -246,10 +246,16 @@ fn in_time(wait: Wait, began: Instant) -> bool {
     }
 }
 
-fn message(core: &Core, request: &Outstanding, acquire: &machine::Acquire, elapsed: Duration) -> AcquireRequest {
+/// What is sent when an acquire has been under way for so long.
+pub(super) fn message(
+    session: SessionId,
+    request: RequestId,
+    acquire: &machine::Acquire,
+    elapsed: Duration,
+) -> AcquireRequest {
     AcquireRequest {
-        session_id: core.id.to_string(),
-        request: Some(request.message()),
+        session_id: session.to_string(),
+        request: Some(request),
         locks: acquire.wants().iter().map(want).collect(),
         wait: match acquire.wait {
             Wait::Never => None,

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tonic::transport::Endpoint;
 
 use super::{
-    BootClock, Clock, Connect, Error, Session, SessionOptions, Watch,
+    BootClock, Clock, Connect, Election, Error, Session, SessionOptions, Watch,
     call::{self, Caller, with},
     nodes::{Node, Nodes},
 };
@@ -87,6 +87,11 @@ impl Client {
     /// The locks under a prefix, and every change of them from then on.
     pub fn watch(&self, prefix: &str) -> Watch {
         Watch::new(self.clone(), prefix)
+    }
+
+    /// An election: who leads is who holds the lock of this name. Fails with [`Error::Invalid`]; nothing is sent.
+    pub fn election(&self, name: &str) -> Result<Election, Error> {
+        Election::new(self.clone(), name)
     }
 
     /// Revokes a grant of a lock, or all of them when `token` is `None`. They are held until their holders let go, or to the deadline

@@ -7,10 +7,11 @@
 //! * [`state_machine`] and [`table`]: what is committed, applied; [`snapshot`]: what is applied, on disk.
 //!
 //! [`identity`] and [`forming`]: who this node is, and how a cluster comes into being. [`types`], [`wire`], [`commands`] and
-//! [`records`]: what all of them speak.
+//! [`records`]: what all of them speak. `durable_map` is no part of it: the fence keeps there what it has seen.
 
 pub mod clock;
 pub mod commands;
+pub(crate) mod durable_map;
 pub(crate) mod files;
 pub mod forming;
 pub mod identity;

@@ -14,11 +14,11 @@ use openraft::{
 use tempfile::TempDir;
 
 use super::{
+    database::LockFile,
     disk::{Disk, Pair, Table},
     health::Health,
     mark::MarkFile,
     memory::{Memory, Recent},
-    opening::LockFile,
     record::Key,
     store::LogStore,
     tables::Tables,

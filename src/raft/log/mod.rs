@@ -8,19 +8,22 @@
 //!
 //! How it is put together, from the disk up:
 //!
-//! * `sync` makes sled's flush durable; `disk` is what is asked of sled, and no more;
+//! * `sync` makes sled's flush durable; `database` does at an opening what sled leaves undone; `disk` is what is asked of sled, and
+//!   no more;
 //! * `record` and `tables` say how entries and votes lie there;
 //! * `mark` notes outside of sled how far the log had come;
 //! * `opening` and `verify` check all of it before anything is served;
 //! * `writer` is the one thread that owns the disk: one queue, one flush for all that has gathered;
 //! * `memory` is what readers see, without touching the disk;
 //! * `health` ends the process when the disk fails or hangs;
-//! * [`LogStore`] is openraft's view of it all. Nothing else here is known outside, so another log can take its place.
+//! * [`LogStore`] is openraft's view of it all. But for `database`, nothing else here is known outside, so another log can take its
+//!   place.
 //!
 //! ## Left out
 //!
 //! Repair. A damaged log is not mended from its remains: the other members have all of it, and a new member copies it from them.
 
+pub(crate) mod database;
 mod disk;
 #[cfg(test)]
 mod faults;

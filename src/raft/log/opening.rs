@@ -14,15 +14,13 @@
 //! 6. read and check everything.
 
 use std::{
-    fs::{self, File},
-    io,
+    fs, io,
     path::{Path, PathBuf},
-    sync::mpsc,
-    thread,
     time::Duration,
 };
 
 use super::{
+    database::{self, LockFile, NotLocked, Stumbled},
     disk::{Disk, SledDisk},
     mark::{Mark, MarkFile},
     memory::Recent,
@@ -30,7 +28,7 @@ use super::{
     tables::Tables,
     verify::{self, Recovered},
 };
-use crate::raft::{files, types::LogId};
+use crate::raft::types::LogId;
 
 /// Why a log was not opened. Nothing was lost by trying.
 #[derive(Debug, thiserror::Error)]
@@ -102,7 +100,10 @@ pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
     let failed = |action| move |source| OpenError::Io { directory: directory.clone(), action, source };
 
     fs::create_dir_all(directory).map_err(failed("making the directory"))?;
-    let lock = LockFile::take(directory)?;
+    let lock = LockFile::take(directory).map_err(|not_locked| match not_locked {
+        NotLocked::InUse => OpenError::Locked { directory: directory.clone() },
+        NotLocked::Io(error) => failed("locking the file `lock`")(error),
+    })?;
     let mark = MarkFile::read(directory.join("high-water")).map_err(|error| {
         if error.kind() == io::ErrorKind::InvalidData {
             damaged(directory, format!("the file `high-water` cannot be read: {error}"))
@@ -112,8 +113,8 @@ pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
     })?;
     let database = directory.join("sled");
     let blobs = database.join("blobs");
-    delete_unfinished(&database).map_err(failed("deleting unfinished files of sled"))?;
-    if is_occupied(&blobs) {
+    database::delete_unfinished(&database).map_err(failed("deleting unfinished files of sled"))?;
+    if database::is_occupied(&blobs) {
         return Err(damaged(
             directory,
             "sled's directory `blobs` is not empty, and what is in it was never synced".into(),
@@ -131,82 +132,30 @@ pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
     Ok(Opened { tables, mark, lock, blobs, recovered })
 }
 
-/// Whether there is something in a directory. One that does not exist is empty.
-pub(super) fn is_occupied(directory: &Path) -> bool {
-    match fs::read_dir(directory) {
-        Ok(mut entries) => entries.next().is_some(),
-        Err(error) => error.kind() != io::ErrorKind::NotFound,
-    }
-}
-
-/// Keeps other processes out of a directory, for as long as it lives.
-#[derive(Debug)]
-pub(super) struct LockFile {
-    _file: File,
-}
-
-impl LockFile {
-    pub(super) fn take(directory: &Path) -> Result<Self, OpenError> {
-        let failed =
-            |source| OpenError::Io { directory: directory.to_owned(), action: "locking the file `lock`", source };
-        let path = directory.join("lock");
-        let file = File::options().create(true).truncate(false).write(true).open(path).map_err(failed)?;
-        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { _file: file }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::Locked { directory: directory.to_owned() }),
-            Err(error) => Err(failed(error.into())),
-        }
-    }
-}
-
-/// sled writes its snapshots aside as `snap.….generating`. A kill leaves one, which sled then takes for a finished one.
-fn delete_unfinished(database: &Path) -> io::Result<()> {
-    let entries = match fs::read_dir(database) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    for entry in entries {
-        let entry = entry?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with("snap.") && name.ends_with(".generating") {
-            fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
-}
-
 type Guarded = Result<(Tables<SledDisk>, Recovered), OpenError>;
 
 /// Does all that may stumble over damaged files on a thread that may panic, or hang.
 fn open_guarded(request: &Request, database: &Path, mark: Option<Mark>) -> Guarded {
     let directory = &request.directory;
     let failed = |action| move |source| OpenError::Io { directory: directory.clone(), action, source };
-    let (answer, answered) = mpsc::sync_channel(1);
     let work = {
         let (request, database) = (request.clone(), database.to_owned());
         move || {
             let _advice = panics::advise(&request.directory);
-            // Nobody waits any more if it took too long.
-            let _ = answer.send(open_tables(&request, &database, mark));
+            open_tables(&request, &database, mark)
         }
     };
-    let thread = thread::Builder::new().name("log-open".to_owned()).spawn(work).map_err(failed("starting a thread"))?;
-    match answered.recv_timeout(request.open_limit) {
-        Ok(opened) => opened,
-        Err(mpsc::RecvTimeoutError::Timeout) => {
+    database::guarded("log-open", request.open_limit, work).unwrap_or_else(|stumbled| match stumbled {
+        Stumbled::NotStarted(error) => Err(failed("starting a thread")(error)),
+        Stumbled::Late => {
             let source = io::Error::new(
                 io::ErrorKind::TimedOut,
                 format!("sled did not return within {:?}; if that repeats, the files are damaged", request.open_limit),
             );
             Err(failed("opening the database")(source))
         }
-        Err(mpsc::RecvTimeoutError::Disconnected) => {
-            let panic = thread.join().err().map_or_else(String::new, |panic| panics::message(&*panic));
-            Err(damaged(directory, format!("sled panicked on it: {panic}")))
-        }
-    }
+        Stumbled::Panicked(panic) => Err(damaged(directory, format!("sled panicked on it: {panic}"))),
+    })
 }
 
 fn open_tables(request: &Request, database: &Path, mark: Option<Mark>) -> Guarded {
@@ -214,54 +163,29 @@ fn open_tables(request: &Request, database: &Path, mark: Option<Mark>) -> Guarde
     let broken = |error: io::Error| damaged(directory, error.to_string());
     let failed = |action| move |source| OpenError::Io { directory: directory.clone(), action, source };
 
-    let sled = open_sled(database).map_err(|error| match error {
+    let sled = database::open(database, SLED_CACHE_BYTES).map_err(|error| match error {
         sled::Error::Io(source) => failed("opening the database")(source),
         sled::Error::CollectionNotFound(_)
         | sled::Error::Unsupported(_)
         | sled::Error::ReportableBug(_)
         | sled::Error::Corruption { .. } => broken(error.into()),
     })?;
-    sync_names(directory, database).map_err(failed("syncing the directory"))?;
+    database::sync_names(directory, database).map_err(failed("syncing the directory"))?;
 
     let mut tables = Tables { disk: SledDisk::new(&sled).map_err(broken)? };
     // The trees keep the database open. Closing it is then a matter of dropping them.
     drop(sled);
     begin(&mut tables, mark.as_ref()).map_err(broken)?;
-    if !is_durable(&mut tables).map_err(failed("writing to the database"))? {
+    let is_durable = database::is_durable(|| {
+        tables.write_self_test()?;
+        tables.disk.flush()
+    });
+    if !is_durable.map_err(failed("writing to the database"))? {
         return Err(OpenError::NotDurable { directory: directory.clone() });
     }
     let recent = Recent::new(request.recent_bytes);
     let recovered = verify::verify(&mut tables, &mark.unwrap_or_default(), request.snapshot, recent).map_err(broken)?;
     Ok((tables, recovered))
-}
-
-fn open_sled(database: &Path) -> sled::Result<sled::Db> {
-    const PAUSE: Duration = Duration::from_millis(10);
-    const PAUSES_MAX: u32 = 500;
-    let config = sled::Config::new().path(database).flush_every_ms(None).cache_capacity(SLED_CACHE_BYTES);
-    let mut pauses = 0;
-    loop {
-        match config.open() {
-            // sled locks its file too, and gives it up some time after it was closed: when its last background thread has let go.
-            // We hold the directory's lock, so nobody else uses it.
-            Err(sled::Error::Io(error))
-                if error.to_string().contains("could not acquire lock") && pauses < PAUSES_MAX =>
-            {
-                pauses += 1;
-                thread::sleep(PAUSE);
-            }
-            opened => return opened,
-        }
-    }
-}
-
-/// sled syncs neither its configuration nor the names of its files: after a power failure the database might be gone, or be taken
-/// for one of other settings.
-fn sync_names(directory: &Path, database: &Path) -> io::Result<()> {
-    File::open(database.join("conf"))?.sync_all()?;
-    files::sync_directory(database)?;
-    files::sync_directory(directory)?;
-    files::sync_directory(files::parent(directory))
 }
 
 /// Tells a new database from one that was emptied, and marks a new one as ours.
@@ -278,21 +202,6 @@ fn begin<D: Disk>(tables: &mut Tables<D>, mark: Option<&Mark>) -> io::Result<()>
         }
         (false, _) => Err(super::tables::damaged("the database was emptied, or is not one of this program")),
     }
-}
-
-/// Whether a flush calls our `fdatasync`; see `sync`.
-fn is_durable<D: Disk>(tables: &mut Tables<D>) -> io::Result<bool> {
-    let before = sync_calls();
-    tables.write_self_test()?;
-    tables.disk.flush()?;
-    Ok(cfg!(not(target_os = "linux")) || sync_calls() > before)
-}
-
-fn sync_calls() -> u64 {
-    #[cfg(target_os = "linux")]
-    return super::sync::calls();
-    #[cfg(not(target_os = "linux"))]
-    0
 }
 
 fn damaged(directory: &Path, what: String) -> OpenError {

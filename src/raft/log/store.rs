@@ -18,6 +18,7 @@ use openraft::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::{
+    database::LockFile,
     disk::Disk,
     health::{FailureHandler, Health, Watchdog, end_the_process},
     memory::{self, Memory, Step},
@@ -111,7 +112,7 @@ impl LogStore {
         writer: Writer<D>,
         memory: Memory,
         stall_limit: Duration,
-        lock: opening::LockFile,
+        lock: LockFile,
         directory: &Path,
     ) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel(JOBS_MAX);

@@ -13,11 +13,11 @@ use openraft::storage::IOFlushed;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::{
+    database::LockFile,
     disk::Disk,
     health::{Failure, Health, Watchdog},
     mark::{Mark, MarkFile},
     memory::next_index,
-    opening::LockFile,
     tables::{Tables, damaged},
 };
 use crate::raft::types::{Entry, LogId, TypeConfig, Vote};
@@ -253,7 +253,7 @@ impl<D: Disk> Writer<D> {
     /// Notes how far the log has come, which must be durable by now.
     fn write_mark(&mut self) -> io::Result<()> {
         let _at_disk = self.health.at_disk();
-        if self.blobs.as_ref().is_some_and(|blobs| super::opening::is_occupied(blobs)) {
+        if self.blobs.as_ref().is_some_and(|blobs| super::database::is_occupied(blobs)) {
             return Err(damaged("sled has put a page into `blobs`, where it is never synced"));
         }
         self.mark.update(Mark { vote: self.vote, last: self.last })

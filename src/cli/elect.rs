@@ -1,0 +1,153 @@
+//! `elect`: runs a command while it leads; or shows who leads.
+//!
+//! An election is a lock, so the first is `lock` with one name and a value: see there for how the command is stopped before another one
+//! can lead.
+
+use std::{ffi::OsString, io, time::Duration};
+
+use clap::Args;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{
+    Cluster, Exit, Failure, complain,
+    lock::Lock,
+    output::{Format, Output, print, print_line},
+    show,
+    signals::Signals,
+};
+use crate::client::{Error, Leader};
+
+/// Runs a command as the leader of an election, or shows who leads.
+///
+/// Stands for election, waits for its turn, and runs the command while it leads. The command finds LOCKKEEPER_TOKEN, the epoch, in its
+/// environment, to send with all that it writes, and in LOCKKEEPER_LOCK the name. Its exit code is passed on; 11 says that another one
+/// leads, or may, and that the command was stopped; 10 that it did not come to lead in time.
+///
+/// With --observe, it prints who leads and then every change of that, a line each, until it is stopped.
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "lockkeeper elect [OPTIONS] <NAME> -- <COMMAND>...\n       lockkeeper elect --observe [OPTIONS] <NAME>"
+)]
+pub(super) struct Elect {
+    /// The election; it is the lock of this name.
+    name: String,
+    /// Show who leads, and do not stand.
+    #[arg(long, conflicts_with_all = ["value", "wait", "no_wait", "ttl", "label", "command"])]
+    observe: bool,
+    /// What the others are to know of the leader, such as its address.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    value: String,
+    /// Wait that long at most. Otherwise, as long as it takes.
+    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
+    wait: Option<Duration>,
+    /// Do not wait.
+    #[arg(long = "try", conflicts_with = "wait")]
+    no_wait: bool,
+    /// How soon another one leads when this process dies, and how long an outage of the cluster the command outlives.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "10s", value_name = "TIME")]
+    ttl: Duration,
+    /// Who this is, for people to read [default: host, process id, command].
+    #[arg(long)]
+    label: Option<String>,
+    #[command(flatten)]
+    cluster: Cluster,
+    #[command(flatten)]
+    output: Output,
+    /// The command, after `--`.
+    #[arg(last = true, required_unless_present = "observe", value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl Elect {
+    pub(super) async fn run(self) -> Result<Exit, Failure> {
+        match (self.observe, self.output.output) {
+            (true, _) => self.observe().await,
+            (false, Format::Text) => self.lead().await,
+            (false, Format::Json) => Err(Failure::new(Exit::Usage, "-o json is for --observe: leave it out")),
+        }
+    }
+
+    async fn lead(self) -> Result<Exit, Failure> {
+        let Self { name, value, wait, no_wait, ttl, label, cluster, command, observe: _, output: _ } = self;
+        let mut lock = Lock::of(name, value, cluster, command);
+        (lock.wait, lock.no_wait, lock.ttl, lock.label) = (wait, no_wait, ttl, label);
+        lock.run().await
+    }
+
+    async fn observe(self) -> Result<Exit, Failure> {
+        let mut signals = Signals::listen()?;
+        let election = self.cluster.client()?.election(&self.name)?;
+        let mut leaders = election.observe();
+        let mut began = false;
+        loop {
+            let next = tokio::select! {
+                next = leaders.next() => next,
+                _ = signals.next() => return Ok(Exit::Success),
+            };
+            match next {
+                Ok(leader) => {
+                    began = true;
+                    self.show(leader)?;
+                }
+                // A cluster that was there comes back; one that was not is a mistake in the endpoints, more likely than not.
+                Err(error) if began && !matches!(error, Error::Refused(_)) => complain(&error.to_string()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn show(&self, leader: Option<Leader>) -> io::Result<()> {
+        let now = Timestamp::now();
+        match self.output.output {
+            Format::Text => print(&format!("{}  {}\n", show::time(now), text(leader.as_ref()))),
+            Format::Json => print_line(&Document {
+                name: &self.name,
+                seen_unix_ms: now.as_millisecond(),
+                leader: leader.map(LeaderDocument::from),
+            }),
+        }
+    }
+}
+
+fn text(leader: Option<&Leader>) -> String {
+    match leader {
+        None => "nobody leads".to_owned(),
+        Some(leader) => {
+            let line =
+                format!("epoch {}  {}  {}", leader.epoch.0, show::cell(&leader.label), show::data(&leader.value));
+            line.trim_end().to_owned()
+        }
+    }
+}
+
+/// A line of the output.
+#[derive(Serialize, Debug)]
+struct Document<'a> {
+    name: &'a str,
+    /// When it was seen here, not when it happened.
+    seen_unix_ms: i64,
+    /// `null`: nobody leads.
+    leader: Option<LeaderDocument>,
+}
+
+#[derive(Serialize, Debug)]
+struct LeaderDocument {
+    epoch: u64,
+    session_id: String,
+    label: String,
+    value_hex: String,
+    value_text: Option<String>,
+}
+
+impl From<Leader> for LeaderDocument {
+    fn from(leader: Leader) -> Self {
+        Self {
+            epoch: leader.epoch.0,
+            session_id: leader.session_id,
+            label: leader.label,
+            value_hex: show::hex(&leader.value),
+            value_text: String::from_utf8(leader.value).ok(),
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Following an election from outside.
+//!
+//! A task of its own reads the watch as fast as it comes and keeps what it says last: a slow observer holds up nobody and is never
+//! behind. The watch is one of a *prefix*: what it says of other locks is left out. Of each message only the outcome counts. A grant and
+//! the leader's value are one log entry, and so one message: nobody sees the new leader with the value of the last one.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use futures::{Stream, StreamExt};
+use tokio::{sync::watch, time::sleep};
+use tokio_stream::wrappers::WatchStream;
+
+use super::{
+    super::{Client, Error},
+    Leader,
+};
+use crate::{
+    machine::{LockName, Token},
+    proto::v1::{
+        Change, LockInfo, Mode, WatchResponse,
+        change::Kind,
+        mode,
+        watch_response::{State, What},
+    },
+};
+
+/// Who leads, and then every change of that: another leader, another value, or nobody.
+///
+/// Take the changes from [`Observe::next`], or use it as a [`Stream`], which does not end. It begins when it is first asked, with how
+/// things stand. An observer that is slow sees the newest and not what was in between. Epochs never go back. The loss of a node is not
+/// noticed, if another one answers within the client's limit for calls. Otherwise there is an error; then it goes on by itself, and
+/// says next who leads, changed or not.
+///
+/// It hears of changes soon, not at once: who must know who leads *now* asks [`super::Election::leader`].
+///
+/// Locks whose names begin with the name of the election cost it time and traffic: better leave `jobs/leader/…` to `jobs/leader`.
+///
+/// ```no_run
+/// # async fn example(election: lockkeeper::client::Election) -> Result<(), lockkeeper::client::Error> {
+/// use futures::TryStreamExt;
+///
+/// // The first to lead, whenever that is.
+/// let mut leaders = std::pin::pin!(election.observe().try_filter_map(async |leader| Ok(leader)));
+/// let leader = leaders.try_next().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "an observer sees nothing before it is asked"]
+pub struct Observe {
+    client: Client,
+    name: LockName,
+    seen: Option<WatchStream<Seen>>,
+    /// What was told last; `None`: nothing, or an error.
+    told: Option<Option<Leader>>,
+}
+
+type Seen = Result<Option<Leader>, Error>;
+
+/// After an error, before it is tried again. Some come at once.
+const ERROR_PAUSE: Duration = Duration::from_secs(1);
+
+impl Observe {
+    pub(super) fn new(client: Client, name: LockName) -> Self {
+        Self { client, name, seen: None, told: None }
+    }
+
+    /// The next change, waited for as long as it takes; the first time, who leads now. Cancel safe.
+    pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
+        match StreamExt::next(self).await {
+            Some(seen) => seen,
+            // Its task ended with the runtime. So does whoever waits here.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Stream for Observe {
+    type Item = Result<Option<Leader>, Error>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Self { client, name, seen, told } = self.get_mut();
+        let seen = seen.get_or_insert_with(|| start(client.clone(), name.clone()));
+        loop {
+            let next = ready!(seen.poll_next_unpin(context));
+            match &next {
+                Some(Ok(leader)) if told.as_ref() == Some(leader) => continue,
+                Some(Ok(leader)) => *told = Some(leader.clone()),
+                Some(Err(_)) | None => *told = None,
+            }
+            return Poll::Ready(next);
+        }
+    }
+}
+
+fn start(client: Client, name: LockName) -> WatchStream<Seen> {
+    // What it is made with is never shown: the stream begins with the first change.
+    let (sender, receiver) = watch::channel(Ok(None));
+    tokio::spawn(async move {
+        tokio::select! {
+            () = follow(&client, name, &sender) => {}
+            // The observer is gone.
+            () = sender.closed() => {}
+        }
+    });
+    WatchStream::from_changes(receiver)
+}
+
+async fn follow(client: &Client, name: LockName, seen: &watch::Sender<Seen>) {
+    let mut messages = client.watch(name.as_str());
+    let mut office = Office::new(name);
+    loop {
+        match messages.next().await {
+            Ok(message) => {
+                if let Some(leader) = office.hear(message) {
+                    seen.send_modify(|seen| *seen = Ok(leader));
+                }
+            }
+            Err(error) => {
+                seen.send_modify(|seen| *seen = Err(error));
+                sleep(ERROR_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// What the messages of a watch say of one lock.
+struct Office {
+    name: LockName,
+    /// Who holds it, without its value.
+    holder: Option<Leader>,
+    data: Option<Vec<u8>>,
+    epoch_max: Token,
+}
+
+impl Office {
+    fn new(name: LockName) -> Self {
+        Self { name, holder: None, data: None, epoch_max: Token::default() }
+    }
+
+    /// Who leads after this message; `None`: it says nothing of that.
+    fn hear(&mut self, message: WatchResponse) -> Option<Option<Leader>> {
+        match message.what? {
+            What::State(state) if state.first => self.begin(state),
+            What::Changes(changes) => {
+                let ours = |change: &Change| change.name == self.name.as_str();
+                let changes: Vec<Change> = changes.changes.into_iter().filter(ours).collect();
+                if changes.is_empty() {
+                    return None;
+                }
+                changes.into_iter().for_each(|change| self.change(change));
+            }
+            What::State(_) | What::Progress(_) => return None,
+        }
+        let leader = self.leader();
+        let epoch = leader.as_ref().map_or(self.epoch_max, |leader| leader.epoch);
+        // Servers do not go back behind what they have said. Should one do so, nobody is told before it has caught up.
+        (epoch >= self.epoch_max).then(|| {
+            self.epoch_max = epoch;
+            leader
+        })
+    }
+
+    fn leader(&self) -> Option<Leader> {
+        let value = self.data.clone().unwrap_or_default();
+        self.holder.clone().map(|holder| Leader { value, ..holder })
+    }
+
+    /// The state comes in the order of the names, and of all that begin with a name it is itself the first: the first part has it, or
+    /// none has.
+    fn begin(&mut self, state: State) {
+        let ours = |lock: &LockInfo| lock.name == self.name.as_str();
+        let lock = state.locks.into_iter().next().filter(ours).unwrap_or_default();
+        self.data = lock.data.clone();
+        self.holder = Leader::of(lock);
+    }
+
+    fn change(&mut self, change: Change) {
+        match change.kind() {
+            Kind::Granted if is_exclusive(&change) => {
+                let (epoch, value) = (Token(change.token), Vec::new());
+                self.holder = Some(Leader { epoch, value, label: change.label, session_id: change.session_id });
+            }
+            Kind::Released | Kind::Lost => _ = self.holder.take_if(|holder| holder.epoch == Token(change.token)),
+            Kind::Data => self.data = change.data,
+            Kind::Granted
+            | Kind::Unspecified
+            | Kind::Revoked
+            | Kind::Queued
+            | Kind::Left
+            | Kind::Delayed
+            | Kind::Opened => {}
+        }
+    }
+}
+
+fn is_exclusive(change: &Change) -> bool {
+    matches!(change.mode, Some(Mode { kind: Some(mode::Kind::Exclusive(_)) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::v1::{Holder, watch_response::Changes};
+
+    const EXCLUSIVE: Option<Mode> = Some(Mode { kind: Some(mode::Kind::Exclusive(mode::Exclusive {})) });
+
+    fn office() -> Office {
+        Office::new(LockName::new("jobs").unwrap())
+    }
+
+    fn message(what: What) -> WatchResponse {
+        WatchResponse { what: Some(what) }
+    }
+
+    fn state(first: bool, locks: Vec<LockInfo>) -> WatchResponse {
+        message(What::State(State { locks, index: 1, first, last: false }))
+    }
+
+    fn changes(changes: Vec<Change>) -> WatchResponse {
+        message(What::Changes(Changes { index: 2, changes }))
+    }
+
+    fn held(name: &str, token: u64, value: &str) -> LockInfo {
+        let holder = Holder { token, mode: EXCLUSIVE, ..Holder::default() };
+        LockInfo { name: name.into(), holders: vec![holder], data: Some(value.into()), ..LockInfo::default() }
+    }
+
+    fn change(name: &str, kind: Kind, token: u64) -> Change {
+        Change { name: name.into(), kind: kind.into(), token, mode: EXCLUSIVE, ..Change::default() }
+    }
+
+    fn data(value: &str) -> Change {
+        Change { data: Some(value.into()), ..change("jobs", Kind::Data, 0) }
+    }
+
+    /// Epoch and value of who leads, as it was told.
+    fn told(leader: Option<Option<Leader>>) -> Option<(u64, String)> {
+        leader.expect("it is told").map(|leader| (leader.epoch.0, String::from_utf8(leader.value).unwrap()))
+    }
+
+    #[test]
+    fn a_new_leader_is_seen_with_its_value_and_never_with_the_one_before() {
+        let mut office = office();
+        assert_eq!(told(office.hear(state(true, vec![held("jobs", 1, "a")]))), Some((1, "a".into())));
+        let handover = [change("jobs", Kind::Lost, 1), change("jobs", Kind::Granted, 2), data("b")];
+        assert_eq!(told(office.hear(changes(handover.to_vec()))), Some((2, "b".into())));
+        assert_eq!(told(office.hear(changes(vec![data("c")]))), Some((2, "c".into())));
+        assert_eq!(told(office.hear(changes(vec![change("jobs", Kind::Released, 2)]))), None);
+    }
+
+    #[test]
+    fn other_names_under_the_prefix_are_none_of_its_business() {
+        let mut office = office();
+        let others = vec![held("jobs/a", 7, "other"), held("jobs/b", 8, "other")];
+        assert_eq!(told(office.hear(state(true, others.clone()))), None);
+        assert_eq!(office.hear(state(false, others)), None);
+        assert_eq!(office.hear(changes(vec![change("jobs/a", Kind::Granted, 9)])), None);
+        let mixed = vec![change("jobs", Kind::Granted, 10), change("jobs/a", Kind::Released, 9), data("a")];
+        assert_eq!(told(office.hear(changes(mixed))), Some((10, "a".into())));
+    }
+
+    #[test]
+    fn the_state_takes_the_place_of_all_that_was_known() {
+        let mut office = office();
+        assert!(told(office.hear(state(true, vec![held("jobs", 1, "a")]))).is_some());
+        assert_eq!(told(office.hear(state(true, vec![held("jobs/a", 7, "other")]))), None);
+        assert_eq!(told(office.hear(changes(vec![change("jobs", Kind::Granted, 9)]))), Some((9, String::new())));
+    }
+
+    #[test]
+    fn epochs_never_go_back() {
+        let mut office = office();
+        assert!(told(office.hear(state(true, vec![held("jobs", 5, "e")]))).is_some());
+        assert_eq!(office.hear(state(true, vec![held("jobs", 3, "c")])), None);
+        assert_eq!(office.hear(changes(vec![data("d")])), None);
+        let handover = vec![change("jobs", Kind::Lost, 3), change("jobs", Kind::Granted, 5), data("e")];
+        assert_eq!(told(office.hear(changes(handover))), Some((5, "e".into())));
+    }
+
+    #[test]
+    fn one_of_several_leads_nobody() {
+        let mut office = office();
+        let shared = Some(Mode { kind: Some(mode::Kind::Shared(mode::Shared {})) });
+        let mut lock = held("jobs", 1, "a");
+        lock.holders[0].mode = shared;
+        assert_eq!(told(office.hear(state(true, vec![lock]))), None);
+        let granted = Change { mode: shared, ..change("jobs", Kind::Granted, 2) };
+        assert_eq!(told(office.hear(changes(vec![granted]))), None);
+    }
+}

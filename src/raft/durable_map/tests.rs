@@ -1,0 +1,149 @@
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+};
+
+use futures::{FutureExt as _, executor::block_on, future::join_all};
+
+use super::*;
+
+/// Only a failing test waits for so long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn bytes(text: &str) -> Vec<u8> {
+    text.as_bytes().to_vec()
+}
+
+fn insert(map: &DurableMap, key: &str, value: &str) {
+    block_on(map.insert(bytes(key), bytes(value))).expect("inserted");
+}
+
+fn damage(directory: &Path) -> String {
+    match DurableMap::open(directory) {
+        Err(OpenError::Damaged { what, .. }) => what,
+        Err(other) => panic!("another error: {other}"),
+        Ok(_) => panic!("it was opened"),
+    }
+}
+
+#[test]
+fn what_was_inserted_is_there_when_it_is_opened_again() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (map, contents) = DurableMap::open(directory.path()).expect("new");
+    assert!(contents.is_empty());
+    insert(&map, "b", "1");
+    insert(&map, "a", "2");
+    insert(&map, "b", "3");
+    drop(map);
+
+    let (_map, contents) = DurableMap::open(directory.path()).expect("closed");
+    assert_eq!(contents, [(bytes("a"), bytes("2")), (bytes("b"), bytes("3"))]);
+}
+
+#[test]
+fn it_is_opened_once_at_a_time() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let _map = DurableMap::open(directory.path()).expect("new");
+    assert!(matches!(DurableMap::open(directory.path()), Err(OpenError::Locked { .. })));
+}
+
+#[test]
+fn a_database_that_came_back_empty_is_not_taken_for_a_new_one() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    drop(DurableMap::open(directory.path()).expect("new"));
+    fs::remove_dir_all(directory.path().join("sled")).expect("removed");
+    assert_eq!(damage(directory.path()), "its database was emptied");
+}
+
+#[test]
+fn a_map_without_its_file_is_refused_once_it_holds_something() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    drop(DurableMap::open(directory.path()).expect("new"));
+    fs::remove_file(directory.path().join(opening::MADE)).expect("removed");
+    let (map, _) = DurableMap::open(directory.path()).expect("as after a first opening that broke off");
+    insert(&map, "a", "1");
+    drop(map);
+    fs::remove_file(directory.path().join(opening::MADE)).expect("removed");
+    assert_eq!(damage(directory.path()), "the file `made` is missing");
+}
+
+/// A table in memory whose flush waits to be let through, and may fail.
+struct Fake {
+    flushing: SyncSender<()>,
+    go_on: Receiver<()>,
+    inserted: Arc<AtomicUsize>,
+    is_broken: Arc<AtomicBool>,
+}
+
+impl Table for Fake {
+    fn insert(&mut self, _key: &[u8], _value: &[u8]) -> io::Result<()> {
+        self.inserted.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.flushing.send(()).expect("the test waits for it");
+        self.go_on.recv_timeout(PATIENCE).expect("the test lets it through");
+        match self.is_broken.load(Ordering::SeqCst) {
+            true => Err(io::Error::new(io::ErrorKind::StorageFull, "no room")),
+            false => Ok(()),
+        }
+    }
+}
+
+struct Harness {
+    map: DurableMap,
+    flushing: Receiver<()>,
+    go_on: SyncSender<()>,
+    inserted: Arc<AtomicUsize>,
+    is_broken: Arc<AtomicBool>,
+}
+
+fn harness() -> Harness {
+    let ((flushing_in, flushing), (go_on, go_on_out)) = (sync_channel(10), sync_channel(10));
+    let (inserted, is_broken) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+    let fake =
+        Fake { flushing: flushing_in, go_on: go_on_out, inserted: inserted.clone(), is_broken: is_broken.clone() };
+    let map = DurableMap::start(Writer::unlocked(fake)).expect("started");
+    Harness { map, flushing, go_on, inserted, is_broken }
+}
+
+#[test]
+fn those_who_come_during_a_flush_share_the_next_one() {
+    let Harness { map, flushing, go_on, inserted, .. } = harness();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| insert(&map, "first", "1"));
+        flushing.recv().expect("it flushes");
+        let mut others = (0..20).map(|n| Box::pin(map.insert(vec![n], vec![n]))).collect::<Vec<_>>();
+        for other in &mut others {
+            assert!(other.as_mut().now_or_never().is_none(), "nothing is durable yet");
+        }
+        assert_eq!(inserted.load(Ordering::SeqCst), 1);
+        go_on.send(()).expect("it waits");
+        go_on.send(()).expect("it has room");
+        let answers = block_on(join_all(others));
+        assert!(answers.iter().all(Result::is_ok));
+        first.join().expect("no panic");
+    });
+    assert_eq!(inserted.load(Ordering::SeqCst), 21);
+    assert_eq!(flushing.try_iter().count(), 1, "one flush for the twenty");
+}
+
+#[test]
+fn after_a_failed_flush_nothing_is_tried_again() {
+    let Harness { map, flushing, go_on, inserted, is_broken } = harness();
+    is_broken.store(true, Ordering::SeqCst);
+    go_on.send(()).expect("it has room");
+    let error = block_on(map.insert(bytes("a"), bytes("1"))).expect_err("the flush failed");
+    assert_eq!((error.kind(), error.to_string().as_str()), (io::ErrorKind::StorageFull, "no room"));
+    is_broken.store(false, Ordering::SeqCst);
+
+    let error = block_on(map.insert(bytes("b"), bytes("2"))).expect_err("closed");
+    assert!(error.to_string().contains("earlier write"), "{error}");
+    assert_eq!(inserted.load(Ordering::SeqCst), 1);
+    assert_eq!(flushing.try_iter().count(), 1);
+}

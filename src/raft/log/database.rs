@@ -1,0 +1,146 @@
+//! A sled database, opened with care: what sled leaves to those who use it.
+//!
+//! The log and [`DurableMap`](crate::raft::durable_map::DurableMap) open theirs here. None of it repairs anything; it sees to it that
+//! a database which is not durable, or not whole, is noticed.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::Path,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use super::panics;
+use crate::raft::files;
+
+/// Keeps other processes out of a directory, for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct LockFile {
+    _file: File,
+}
+
+/// Why a directory was not locked.
+#[derive(Debug)]
+pub(crate) enum NotLocked {
+    /// Another process has it.
+    InUse,
+    /// The system refused.
+    Io(io::Error),
+}
+
+/// Why work on files that may be damaged came to nothing.
+#[derive(Debug)]
+pub(crate) enum Stumbled {
+    /// The thread could not be started.
+    NotStarted(io::Error),
+    /// It did not return in time, and may never.
+    Late,
+    /// It panicked, with this message.
+    Panicked(String),
+}
+
+impl LockFile {
+    pub(crate) fn take(directory: &Path) -> Result<Self, NotLocked> {
+        let path = directory.join("lock");
+        let file = File::options().create(true).truncate(false).write(true).open(path).map_err(NotLocked::Io)?;
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { _file: file }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(NotLocked::InUse),
+            Err(error) => Err(NotLocked::Io(error.into())),
+        }
+    }
+}
+
+/// Whether there is something in a directory. One that does not exist is empty.
+pub(crate) fn is_occupied(directory: &Path) -> bool {
+    match fs::read_dir(directory) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
+/// sled writes its snapshots aside as `snap.….generating`. A kill leaves one, which sled then takes for a finished one.
+pub(crate) fn delete_unfinished(database: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(database) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("snap.") && name.ends_with(".generating") {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Does something that may stumble over damaged files on a thread that may panic, or hang.
+pub(crate) fn guarded<T: Send + 'static>(
+    thread_name: &str,
+    limit: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Stumbled> {
+    let (answer, answered) = mpsc::sync_channel(1);
+    let work = move || {
+        // Nobody waits any more if it took too long.
+        let _ = answer.send(work());
+    };
+    let thread = thread::Builder::new().name(thread_name.to_owned()).spawn(work).map_err(Stumbled::NotStarted)?;
+    match answered.recv_timeout(limit) {
+        Ok(answer) => Ok(answer),
+        Err(mpsc::RecvTimeoutError::Timeout) => Err(Stumbled::Late),
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            let panic = thread.join().err().map_or_else(String::new, |panic| panics::message(&*panic));
+            Err(Stumbled::Panicked(panic))
+        }
+    }
+}
+
+/// Opens it, or makes a new one. Whoever calls holds the lock of the directory that it is in.
+pub(crate) fn open(database: &Path, cache_bytes: u64) -> sled::Result<sled::Db> {
+    const PAUSE: Duration = Duration::from_millis(10);
+    const PAUSES_MAX: u32 = 500;
+    let config = sled::Config::new().path(database).flush_every_ms(None).cache_capacity(cache_bytes);
+    let mut pauses = 0;
+    loop {
+        match config.open() {
+            // sled locks its file too, and gives it up some time after it was closed: when its last background thread has let go.
+            // We hold the directory's lock, so nobody else uses it.
+            Err(sled::Error::Io(error))
+                if error.to_string().contains("could not acquire lock") && pauses < PAUSES_MAX =>
+            {
+                pauses += 1;
+                thread::sleep(PAUSE);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// sled syncs neither its configuration nor the names of its files: after a power failure the database might be gone, or be taken
+/// for one of other settings.
+pub(crate) fn sync_names(directory: &Path, database: &Path) -> io::Result<()> {
+    File::open(database.join("conf"))?.sync_all()?;
+    files::sync_directory(database)?;
+    files::sync_directory(directory)?;
+    files::sync_directory(files::parent(directory))
+}
+
+/// Whether a flush calls our `fdatasync`; see `sync`. What is given writes something that differs each time, and flushes it.
+pub(crate) fn is_durable(write_and_flush: impl FnOnce() -> io::Result<()>) -> io::Result<bool> {
+    let before = sync_calls();
+    write_and_flush()?;
+    Ok(cfg!(not(target_os = "linux")) || sync_calls() > before)
+}
+
+fn sync_calls() -> u64 {
+    #[cfg(target_os = "linux")]
+    return super::sync::calls();
+    #[cfg(not(target_os = "linux"))]
+    0
+}
