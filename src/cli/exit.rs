@@ -2,10 +2,10 @@
 //!
 //! | code | meaning |
 //! |---|---|
-//! | 0 | it worked; `check`: the token holds the lock; `status`: a leader serves |
+//! | 0 | it worked; `verify`: the token holds the lock; `status`: a leader serves |
 //! | 1 | an error that has no code of its own |
 //! | 2 | wrong usage, or an argument that cannot be right |
-//! | 10 | not acquired: busy, or not in time; `check`: the token does not hold the lock |
+//! | 10 | not acquired: busy, or not in time; `verify`: the token does not hold the lock |
 //! | 11 | the lock was lost while the command ran |
 //! | 12 | no node could be reached, or none knew a leader; nothing happened |
 //! | 13 | the cluster refused the request |
@@ -26,10 +26,10 @@ use crate::{client, local::EXIT_ADDRESS_IN_USE};
 /// The same, at the end of `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
-    0  it worked; check: held; status: a leader serves
+    0  it worked; verify: held; status: a leader serves
     1  an error that has no code of its own
     2  wrong usage, or an argument that cannot be right
-   10  not acquired: busy, or not in time; check: not held
+   10  not acquired: busy, or not in time; verify: not held
    11  the lock was lost while the command ran
    12  no node could be reached, or none knew a leader; nothing happened
    13  the cluster refused the request

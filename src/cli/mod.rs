@@ -3,7 +3,6 @@
 //! Commands say what they found on stdout, as text for people or, with `-o json`, as documents whose fields only ever grow; everything
 //! else goes to stderr. How the program ends is in `exit`.
 
-mod check;
 mod dev;
 mod exit;
 mod force_release;
@@ -18,6 +17,7 @@ mod sessions;
 mod show;
 mod signals;
 mod status;
+mod verify;
 mod views;
 mod watch;
 
@@ -45,7 +45,7 @@ enum Command {
     List(list::List),
     Watch(watch::Watch),
     Sessions(sessions::Sessions),
-    Check(check::Check),
+    Verify(verify::Verify),
     ForceRelease(force_release::ForceRelease),
     Status(status::Status),
 }
@@ -77,7 +77,7 @@ pub fn run() -> ExitCode {
         Command::List(list) => block_on(list.run()),
         Command::Watch(watch) => block_on(watch.run()),
         Command::Sessions(sessions) => block_on(sessions.run()),
-        Command::Check(check) => block_on(check.run()),
+        Command::Verify(verify) => block_on(verify.run()),
         Command::ForceRelease(force_release) => block_on(force_release.run()),
         Command::Status(status) => block_on(status.run()),
     };

@@ -1,4 +1,4 @@
-//! `check`: whether a token holds a lock now.
+//! `verify`: whether a token holds a lock now.
 
 use clap::Args;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use crate::proto::v1::CheckResponse;
 
 /// Tells whether a token holds a lock now: exit code 0 if it does, 10 if not.
 #[derive(Args, Debug)]
-pub(super) struct Check {
+pub(super) struct Verify {
     /// The lock.
     name: String,
     /// The token of a grant.
@@ -31,7 +31,7 @@ struct Document {
     index: u64,
 }
 
-impl Check {
+impl Verify {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let answer = self.cluster.client()?.check(&self.name, self.token).await?;
         let exit = if answer.held { Exit::Success } else { Exit::NotAcquired };
