@@ -11,7 +11,8 @@
 //! * [`chaos`]: the histories of runs under faults, and the checker that judges them;
 //! * [`cli`]: the program, one command a file.
 //!
-//! Imports point down only: `cli → server → raft → machine`, `cli → client → proto` and `cli → local → proto`. [`chaos`] needs none of them.
+//! Imports point down only: `cli → server → raft → machine`, `cli → client → proto` and `cli → local → proto`. The parts of
+//! [`chaos`] that judge need none of them.
 
 pub mod environment;
 pub mod proto;

@@ -3,6 +3,7 @@
 //! Commands say what they found on stdout, as text for people or, with `-o json`, as documents whose fields only ever grow; everything
 //! else goes to stderr. How the program ends is in `exit`.
 
+mod check;
 mod dev;
 mod exit;
 mod force_release;
@@ -46,6 +47,7 @@ enum Command {
     Watch(watch::Watch),
     Sessions(sessions::Sessions),
     Verify(verify::Verify),
+    Check(check::Check),
     ForceRelease(force_release::ForceRelease),
     Status(status::Status),
 }
@@ -78,6 +80,7 @@ pub fn run() -> ExitCode {
         Command::Watch(watch) => block_on(watch.run()),
         Command::Sessions(sessions) => block_on(sessions.run()),
         Command::Verify(verify) => block_on(verify.run()),
+        Command::Check(check) => check.run(),
         Command::ForceRelease(force_release) => block_on(force_release.run()),
         Command::Status(status) => block_on(status.run()),
     };

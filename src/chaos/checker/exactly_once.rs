@@ -54,7 +54,7 @@ impl Conviction for Differs<'_> {
 
 pub(super) fn judge(run: &Run<'_>) -> Finding {
     let mut inquiry = Inquiry::into(Property::ExactlyOnce);
-    inquiry.saw("requests answered again", 0);
+    inquiry.saw("requests sent again or cancelled", 0);
     let mut replies: HashMap<(&str, u64), Reply<'_>> = HashMap::new();
     let mut answered: Vec<_> = run.operations.iter().filter_map(reply).collect();
     answered.sort_unstable_by_key(|(_, then)| then.operation.ended_line);
@@ -64,7 +64,7 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
                 replies.insert((session, request), then);
             }
             Some(first) => {
-                inquiry.saw("requests answered again", 1);
+                inquiry.saw("requests sent again or cancelled", 1);
                 if first.token != then.token {
                     inquiry.convict(&Differs::Answers { session, request, first: *first, then });
                 }
@@ -74,7 +74,7 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
     for cancel in &run.operations {
         let Call::Cancel { session, request: Some(request), .. } = cancel.call else { continue };
         let Ended::Ok(Answer::Cancel { found }) = cancel.ended else { continue };
-        inquiry.saw("cancels", 1);
+        inquiry.saw("requests sent again or cancelled", 1);
         let Some(granted) = replies.get(&(&**session, *request)).filter(|reply| reply.token.is_some()) else {
             continue;
         };

@@ -10,7 +10,7 @@
 //! What the model leaves out: the order of the queue. A try that was refused as busy is explained by any wait at that time.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
 };
 
@@ -27,10 +27,10 @@ use crate::chaos::history::{Acquire, Answer, Call, Ended, Found, Operation, Wait
 pub(super) const OPERATIONS_MAX: usize = 200;
 
 /// More states are not visited: some seconds, unoptimized.
-const TRIES_MAX: u64 = 200_000;
+const TRIES_MAX: u64 = 30_000;
 
 /// As many for each try to show less.
-const SHRINK_TRIES_MAX: u64 = 5_000;
+const SHRINK_TRIES_MAX: u64 = 300;
 
 struct NoOrder<'r> {
     lock: &'r str,
@@ -53,7 +53,7 @@ pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
     let mut inquiry = Inquiry::into(Property::Linearizability);
     inquiry.saw("operations", 0);
     let known = Known::of(run, grants);
-    for (lock, operations) in of_locks(run) {
+    for (lock, operations) in of_locks(run, grants) {
         let (model, timed, lines) = known.steps(lock, &operations);
         match search(&model, State::default(), &timed, TRIES_MAX) {
             Outcome::Found => {
@@ -62,7 +62,7 @@ pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
             }
             Outcome::TooLong => inquiry.undecided(format!("the search for lock {lock:?} took too long")),
             Outcome::None => {
-                let lines = shrink(&model, timed, &lines);
+                let lines = shrink(&model, &timed, &lines);
                 inquiry.convict(&NoOrder { lock, lines });
             }
         }
@@ -70,50 +70,60 @@ pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
     inquiry.close()
 }
 
-/// The lines of the fewest steps whose ends matter: an end that can be forgotten, and there is still no order, shows nothing.
-fn shrink(model: &LockModel, mut timed: Vec<Timed<Step>>, lines: &[[usize; 2]]) -> Vec<usize> {
-    for at in (0..timed.len()).rev() {
-        let end_ns = std::mem::replace(&mut timed[at].end_ns, u64::MAX);
-        if end_ns != u64::MAX && search(model, State::default(), &timed, SHRINK_TRIES_MAX) != Outcome::None {
-            timed[at].end_ns = end_ns;
+/// The lines of few steps that still have no order: of those until the first moment that cannot be explained, the ones whose ends
+/// matter. An end that can be forgotten, and there is still no order, shows nothing.
+fn shrink(model: &LockModel, timed: &[Timed<Step>], lines: &[[usize; 2]]) -> Vec<usize> {
+    let has_none = |steps: &[Timed<Step>]| search(model, State::default(), steps, SHRINK_TRIES_MAX) == Outcome::None;
+    let mut ends: Vec<u64> = timed.iter().map(|step| step.end_ns).filter(|end_ns| *end_ns != u64::MAX).collect();
+    ends.sort_unstable();
+    let last = ends.partition_point(|end_ns| !has_none(&until(timed, *end_ns)));
+    let mut steps = ends.get(last).map_or_else(|| timed.to_vec(), |end_ns| until(timed, *end_ns));
+    for at in (0..steps.len()).rev() {
+        let end_ns = std::mem::replace(&mut steps[at].end_ns, u64::MAX);
+        if end_ns != u64::MAX && !has_none(&steps) {
+            steps[at].end_ns = end_ns;
         }
     }
-    let needed = timed.iter().zip(lines).filter(|(step, _)| step.end_ns != u64::MAX);
+    let needed = steps.iter().zip(lines).filter(|(step, _)| step.end_ns != u64::MAX);
     needed.flat_map(|(_, lines)| *lines).collect()
 }
 
+/// What had begun by this moment; what had not ended by it is not known to have happened.
+fn until(timed: &[Timed<Step>], at_ns: u64) -> Vec<Timed<Step>> {
+    let begun = timed.iter().take_while(|step| step.begin_ns <= at_ns).cloned();
+    let known = |step: Timed<Step>| Timed { end_ns: if step.end_ns <= at_ns { step.end_ns } else { u64::MAX }, ..step };
+    begun.map(known).collect()
+}
+
 /// The operations that concern each lock, by their beginnings.
-fn of_locks<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, Vec<usize>> {
-    let mut locks: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    let mut sessions: HashMap<&str, Vec<&str>> = HashMap::new();
-    let mut tokens: HashMap<u64, &[String]> = HashMap::new();
+fn of_locks<'r>(run: &'r Run<'_>, grants: &'r Grants<'_>) -> BTreeMap<&'r str, Vec<usize>> {
+    let by_token = grants.by_token.iter().map(|grant| ((grant.session, grant.token), grant.locks));
+    let by_token: HashMap<(&str, u64), &[String]> = by_token.collect();
+    let cancels = Cancels::of(run);
+    let mut by_session: HashMap<&str, BTreeSet<&str>> = HashMap::new();
+    let mut cancelled: HashMap<usize, &[String]> = HashMap::new();
     for (_, operation, acquire) in run.acquires() {
-        let known = sessions.entry(&acquire.session).or_default();
-        for lock in operation.locks {
-            if !known.contains(&&**lock) {
-                known.push(lock);
-            }
-        }
-        if let Ended::Ok(Answer::Acquire { token, .. }) = operation.ended {
-            tokens.insert(*token, operation.locks);
+        by_session.entry(&acquire.session).or_default().extend(operation.locks.iter().map(String::as_str));
+        if let Some(cancel) = cancels.cancel(operation, acquire) {
+            cancelled.insert(cancel.invoked_line, operation.locks);
         }
     }
+    let mut locks: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (place, operation) in run.operations.iter().enumerate() {
-        let of_token =
-            |token: &u64| tokens.get(token).copied().unwrap_or_default().iter().map(|lock| &**lock).collect();
-        let concerned: Vec<&str> = match operation.call {
-            Call::Close { session } | Call::Cancel { session, .. } => {
-                sessions.get(&**session).cloned().unwrap_or_default()
+        let mut concerns = |lock| locks.entry(lock).or_default().push(place);
+        let names = match operation.call {
+            Call::Close { session } => {
+                by_session.get(&**session).into_iter().flatten().for_each(|lock| concerns(*lock));
+                continue;
             }
-            Call::Release { token, .. } => of_token(token),
+            Call::Cancel { .. } => cancelled.get(&operation.invoked_line).copied(),
+            Call::Release { session, token } => by_token.get(&(&**session, *token)).copied(),
             Call::Acquire(_) | Call::Get {} | Call::Check { .. } | Call::Update { .. } | Call::ForceRelease { .. } => {
-                operation.locks.iter().map(|lock| &**lock).collect()
+                Some(operation.locks)
             }
-            Call::Open { .. } | Call::Renew { .. } | Call::Retry { .. } | Call::Write { .. } => Vec::new(),
+            Call::Open { .. } | Call::Renew { .. } | Call::Retry { .. } | Call::Write { .. } => None,
         };
-        for lock in concerned {
-            locks.entry(lock).or_default().push(place);
-        }
+        names.unwrap_or_default().iter().for_each(|lock| concerns(lock));
     }
     locks
 }
@@ -123,20 +133,20 @@ struct Known<'r> {
     run: &'r Run<'r>,
     /// By the acquire's place: its token, when it was told, and until when the grant can be trusted.
     granted: HashMap<usize, (u64, u64, u64)>,
-    tokens: HashMap<u64, usize>,
+    tokens: HashMap<u64, Vec<usize>>,
     cancelled: HashMap<usize, usize>,
 }
 
 impl<'r> Known<'r> {
     fn of<'a>(run: &'r Run<'a>, grants: &Grants<'_>) -> Self {
         let mut granted = HashMap::new();
-        let mut tokens = HashMap::new();
+        let mut tokens: HashMap<u64, Vec<usize>> = HashMap::new();
         for grant in &grants.by_token {
             let trusted =
                 run.session(grant.session).and_then(|session| session.trusted).map_or(0, |lease| lease.until_ns);
             let until_ns = grant.revoked_ns.map_or(trusted, |revoked_ns| revoked_ns.min(trusted));
             granted.insert(grant.operation, (grant.token, grant.answered_ns, until_ns));
-            tokens.insert(grant.token, grant.operation);
+            tokens.entry(grant.token).or_default().push(grant.operation);
         }
         let cancels = Cancels::of(run);
         let mut cancelled = HashMap::new();
@@ -275,8 +285,13 @@ impl Builder<'_> {
     }
 
     fn add_of_token(&mut self, operation: &Operation<'_>, token: u64, ended: Ended<'_>, step: fn(u16) -> Step) {
-        let acquire = self.known.tokens.get(&token);
-        let Some(seat) = acquire.and_then(|place| self.seats.get(place)).copied() else { return };
+        // By the session too, where it is known: should a token have been given twice, that is told elsewhere.
+        let is_theirs = |place: &&usize| match operation.call.session() {
+            Some(session) => self.known.run.operations[**place].call.session() == Some(session),
+            None => true,
+        };
+        let acquires = self.known.tokens.get(&token).into_iter().flatten().filter(is_theirs);
+        let Some(seat) = acquires.filter_map(|place| self.seats.get(place)).next().copied() else { return };
         match ended {
             Ended::Fail("not_held") => self.push(operation, Step::Absent(seat)),
             Ended::Fail(_) => {}

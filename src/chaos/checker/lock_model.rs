@@ -138,4 +138,9 @@ impl Model for LockModel {
             Step::Absent(_) | Step::Present(_) | Step::Busy(_) | Step::View(_) => true,
         }
     }
+
+    /// Grants come by their tokens.
+    fn rank(&self, step: &Step) -> Option<u64> {
+        if let Step::Take(seat) = step { self.of(*seat).token } else { None }
+    }
 }

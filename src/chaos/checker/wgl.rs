@@ -19,6 +19,9 @@ pub(super) trait Model {
 
     /// It leaves every state as it is.
     fn reads(step: &Self::Step) -> bool;
+
+    /// Steps that have a rank can only happen in the order of their ranks: so none is tried while a needed one of a lower rank is left.
+    fn rank(&self, step: &Self::Step) -> Option<u64>;
 }
 
 /// A step, and when it can have been.
@@ -81,7 +84,10 @@ pub(super) fn search<M: Model>(model: &M, start: M::State, steps: &[Timed<M::Ste
             continue;
         }
         // The last on the stack is tried first: the step that had to end first.
-        let mut next: Vec<_> = next.into_iter().filter(|at| !M::reads(&steps[*at].step)).collect();
+        let lowest = lowest_rank(model, steps, &taken);
+        let in_turn =
+            |at: &usize| !M::reads(&steps[*at].step) && model.rank(&steps[*at].step).is_none_or(|rank| rank <= lowest);
+        let mut next: Vec<_> = next.into_iter().filter(in_turn).collect();
         next.sort_unstable_by_key(|at| std::cmp::Reverse(steps[*at].end_ns));
         for at in next {
             if let Some(after) = model.apply(&state, &steps[at].step) {
@@ -92,6 +98,12 @@ pub(super) fn search<M: Model>(model: &M, start: M::State, steps: &[Timed<M::Ste
         }
     }
     Outcome::None
+}
+
+/// Of the needed steps that are left.
+fn lowest_rank<M: Model>(model: &M, steps: &[Timed<M::Step>], taken: &Bits) -> u64 {
+    let left = steps.iter().enumerate().filter(|(at, step)| step.is_needed() && !has(taken, *at));
+    left.filter_map(|(_, step)| model.rank(&step.step)).min().unwrap_or(u64::MAX)
 }
 
 /// The steps that may come next: none that is left had to end before they began.
