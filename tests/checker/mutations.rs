@@ -1,5 +1,7 @@
 //! Wrongs that are done to right histories, each as a broken service would do it, and none that a client could do.
 
+#![expect(clippy::ptr_arg, reason = "all mutations have one type, and some take lines away")]
+
 use std::collections::HashMap;
 
 use lockkeeper::chaos::history::{Answer, Call, Event, Fact, Function, Holder, What};
@@ -48,9 +50,9 @@ fn pairs(events: &[Event]) -> Vec<Pair> {
 
 /// The acquires that were granted, and their tokens.
 fn grants(events: &[Event]) -> Vec<(Pair, u64)> {
-    let token = |pair: Pair| match &events[pair.end].what {
-        What::Ok(Answer::Acquire { token, .. }) => Some((pair, *token)),
-        _ => None,
+    let token = |pair: Pair| {
+        let What::Ok(Answer::Acquire { token, .. }) = &events[pair.end].what else { return None };
+        Some((pair, *token))
     };
     pairs(events).into_iter().filter_map(token).collect()
 }
@@ -173,11 +175,8 @@ fn drop_end_of_wait(events: &mut Vec<Event>, random: &mut StdRng) -> Option<()> 
 }
 
 fn accept_old_token(events: &mut Vec<Event>, random: &mut StdRng) -> Option<()> {
-    let written = |event: &Event| match &event.what {
-        What::Ok(Answer::Write { .. }) => Some(()),
-        _ => None,
-    };
-    let writes: Vec<_> = pairs(events).into_iter().filter(|pair| written(&events[pair.end]).is_some()).collect();
+    let written = |pair: &Pair| matches!(&events[pair.end].what, What::Ok(Answer::Write { .. }));
+    let writes: Vec<_> = pairs(events).into_iter().filter(written).collect();
     let exclusive = |pair: &&Pair| matches!(&*events[pair.begin].locks[0], "a" | "b");
     let last = *writes.iter().filter(exclusive).collect::<Vec<_>>().choose(random)?;
     let lock = events[last.begin].locks.clone();
@@ -201,9 +200,9 @@ fn retry_differs(events: &mut Vec<Event>, random: &mut StdRng) -> Option<()> {
 }
 
 fn change_table(events: &mut Vec<Event>, _: &mut StdRng) -> Option<()> {
-    let table = events.iter_mut().find_map(|event| match &mut event.what {
-        What::Fact(Fact::Table { hash, .. }) => Some(hash),
-        _ => None,
+    let table = events.iter_mut().find_map(|event| {
+        let What::Fact(Fact::Table { hash, .. }) = &mut event.what else { return None };
+        Some(hash)
     });
     *table? += 1;
     Some(())

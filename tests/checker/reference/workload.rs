@@ -393,21 +393,20 @@ impl World {
         let name = self.clients[who].name.clone();
         self.write(&name, op, &[], what.clone());
         let later = self.now_ns + self.random.random_range(1..20) * MS;
-        match &what {
-            What::Ok(Answer::Acquire { token, .. } | Answer::Retry { token }) => {
-                if let Some((_, locks)) = self.clients[who].pending.take() {
-                    self.clients[who].held.push((*token, locks));
-                }
+        if let What::Ok(Answer::Acquire { token, .. } | Answer::Retry { token }) = &what {
+            if let Some((_, locks)) = self.clients[who].pending.take() {
+                self.clients[who].held.push((*token, locks));
             }
-            What::Ok(Answer::Release {}) | What::Fail { f: Function::Release, .. } => self.clients[who].held.clear(),
-            What::Info { f: Function::Acquire, .. } => {
-                let (session, request) = (name, op.expect("acquires have numbers"));
-                return self.send(who, None, Call::Retry { session, request }, vec![]);
-            }
-            What::Fail { f: Function::Acquire | Function::Retry, .. } => self.clients[who].pending = None,
+        } else if let What::Ok(Answer::Release {}) | What::Fail { f: Function::Release, .. } = &what {
+            self.clients[who].held.clear();
+        } else if let What::Info { f: Function::Acquire, .. } = &what {
+            let (session, request) = (name, op.expect("acquires have numbers"));
+            return self.send(who, None, Call::Retry { session, request }, vec![]);
+        } else if let What::Fail { f: Function::Acquire | Function::Retry, .. } = &what {
+            self.clients[who].pending = None;
+        } else if let What::Ok(Answer::Cancel { .. }) = &what {
             // Its acquire goes on.
-            What::Ok(Answer::Cancel { .. }) => return,
-            _ => {}
+            return;
         }
         self.at(later, Next::Think(who));
     }
