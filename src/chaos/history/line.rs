@@ -61,7 +61,7 @@ pub(super) fn parse(line: &str) -> Result<Event, String> {
         ("ok", Ok(f)) => What::Ok(answer(f, value)?),
         ("fail", Ok(f)) => What::Fail { f, reason: of::<Reason>(value)?.reason },
         ("info", Ok(f)) => What::Info { f, why: of::<Reason>(value)?.reason },
-        ("info", Err(())) => What::Fact(fact(&read.f, line)?),
+        ("info", Err(())) => What::Fact(fact(&read.f, line, read.value.is_some())?),
         // To skip an operation would be to acquit without looking.
         ("invoke" | "ok" | "fail", Err(())) => return Err(format!("the operation {:?} is not known", read.f)),
         (kind, _) => return Err(format!("the type {kind:?} is none of invoke, ok, fail, info")),
@@ -238,9 +238,10 @@ fn answer(f: Function, value: &str) -> Result<Answer, String> {
 const FACTS: [&str; 11] =
     ["meta", "renewed", "lost", "died", "fault", "heal", "killed", "started", "elected", "snapshot_installed", "table"];
 
-fn fact(f: &str, line: &str) -> Result<Fact, String> {
+fn fact(f: &str, line: &str, has_value: bool) -> Result<Fact, String> {
     match f {
         "end" => Ok(Fact::End),
+        "heal" if !has_value => Ok(Fact::Heal { name: None }),
         known if FACTS.contains(&known) => {
             serde_json::from_str(line).map_err(|error| format!("in the fact {f:?}: {}", plain(&error)))
         }
