@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::chaos::history::{Answer, Call, Ended, Fact, History, ReadError, What, operations};
+use crate::chaos::history::{Answer, Call, Ended, Fact, History, Operation, ReadError, What, operations};
 
 /// What was seen, and how often.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -15,6 +15,8 @@ pub struct Tally {
     pub hand_overs: u64,
     /// Sessions that the cluster said to be expired, or whose process died.
     pub expiries: u64,
+    /// Grants of a lock that a client had in its hands when it was killed.
+    pub inherited: u64,
     /// Nodes that said that they lead, each term once.
     pub elections: u64,
     /// By followers, from their leader.
@@ -37,16 +39,13 @@ impl Tally {
                 tally.tell(fact, &mut expired);
             }
         }
-        let mut grants: HashMap<&str, Vec<(u64, &str)>> = HashMap::new();
-        for operation in operations(history)? {
-            tally.operations += 1;
-            if let (Call::Acquire(acquire), Ended::Ok(Answer::Acquire { token, .. })) =
-                (operation.call, operation.ended)
-            {
+        let operations = operations(history)?;
+        tally.operations = operations.len() as u64;
+        let mut grants: HashMap<&str, Vec<Grant<'_>>> = HashMap::new();
+        for operation in &operations {
+            if let Some(grant) = Grant::of(operation) {
                 tally.grants += 1;
-                for lock in operation.locks {
-                    grants.entry(lock).or_default().push((*token, &acquire.session));
-                }
+                operation.locks.iter().for_each(|lock| grants.entry(lock).or_default().push(grant));
             }
             if let (Some(session), Ended::Fail("session_expired" | "session_unknown")) =
                 (operation.call.session(), operation.ended)
@@ -54,8 +53,14 @@ impl Tally {
                 expired.insert(session);
             }
         }
-        tally.expiries += expired.len() as u64;
-        tally.hand_overs = grants.values_mut().map(hand_overs).sum();
+        tally.expiries = expired.len() as u64;
+        let ended = Over::of(history, &operations);
+        for grants in grants.values_mut() {
+            grants.sort_unstable_by_key(|grant| grant.token);
+            let pairs = || grants.windows(2).map(|pair| (pair[0], pair[1]));
+            tally.hand_overs += pairs().filter(|(one, next)| one.session != next.session).count() as u64;
+            tally.inherited += pairs().filter(|(one, _)| ended.died_with(one)).count() as u64;
+        }
         Ok(tally)
     }
 
@@ -86,16 +91,57 @@ impl Tally {
             (self.grants, "no lock was granted"),
             (self.hand_overs, "no lock passed from one session to another"),
             (self.expiries, "no session expired"),
+            (self.inherited, "no lock of a client that was killed passed on"),
             (self.elections, "no election was seen"),
         ];
         counts.iter().filter(|(count, _)| *count == 0).map(|(_, what)| *what).collect()
     }
 }
 
-/// How often the session changed, in the order of the tokens.
-fn hand_overs(grants: &mut Vec<(u64, &str)>) -> u64 {
-    grants.sort_unstable();
-    grants.windows(2).filter(|pair| pair[0].1 != pair[1].1).count() as u64
+/// A grant, as its holder was told of it.
+#[derive(Clone, Copy)]
+struct Grant<'h> {
+    token: u64,
+    session: &'h str,
+    process: &'h str,
+}
+
+impl<'h> Grant<'h> {
+    fn of(operation: &Operation<'h>) -> Option<Self> {
+        let Call::Acquire(acquire) = operation.call else { return None };
+        let Ended::Ok(Answer::Acquire { token, .. }) = operation.ended else { return None };
+        Some(Self { token: *token, session: &acquire.session, process: operation.process })
+    }
+}
+
+/// Who died, and what was over before: grants that somebody began to give back, sessions that somebody began to close.
+struct Over<'h> {
+    dead: HashSet<&'h str>,
+    released: HashSet<u64>,
+    closed: HashSet<&'h str>,
+}
+
+impl<'h> Over<'h> {
+    fn of(history: &'h History, operations: &[Operation<'h>]) -> Self {
+        let dead = history.events.iter().filter_map(|(_, event)| match &event.what {
+            What::Fact(Fact::Died { process }) => Some(&**process),
+            What::Fact(_) | What::Invoke(_) | What::Ok(_) | What::Fail { .. } | What::Info { .. } => None,
+        });
+        let mut over = Self { dead: dead.collect(), released: HashSet::new(), closed: HashSet::new() };
+        for operation in operations {
+            if let Call::Release { token, .. } = operation.call {
+                over.released.insert(*token);
+            } else if let Call::Close { session } = operation.call {
+                over.closed.insert(session);
+            }
+        }
+        over
+    }
+
+    fn died_with(&self, grant: &Grant<'_>) -> bool {
+        let let_go = self.released.contains(&grant.token) || self.closed.contains(grant.session);
+        self.dead.contains(grant.process) && !let_go
+    }
 }
 
 #[cfg(test)]
@@ -107,11 +153,12 @@ mod tests {
         let text = r#"{"time_ns":0,"process":"nemesis","type":"info","f":"meta","value":{"format":1}}
 {"time_ns":1,"process":"a","type":"invoke","f":"acquire","lock":"x","value":{"session":"s"}}
 {"time_ns":2,"process":"a","type":"ok","f":"acquire","value":{"token":1}}
+{"time_ns":3,"process":"nemesis","type":"info","f":"died","value":{"process":"a"}}
 {"time_ns":3,"process":"b","type":"invoke","f":"acquire","lock":"x","value":{"session":"t"}}
 {"time_ns":4,"process":"b","type":"ok","f":"acquire","value":{"token":2}}
 {"time_ns":5,"process":"nemesis","type":"info","f":"fault","value":{"name":"delay"}}"#;
         let tally = Tally::of(&History::read(text.as_bytes()).unwrap()).unwrap();
-        assert_eq!((tally.operations, tally.grants, tally.hand_overs), (2, 2, 1));
+        assert_eq!((tally.operations, tally.grants, tally.hand_overs, tally.inherited), (2, 2, 1, 1));
         assert_eq!(tally.faults, BTreeMap::from([("delay".to_owned(), 1)]));
         assert_eq!(tally.missing(), ["no session expired", "no election was seen"]);
     }
