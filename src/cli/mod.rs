@@ -26,6 +26,7 @@ mod signals;
 mod status;
 mod terminal;
 mod update;
+mod verify;
 mod views;
 mod waiting;
 mod watch;
@@ -59,6 +60,7 @@ enum Command {
     List(list::List),
     Watch(watch::Watch),
     Sessions(sessions::Sessions),
+    Verify(verify::Verify),
     Check(check::Check),
     ForceRelease(force_release::ForceRelease),
     Status(status::Status),
@@ -102,7 +104,8 @@ pub fn run() -> ExitCode {
         Command::List(list) => block_on(list.run()),
         Command::Watch(watch) => block_on(watch.run()),
         Command::Sessions(sessions) => block_on(sessions.run()),
-        Command::Check(check) => block_on(check.run()),
+        Command::Verify(verify) => block_on(verify.run()),
+        Command::Check(check) => check.run(),
         Command::ForceRelease(force_release) => block_on(force_release.run()),
         Command::Status(status) => block_on(status.run()),
         Command::Completions(completions) => completions.run(),
