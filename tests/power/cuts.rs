@@ -104,15 +104,11 @@ fn a_power_failure_loses_nothing_that_was_acknowledged() {
 #[test]
 fn without_the_barrier_acknowledged_entries_are_lost() {
     let recording = record(seed(), 1);
-    let tally = try_points(&recording, points().div_ceil(10), seed(), false);
-    println!(
-        "seed {}: {} power failures, {} lost, refused: {:?}",
-        seed(),
-        tally.tried,
-        tally.lost.len(),
-        tally.refused
-    );
-    assert!(tally.lost.len() as u64 * 20 > tally.tried, "only {} of {} lost something", tally.lost.len(), tally.tried);
+    let tally = try_points(&recording, points().div_ceil(10).max(100), seed(), false);
+    let (tried, lost, refused) = (tally.tried, tally.lost.len(), tally.refusals());
+    println!("seed {}: {tried} power failures, {lost} lost something, {refused} refused", seed());
+    // The high-water mark sees through many of them. Not all: it is written now and then.
+    assert!(lost > 0 && lost as u64 + refused > tried / 4, "{lost} of {tried} lost something, {refused} refused");
 }
 
 /// Does nothing unless a disk is named that a failed test has left.

@@ -5,11 +5,12 @@
 //! store makes, and it outlives a kill.
 
 use std::{
-    env,
+    env, fmt,
     fs::{self, File},
     io::{self, Write},
     path::{Path, PathBuf},
     process::{self, Command},
+    thread,
     time::Duration,
 };
 
@@ -34,6 +35,8 @@ pub(crate) const LOG: &str = "log";
 
 /// How the driver ends when the log does not open.
 pub(crate) const REFUSED: i32 = 3;
+/// How it ends when the log reports an error, but has not ended the process some time later.
+pub(crate) const LEFT_ALONE: i32 = 4;
 
 const ROOT: &str = "LOCKKEEPER_DRIVER_ROOT";
 const SEED: &str = "LOCKKEEPER_DRIVER_SEED";
@@ -185,7 +188,7 @@ impl Driver {
         let number = self.say_begin(Operation::Append { term, first, count });
         let (flushed, answer) = TypeConfig::oneshot();
         let entries = (first..first + count).map(|index| entry(term, index));
-        self.store.append(entries, IOFlushed::<TypeConfig>::signal(flushed)).await.expect("appended");
+        must(self.store.append(entries, IOFlushed::<TypeConfig>::signal(flushed)).await);
         self.terms.extend((0..count).map(|_| term));
         self.waiting.push((number, answer));
     }
@@ -193,37 +196,39 @@ impl Driver {
     /// Waits until all appends are durable.
     async fn settle(&mut self) {
         for (number, flushed) in std::mem::take(&mut self.waiting) {
-            flushed.await.expect("answered").expect("flushed");
+            must(must(flushed.await));
             say(&mut self.voice, &Said::Done { number });
         }
     }
 
     async fn raise_vote(&mut self) {
-        let (term, is_committed) = match self.vote {
-            (term, false) if term > 0 && self.random.random() => (term, true),
-            (term, _) => (term + 1, false),
-        };
+        match self.vote {
+            (term, false) if term > 0 && self.random.random() => self.vote((term, true)).await,
+            (term, _) => self.vote((term + 1, false)).await,
+        }
+    }
+
+    async fn vote(&mut self, (term, is_committed): (u64, bool)) {
         let number = self.say_begin(Operation::Vote { term, is_committed });
         let vote = if is_committed { Vote::new_committed(term, 1) } else { Vote::new(term, 1) };
-        self.store.save_vote(&vote).await.expect("saved");
+        must(self.store.save_vote(&vote).await);
         self.vote = (term, is_committed);
         say(&mut self.voice, &Said::Done { number });
     }
 
-    /// As a follower does whose end is not the new leader's: the entries to come are of another term.
+    /// As a follower does whose end is not the new leader's: the entries to come are of that leader's term. So it is in Raft, and the
+    /// log relies on it: a term and an index name one entry, and with it all before it.
     async fn truncate(&mut self) {
         let fixed = self.committed.max(self.purged).map_or(0, |(_, index)| index + 1);
         if fixed >= self.next() {
             return;
         }
+        self.vote((self.vote.0 + 1, true)).await;
         let from = self.random.random_range(fixed.max(self.next().saturating_sub(20))..self.next());
         self.say_begin(Operation::Truncate { from });
         let after = from.checked_sub(1).and_then(|last| self.id_at(last)).map(log_id);
-        self.store.truncate_after(after).await.expect("truncated");
+        must(self.store.truncate_after(after).await);
         self.terms.truncate((from - self.first()) as usize);
-        if self.random.random() {
-            self.raise_vote().await;
-        }
     }
 
     async fn purge_some(&mut self) {
@@ -243,7 +248,7 @@ impl Driver {
 
     async fn purge(&mut self, upto: Id) {
         self.say_begin(Operation::Purge { upto });
-        self.store.purge(log_id(upto)).await.expect("purged");
+        must(self.store.purge(log_id(upto)).await);
         let gone = (upto.1 + 1 - self.first()).min(self.terms.len() as u64);
         self.terms.drain(..gone as usize);
         (self.purged, self.snapshot) = (Some(upto), self.snapshot.max(Some(upto)));
@@ -254,14 +259,14 @@ impl Driver {
         if fixed + 20 < self.next() {
             let index = self.random.random_range(fixed + 1..self.next() - 19);
             self.committed = self.id_at(index);
-            self.store.save_committed(self.committed.map(log_id)).await.expect("saved");
+            must(self.store.save_committed(self.committed.map(log_id)).await);
         }
     }
 
     async fn close(&mut self) {
         self.settle().await;
         say(&mut self.voice, &Said::Closing);
-        self.store.close().await.expect("closed");
+        must(self.store.close().await);
         say(&mut self.voice, &Said::Closed);
     }
 
@@ -285,4 +290,13 @@ fn open(root: &Path, voice: &mut File, snapshot: Option<Id>) -> LogStore {
 /// One line is one write, so a line is said or not, never torn.
 fn say(voice: &mut File, said: &Said) {
     voice.write_all(format!("{said}\n").as_bytes()).expect("it can speak");
+}
+
+/// What the store answers. When it fails, it is the store that must end the process.
+fn must<T, E: fmt::Display>(answer: Result<T, E>) -> T {
+    answer.unwrap_or_else(|error| {
+        eprintln!("the driver was told: {error}");
+        thread::sleep(STALL_LIMIT * 2);
+        process::exit(LEFT_ALONE)
+    })
 }

@@ -218,6 +218,11 @@ impl History {
         }
     }
 
+    /// What a log must hold at least.
+    pub(crate) fn acknowledged(&self) -> &State {
+        &self.acknowledged
+    }
+
     /// Takes in what was said. An error is a store that was opened and does not hold what it must.
     pub(crate) fn hear(&mut self, said: &Said) -> Result<(), String> {
         match said {

@@ -25,7 +25,7 @@ fn judge(root: &Path, history: &mut History, heard: &mut usize) -> Result<Phase,
     said[*heard..].iter().try_for_each(|said| history.hear(said))?;
     *heard = said.len();
     let phase = history.phase();
-    match trial::open(root, history) {
+    match trial::open(root, history.snapshot, |state| history.judge(state)) {
         Outcome::Whole(state) => history.recovered(&state)?,
         Outcome::Refused(why) | Outcome::Lost(why) => return Err(why),
     }

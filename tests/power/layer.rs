@@ -91,6 +91,11 @@ impl Ended {
     pub(crate) fn has_refused(&self) -> bool {
         self.status.code() == Some(driver::REFUSED)
     }
+
+    /// Although the log had failed, and because the driver did not want to wait any longer.
+    pub(crate) fn was_left_alone(&self) -> bool {
+        self.status.code() == Some(driver::LEFT_ALONE)
+    }
 }
 
 impl fmt::Display for Ended {

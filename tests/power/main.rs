@@ -28,11 +28,13 @@
 mod cuts;
 mod disk;
 mod driver;
+mod ext4;
 mod faults;
 mod history;
 mod kills;
 mod layer;
 mod recording;
+mod rot;
 mod support;
 mod trace;
 mod trial;

@@ -32,7 +32,8 @@ pub(crate) fn seed() -> u64 {
     number("LOCKKEEPER_CRASH_SEED").unwrap_or(1)
 }
 
-fn number(variable: &str) -> Option<u64> {
+/// What this variable says, if it is set.
+pub(crate) fn number(variable: &str) -> Option<u64> {
     let value = env::var(variable).ok()?;
     Some(value.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {value:?}")))
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::{
     disk::{Image, write_image},
     driver::LOG,
-    history::{History, State},
+    history::{History, Id, State},
     support::{self, temporary},
 };
 
@@ -20,17 +20,17 @@ pub(crate) enum Outcome {
     Lost(String),
 }
 
-/// Opens the store on these files, in a place of its own.
+/// Opens the store on these files, in a place of its own. It must hold what fits the history.
 pub(crate) fn open_image(image: &Image, history: &History) -> Outcome {
     let directory = temporary();
     write_image(image, directory.path());
-    open(directory.path(), history)
+    open(directory.path(), history.snapshot, |state| history.judge(state))
 }
 
 /// Opens the store in a driver's directory.
-pub(crate) fn open(root: &Path, history: &History) -> Outcome {
+pub(crate) fn open(root: &Path, snapshot: Option<Id>, judge: impl Fn(&State) -> Result<(), String>) -> Outcome {
     let log = root.join(LOG);
-    let mut store = match support::open(&log, history.snapshot) {
+    let mut store = match support::open(&log, snapshot) {
         Ok(store) => store,
         Err(error) => {
             let error = error.to_string().replace(&log.display().to_string(), "LOG");
@@ -45,7 +45,7 @@ pub(crate) fn open(root: &Path, history: &History) -> Outcome {
         let state = support::state(&mut store).await;
         store.close().await.map_err(|error| error.to_string())?;
         let state = state?;
-        history.judge(&state)?;
+        judge(&state)?;
         Ok(state)
     });
     judged.map_or_else(Outcome::Lost, Outcome::Whole)
