@@ -69,7 +69,9 @@ fn try_in_order(recording: &Recording, points: &[Point], obeys_datasync: bool) -
         }
         while let Some((_, seed)) = points.next_if(|(point, _)| *point == at + 1) {
             tally.tried += 1;
-            *tally.while_doing.entry(history.phase()).or_default() += 1;
+            for phase in history.phases() {
+                *tally.while_doing.entry(phase).or_default() += 1;
+            }
             match trial::open_image(&disk.after_power_failure(seed), &history) {
                 Outcome::Whole(_) => {}
                 Outcome::Refused(why) => *tally.refused.entry(why).or_default() += 1,

@@ -5,8 +5,10 @@
 //! * a write is kept, dropped, or torn: each 512-byte sector of it for itself, since that is what a disk writes in one piece;
 //! * writes survive in order, or in any combination;
 //! * a file's size is the synced one, the one that the kept writes need, or the newest, with zeros where nothing was kept;
-//! * files created, renamed and deleted survive in order, as with a journal, or in any combination. That is harsher than ext4 or
-//!   XFS, and all that POSIX promises.
+//! * files created, renamed and deleted survive in order, as with a journal, or in any combination. The latter is all that POSIX
+//!   promises, and harsher than ext4, XFS or btrfs. It is where a log may be refused: sled renames its new snapshot, deletes the old
+//!   one, and clears segments, all without a sync of the directory; with the deletion on disk but not the rename it has neither, and
+//!   what it then finds is too little.
 
 use std::{
     collections::{BTreeMap, HashMap},

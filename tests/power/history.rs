@@ -4,7 +4,11 @@
 //! in order. So a history is a list of single steps, and a state that is recovered must be the one after some step between the last
 //! acknowledged and the last begun. A state that is none of these has lost something, or mixed old with new.
 
-use std::{collections::VecDeque, fmt, str::FromStr};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    fmt,
+    str::FromStr,
+};
 
 /// A term and an index.
 pub(crate) type Id = (u64, u64);
@@ -208,14 +212,13 @@ impl History {
         }
     }
 
-    /// What the driver is about.
-    pub(crate) fn phase(&self) -> Phase {
-        match self.operations.back() {
-            _ if self.is_opening => Phase::Opening,
-            _ if self.is_closing => Phase::Closing,
-            Some((_, _, phase)) => *phase,
-            None => Phase::Idle,
-        }
+    /// What the driver is about: all that was begun and is not acknowledged.
+    pub(crate) fn phases(&self) -> BTreeSet<Phase> {
+        let unfinished = self.operations.iter().map(|(_, _, phase)| *phase);
+        let opening = self.is_opening.then_some(Phase::Opening);
+        let phases: BTreeSet<Phase> =
+            unfinished.chain(opening).chain(self.is_closing.then_some(Phase::Closing)).collect();
+        if phases.is_empty() { [Phase::Idle].into() } else { phases }
     }
 
     /// What a log must hold at least.
