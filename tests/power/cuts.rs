@@ -17,7 +17,8 @@ use crate::{
 struct Tally {
     tried: u64,
     while_doing: BTreeMap<Phase, u64>,
-    refused: BTreeMap<String, u64>,
+    /// `POINT:SEED: why`, as in `lost`.
+    refused: Vec<String>,
     lost: Vec<String>,
 }
 
@@ -26,12 +27,8 @@ impl Tally {
         let Self { tried, while_doing, refused, lost } = other;
         self.tried += tried;
         while_doing.into_iter().for_each(|(phase, count)| *self.while_doing.entry(phase).or_default() += count);
-        refused.into_iter().for_each(|(why, count)| *self.refused.entry(why).or_default() += count);
+        self.refused.extend(refused);
         self.lost.extend(lost);
-    }
-
-    fn refusals(&self) -> u64 {
-        self.refused.values().sum()
     }
 }
 
@@ -74,7 +71,7 @@ fn try_in_order(recording: &Recording, points: &[Point], obeys_datasync: bool) -
             }
             match trial::open_image(&disk.after_power_failure(seed), &history) {
                 Outcome::Whole(_) => {}
-                Outcome::Refused(why) => *tally.refused.entry(why).or_default() += 1,
+                Outcome::Refused(why) => tally.refused.push(format!("{}:{seed}: {why}", at + 1)),
                 Outcome::Lost(why) => tally.lost.push(format!("{}:{seed}: {why}", at + 1)),
             }
         }
@@ -95,11 +92,18 @@ fn a_power_failure_loses_nothing_that_was_acknowledged() {
             let first = some.lost.iter().take(5).map(|lost| format!("\n{}:{lost}", kept.display())).collect::<String>();
             panic!("seed {seed}: {} of {} lost something; FILE:POINT:SEED: why{first}", some.lost.len(), some.tried);
         }
+        if !some.refused.is_empty() {
+            println!("refused are points of {}", recording.keep(&format!("refused-{seed}.trace")).display());
+        }
         tally.add(some);
     }
     println!("seed {}: {} power failures, {:?}, refused: {:?}", seed(), tally.tried, tally.while_doing, tally.refused);
     assert!(tally.while_doing.len() >= 6, "some moments were never met: {:?}", tally.while_doing);
-    assert!(tally.refusals() * 100 <= tally.tried, "more than one in a hundred does not start: {:?}", tally.refused);
+    assert!(
+        tally.refused.len() as u64 * 100 <= tally.tried,
+        "more than one in a hundred does not start: {:?}",
+        tally.refused
+    );
 }
 
 /// The control: sled as it is, with its `sync_file_range` that is no barrier. What cannot fail shows nothing.
@@ -107,10 +111,10 @@ fn a_power_failure_loses_nothing_that_was_acknowledged() {
 fn without_the_barrier_acknowledged_entries_are_lost() {
     let recording = record(seed(), 1);
     let tally = try_points(&recording, points().div_ceil(10).max(100), seed(), false);
-    let (tried, lost, refused) = (tally.tried, tally.lost.len(), tally.refusals());
+    let (tried, lost, refused) = (tally.tried, tally.lost.len(), tally.refused.len());
     println!("seed {}: {tried} power failures, {lost} lost something, {refused} refused", seed());
     // The high-water mark sees through many of them. Not all: it is written now and then.
-    assert!(lost > 0 && lost as u64 + refused > tried / 4, "{lost} of {tried} lost something, {refused} refused");
+    assert!(lost > 0 && (lost + refused) as u64 > tried / 4, "{lost} of {tried} lost something, {refused} refused");
 }
 
 /// Does nothing unless a disk is named that a failed test has left.

@@ -219,11 +219,10 @@ int fsync(int file) { return owner(file) == OTHERS ? (int)syscall(SYS_fsync, fil
 int fdatasync(int file) { return owner(file) == OTHERS ? (int)syscall(SYS_fdatasync, file) : sync_noted(file, DATASYNC); }
 
 int rename(const char *from, const char *to) {
-    int ours = is_below(from), from_at = AT_FDCWD;
-    if (!ours) return (int)syscall(SYS_renameat2, from_at, from, AT_FDCWD, to, 0);
+    if (!is_below(from)) return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
     pthread_mutex_lock(&lock);
     strike(0, -1, 0, 0, 0);
-    int done = (int)syscall(SYS_renameat2, from_at, from, AT_FDCWD, to, 0);
+    int done = (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
     if (!done) {
         /* The offset is the length of the first path. */
         struct header header = {RENAME, -1, strlen(from), strlen(from) + strlen(to)};

@@ -7,9 +7,9 @@
 //! The same layer kills the process at a given call, or lets calls fail or hang.
 //!
 //! * `driver` is the child: appends, votes, truncations, purges, reopening;
-//! * `layer` builds the layer and runs a child on it; `trace` reads its records; `disk` is the file system that they describe, with
-//!   all that a power failure may do to it;
-//! * `history` is what was said, and judges what a store holds by it;
+//! * `layer` builds the layer and runs a child on it; `trace` reads its records, `recording` has those of several children, and
+//!   `disk` is the file system that they describe, with all that a power failure may do to it;
+//! * `history` is what was said, and what a store may therefore hold; `trial` opens one and judges it;
 //! * `cuts`, `kills`, `faults`, `rot` and `ext4` are the tests.
 //!
 //! | variable | means |

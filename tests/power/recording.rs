@@ -29,7 +29,8 @@ pub(crate) struct Recording {
 impl Recording {
     /// The trace in a file, of what happened below this directory.
     pub(crate) fn read(trace: &Path, root: &Path) -> Self {
-        Self::parse(root, fs::read(trace).expect("the layer wrote it"))
+        // Nothing can be preloaded into a program that is linked statically.
+        Self::parse(root, fs::read(trace).expect("the layer wrote it, unless this program is linked statically"))
     }
 
     fn parse(root: &Path, bytes: Vec<u8>) -> Self {

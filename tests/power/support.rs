@@ -14,7 +14,7 @@ use crate::history::{Id, State};
 /// How long a test waits for what must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often the tests try what they try: 1000 is what they do unless they are told otherwise.
+/// How many moments of power failure are tried, unless they are told otherwise.
 const POINTS: u64 = 3000;
 
 /// How many moments of power failure to try.
