@@ -1,9 +1,15 @@
 //! What these tests ask of a store, and where they keep its files.
 
-use std::{env, path::Path, sync::Arc, time::Duration};
+use std::{
+    env,
+    path::Path,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use lockkeeper::raft::{
-    log::{LogStore, OpenError, Options},
+    log::{Failure, LogStore, OpenError, Options},
     types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload},
 };
 use openraft::{RaftLogReader, storage::RaftLogStorage};
@@ -67,10 +73,18 @@ pub(crate) fn entry(term: u64, index: u64) -> Entry {
 
 /// Opens the log as a node does whose snapshot reaches so far, and which survives a failure.
 pub(crate) fn open(directory: &Path, snapshot: Option<Id>) -> Result<LogStore, OpenError> {
-    let on_failure =
-        Arc::new(|_: &Path, failure: &lockkeeper::raft::log::Failure| eprintln!("the log failed: {failure}"));
+    let on_failure = Arc::new(|_: &Path, failure: &Failure| eprintln!("the log failed: {failure}"));
     let snapshot = snapshot.map(log_id);
-    LogStore::open(directory, Options { snapshot, on_failure, open_limit: PATIENCE, ..Options::default() })
+    let options = Options { snapshot, on_failure, open_limit: PATIENCE, ..Options::default() };
+    let begun = Instant::now();
+    loop {
+        match LogStore::open(directory, options.clone()) {
+            // Closed, and still locked: another test is just starting a child, which has a copy of every open file until it
+            // becomes another program.
+            Err(OpenError::Locked { .. }) if begun.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(1)),
+            opened => return opened,
+        }
+    }
 }
 
 /// What a log holds, as its readers see it. An error is something that no log may hold.
