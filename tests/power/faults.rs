@@ -95,7 +95,7 @@ fn meet(fault: Fault, seed: u64) -> Result<(End, u64), String> {
     for seed in (0..CUTS).map(|cut| seed ^ cut) {
         match trial::open_image(&disk.after_power_failure(seed), &history) {
             Outcome::Whole(_) => {}
-            // See `disk`: the names in a directory may be what no file system of today leaves.
+            // See `disk`: sled is open to that while it opens, as it is after some of these faults.
             Outcome::Refused(_) => refused += 1,
             Outcome::Lost(why) => {
                 let (kept, point) = (recording.keep("fault.trace"), recording.records.len());
