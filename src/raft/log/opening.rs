@@ -113,6 +113,9 @@ pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
     let database = directory.join("sled");
     let blobs = database.join("blobs");
     delete_unfinished(&database).map_err(failed("deleting unfinished files of sled"))?;
+    if mark.is_none() {
+        delete_unborn(&database).map_err(failed("deleting unfinished files of sled"))?;
+    }
     if is_occupied(&blobs) {
         return Err(damaged(
             directory,
@@ -182,6 +185,20 @@ fn delete_unfinished(database: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// sled writes its configuration first of all, in two pieces and without a sync. A log that is interrupted in its first moment has
+/// half of it, and would be taken for a damaged one. Without a mark, and with nothing in sled's file, nothing was ever stored.
+fn delete_unborn(database: &Path) -> io::Result<()> {
+    let is_empty = match fs::metadata(database.join("db")) {
+        Ok(file) => file.len() == 0,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+        Err(error) => return Err(error),
+    };
+    match is_empty.then(|| fs::remove_file(database.join("conf"))) {
+        Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Some(_) | None => Ok(()),
+    }
 }
 
 type Guarded = Result<(Tables<SledDisk>, Recovered), OpenError>;
