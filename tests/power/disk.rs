@@ -10,7 +10,7 @@
 //!
 //! Nothing is lost so. But a few in ten thousand such logs are refused, all of them cut while they were opened. sled renames a new
 //! snapshot, deletes the old one, and then clears segments, without a sync of the directory between them: cleared segments beside
-//! the old snapshot, or none, are too little for it. And a log that is opened for the first time may be left with half of its `conf`.
+//! the old snapshot, or none, are too little for it.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -44,8 +44,15 @@ fn mount(image: &Path, at: &Path) -> Result<(), String> {
     run(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).arg(image).arg(at))
 }
 
+/// sled keeps its files open for some time after it was closed, until its last thread is gone.
 fn unmount(at: &Path) -> Result<(), String> {
-    run(Command::new("umount").arg(at))
+    let begun = Instant::now();
+    loop {
+        match run(Command::new("umount").arg(at)) {
+            Err(why) if why.contains("busy") && begun.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(10)),
+            done => return done,
+        }
+    }
 }
 
 /// In a mount namespace that ends with the command.
@@ -109,7 +116,7 @@ fn cut_again_and_again() {
         let said = driver::said(&root);
         said[heard..].iter().for_each(|said| history.hear(said).unwrap_or_else(|why| panic!("{what}: {why}")));
         heard = said.len();
-        unmount(&at).expect("nobody uses it");
+        unmount(&at).expect("nobody uses it any more");
 
         mount(&image, &at).expect("its journal is in order");
         match trial::open(&root, history.snapshot, |state| history.judge(state)) {
@@ -120,7 +127,7 @@ fn cut_again_and_again() {
             }
             Outcome::Lost(why) => panic!("{what}: {why}"),
         }
-        unmount(&at).expect("nobody uses it");
+        unmount(&at).expect("nobody uses it any more");
     }
     let acknowledged = history.acknowledgements;
     println!("seed {}: {cuts} cuts, {acknowledged} acknowledgements, {refused} refused", seed());
