@@ -79,6 +79,20 @@ pub(crate) fn delete_unfinished(database: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// sled writes its configuration first of all, in two pieces and without a sync. A log that is interrupted in its first moment has
+/// half of it, and would be taken for a damaged one. Without a mark, and with nothing in sled's file, nothing was ever stored.
+pub(crate) fn delete_unborn(database: &Path) -> io::Result<()> {
+    let is_empty = match fs::metadata(database.join("db")) {
+        Ok(file) => file.len() == 0,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+        Err(error) => return Err(error),
+    };
+    match is_empty.then(|| fs::remove_file(database.join("conf"))) {
+        Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// Does something that may stumble over damaged files on a thread that may panic, or hang.
 pub(crate) fn guarded<T: Send + 'static>(
     thread_name: &str,
