@@ -8,9 +8,10 @@
 //! * [`server`]: a node: the gRPC services on top of a replica;
 //! * [`client`]: the way to a cluster from Rust;
 //! * [`local`]: a whole cluster of processes on this machine, to try things out and to test;
+//! * [`chaos`]: the histories of runs under faults;
 //! * [`cli`]: the program, one command a file.
 //!
-//! Imports point down only: `cli → server → raft → machine`, `cli → client → proto` and `cli → local → proto`.
+//! Imports point down only: `cli → server → raft → machine`, `cli → client → proto` and `cli → local → proto`. [`chaos`] needs none of them.
 
 pub mod environment;
 pub mod proto;
@@ -22,6 +23,7 @@ pub mod raft;
 
 pub mod server;
 
+pub mod chaos;
 pub mod cli;
 pub mod client;
 pub mod local;

@@ -1,0 +1,7 @@
+//! Runs under faults, and what they prove.
+//!
+//! * [`history`]: what clients, nodes and faults did, one event a line, in a format that anyone can check.
+//!
+//! A plain library: no network, no clock, no tokio.
+
+pub mod history;
