@@ -8,7 +8,7 @@
 //! * [`server`]: a node: the gRPC services on top of a replica;
 //! * [`client`]: the way to a cluster from Rust;
 //! * [`local`]: a whole cluster of processes on this machine, to try things out and to test;
-//! * [`chaos`]: the histories of runs under faults;
+//! * [`chaos`]: the histories of runs under faults, and reports of them;
 //! * [`cli`]: the program, one command a file.
 //!
 //! Imports point down only: `cli → server → raft → machine`, `cli → client → proto` and `cli → local → proto`. [`chaos`] needs none of them.

@@ -13,6 +13,7 @@ mod list;
 mod lock;
 mod logging;
 mod output;
+mod report;
 mod serve;
 mod sessions;
 mod show;
@@ -48,6 +49,7 @@ enum Command {
     Check(check::Check),
     ForceRelease(force_release::ForceRelease),
     Status(status::Status),
+    Report(report::ReportOf),
 }
 
 /// Which cluster a command speaks to.
@@ -80,6 +82,7 @@ pub fn run() -> ExitCode {
         Command::Check(check) => block_on(check.run()),
         Command::ForceRelease(force_release) => block_on(force_release.run()),
         Command::Status(status) => block_on(status.run()),
+        Command::Report(report) => report.run(),
     };
     match outcome {
         Ok(exit) => exit.into(),
