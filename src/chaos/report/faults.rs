@@ -130,6 +130,59 @@ fn last_ns(history: &History) -> u64 {
 mod tests {
     use super::*;
 
+    fn history(facts: &[&str]) -> History {
+        let mut text = r#"{"time_ns":0,"process":"nemesis","type":"info","f":"meta","value":{"format":1}}"#.to_owned();
+        for (place, fact) in facts.iter().enumerate() {
+            text.push_str(&format!(
+                "\n{{\"time_ns\":{}0,\"process\":\"nemesis\",\"type\":\"info\",{fact}}}",
+                place + 1
+            ));
+        }
+        History::read(text.as_bytes()).expect("it is a history")
+    }
+
+    fn span(from_ns: u64, to_ns: u64, lines: (usize, usize)) -> Span {
+        Span { from_ns, to_ns, lines }
+    }
+
+    #[test]
+    fn a_heal_without_a_name_ends_all_faults_and_one_that_is_not_healed_lasts() {
+        let history = history(&[
+            r#""f":"fault","value":{"name":"a"}"#,
+            r#""f":"fault","value":{"name":"b"}"#,
+            r#""f":"heal","value":{"name":"a"}"#,
+            r#""f":"fault","value":{"name":"a"}"#,
+            r#""f":"heal","value":{}"#,
+            r#""f":"fault","value":{"name":"c"}"#,
+            r#""f":"end""#,
+        ]);
+        let expected = [
+            ("a", vec![span(10, 30, (2, 4)), span(40, 50, (5, 6))]),
+            ("b", vec![span(20, 50, (3, 6))]),
+            ("c", vec![span(60, 70, (7, 7))]),
+        ];
+        assert_eq!(faults(&history), BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn a_leader_leads_until_it_is_killed_or_another_is_elected() {
+        let history = history(&[
+            r#""f":"elected","value":{"node":1,"term":1}"#,
+            r#""f":"elected","value":{"node":2,"term":2}"#,
+            r#""f":"fault","value":{"name":"slow disk of node 1"}"#,
+            r#""f":"killed","value":{"node":1}"#,
+            r#""f":"killed","value":{"node":2}"#,
+            r#""f":"started","value":{"node":2}"#,
+            r#""f":"end""#,
+        ]);
+        let nodes = nodes(&history);
+        assert_eq!(nodes[&1].led, [(1, span(10, 20, (2, 3)))]);
+        assert_eq!(nodes[&2].led, [(2, span(20, 50, (3, 6)))]);
+        assert_eq!(nodes[&1].down, [span(40, 70, (5, 5))]);
+        assert_eq!(nodes[&2].down, [span(50, 60, (6, 7))]);
+        assert_eq!(nodes[&1].faulty, [("slow disk of node 1".to_owned(), span(30, 70, (4, 4)))]);
+    }
+
     #[test]
     fn a_fault_may_name_nodes() {
         assert_eq!(named("pause node 2"), [2]);

@@ -88,3 +88,58 @@ fn empty(value: &mut Value, row: &mut Vec<Value>, texts: &mut Texts) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the page does it.
+    fn fill(shape: &Value, row: &mut impl Iterator<Item = Value>, texts: &Texts) -> Value {
+        match shape {
+            Value::Object(fields) => fields
+                .iter()
+                .map(|(name, field)| (name.clone(), fill(field, row, texts)))
+                .collect::<serde_json::Map<_, _>>()
+                .into(),
+            Value::Array(parts) => parts.iter().map(|part| fill(part, row, texts)).collect::<Vec<_>>().into(),
+            hole @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => {
+                let value = row.next().expect("each hole is filled");
+                match (hole.as_u64(), value.as_u64()) {
+                    (Some(1), Some(text)) => texts.texts[usize::try_from(text).expect("a place")].clone().into(),
+                    _ => value,
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_packed_is_what_was_there() {
+        let text = r#"{"time_ns":0,"process":"nemesis","type":"info","f":"meta","value":{"format":1,"seed":18446744073709551615}}
+{"time_ns":1,"process":"ann","type":"invoke","f":"acquire","op":1,"lock":["a","b"],"value":{"session":"s","mode":["shared",{"permits":3}],"wait":"forever"}}
+{"time_ns":2,"process":"ann","type":"ok","f":"acquire","op":1,"value":{"token":1,"place_lost":true}}
+{"time_ns":3,"process":"bob","type":"invoke","f":"acquire","op":1,"lock":["c","b"],"value":{"session":"t","mode":["shared",{"permits":4}],"wait":"forever"}}
+{"time_ns":4,"process":"node1","type":"info","f":"table","value":{"node":1,"index":7,"hash":9007199254740993}}"#;
+        let history = History::read(text.as_bytes()).expect("it is a history");
+        let mut texts = Texts::default();
+        let packed = Packed::of(&history, &mut texts);
+        // Two are of one shape.
+        assert_eq!((packed.events.len(), packed.shapes.len()), (5, 4));
+        for row in &packed.events {
+            let line = row[0].as_u64().and_then(|line| usize::try_from(line).ok()).expect("a line");
+            let shape = row[1].as_u64().and_then(|shape| usize::try_from(shape).ok()).expect("a shape");
+            let mut holes = row[2..].iter().cloned();
+            let event = fill(&packed.shapes[shape], &mut holes, &texts);
+            assert_eq!(holes.next(), None);
+            let there = history.line(line).expect("it has this line");
+            // What JavaScript would round is a text.
+            let exact = there
+                .replace("18446744073709551615", "\"18446744073709551615\"")
+                .replace("9007199254740993", "\"9007199254740993\"");
+            assert_eq!(event, serde_json::from_str::<Value>(&exact).expect("it is JSON"));
+        }
+        let mut once = texts.texts.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), texts.texts.len());
+    }
+}

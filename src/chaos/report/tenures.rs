@@ -232,3 +232,93 @@ fn of_lease(end: LeaseEnd) -> End {
         LeaseEnd::Open => End::Open,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chaos::{history::operations, report::leases};
+
+    const MS: u64 = 1_000_000;
+
+    /// A session of 100 ms, sent at 1 ms; a grant of token 1, asked at 3 ms and answered at 4 ms; then what is given; the end at 500 ms.
+    fn story(events: &[&str]) -> (u64, u64, End) {
+        let mut text = String::new();
+        let mut line = |at_ms: u64, rest: &str| text.push_str(&format!("{{\"time_ns\":{},{rest}}}\n", at_ms * MS));
+        line(0, r#""process":"nemesis","type":"info","f":"meta","value":{"format":1}"#);
+        line(1, r#""process":"ann","type":"invoke","f":"open","op":0,"value":{"session":"s","ttl_ms":100}"#);
+        line(2, r#""process":"ann","type":"ok","f":"open","op":0"#);
+        line(
+            3,
+            r#""process":"ann","type":"invoke","f":"acquire","op":1,"lock":"a","value":{"session":"s","request":7}"#,
+        );
+        line(4, r#""process":"ann","type":"ok","f":"acquire","op":1,"value":{"token":1}"#);
+        for event in events {
+            let (at_ms, rest) = event.split_once(' ').expect("a time, and the rest");
+            line(at_ms.parse().expect("a time"), rest);
+        }
+        line(500, r#""process":"nemesis","type":"info","f":"end""#);
+        let history = History::read(text.as_bytes()).expect("it is a history");
+        let operations = operations(&history).expect("it was read");
+        let tenures = tenures(&history, &operations, &leases::leases(&history, &operations));
+        let [tenure] = &*tenures else { panic!("one grant: {tenures:?}") };
+        assert_eq!((tenure.lock, tenure.token, tenure.from_ns), ("a", 1, 4 * MS));
+        (tenure.until_ns / MS, tenure.over_ns / MS, tenure.end)
+    }
+
+    const RELEASE: &str =
+        r#"50 "process":"ann","type":"invoke","f":"release","op":2,"value":{"session":"s","token":1}"#;
+
+    #[test]
+    fn without_an_end_it_lasts_until_the_deadline_counted_from_the_sending() {
+        assert_eq!(story(&[]), (101, 101, End::Expired));
+        let renewed = r#"60 "process":"ann","type":"info","f":"renewed","value":{"session":"s","sent_ns":55000000}"#;
+        assert_eq!(story(&[renewed]), (155, 155, End::Expired));
+        let late = r#"60 "process":"ann","type":"info","f":"renewed","value":{"session":"s","sent_ns":0}"#;
+        assert_eq!(story(&[late]), (101, 101, End::Expired));
+        let long = r#"60 "process":"ann","type":"info","f":"renewed","value":{"session":"s","sent_ns":55000000,"ttl_ms":1000}"#;
+        assert_eq!(story(&[long]), (500, 500, End::Open));
+    }
+
+    #[test]
+    fn a_release_ends_what_is_certain_when_it_is_sent() {
+        let ok = r#"53 "process":"ann","type":"ok","f":"release","op":2"#;
+        assert_eq!(story(&[RELEASE, ok]), (50, 53, End::Released));
+        assert_eq!(story(&[RELEASE]), (50, 50, End::Released));
+        let failed = r#"53 "process":"ann","type":"fail","f":"release","op":2,"value":{"reason":"unavailable"}"#;
+        assert_eq!(story(&[RELEASE, failed]), (101, 101, End::Expired));
+    }
+
+    #[test]
+    fn a_close_and_a_cancel_that_found_the_grant_end_it() {
+        let close = r#"40 "process":"ann","type":"invoke","f":"close","op":3,"value":{"session":"s"}"#;
+        let closed = r#"44 "process":"ann","type":"ok","f":"close","op":3"#;
+        assert_eq!(story(&[close, closed]), (40, 44, End::Closed));
+        let cancel = r#"30 "process":"ann","type":"invoke","f":"cancel","op":4,"value":{"session":"s","request":7}"#;
+        let found = r#"31 "process":"ann","type":"ok","f":"cancel","op":4,"value":{"found":"grant"}"#;
+        assert_eq!(story(&[cancel, found]), (30, 31, End::Released));
+        let by_op = r#"30 "process":"ann","type":"invoke","f":"cancel","op":4,"value":{"session":"s","op":1}"#;
+        assert_eq!(story(&[by_op, found]), (30, 31, End::Released));
+        let other = r#"30 "process":"ann","type":"invoke","f":"cancel","op":4,"value":{"session":"s","request":8}"#;
+        assert_eq!(story(&[other, found]), (101, 101, End::Expired));
+    }
+
+    #[test]
+    fn a_forced_release_ends_it_at_once_or_at_the_deadline_of_then() {
+        let renewed = r#"60 "process":"ann","type":"info","f":"renewed","value":{"session":"s","sent_ns":55000000}"#;
+        let now = r#"20 "process":"op","type":"invoke","f":"force_release","lock":"a","value":{"now":true}"#;
+        let waits = r#"20 "process":"op","type":"invoke","f":"force_release","lock":"a","value":{"now":false}"#;
+        let answer = r#"22 "process":"op","type":"ok","f":"force_release","value":{"revoked":[1]}"#;
+        let none = r#"22 "process":"op","type":"ok","f":"force_release","value":{"revoked":[]}"#;
+        assert_eq!(story(&[now, answer, renewed]), (20, 22, End::Revoked));
+        assert_eq!(story(&[waits, answer, renewed]), (101, 101, End::Revoked));
+        assert_eq!(story(&[now, none, renewed]), (155, 155, End::Expired));
+    }
+
+    #[test]
+    fn a_loss_ends_it_when_it_is_noticed_before_the_deadline() {
+        let lost = r#"70 "process":"ann","type":"info","f":"lost","value":{"session":"s","why":"revoked","token":1}"#;
+        assert_eq!(story(&[lost]), (70, 70, End::Lost));
+        let late = r#"170 "process":"ann","type":"info","f":"lost","value":{"session":"s","why":"expired"}"#;
+        assert_eq!(story(&[late]), (101, 101, End::Expired));
+    }
+}

@@ -21,8 +21,12 @@ fn head(seed: Option<u64>, about: &About, summary: &Summary) -> String {
     let Summary { events, clients, locks, sessions, .. } = summary;
     let cut_off = if summary.ended { "" } else { "; it was cut off" };
     let mut text = format!(
-        "{events} events in {}: {clients} clients, {sessions} sessions, {locks} locks{cut_off}\n",
-        duration(summary.duration_ms)
+        "{} in {}: {}, {}, {}{cut_off}\n",
+        count(*events, "event"),
+        duration(summary.duration_ms),
+        count(*clients, "client"),
+        count(*sessions, "session"),
+        count(*locks, "lock"),
     );
     if let Some(seed) = seed {
         let _ = writeln!(text, "seed {seed}");
@@ -33,17 +37,17 @@ fn head(seed: Option<u64>, about: &About, summary: &Summary) -> String {
     text
 }
 
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 type Rows = Vec<Vec<String>>;
 
 fn operations(summary: &Summary) -> Rows {
     let mut rows = vec![row(["OPERATION", "BEGUN", "OK", "UNKNOWN", "FAILED"])];
     for count in &summary.operations {
-        let failed: usize = count.failed.values().sum();
         let reasons: Vec<_> = count.failed.iter().map(|(reason, times)| format!("{} {times}", plain(reason))).collect();
-        let failed = match failed {
-            0 => "0".to_owned(),
-            _ => format!("{failed}: {}", reasons.join(", ")),
-        };
+        let failed = if reasons.is_empty() { "-".to_owned() } else { reasons.join(", ") };
         rows.push(vec![
             count.f.to_owned(),
             count.invoked.to_string(),
@@ -112,26 +116,23 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }
 
-/// Aligned columns; numbers to the right.
+/// Aligned columns: to the right where all but the title are numbers.
 fn columns(rows: &Rows) -> String {
-    let mut widths: Vec<usize> = Vec::new();
-    for row in rows {
-        widths.resize(widths.len().max(row.len()), 0);
-        row.iter().zip(&mut widths).for_each(|(cell, width)| *width = (*width).max(cell.chars().count()));
-    }
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
+    let widths: Vec<_> = (0..count).map(|column| cells(column).map(|cell| cell.chars().count()).max()).collect();
+    let is_number = |cell: &String| cell.parse::<u64>().is_ok();
+    let numbers: Vec<_> = (0..count).map(|column| cells(column).skip(1).all(is_number)).collect();
     let mut text = String::new();
     for row in rows {
-        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| aligned(cell, *width)).collect();
-        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
+        let mut line = String::new();
+        for ((cell, width), number) in row.iter().zip(&widths).zip(&numbers) {
+            let width = width.unwrap_or(0);
+            line.push_str(&if *number { format!("{cell:>width$}  ") } else { format!("{cell:<width$}  ") });
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
     }
     text
-}
-
-fn aligned(cell: &str, width: usize) -> String {
-    match cell.parse::<u64>() {
-        Ok(_) => format!("{cell:>width$}"),
-        Err(_) => format!("{cell:<width$}"),
-    }
 }
 
 fn duration(ms: u64) -> String {
