@@ -55,6 +55,8 @@ const isChosen = (item) => chosen.lines.size > 0 && (chosen.lines.has(item.lines
 
 function paintLane(lane, top, view) {
   let y = top + PAD;
+  // Where the filter names a client, the bars of others stand back.
+  const named = lane.name.toLowerCase().includes(wanted);
   for (const layer of lane.layers) {
     if (!layer.items.length) continue;
     const outlined = [];
@@ -64,7 +66,9 @@ function paintLane(lane, top, view) {
         if (left - (marks.get(item.what) ?? -Infinity) < 2) return;
         marks.set(item.what, left);
       }
+      pen.globalAlpha = wanted && item.client && !named && !item.client.toLowerCase().includes(wanted) ? 0.25 : 1;
       PAINTERS[item.kind](item, left, right, y + down, height, view);
+      pen.globalAlpha = 1;
       if (isChosen(item)) outlined.push([left, right, y + down, height]);
     });
     pen.strokeStyle = chosen.bad ? look.bad : look.pick;

@@ -9,6 +9,8 @@ const NARROWEST_NS = 1000;
 /** What is chosen: lines of the history, as a violation or a pinned bar names them. */
 let chosen = { lines: new Set(), bad: false, title: '', at: 0, only: false };
 let scroll = 0;
+/** What the filter asks for, in small letters. */
+let wanted = '';
 let rows = [];
 let tall = 0;
 const view = {
@@ -28,12 +30,12 @@ const view = {
 
 /** Which lanes there are, from the top to the bottom. */
 function arrange() {
-  const wanted = filterBox.value.trim().toLowerCase();
+  wanted = filterBox.value.trim().toLowerCase();
   rows = [];
   let y = 0;
   for (const section of sections) {
     const open = chosen.only || wanted ? true : section.open;
-    const lanes = section.lanes.filter((lane) => isWanted(section, lane, wanted));
+    const lanes = section.lanes.filter((lane) => isWanted(section, lane));
     if (!lanes.length) continue;
     rows.push({ y, height: HEADING, section, count: lanes.length, open });
     y += HEADING;
@@ -48,7 +50,7 @@ function arrange() {
   resize();
 }
 
-function isWanted(section, lane, wanted) {
+function isWanted(section, lane) {
   if (section === nodeSection) return true;
   if (chosen.only) return chosen.lanes.has(lane);
   if (section === faultSection) return true;
@@ -150,7 +152,12 @@ function paintRow(row, top) {
   pen.restore();
   box(0, view.width, top + row.height - 1, 1, look.rule);
   box(0, view.left - 1, top, row.height - 1, look.panel);
-  label(row.lane.name, 0, view.left, top, row.height, look.text, { left: 6, right: view.left });
+  pen.save();
+  pen.beginPath();
+  pen.rect(0, top, view.left - 4, row.height);
+  pen.clip();
+  label(row.lane.name, 0, view.left - 4, top, row.height, look.text, { left: 6, right: view.left - 4 });
+  pen.restore();
 }
 
 function paintChosen() {
