@@ -6,10 +6,11 @@ use super::{Document, timeline::Timeline};
 
 const FRAME: &str = include_str!("page.html");
 const LOOKS: &str = include_str!("page.css");
-const SCRIPTS: [&str; 4] = [
+const SCRIPTS: [&str; 5] = [
     include_str!("page_data.js"),
     include_str!("page_draw.js"),
     include_str!("page_view.js"),
+    include_str!("page_input.js"),
     include_str!("page_words.js"),
 ];
 
