@@ -9,7 +9,7 @@
 //! * [`client`]: the way to a cluster from Rust;
 //! * [`fence`]: what a resource does with the tokens that it is shown;
 //! * [`local`]: a whole cluster of processes on this machine, to try things out and to test;
-//! * [`chaos`]: the histories of runs under faults, and the checker that judges them;
+//! * [`chaos`]: the histories of runs under faults, the checker that judges them, and reports to look at;
 //! * [`cli`]: the program, one command a file.
 //!
 //! Imports point down only: `cli → server → raft → machine`, `cli → client → proto` and `cli → local → proto`. Nothing here uses

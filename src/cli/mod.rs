@@ -18,6 +18,7 @@ mod logging;
 mod man;
 mod output;
 mod release;
+mod report;
 mod serve;
 mod session;
 mod sessions;
@@ -64,6 +65,7 @@ enum Command {
     Check(check::Check),
     ForceRelease(force_release::ForceRelease),
     Status(status::Status),
+    Report(report::ReportOf),
     Completions(completions::Completions),
     Man(man::Man),
     #[command(hide = true)]
@@ -108,6 +110,7 @@ pub fn run() -> ExitCode {
         Command::Check(check) => check.run(),
         Command::ForceRelease(force_release) => block_on(force_release.run()),
         Command::Status(status) => block_on(status.run()),
+        Command::Report(report) => report.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
         Command::Keep(keep) => block_on(keep.run()),
