@@ -30,6 +30,7 @@ mod update;
 mod verify;
 mod views;
 mod waiting;
+mod wanted;
 mod watch;
 
 use std::process::ExitCode;
