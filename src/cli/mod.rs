@@ -20,6 +20,7 @@ mod logging;
 mod man;
 mod output;
 mod release;
+mod report;
 mod serve;
 mod session;
 mod sessions;
@@ -31,6 +32,7 @@ mod update;
 mod verify;
 mod views;
 mod waiting;
+mod wanted;
 mod watch;
 
 use std::process::ExitCode;
@@ -67,6 +69,7 @@ enum Command {
     Chaos(chaos::Chaos),
     ForceRelease(force_release::ForceRelease),
     Status(status::Status),
+    Report(report::ReportOf),
     Completions(completions::Completions),
     Man(man::Man),
     #[command(hide = true)]
@@ -115,6 +118,7 @@ pub fn run() -> ExitCode {
         Command::ChaosClient(client) => block_on(client.run()),
         Command::ForceRelease(force_release) => block_on(force_release.run()),
         Command::Status(status) => block_on(status.run()),
+        Command::Report(report) => report.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
         Command::Keep(keep) => block_on(keep.run()),

@@ -22,6 +22,25 @@ use crate::{
 
 /// An acquire that is not sent yet: `await` it. What it is told about mode, data and delay holds for all its locks.
 ///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use lockkeeper::client::{Error, Session};
+/// # async fn example(session: Session) -> Result<(), Error> {
+/// let seat = session.acquire("seats/A5").data(b"buyer 17").wait_at_most(Duration::from_secs(5));
+/// match seat.await {
+///     Ok(guard) => println!("held, token {}", guard.token().0),
+///     Err(Error::NotAcquired(why)) => println!("{why}"),
+///     Err(error) => return Err(error),
+/// }
+/// let reader = session.acquire("catalogue").shared().await?;
+/// let one_of_three = session.acquire("printers").permits(3).no_wait().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Fails with [`Error::NotAcquired`] if the locks were not to be had, or not in time; with [`Error::Invalid`] if a name or an option
+/// cannot be right; with [`Error::Lost`] if the session is over; and as the calls of [`super::Client`] do.
+///
 /// While it waits, it survives the loss of its connection and a change of leader, and keeps its place in the queue. Dropped before it
 /// is over, it releases in the background what it may have.
 #[derive(Clone, Debug)]

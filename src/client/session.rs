@@ -114,7 +114,7 @@ impl Session {
         self.core().lease.loss(None)
     }
 
-    /// Waits until it is lost.
+    /// Waits until it is lost, by a timer of this process where the cluster cannot be reached. Cancel safe.
     pub async fn lost(&self) -> Loss {
         self.core().lease.lost(None).await
     }
@@ -137,22 +137,53 @@ impl Session {
     }
 
     /// Acquires a lock, exclusively and waiting as long as it takes, if the [`Acquire`] is not told otherwise.
+    ///
+    /// ```no_run
+    /// # use lockkeeper::client::{Error, Session};
+    /// # async fn example(session: Session) -> Result<(), Error> {
+    /// let guard = session.acquire("reports/nightly").await?;
+    /// println!("token {}", guard.token().0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire(&self, name: &str) -> Acquire {
         Acquire::new(self.clone(), [name])
     }
 
-    /// Acquires several locks, all or nothing. They cannot deadlock among each other.
+    /// Acquires several locks, all or nothing. Those who acquire several at once cannot deadlock among each other, in whatever order they
+    /// name them.
+    ///
+    /// ```no_run
+    /// # use lockkeeper::client::{Error, Session};
+    /// # async fn example(session: Session) -> Result<(), Error> {
+    /// let guard = session.acquire_all(["accounts/ann", "accounts/bob"]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire_all<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Acquire {
         Acquire::new(self.clone(), names)
     }
 
     /// The same, each lock in its own way.
+    ///
+    /// ```no_run
+    /// # use lockkeeper::machine::{LockName, Mode, Want};
+    /// # use lockkeeper::client::{Error, Session};
+    /// # async fn example(session: Session) -> Result<(), Error> {
+    /// let want = |name, mode| -> Result<Want, Error> {
+    ///     Ok(Want { name: LockName::new(name)?, mode, data: None, keep_data: false, must_exist: false })
+    /// };
+    /// let wants = vec![want("schema", Mode::Shared)?, want("tables/users", Mode::Exclusive)?];
+    /// let guard = session.acquire_wants(wants).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire_wants(&self, wants: Vec<Want>) -> Acquire {
         Acquire::of_wants(self.clone(), wants)
     }
 
     /// Closes it: all that it holds is released, all its waits are cancelled, for its clones too. Fails if the cluster could not be
-    /// told in time; then it expires by itself.
+    /// told in time; then it expires by itself. Also when this future is dropped before its end, nothing of it is to be trusted any more.
     pub async fn close(self) -> Result<(), Error> {
         let core = self.core().clone();
         core.lease.end(Loss::Closed);

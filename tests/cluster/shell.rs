@@ -274,7 +274,7 @@ async fn a_keeper_tells_what_is_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_keeper_stops_when_it_is_told_to() {
     let cluster = cluster().await;
-    let id = open(&cluster, "3s").await;
+    let id = open(&cluster, "12s").await;
     for (sent, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let keeper = command(&cluster, &["session", "keep", &id]).spawn().expect("it runs");
         let remaining = async || {

@@ -22,11 +22,11 @@ use tokio::{
 };
 
 use super::{
-    TIMER_MAX,
+    KILLING_MAX, TIMER_MAX,
     family::{self, adopt_orphans, extinguish, reap, signal_all},
     link::{Link, Message},
     signals::Signals,
-    wrapper::this_program,
+    this_program,
 };
 use crate::{
     cli::{Exit, Failure},
@@ -35,9 +35,6 @@ use crate::{
 
 /// What the command left behind has so long to end after it was told to.
 const LEFT_BEHIND_GRACE: Duration = Duration::from_secs(1);
-
-/// How long it is tried to kill what does not die.
-pub(super) const KILLING_MAX: Duration = Duration::from_secs(5);
 
 /// Runs a command until it ends, or it is time. For `lockkeeper lock` to call.
 #[derive(Args, Debug)]

@@ -36,7 +36,7 @@ mod link;
 mod signals;
 mod wrapper;
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, io, path::PathBuf, time::Duration};
 
 use tokio::time::sleep;
 
@@ -48,6 +48,9 @@ pub(super) use self::{keeper::Keep, launch::Launch, signals::Signals};
 
 /// No timer runs longer than this: timers stand still while the machine is suspended, the deadline does not.
 const TIMER_MAX: Duration = Duration::from_millis(250);
+
+/// How long it is tried to kill what does not die.
+const KILLING_MAX: Duration = Duration::from_secs(5);
 
 /// Runs a command, with these variables in its environment, and ends it in time if the lock is lost: then with [`Exit::Lost`].
 ///
@@ -72,6 +75,14 @@ pub(super) async fn run_while_held(
             // To tell the keeper of renewals, long before it needs to know.
             () = sleep((ttl / 20).min(TIMER_MAX)) => {}
         }
+    }
+}
+
+/// The program that runs, also when its file was replaced meanwhile: the three of them must understand each other.
+fn this_program() -> io::Result<PathBuf> {
+    match cfg!(any(target_os = "linux", target_os = "android")) {
+        true => Ok("/proc/self/exe".into()),
+        false => std::env::current_exe(),
     }
 }
 
@@ -130,9 +141,10 @@ fn grace(ttl: Duration) -> Duration {
     (ttl / 5).min(Duration::from_secs(5))
 }
 
-/// How long before the deadline it is killed: for the signal to arrive.
+/// How long before the deadline it is killed: to find all of its processes, and for them to die. On a machine with far too much to do
+/// that took more than the 40 ms that a fiftieth of 2 s is.
 fn kill_margin(ttl: Duration) -> Duration {
-    (ttl / 50).clamp(Duration::from_millis(10), Duration::from_millis(500))
+    (ttl / 20).clamp(Duration::from_millis(10), Duration::from_millis(500))
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::{
     ffi::OsString,
     io,
     os::unix::process::{CommandExt as _, ExitStatusExt as _},
-    path::PathBuf,
     process::{Command, ExitStatus},
     time::Duration,
 };
@@ -13,9 +12,10 @@ use rustix::process::{Pid, Signal, getpgrp};
 use tokio::time::sleep;
 
 use super::{
+    KILLING_MAX,
     family::{adopt_orphans, extinguish},
-    keeper::KILLING_MAX,
     link::{Link, Message},
+    this_program,
 };
 use crate::{
     cli::{Exit, Failure, complain, terminal},
@@ -120,14 +120,6 @@ async fn kill_all() {
 async fn until(out_of_time: impl Fn() -> bool) {
     while !out_of_time() {
         sleep(LOOK).await;
-    }
-}
-
-/// The program that runs, also when its file was replaced meanwhile: the three of them must understand each other.
-pub(super) fn this_program() -> io::Result<PathBuf> {
-    match cfg!(any(target_os = "linux", target_os = "android")) {
-        true => Ok("/proc/self/exe".into()),
-        false => std::env::current_exe(),
     }
 }
 
