@@ -36,7 +36,7 @@ while (($(date +%s) < end)); do
     code=0
     "$program" chaos --duration "$run" --seed "$seed" --nodes "$nodes" --faults "$faults" --clients "$clients" \
         --out "$out" >"$directory/$seed.txt" 2>"$directory/$seed.log" || code=$?
-    counts=$(grep -oE '[0-9]+ (operations, .*|elections, .*)$' "$directory/$seed.txt" | paste -sd ' ' || true)
+    counts=$(grep -E '^[0-9]+ events in |^late writes|^locks that' "$directory/$seed.txt" | paste -sd ';' || true)
     echo "$(date -u +%FT%TZ) exit $code seed $seed nodes $nodes faults $faults clients $clients: $counts" | tee -a "$tally"
     case $code in
     0) rm -rf "$out" "$directory/$seed.txt" "$directory/$seed.log" ;;

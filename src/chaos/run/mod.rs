@@ -7,7 +7,7 @@
 //! ```
 //!
 //! * `clients`: the client processes; `operator`: what the runner does itself; `observe`: what the nodes say of themselves;
-//! * `merge`: one history out of many parts; `tally`: how much there was of everything.
+//! * `merge`: one history out of many parts; [`worth`]: whether enough happened.
 //!
 //! A run never judges: that is [`super::checker`]'s, and anybody can do it again from the file. It only says what kept it from being a
 //! run at all: a fault that could not be done, a node that ended by itself, a cluster that did not come back.
@@ -18,7 +18,7 @@ pub(super) mod clients;
 mod merge;
 pub(super) mod observe;
 mod operator;
-mod tally;
+pub mod worth;
 
 use std::{
     collections::BTreeSet,
@@ -34,7 +34,6 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-pub use self::tally::Tally;
 use self::{
     clients::{Clients, Setting},
     observe::Observer,
