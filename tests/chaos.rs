@@ -80,7 +80,7 @@ async fn all_holds_under_a_fault_of_each_kind() {
 
     let history = history(&out);
     let names =
-        facts(&history).filter_map(|fact| if let Fact::Fault { name } = fact { Some(name.as_str()) } else { None });
+        facts(&history).filter_map(|fact| if let Fact::Fault { name, .. } = fact { Some(name.as_str()) } else { None });
     let names: BTreeSet<_> = names.collect();
     let groups: BTreeSet<_> =
         Fault::all().filter(|fault| names.contains(fault.name())).map(|fault| fault.group().name()).collect();

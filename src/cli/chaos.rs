@@ -17,7 +17,7 @@ use crate::chaos::{
     checker::{Finding, Property, Verdict, check},
     history::{History, ReadError},
     nemesis::{Fault, Faults},
-    report::{About, Report},
+    report::{About, Report, Summary},
     run::{Options, Outcome, Progress, RunError, run, worth},
 };
 
@@ -73,6 +73,7 @@ impl Chaos {
         print(&judged.text())?;
         let page = directory.join("report.html");
         print(&format!("\nto look at: {}; beside it: report.json, history.jsonl, nodes/\n", page.display()))?;
+        print(&format!("\n{}\n", judged.verdict()))?;
         Ok(judged.exit())
     }
 
@@ -147,6 +148,7 @@ struct Judged {
     inherited: usize,
     /// What makes it worth less than it should be.
     vacuous: Vec<String>,
+    summary: Summary,
     /// The report, for a terminal.
     report: String,
 }
@@ -162,8 +164,9 @@ impl Judged {
         let inherited = worth::inherited(&history)?;
         let missing = worth::missing(report.summary(), inherited).into_iter().map(str::to_owned);
         let missed = outcome.missed.iter().map(|fault| format!("{fault} was to be, and hit nothing"));
-        let (vacuous, report) = (missing.chain(missed).collect(), report.text());
-        Ok(Self { outcome, findings, inherited, vacuous, report })
+        let vacuous = missing.chain(missed).collect();
+        let (summary, report) = (report.summary().clone(), report.text());
+        Ok(Self { outcome, findings, inherited, vacuous, summary, report })
     }
 
     /// The checker looks at dead clients' locks only when they pass on late. That they passed on at all is counted here.
@@ -177,6 +180,31 @@ impl Judged {
         let troubles = if self.outcome.troubles.is_empty() { Worst::Holds } else { Worst::Violated };
         let vacuous = if self.vacuous.is_empty() { Worst::Holds } else { Worst::Open };
         findings.max(troubles).max(vacuous).exit()
+    }
+
+    /// In one line.
+    fn verdict(&self) -> String {
+        let of = |worst| self.findings.iter().filter(move |finding| Worst::of(finding) == worst);
+        let names = |worst| of(worst).map(|finding| finding.property.to_string()).collect::<Vec<_>>().join(", ");
+        let word = if of(Worst::Violated).next().is_some() {
+            format!("VIOLATED: {}", names(Worst::Violated))
+        } else if !self.outcome.troubles.is_empty() {
+            "TROUBLE, as told above".to_owned()
+        } else if !self.vacuous.is_empty() {
+            "too little happened, as told above".to_owned()
+        } else if self.exit() == Exit::Success {
+            format!("{} properties hold", of(Worst::Holds).count())
+        } else {
+            format!("UNDECIDED: {}", names(Worst::Open))
+        };
+        let Summary { grants, hand_overs, elections, nodes_killed, clients_killed, duration_ms, .. } = &self.summary;
+        let operations: usize = self.summary.operations.iter().map(|count| count.invoked).sum();
+        let faults: usize = self.summary.faults.iter().map(|fault| fault.times).sum();
+        format!(
+            "{word}: {operations} operations, {grants} grants, {hand_overs} hand-overs, {faults} faults, {elections} elections, \
+             {nodes_killed} nodes and {clients_killed} clients killed in {} s",
+            duration_ms / 1000
+        )
     }
 
     fn text(&self) -> String {

@@ -280,7 +280,6 @@ impl Run {
 
     async fn inflict(&mut self, fault: Fault) -> io::Result<bool> {
         self.set_phase(fault.name());
-        self.world.recorder.fact(Fact::Fault { name: fault.name().to_owned() });
         let stop = self.stop.clone();
         tokio::select! {
             fired = self.world.inflict(fault) => fired,

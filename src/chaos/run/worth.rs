@@ -91,6 +91,10 @@ mod tests {
     #[test]
     fn a_run_without_anything_says_what_is_missing() {
         let text = r#"{"time_ns":0,"process":"nemesis","type":"info","f":"meta","value":{"format":1}}
+{"time_ns":1,"process":"a","type":"invoke","f":"open","value":{"session":"s","ttl_ms":9000}}
+{"time_ns":1,"process":"a","type":"ok","f":"open","value":{"ttl_ms":9000}}
+{"time_ns":1,"process":"b","type":"invoke","f":"open","value":{"session":"t","ttl_ms":9000}}
+{"time_ns":1,"process":"b","type":"ok","f":"open","value":{"ttl_ms":9000}}
 {"time_ns":1,"process":"a","type":"invoke","f":"acquire","lock":"x","value":{"session":"s"}}
 {"time_ns":2,"process":"a","type":"ok","f":"acquire","value":{"token":1}}
 {"time_ns":3,"process":"nemesis","type":"info","f":"died","value":{"process":"a"}}
