@@ -99,13 +99,13 @@ mod tests {
 {"time_ns":2,"process":"a","type":"ok","f":"acquire","value":{"token":1}}
 {"time_ns":3,"process":"nemesis","type":"info","f":"died","value":{"process":"a"}}
 {"time_ns":3,"process":"b","type":"invoke","f":"acquire","lock":"x","value":{"session":"t"}}
-{"time_ns":4,"process":"b","type":"ok","f":"acquire","value":{"token":2}}
-{"time_ns":5,"process":"nemesis","type":"info","f":"fault","value":{"name":"delay"}}"#;
+{"time_ns":9000000004,"process":"b","type":"ok","f":"acquire","value":{"token":2}}
+{"time_ns":9000000005,"process":"nemesis","type":"info","f":"fault","value":{"name":"delay"}}"#;
         let history = History::read(text.as_bytes()).unwrap();
         let report = Report::of(&history, About::default(), Vec::new()).unwrap();
         let inherited = inherited(&history).unwrap();
         assert_eq!(inherited, 1);
-        assert_eq!(missing(report.summary(), inherited), ["no session expired", "no election was seen"]);
-        assert!(missing(&Summary::default(), 0).contains(&"there was no fault"));
+        assert_eq!(missing(report.summary(), inherited), ["no election was seen"]);
+        assert!(missing(&Summary::default(), 0).len() == 6);
     }
 }
