@@ -1,9 +1,10 @@
 //! Doing it, and undoing it.
 
-use std::{fs, io, path::PathBuf, time::Duration};
+use std::{fs, io, ops::Range, path::PathBuf, time::Duration};
 
 use rand::{Rng as _, rngs::StdRng};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Fault,
@@ -45,6 +46,8 @@ pub(in crate::chaos) struct World {
     pub(in crate::chaos) traces: Vec<Trace>,
     /// Nodes that may end by themselves, for what is done to their disks.
     pub(in crate::chaos) may_end: Vec<u64>,
+    /// Faults end early then. They are not dropped: one that has begun to kill also says so.
+    pub(in crate::chaos) stop: CancellationToken,
 }
 
 impl World {
@@ -59,9 +62,22 @@ impl World {
         let until = Instant::now() + Duration::from_millis(self.random.random_range(1_500..3_500));
         let hit = self.hit(fault, &aim.nodes, until).await?;
         if hit && !fault.has_its_own_time() {
-            sleep(until.saturating_duration_since(Instant::now())).await;
+            self.rest_until(until).await;
         }
         Ok(hit)
+    }
+
+    async fn rest(&mut self, ms: Range<u64>) {
+        let ms = self.random.random_range(ms);
+        self.rest_until(Instant::now() + Duration::from_millis(ms)).await;
+    }
+
+    async fn rest_until(&self, until: Instant) {
+        let _ = timeout_at(until, self.stop.cancelled()).await;
+    }
+
+    fn goes_on(&self, until: Instant) -> bool {
+        Instant::now() < until && !self.stop.is_cancelled()
     }
 
     /// What is done to processes, to their disks, and to more than the links between nodes.
@@ -135,27 +151,27 @@ impl World {
     }
 
     async fn reset_until(&mut self, until: Instant) {
-        while Instant::now() < until {
+        while self.goes_on(until) {
             self.links.all().filter(|_| self.random.random()).for_each(crate::chaos::links::Link::reset);
-            sleep(Duration::from_millis(self.random.random_range(30..250))).await;
+            self.rest(30..250).await;
         }
     }
 
     async fn lose_replies_until(&mut self, leader: u64, until: Instant) {
-        while Instant::now() < until {
+        while self.goes_on(until) {
+            self.links.of_clients(leader).set_back(Way::Held);
+            self.rest(30..200).await;
             let link = self.links.of_clients(leader);
-            link.set_back(Way::Held);
-            sleep(Duration::from_millis(self.random.random_range(30..200))).await;
             link.reset();
             link.heal();
-            sleep(Duration::from_millis(self.random.random_range(50..250))).await;
+            self.rest(50..250).await;
         }
     }
 
     /// Of several that are stopped, one is likely to hold something.
     async fn pause_client(&mut self) -> io::Result<bool> {
         let paused = self.clients.pause_some(&mut self.random);
-        sleep(CLIENT_PAUSE).await;
+        self.rest_until(Instant::now() + CLIENT_PAUSE).await;
         Ok(paused > 0)
     }
 
@@ -172,15 +188,15 @@ impl World {
         for id in self.ids() {
             self.kill(id).await;
         }
-        sleep(Duration::from_millis(self.random.random_range(50..800))).await;
+        self.rest(50..800).await;
     }
 
     async fn kill_one_by_one(&mut self, nodes: &[u64]) -> io::Result<()> {
         for id in nodes {
             self.kill(*id).await;
-            sleep(Duration::from_millis(self.random.random_range(100..900))).await;
+            self.rest(100..900).await;
             self.start_all()?;
-            sleep(Duration::from_millis(self.random.random_range(0..900))).await;
+            self.rest(0..900).await;
         }
         Ok(())
     }

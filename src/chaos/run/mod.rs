@@ -218,6 +218,7 @@ impl Run {
             random: StdRng::seed_from_u64(options.seed),
             traces: Vec::new(),
             may_end: Vec::new(),
+            stop: stop.clone(),
         };
         let outcome = Outcome { history: options.directory.join("history.jsonl"), ..Outcome::default() };
         let telling = tell(&world, timeline, &phase, progress);
@@ -280,12 +281,7 @@ impl Run {
 
     async fn inflict(&mut self, fault: Fault) -> io::Result<bool> {
         self.set_phase(fault.name());
-        let stop = self.stop.clone();
-        tokio::select! {
-            fired = self.world.inflict(fault) => fired,
-            // Whatever was begun is undone by the heal.
-            () = stop.cancelled() => Ok(true),
-        }
+        self.world.inflict(fault).await
     }
 
     /// Ends the fault, and sees whether the cluster comes back.
