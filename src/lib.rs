@@ -15,6 +15,7 @@
 //! [`fence`], which is for resources: it knows [`machine`]'s tokens, and keeps them in `raft`'s manner.
 
 pub mod environment;
+pub mod planted;
 pub mod proto;
 
 pub mod machine;

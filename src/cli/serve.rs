@@ -16,6 +16,7 @@ use tokio::{sync::oneshot, time};
 use tracing::{error, info, warn};
 
 use super::{exit::Exit, logging, signals::Signals};
+use crate::planted::planted;
 use crate::server::{
     self, ServeError,
     config::{Config, Overrides},
@@ -75,6 +76,9 @@ impl Serve {
 
         logging::start(config.node_id, &config.log);
         logging::abort_on_panic();
+        if let Some(planted) = planted() {
+            warn!("this node has a bug that was planted on purpose: {}", planted.name());
+        }
         config.warnings().iter().for_each(|warning| warn!(file = %file.display(), "{warning}"));
 
         match run(config, until_stdin_closes) {
