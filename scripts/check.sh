@@ -28,4 +28,5 @@ if has clippy clippy; then
     run cargo clippy --locked --all-targets -- -D warnings
 fi
 RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" run cargo doc --locked --no-deps
+# All targets are built before the first test runs: tests/examples.rs finds the examples.
 run cargo test --locked

@@ -9,10 +9,12 @@
 //! * [`client`]: the way to a cluster from Rust;
 //! * [`fence`]: what a resource does with the tokens that it is shown;
 //! * [`local`]: a whole cluster of processes on this machine, to try things out and to test;
+//! * [`chaos`]: the histories of runs under faults, the checker that judges them, and reports to look at;
 //! * [`cli`]: the program, one command a file.
 //!
 //! Imports point down only: `cli → server → raft → machine`, `cli → client → proto` and `cli → local → proto`. Nothing here uses
-//! [`fence`], which is for resources: it knows [`machine`]'s tokens, and keeps them in `raft`'s manner.
+//! [`fence`], which is for resources: it knows [`machine`]'s tokens, and keeps them in `raft`'s manner. The parts of [`chaos`] that
+//! judge need none of the others.
 
 pub mod environment;
 pub mod planted;
@@ -25,6 +27,7 @@ pub mod raft;
 
 pub mod server;
 
+pub mod chaos;
 pub mod cli;
 pub mod client;
 pub mod fence;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it, helpers included")]
 
+#[path = "cluster/support.rs"]
 mod support;
 
 use std::{
@@ -15,7 +16,7 @@ use std::{
 
 use lockkeeper::local::{EXIT_ADDRESS_IN_USE, LocalCluster, LocalError, Options, Signal};
 use rustix::process::{Pid, kill_process, test_kill_process};
-use support::{cluster, eventually, leader_of, options, program};
+use support::{LONG, cluster_of, leader, options, program, until};
 use tempfile::TempDir;
 
 fn pid(number: u64) -> Pid {
@@ -91,29 +92,29 @@ impl Drop for RunningDev {
 
 #[tokio::test]
 async fn a_node_that_is_killed_is_missed_and_can_be_started_again() {
-    let mut cluster = cluster(3).await;
-    let leader = leader_of(&cluster, &[1, 2, 3]).await;
-    let other = leader % 3 + 1;
+    let mut cluster = cluster_of(3).await;
+    let leading = leader(&cluster).await;
+    let other = leading % 3 + 1;
 
     assert_eq!(cluster.node_mut(other).kill().await.unwrap().code(), None);
     assert!(!cluster.node(other).is_running());
     assert!(!cluster.statuses().await.contains_key(&other));
 
     cluster.node_mut(other).spawn().unwrap();
-    cluster.ready(support::PATIENCE).await.unwrap();
-    leader_of(&cluster, &[1, 2, 3]).await;
+    cluster.ready(LONG).await.unwrap();
+    leader(&cluster).await;
 }
 
 #[tokio::test]
 async fn a_node_that_is_told_to_stop_ends_well() {
-    let mut cluster = cluster(1).await;
+    let mut cluster = cluster_of(1).await;
     assert_eq!(cluster.node_mut(1).stop().await.unwrap().code(), Some(0));
     assert!(cluster.node(1).log_tail().contains("SIGTERM came: stopping"), "{}", cluster.node(1).log_tail());
 }
 
 #[tokio::test]
 async fn a_death_is_noticed() {
-    let mut cluster = cluster(2).await;
+    let mut cluster = cluster_of(2).await;
     cluster.node(2).signal(Signal::KILL);
     let (node_id, status) = cluster.next_death().await;
     assert_eq!((node_id, status.code()), (2, None));
@@ -121,7 +122,7 @@ async fn a_death_is_noticed() {
 
 #[tokio::test]
 async fn nothing_is_left_of_a_cluster_that_is_dropped() {
-    let cluster = cluster(2).await;
+    let cluster = cluster_of(2).await;
     let pids: Vec<_> = cluster.nodes().map(|node| node.pid().unwrap()).collect();
     let path = cluster.path().to_owned();
     drop(cluster);
@@ -215,7 +216,7 @@ async fn dev_that_is_told_to_stop_takes_all_with_it() {
 async fn nodes_do_not_outlive_a_dev_that_is_killed() {
     let mut dev = RunningDev::start();
     dev.end_by(Signal::KILL);
-    eventually("the nodes end", async || (!dev.node_pids().into_iter().any(runs)).then_some(())).await;
+    until("the nodes to end", async || (!dev.node_pids().into_iter().any(runs)).then_some(())).await;
 }
 
 #[test]
@@ -241,7 +242,7 @@ fn a_configuration_that_cannot_be_used_ends_with_2() {
 
 #[tokio::test]
 async fn an_address_that_is_taken_is_named() {
-    let cluster = cluster(1).await;
+    let cluster = cluster_of(1).await;
     let taken = &cluster.node(1).config().client_listen;
     let data = tempfile::tempdir().unwrap();
     let config = cluster.node(1).config_file().to_str().unwrap();

@@ -1,64 +1,158 @@
-//! `check`: whether a token holds a lock now.
+//! `check`: judges the histories of runs.
+
+use std::{fs::File, io::BufReader, path::PathBuf};
 
 use clap::Args;
 use serde::Serialize;
 
 use super::{
-    Cluster, Exit, Failure,
+    Exit, Failure,
     output::{Format, Output, print, print_document},
-    show, views,
 };
-use crate::proto::v1::CheckResponse;
+use crate::chaos::{
+    checker::{Finding, Property, Verdict, Violation, check},
+    history::History,
+};
 
-/// Tells whether a token holds a lock now: exit code 0 if it does, 10 if not.
+/// Judges the histories of runs: which properties hold, and which lines show that one does not. Exit code 0: all hold; 30: one is
+/// violated; 31: one is undecided, or there was nothing to look at.
 #[derive(Args, Debug)]
 pub(super) struct Check {
-    /// The lock.
-    name: String,
-    /// The token of a grant.
-    token: u64,
-    #[command(flatten)]
-    cluster: Cluster,
+    /// Histories: JSON lines, as `lockkeeper::chaos::history` documents them. `-` is stdin.
+    #[arg(required = true, value_name = "HISTORY")]
+    histories: Vec<PathBuf>,
     #[command(flatten)]
     output: Output,
 }
 
 #[derive(Serialize)]
 struct Document {
-    held: bool,
-    holder: Option<views::Holder>,
-    last_token: u64,
-    index: u64,
+    history: String,
+    events: usize,
+    findings: Vec<Found>,
+}
+
+#[derive(Serialize)]
+struct Found {
+    property: Property,
+    verdict: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+    evidence: Vec<Count>,
+    violation_count: u64,
+    violations: Vec<Violation>,
+}
+
+#[derive(Serialize)]
+struct Count {
+    what: &'static str,
+    count: u64,
 }
 
 impl Check {
-    pub(super) async fn run(self) -> Result<Exit, Failure> {
-        let answer = self.cluster.client()?.check(&self.name, self.token).await?;
-        let exit = if answer.held { Exit::Success } else { Exit::NotAcquired };
-        match self.output.output {
-            Format::Text => print(&self.text(&answer))?,
-            Format::Json => print_document(&Document {
-                held: answer.held,
-                holder: answer.holder.map(views::Holder::from),
-                last_token: answer.last_token,
-                index: answer.index,
-            })?,
+    pub(super) fn run(self) -> Result<Exit, Failure> {
+        let mut worst = Worst::Holds;
+        let mut documents = Vec::new();
+        for (place, path) in self.histories.iter().enumerate() {
+            let name = path.display().to_string();
+            let fail = |error: String| Failure::new(Exit::Usage, format!("{name}: {error}"));
+            let history = match name.as_str() {
+                "-" => History::read(std::io::stdin().lock()),
+                _ => History::read(BufReader::new(File::open(path).map_err(|error| fail(error.to_string()))?)),
+            };
+            let history = history.map_err(|error| fail(error.to_string()))?;
+            let findings = check(&history).map_err(|error| fail(error.to_string()))?;
+            worst = findings.iter().map(Worst::of).fold(worst, Worst::max);
+            match self.output.output {
+                Format::Text => {
+                    let gap = if place > 0 { "\n" } else { "" };
+                    print(&format!("{gap}{name}: {} events\n{}", history.events.len(), text(&history, &findings)))?;
+                }
+                Format::Json => {
+                    let findings = findings.into_iter().map(Found::from).collect();
+                    documents.push(Document { history: name, events: history.events.len(), findings });
+                }
+            }
         }
-        Ok(exit)
+        if self.output.output == Format::Json {
+            print_document(&documents)?;
+        }
+        Ok(worst.exit())
+    }
+}
+
+/// The worst verdict of all.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Worst {
+    Holds,
+    Open,
+    Violated,
+}
+
+impl Worst {
+    fn of(finding: &Finding) -> Self {
+        match finding.verdict {
+            Verdict::Holds => Self::Holds,
+            Verdict::Undecided(_) | Verdict::Vacuous => Self::Open,
+            Verdict::Violated(_) => Self::Violated,
+        }
     }
 
-    fn text(&self, answer: &CheckResponse) -> String {
-        let (name, token) = (show::text(&self.name), self.token);
-        match &answer.holder {
-            Some(holder) if answer.held => {
-                let (label, left) = (show::text(&holder.label), show::duration(holder.remaining_ms));
-                format!("held: {label} holds {name} by token {token} for another {left}\n")
+    fn exit(self) -> Exit {
+        match self {
+            Self::Holds => Exit::Success,
+            Self::Open => Exit::Undecided,
+            Self::Violated => Exit::Violated,
+        }
+    }
+}
+
+/// One line a property; then each violation, with its piece of the history.
+fn text(history: &History, findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for Finding { property, verdict, evidence } in findings {
+        let verdict = match verdict {
+            Verdict::Holds => "holds".to_owned(),
+            Verdict::Violated(violations) => format!("VIOLATED {} times", violations.count),
+            Verdict::Undecided(why) => format!("undecided: {why}"),
+            Verdict::Vacuous => "nothing to look at".to_owned(),
+        };
+        let verdict = verdict.replace(" 1 times", " once");
+        let counts: Vec<_> = evidence.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        text.push_str(&format!("  {property:<24}  {verdict} ({})\n", counts.join(", ")));
+    }
+    for Finding { verdict, .. } in findings {
+        let Verdict::Violated(violations) = verdict else { continue };
+        for violation in &violations.shown {
+            text.push_str(&format!("\n{}: {}\n", violation.property, violation.says));
+            for line in &violation.lines {
+                text.push_str(&format!("{line:>7}  {}\n", history.line(*line).unwrap_or_default()));
             }
-            _ if answer.held => format!("held: {name} by token {token}\n"),
-            _ if token > answer.last_token => {
-                format!("not held: token {token} was never given out (the last one is {})\n", answer.last_token)
-            }
-            _ => format!("not held: token {token} does not hold {name}\n"),
+        }
+        let more = violations.count - violations.shown.len() as u64;
+        if more > 0 {
+            text.push_str(&format!("\nand {more} more of this kind\n"));
+        }
+    }
+    text
+}
+
+impl From<Finding> for Found {
+    fn from(finding: Finding) -> Self {
+        let (verdict, why, violations) = match finding.verdict {
+            Verdict::Holds => ("holds", None, None),
+            Verdict::Violated(violations) => ("violated", None, Some(violations)),
+            Verdict::Undecided(why) => ("undecided", Some(why), None),
+            Verdict::Vacuous => ("vacuous", None, None),
+        };
+        let violations = violations.unwrap_or_default();
+        Self {
+            property: finding.property,
+            verdict,
+            why,
+            evidence: finding.evidence.into_iter().map(|(what, count)| Count { what, count }).collect(),
+            violation_count: violations.count,
+            violations: violations.shown,
         }
     }
 }

@@ -15,6 +15,7 @@ use super::{
     output::{Format, Output, print, print_line},
     show,
     signals::Signals,
+    wanted::{Patience, Wanted},
 };
 use crate::client::{Error, Leader};
 
@@ -38,12 +39,8 @@ pub(super) struct Elect {
     /// What the others are to know of the leader, such as its address.
     #[arg(long, default_value = "", hide_default_value = true)]
     value: String,
-    /// Wait that long at most. Otherwise, as long as it takes.
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
-    wait: Option<Duration>,
-    /// Do not wait.
-    #[arg(long = "try", conflicts_with = "wait")]
-    no_wait: bool,
+    #[command(flatten)]
+    patience: Patience,
     /// How soon another one leads when this process dies, and how long an outage of the cluster the command outlives.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "10s", value_name = "TIME")]
     ttl: Duration,
@@ -69,9 +66,8 @@ impl Elect {
     }
 
     async fn lead(self) -> Result<Exit, Failure> {
-        let Self { name, value, wait, no_wait, ttl, label, cluster, command, observe: _, output: _ } = self;
-        let mut lock = Lock::of(name, value, cluster, command);
-        (lock.wait, lock.no_wait, lock.ttl, lock.label) = (wait, no_wait, ttl, label);
+        let Self { name, value, patience, ttl, label, cluster, command, observe: _, output: _ } = self;
+        let lock = Lock::of(Wanted::of(name, value, patience), ttl, label, cluster, command);
         lock.run().await
     }
 

@@ -2,17 +2,19 @@
 //!
 //! | code | meaning |
 //! |---|---|
-//! | 0 | it worked; `check`: the token holds the lock; `status`: a leader serves |
+//! | 0 | it worked; `verify`: the token holds the lock; `status`: a leader serves; `check`: all properties hold |
 //! | 1 | an error that has no code of its own |
 //! | 2 | wrong usage, or an argument that cannot be right |
-//! | 10 | not acquired: busy, or not in time; `check`: the token does not hold the lock |
-//! | 11 | the lock was lost while the command ran |
+//! | 10 | not acquired: busy, or not in time; `verify`: the token does not hold the lock |
+//! | 11 | the lock or the session is lost, or is no longer held |
 //! | 12 | no node could be reached, or none knew a leader; nothing happened |
 //! | 13 | the cluster refused the request |
 //! | 14 | no answer in time; the request may have taken effect |
 //! | 20 | `serve`: the node cannot start, or cannot go on |
 //! | 21 | `serve`: another program has one of its addresses |
 //! | 22 | `serve`: it was told to stop, and did not get done in time |
+//! | 30 | `check`: a property is violated |
+//! | 31 | `check`: a property is undecided, or there was nothing to look at |
 //! | 126 | `lock`, `elect`, `dev`: the command could not be run; 127: it was not found |
 //! | 128 + n | ended by signal n, or the command was |
 //!
@@ -21,22 +23,24 @@
 
 use std::{fmt, io, process::ExitCode};
 
-use crate::{client, local::EXIT_ADDRESS_IN_USE};
+use crate::{client, local::EXIT_ADDRESS_IN_USE, proto::v1::Reason};
 
 /// The same, at the end of `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
-    0  it worked; check: held; status: a leader serves
+    0  it worked; verify: held; status: a leader serves; check: all hold
     1  an error that has no code of its own
     2  wrong usage, or an argument that cannot be right
-   10  not acquired: busy, or not in time; check: not held
-   11  the lock was lost while the command ran
+   10  not acquired: busy, or not in time; verify: not held
+   11  the lock or the session is lost, or is no longer held
    12  no node could be reached, or none knew a leader; nothing happened
    13  the cluster refused the request
    14  no answer in time; the request may have taken effect
    20  serve: the node cannot start, or cannot go on
    21  serve: another program has one of its addresses
    22  serve: it was told to stop, and did not get done in time
+   30  check: a property is violated
+   31  check: a property is undecided, or there was nothing to look at
   126  lock, elect, dev: the command could not be run; 127: it was not found
 128+n  ended by signal n, or the command was
 lock, elect and dev pass on any other code of their command.";
@@ -55,6 +59,8 @@ pub(crate) enum Exit {
     CannotServe,
     AddressInUse,
     NotDrained,
+    Violated,
+    Undecided,
     CannotRun,
     NotFound,
     /// The command's own code.
@@ -77,6 +83,8 @@ impl Exit {
             Self::CannotServe => 20,
             Self::AddressInUse => EXIT_ADDRESS_IN_USE,
             Self::NotDrained => 22,
+            Self::Violated => 30,
+            Self::Undecided => 31,
             Self::CannotRun => 126,
             Self::NotFound => 127,
             Self::Code(code) => code,
@@ -101,6 +109,12 @@ pub(crate) struct Failure {
 impl Failure {
     pub(crate) fn new(exit: Exit, message: impl fmt::Display) -> Self {
         Self { exit, message: message.to_string() }
+    }
+
+    /// Of a command that works with a grant: one that is not held any more was lost.
+    pub(crate) fn of_holder(error: client::Error) -> Self {
+        let not_held = matches!(&error, client::Error::Refused(refused) if refused.reason == Reason::NotHeld);
+        if not_held { Self::new(Exit::Lost, error) } else { error.into() }
     }
 }
 

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{
     Cluster, Exit, Failure,
-    output::{Array, Format, Output, Table, print},
+    output::{Output, Pages},
     show, views,
 };
 use crate::proto::v1::LockInfo;
@@ -27,26 +27,18 @@ pub(super) struct List {
 impl List {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let client = self.cluster.client()?;
-        let mut table = Table::new(&["NAME", "STATE", "HOLDER", "TOKEN", "SINCE", "REMAINING", "WAITING", "DATA"]);
-        let mut array = Array::default();
+        let header = ["NAME", "STATE", "HOLDER", "TOKEN", "SINCE", "REMAINING", "WAITING", "DATA"];
+        let mut pages = Pages::new(self.output.output, &header);
         let mut page_token = String::new();
         loop {
             let page = client.list(&self.prefix, &page_token, self.stale).await?;
-            match self.output.output {
-                Format::Text => {
-                    page.locks.iter().for_each(|lock| table.row(row(lock)));
-                    print(&table.take())?;
-                }
-                Format::Json => array.push(&page.locks.into_iter().map(views::Lock::from).collect::<Vec<_>>())?,
-            }
+            pages.write(page.locks, row, views::Lock::from)?;
             page_token = page.next_page_token;
             if page_token.is_empty() {
                 break;
             }
         }
-        if self.output.output == Format::Json {
-            array.end()?;
-        }
+        pages.end()?;
         Ok(Exit::Success)
     }
 }

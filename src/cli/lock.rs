@@ -1,27 +1,25 @@
 //! `lock`: runs a command while a lock is held.
 //!
-//! The command is stopped *before* the lock can pass on to somebody else. Out of contact with the cluster, it is told to stop (SIGTERM)
-//! while a fifth of the TTL is left, and killed just before the deadline. When an operator revokes the grant, it is told at once, and
-//! has until the deadline.
+//! The command, and all that it started, is stopped *before* the lock can pass on to somebody else. Out of contact with the cluster, it
+//! is told to stop (SIGTERM) while a fifth of the TTL is left, and killed just before the deadline. When an operator revokes the grant,
+//! it is told at once, and has until the deadline. How that is done is in `job`.
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, future::IntoFuture as _, time::Duration};
 
 use clap::Args;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::{
     Cluster, Exit, Failure, complain,
-    job::{Job, Signals},
-    show,
+    job::{self, Signals},
+    waiting,
+    wanted::Wanted,
 };
 use crate::{
-    client::{Acquire, Error, Guard, Session, SessionOptions},
-    machine::LockName,
+    client::{Error, Guard, Session, SessionOptions},
+    machine::{self, LockName, Wait},
     proto::v1::Reason,
 };
-
-/// No timer runs longer than this: timers stand still while the machine is suspended, the deadline does not.
-const TIMER_MAX: Duration = Duration::from_millis(250);
 
 /// How long the end of a command is held up by giving the lock back. Beyond that, the session expires.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
@@ -31,38 +29,19 @@ const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
 /// The command finds LOCKKEEPER_TOKEN, the fencing token, in its environment, and in LOCKKEEPER_LOCK the names in their order with
 /// blanks between them; a blank, a backslash or a control character within a name is written as in "\u{20}". Its exit code is passed
 /// on; 11 says that the lock was lost and the command stopped, 10 that the lock was not acquired in time.
+///
+/// The command, and all that it started, is dead before the lock passes on. What it leaves in the background is ended before the lock is
+/// given back.
 #[derive(Args, Debug)]
 pub(super) struct Lock {
-    /// The locks.
-    #[arg(required = true, value_name = "NAME")]
-    names: Vec<String>,
-    /// Wait that long at most. Otherwise, as long as it takes.
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
-    pub(super) wait: Option<Duration>,
-    /// Do not wait.
-    #[arg(long = "try", conflicts_with = "wait")]
-    pub(super) no_wait: bool,
+    #[command(flatten)]
+    wanted: Wanted,
     /// How long the locks outlive this process when it dies, and an outage of the cluster that the command outlives.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "10s", value_name = "TIME")]
-    pub(super) ttl: Duration,
-    /// Hold it together with any number of other sharers.
-    #[arg(long)]
-    shared: bool,
-    /// Hold one of so many permits.
-    #[arg(long, conflicts_with = "shared", value_name = "N")]
-    permits: Option<u32>,
-    /// Set this data on the lock.
-    #[arg(long)]
-    data: Option<String>,
-    /// Keep the data on the lock after release.
-    #[arg(long)]
-    keep_data: bool,
-    /// If this process is lost, keep the locks closed that long.
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
-    lock_delay: Option<Duration>,
+    ttl: Duration,
     /// Who this is, for people to read [default: host, process id, command].
     #[arg(long)]
-    pub(super) label: Option<String>,
+    label: Option<String>,
     #[command(flatten)]
     cluster: Cluster,
     /// The command, after `--`.
@@ -71,33 +50,27 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// One lock with data, and otherwise as if no option was given.
-    pub(super) fn of(name: String, data: String, cluster: Cluster, command: Vec<OsString>) -> Self {
-        Self {
-            names: vec![name],
-            wait: None,
-            no_wait: false,
-            ttl: SessionOptions::default().ttl,
-            shared: false,
-            permits: None,
-            data: Some(data),
-            keep_data: false,
-            lock_delay: None,
-            label: None,
-            cluster,
-            command,
-        }
+    /// As `elect` wants it.
+    pub(super) fn of(
+        wanted: Wanted,
+        ttl: Duration,
+        label: Option<String>,
+        cluster: Cluster,
+        command: Vec<OsString>,
+    ) -> Self {
+        Self { wanted, ttl, label, cluster, command }
     }
 
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let mut signals = Signals::new()?;
+        let wanted = self.wanted.acquire().map_err(Error::from)?;
         let client = self.cluster.client()?;
         let session = tokio::select! {
             session = client.open(self.session_options()) => session?,
             signal = signals.next() => return Ok(Exit::Signal(signal.as_raw())),
         };
         let held = tokio::select! {
-            held = self.acquire(&session) => held.map_err(Failure::from),
+            held = waiting::shown(&client, &session, &self.wanted.names, acquire(&session, wanted)) => held.map_err(Failure::from),
             // The wait goes with its session.
             signal = signals.next() => Err(Failure { exit: Exit::Signal(signal.as_raw()), message: String::new() }),
         };
@@ -117,76 +90,22 @@ impl Lock {
         SessionOptions { ttl: self.ttl, label: self.label.clone().unwrap_or_else(label) }
     }
 
-    fn acquire(&self, session: &Session) -> impl Future<Output = Result<Guard, Error>> + use<> {
-        let mut acquire: Acquire = session.acquire_all(self.names.iter().map(String::as_str));
-        acquire = match (self.no_wait, self.wait) {
-            (true, _) => acquire.no_wait(),
-            (false, Some(limit)) => acquire.wait_at_most(limit),
-            (false, None) => acquire.wait_forever(),
-        };
-        acquire = match (self.shared, self.permits) {
-            (true, _) => acquire.shared(),
-            (false, Some(permits)) => acquire.permits(permits),
-            (false, None) => acquire,
-        };
-        if let Some(data) = &self.data {
-            acquire = acquire.data(data.as_bytes());
-        }
-        if self.keep_data {
-            acquire = acquire.keep_data();
-        }
-        acquire.lock_delay(self.lock_delay.unwrap_or_default()).into_future()
-    }
-
     async fn run_command(&self, held: &Guard, signals: &mut Signals) -> Result<Exit, Failure> {
         let token = held.token().0.to_string();
         let environment = [("LOCKKEEPER_TOKEN", token), ("LOCKKEEPER_LOCK", names(held.names()))];
-        let mut job = Job::start(&self.command, &environment)?;
-        loop {
-            tokio::select! {
-                exit = job.wait() => return Ok(exit?),
-                signal = signals.next() => job.forward(signal),
-                why = endangered(held, grace(held.session().ttl())) => return lost(&mut job, held, &why).await,
-            }
-        }
+        job::run_while_held(held, signals, &self.command, &environment).await
     }
 }
 
-/// Stops the command, by the deadline.
-async fn lost(job: &mut Job, held: &Guard, why: &str) -> Result<Exit, Failure> {
-    let (left, margin) = (held.remaining(), kill_margin(held.session().ttl()));
-    complain(&format!("the lock is lost: {why}; stopping the command"));
-    // Should contact come back, the command was told to stop all the same: `left` counts. Should the machine be suspended, the timer
-    // stands still: the deadline counts.
-    job.stop(left.saturating_sub(margin), || held.remaining() <= margin).await?;
-    Ok(Exit::Lost)
-}
-
-/// Waits until the lock is lost, or about to be; returns why.
-async fn endangered(held: &Guard, grace: Duration) -> String {
-    loop {
-        if let Some(loss) = held.loss() {
-            return loss.to_string();
-        }
-        let left = held.remaining();
-        if left <= grace {
-            return format!("no contact with the cluster, and {} before the deadline", show::duration(millis(left)));
-        }
-        tokio::select! {
-            _ = held.lost() => {}
-            () = sleep((left - grace).min(TIMER_MAX)) => {}
-        }
-    }
-}
-
-/// How long before the deadline the command is told to stop.
-fn grace(ttl: Duration) -> Duration {
-    (ttl / 5).min(Duration::from_secs(5))
-}
-
-/// How long before the deadline it is killed: for the signal to arrive.
-fn kill_margin(ttl: Duration) -> Duration {
-    (ttl / 50).clamp(Duration::from_millis(10), Duration::from_millis(500))
+fn acquire(session: &Session, wanted: machine::Acquire) -> impl Future<Output = Result<Guard, Error>> + use<> {
+    let acquire = session.acquire_wants(wanted.wants().to_vec());
+    let acquire = acquire.lock_delay(Duration::from_millis(wanted.lock_delay_ms.into()));
+    let acquire = match wanted.wait {
+        Wait::Never => acquire.no_wait(),
+        Wait::Millis(ms) => acquire.wait_at_most(Duration::from_millis(ms)),
+        Wait::Forever => acquire.wait_forever(),
+    };
+    acquire.into_future()
 }
 
 /// Releases the lock and closes the session, also when the command could not be started.
@@ -245,10 +164,6 @@ fn escape(name: &str) -> String {
     name.chars().map(escape).collect()
 }
 
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,14 +172,5 @@ mod tests {
     fn names_can_be_told_apart() {
         let name = |name| LockName::new(name).unwrap();
         assert_eq!(names(&[name("a/b"), name("c d\n"), name("\\ö")]), "a/b c\\u{20}d\\u{a} \\u{5c}ö");
-    }
-
-    #[test]
-    fn the_command_is_told_before_it_is_killed_and_killed_before_the_deadline() {
-        for ttl_ms in [100, 1_000, 10_000, 86_400_000] {
-            let ttl = Duration::from_millis(ttl_ms);
-            assert!(grace(ttl) > kill_margin(ttl), "{ttl:?}");
-            assert!(kill_margin(ttl) >= Duration::from_millis(10));
-        }
     }
 }

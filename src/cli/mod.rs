@@ -3,7 +3,9 @@
 //! Commands say what they found on stdout, as text for people or, with `-o json`, as documents whose fields only ever grow; everything
 //! else goes to stderr. How the program ends is in `exit`.
 
+mod acquire;
 mod check;
+mod completions;
 mod dev;
 mod elect;
 mod exit;
@@ -13,13 +15,22 @@ mod job;
 mod list;
 mod lock;
 mod logging;
+mod man;
 mod output;
+mod release;
+mod report;
 mod serve;
+mod session;
 mod sessions;
 mod show;
 mod signals;
 mod status;
+mod terminal;
+mod update;
+mod verify;
 mod views;
+mod waiting;
+mod wanted;
 mod watch;
 
 use std::process::ExitCode;
@@ -43,13 +54,25 @@ enum Command {
     Dev(dev::Dev),
     Lock(lock::Lock),
     Elect(elect::Elect),
+    Session(session::Session),
+    Acquire(acquire::Acquire),
+    Release(release::Release),
+    Update(update::Update),
     Get(get::Get),
     List(list::List),
     Watch(watch::Watch),
     Sessions(sessions::Sessions),
+    Verify(verify::Verify),
     Check(check::Check),
     ForceRelease(force_release::ForceRelease),
     Status(status::Status),
+    Report(report::ReportOf),
+    Completions(completions::Completions),
+    Man(man::Man),
+    #[command(hide = true)]
+    Keep(job::Keep),
+    #[command(hide = true)]
+    Launch(job::Launch),
 }
 
 /// Which cluster a command speaks to.
@@ -76,13 +99,23 @@ pub fn run() -> ExitCode {
         Command::Dev(dev) => return dev.run(),
         Command::Lock(lock) => block_on(lock.run()),
         Command::Elect(elect) => block_on(elect.run()),
+        Command::Session(session) => block_on(session.run()),
+        Command::Acquire(acquire) => block_on(acquire.run()),
+        Command::Release(release) => block_on(release.run()),
+        Command::Update(update) => block_on(update.run()),
         Command::Get(get) => block_on(get.run()),
         Command::List(list) => block_on(list.run()),
         Command::Watch(watch) => block_on(watch.run()),
         Command::Sessions(sessions) => block_on(sessions.run()),
-        Command::Check(check) => block_on(check.run()),
+        Command::Verify(verify) => block_on(verify.run()),
+        Command::Check(check) => check.run(),
         Command::ForceRelease(force_release) => block_on(force_release.run()),
         Command::Status(status) => block_on(status.run()),
+        Command::Report(report) => report.run(),
+        Command::Completions(completions) => completions.run(),
+        Command::Man(man) => man.run(),
+        Command::Keep(keep) => block_on(keep.run()),
+        Command::Launch(launch) => launch.run(),
     };
     match outcome {
         Ok(exit) => exit.into(),

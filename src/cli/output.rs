@@ -40,12 +40,12 @@ pub(super) fn print_line(document: &impl Serialize) -> io::Result<()> {
 
 /// An array that is written as its parts arrive.
 #[derive(Debug, Default)]
-pub(super) struct Array {
+struct Array {
     begun: bool,
 }
 
 impl Array {
-    pub(super) fn push(&mut self, documents: &[impl Serialize]) -> io::Result<()> {
+    fn push(&mut self, documents: &[impl Serialize]) -> io::Result<()> {
         let mut text = String::new();
         for document in documents {
             text.push_str(if self.begun { ",\n" } else { "[\n" });
@@ -55,8 +55,45 @@ impl Array {
         print(&text)
     }
 
-    pub(super) fn end(self) -> io::Result<()> {
+    fn end(self) -> io::Result<()> {
         print(if self.begun { "\n]\n" } else { "[]\n" })
+    }
+}
+
+/// What comes in pages: one table, or one array.
+#[derive(Debug)]
+pub(super) struct Pages {
+    format: Format,
+    table: Table,
+    array: Array,
+}
+
+impl Pages {
+    pub(super) fn new(format: Format, header: &[&str]) -> Self {
+        Self { format, table: Table::new(header), array: Array::default() }
+    }
+
+    /// Writes a page as it arrives: each entry as a row, or as a document.
+    pub(super) fn write<E, D: Serialize>(
+        &mut self,
+        entries: Vec<E>,
+        row: impl Fn(&E) -> Vec<String>,
+        document: impl Fn(E) -> D,
+    ) -> io::Result<()> {
+        match self.format {
+            Format::Text => {
+                entries.iter().for_each(|entry| self.table.row(row(entry)));
+                print(&self.table.take())
+            }
+            Format::Json => self.array.push(&entries.into_iter().map(document).collect::<Vec<_>>()),
+        }
+    }
+
+    pub(super) fn end(self) -> io::Result<()> {
+        match self.format {
+            Format::Text => Ok(()),
+            Format::Json => self.array.end(),
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::server::{
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 const LEFTOVERS_MAX: Duration = Duration::from_secs(2);
 
-/// Run one node of a cluster.
+/// Runs one node of a cluster.
 ///
 /// It logs to stderr, and stops on SIGTERM or Ctrl-C: it takes no new calls, hands over what it leads, and answers what it has
 /// begun. A second signal ends it at once.

@@ -1,12 +1,13 @@
-//! `sessions`: who is there.
+//! `sessions`, and `session list`: who is there.
 
 use clap::Args;
 
 use super::{
     Cluster, Exit, Failure,
-    output::{Array, Format, Output, Table, print},
+    output::{Output, Pages},
     show, views,
 };
+use crate::proto::v1::SessionInfo;
 
 /// Lists the sessions.
 #[derive(Args, Debug)]
@@ -23,36 +24,30 @@ pub(super) struct Sessions {
 impl Sessions {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let client = self.cluster.client()?;
-        let mut table = Table::new(&["SESSION", "LABEL", "TTL", "REMAINING", "OPENED", "GRANTS", "WAITS"]);
-        let mut array = Array::default();
+        let header = ["SESSION", "LABEL", "TTL", "REMAINING", "OPENED", "GRANTS", "WAITS"];
+        let mut pages = Pages::new(self.output.output, &header);
         let mut page_token = String::new();
         loop {
             let page = client.sessions(&page_token, self.stale).await?;
-            match self.output.output {
-                Format::Text => {
-                    for session in &page.sessions {
-                        table.row(vec![
-                            show::text(&session.session_id),
-                            show::cell(&session.label),
-                            show::duration(session.ttl_ms.into()),
-                            show::duration(session.remaining_ms),
-                            show::since(session.opened_unix_ms),
-                            session.grants.to_string(),
-                            session.waits.to_string(),
-                        ]);
-                    }
-                    print(&table.take())?;
-                }
-                Format::Json => array.push(&page.sessions.into_iter().map(views::Session::from).collect::<Vec<_>>())?,
-            }
+            pages.write(page.sessions, row, views::Session::from)?;
             page_token = page.next_page_token;
             if page_token.is_empty() {
                 break;
             }
         }
-        if self.output.output == Format::Json {
-            array.end()?;
-        }
+        pages.end()?;
         Ok(Exit::Success)
     }
+}
+
+fn row(session: &SessionInfo) -> Vec<String> {
+    vec![
+        show::text(&session.session_id),
+        show::cell(&session.label),
+        show::duration(session.ttl_ms.into()),
+        show::duration(session.remaining_ms),
+        show::since(session.opened_unix_ms),
+        session.grants.to_string(),
+        session.waits.to_string(),
+    ]
 }

@@ -1,5 +1,7 @@
 //! Values as people read them.
 
+use std::time::Duration;
+
 use jiff::{Timestamp, tz::TimeZone};
 
 use crate::proto::v1::{Mode, mode::Kind};
@@ -44,6 +46,11 @@ pub(super) fn mode(mode: Option<&Mode>) -> String {
         Some(Kind::Permit(permit)) => format!("permit of {}", permit.limit),
         None => "-".into(),
     }
+}
+
+/// Whole milliseconds.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The two largest units that it has.

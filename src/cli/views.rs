@@ -3,7 +3,10 @@
 use serde::Serialize;
 
 use super::show;
-use crate::proto::v1::{self, mode::Kind};
+use crate::{
+    client::{self, AttachedSession},
+    proto::v1::{self, mode::Kind},
+};
 
 #[derive(Serialize, Debug)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -64,6 +67,25 @@ pub(super) struct Session {
     opened_unix_ms: u64,
     grants: u32,
     waits: u32,
+}
+
+#[derive(Serialize, Debug)]
+pub(super) struct Renewal {
+    session_id: String,
+    ttl_ms: u64,
+    /// How long the session may be trusted from now on.
+    remaining_ms: u64,
+    /// Until when it may be trusted, on the clock of this host that counts from its start (`CLOCK_BOOTTIME`, as in /proc/uptime): the
+    /// sending of the request, plus the TTL, less a margin.
+    deadline_uptime_ms: u64,
+    revoked: Vec<Revoked>,
+}
+
+#[derive(Serialize, Debug)]
+struct Revoked {
+    token: u64,
+    reason: String,
+    remaining_ms: u64,
 }
 
 #[derive(Serialize, Debug)]
@@ -141,6 +163,23 @@ impl From<v1::SessionInfo> for Session {
             opened_unix_ms: session.opened_unix_ms,
             grants: session.grants,
             waits: session.waits,
+        }
+    }
+}
+
+impl Renewal {
+    pub(super) fn new(session: &AttachedSession, renewal: client::Renewal) -> Self {
+        let revoked = renewal.revoked.into_iter().map(|revoked| Revoked {
+            token: revoked.token,
+            reason: revoked.reason,
+            remaining_ms: revoked.remaining_ms,
+        });
+        Self {
+            session_id: session.id().to_string(),
+            ttl_ms: show::millis(renewal.ttl),
+            remaining_ms: show::millis(renewal.remaining),
+            deadline_uptime_ms: show::millis(renewal.deadline.0),
+            revoked: revoked.collect(),
         }
     }
 }

@@ -13,14 +13,33 @@ use super::{
     session::Core,
 };
 use crate::{
-    machine::{self, Data, LockName, Mode, Permits, Wait, Want},
+    machine::{self, Data, LockName, Mode, Permits, SessionId, Wait, Want},
     proto::v1::{
-        self, AcquireRequest, AcquireResponse, Reason, acquire_request, acquire_response::Outcome,
+        self, AcquireRequest, AcquireResponse, Reason, RequestId, acquire_request, acquire_response::Outcome,
         locks_client::LocksClient, mode,
     },
 };
 
 /// An acquire that is not sent yet: `await` it. What it is told about mode, data and delay holds for all its locks.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use lockkeeper::client::{Error, Session};
+/// # async fn example(session: Session) -> Result<(), Error> {
+/// let seat = session.acquire("seats/A5").data(b"buyer 17").wait_at_most(Duration::from_secs(5));
+/// match seat.await {
+///     Ok(guard) => println!("held, token {}", guard.token().0),
+///     Err(Error::NotAcquired(why)) => println!("{why}"),
+///     Err(error) => return Err(error),
+/// }
+/// let reader = session.acquire("catalogue").shared().await?;
+/// let one_of_three = session.acquire("printers").permits(3).no_wait().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Fails with [`Error::NotAcquired`] if the locks were not to be had, or not in time; with [`Error::Invalid`] if a name or an option
+/// cannot be right; with [`Error::Lost`] if the session is over; and as the calls of [`super::Client`] do.
 ///
 /// While it waits, it survives the loss of its connection and a change of leader, and keeps its place in the queue. Dropped before it
 /// is over, it releases in the background what it may have.
@@ -195,7 +214,7 @@ impl Pending {
         let caller = &self.core.client.caller;
         let call = caller.call(plan(caller.plan(), acquire.wait), |node| {
             // The first sending that arrives sets the limit; a later one must not set it anew.
-            let message = message(&self.core, request, acquire, began.elapsed());
+            let message = message(self.core.id, request.message(), acquire, began.elapsed());
             with!(LocksClient, node, acquire, message)
         });
         let answer = self.core.while_alive(call).await;
@@ -226,7 +245,7 @@ impl Drop for Pending {
 }
 
 /// A call that waits is given the usual time on top of its own, to find a leader and bring the answer home.
-fn plan(usual: Plan, wait: Wait) -> Plan {
+pub(super) fn plan(usual: Plan, wait: Wait) -> Plan {
     match wait {
         Wait::Never => usual,
         Wait::Millis(ms) => {
@@ -238,7 +257,7 @@ fn plan(usual: Plan, wait: Wait) -> Plan {
 }
 
 /// Whether an acquire that waits has time left.
-fn in_time(wait: Wait, began: Instant) -> bool {
+pub(super) fn in_time(wait: Wait, began: Instant) -> bool {
     match wait {
         Wait::Never => false,
         Wait::Millis(ms) => began.elapsed() < Duration::from_millis(ms),
@@ -246,10 +265,16 @@ fn in_time(wait: Wait, began: Instant) -> bool {
     }
 }
 
-fn message(core: &Core, request: &Outstanding, acquire: &machine::Acquire, elapsed: Duration) -> AcquireRequest {
+/// What is sent when an acquire has been under way for so long.
+pub(super) fn message(
+    session: SessionId,
+    request: RequestId,
+    acquire: &machine::Acquire,
+    elapsed: Duration,
+) -> AcquireRequest {
     AcquireRequest {
-        session_id: core.id.to_string(),
-        request: Some(request.message()),
+        session_id: session.to_string(),
+        request: Some(request),
         locks: acquire.wants().iter().map(want).collect(),
         wait: match acquire.wait {
             Wait::Never => None,

@@ -18,12 +18,32 @@ use crate::{
 pub const DEFAULT_ENDPOINTS: &str = "127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103";
 
 /// A way into a cluster. Cheap to clone; connects when it is used.
+///
+/// Its calls ask one node after the other until one answers, the leader first where it is known. They fail with
+///
+/// * [`Error::Invalid`] if an argument cannot be right, and nothing was sent;
+/// * [`Error::Refused`] if the cluster says no;
+/// * [`Error::NoCluster`] if nobody answered within [`Builder::call_limit`], and nothing was changed;
+/// * [`Error::Unknown`] if nobody answered, and the request may have taken effect. Those that only read never do.
+///
+/// Those that only read are cancel safe: dropped, they leave nothing behind.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) caller: Arc<Caller>,
 }
 
 /// Makes a [`Client`] that differs from the usual one.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # fn example() -> Result<(), lockkeeper::client::Error> {
+/// use lockkeeper::client::Client;
+///
+/// let builder = Client::builder("10.0.0.1:7101,10.0.0.2:7101,10.0.0.3:7101");
+/// let client = builder.call_limit(Duration::from_secs(3)).attempt_limit(Duration::from_secs(1)).build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Builder {
     endpoints: String,
@@ -53,19 +73,58 @@ impl Client {
         }
     }
 
-    /// Opens a session and keeps it alive in the background.
+    /// Opens a session and keeps it alive in the background. Dropped before its end, it may leave a session behind, which expires after
+    /// its TTL.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// use lockkeeper::client::SessionOptions;
+    ///
+    /// let options = SessionOptions { ttl: Duration::from_secs(30), ..SessionOptions::default() };
+    /// let session = client.open(options).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn open(&self, options: SessionOptions) -> Result<Session, Error> {
         Session::open(self, options).await
     }
 
-    /// One lock: its first 1,000 holders and waiters, and its data. `stale`: as the node that is asked sees it, even if it is cut off.
+    /// One lock: its first 1,000 holders and waiters, and its data. Linearizable; `stale`: as the node that is asked sees it, even if it
+    /// is cut off.
+    ///
+    /// ```no_run
+    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// let lock = client.get("reports/nightly", false).await?.lock.unwrap_or_default();
+    /// for holder in &lock.holders {
+    ///     println!("{} holds it by token {}; {} wait", holder.label, holder.token, lock.queue_length);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn get(&self, name: &str, stale: bool) -> Result<v1::GetResponse, Error> {
         let name = LockName::new(name)?.as_str().to_owned();
         let request = v1::GetRequest { name, stale, ..v1::GetRequest::default() };
         self.caller.call(self.caller.plan_read(), |node| with!(LocksClient, node, get, request)).await
     }
 
-    /// A page of the locks under a prefix. `page_token`: empty, or `next_page_token` of the page before.
+    /// A page of the locks under a prefix, in the order of their names. `page_token`: empty, or `next_page_token` of the page before;
+    /// that is empty after the last. Each page is linearizable, unless `stale`; all of them together are not of one moment.
+    ///
+    /// ```no_run
+    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// let mut page_token = String::new();
+    /// loop {
+    ///     let page = client.list("reports/", &page_token, false).await?;
+    ///     page.locks.iter().for_each(|lock| println!("{}", lock.name));
+    ///     page_token = page.next_page_token;
+    ///     if page_token.is_empty() {
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn list(&self, prefix: &str, page_token: &str, stale: bool) -> Result<v1::ListResponse, Error> {
         let (prefix, page_token) = (prefix.to_owned(), page_token.to_owned());
         let request = v1::ListRequest { prefix, page_token, page_size: 0, stale };
@@ -78,13 +137,23 @@ impl Client {
         self.caller.call(self.caller.plan_read(), |node| with!(SessionsClient, node, list, request)).await
     }
 
-    /// Whether this token holds this lock now.
+    /// Whether this token holds this lock now, linearizably. What follows from the answer may come too late: a resource that remembers the
+    /// highest token has no such gap (see [`crate::fence`]).
+    ///
+    /// ```no_run
+    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// if !client.check("reports/nightly", 42).await?.held {
+    ///     println!("somebody else has it, or nobody");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn check(&self, name: &str, token: u64) -> Result<v1::CheckResponse, Error> {
         let request = v1::CheckRequest { name: LockName::new(name)?.as_str().to_owned(), token };
         self.caller.call(self.caller.plan_read(), |node| with!(LocksClient, node, check, request)).await
     }
 
-    /// The locks under a prefix, and every change of them from then on.
+    /// The locks under a prefix, and every change of them from then on. Nothing is sent before [`Watch::next`].
     pub fn watch(&self, prefix: &str) -> Watch {
         Watch::new(self.clone(), prefix)
     }
@@ -97,7 +166,17 @@ impl Client {
     /// Revokes a grant of a lock, or all of them when `token` is `None`. They are held until their holders let go, or to the deadline
     /// that their sessions have now. `now` opens the lock at once: only for holders that are known to be dead.
     ///
-    /// Without a token it is not repeated once its outcome is unknown: the lock may have passed on to someone innocent.
+    /// Without a token it is not repeated once its outcome is unknown: the lock may have passed on to someone innocent. Dropped before
+    /// its end, it may have taken effect.
+    ///
+    /// ```no_run
+    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// for forced in client.force_release("reports/nightly", None, "host 7 is gone", false).await? {
+    ///     println!("{} has {} ms to let go of token {}", forced.label, forced.remaining_ms, forced.token);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn force_release(
         &self,
         name: &str,
@@ -112,7 +191,19 @@ impl Client {
         Ok(answer.forced)
     }
 
-    /// How one node sees itself and its cluster. `address`: host:port. Asks this node only, and once.
+    /// How one node sees itself and its cluster. `address`: host:port. Asks this node only, and once; fails with [`Error::NoCluster`] if
+    /// it does not answer within `limit`. Cancel safe.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// for address in client.endpoints() {
+    ///     let status = client.status(&address, false, Duration::from_secs(1)).await?;
+    ///     println!("{address}: term {}, serving: {}", status.term, status.serving);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn status(&self, address: &str, table_hash: bool, limit: Duration) -> Result<v1::StatusResponse, Error> {
         let Node { channel, .. } = self.caller.nodes.get(address)?;
         let request = v1::StatusRequest { table_hash };

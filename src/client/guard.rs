@@ -147,6 +147,19 @@ impl Guard {
 
     /// Waits until it is lost, or may be trusted for no longer than `left`: renewals are not answered, and it is time to think of
     /// stopping. The session is renewed each third of its TTL, so `left` should be less than half of that. Cancel safe.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use lockkeeper::client::Guard;
+    /// # async fn work() {}
+    /// # async fn save_what_is_done() {}
+    /// # async fn example(guard: Guard) {
+    /// tokio::select! {
+    ///     () = work() => {}
+    ///     _ = guard.danger(Duration::from_secs(3)) => save_what_is_done().await,
+    /// }
+    /// # }
+    /// ```
     pub async fn danger(&self, left: Duration) -> Danger {
         self.grant.danger(left).await
     }
@@ -178,6 +191,13 @@ impl Guard {
     ///
     /// Fails with [`Error::Refused`] and [`crate::proto::v1::Reason::NotHeld`] if this grant does not hold the lock. Dropped before its
     /// end, it may or may not have taken effect.
+    ///
+    /// ```no_run
+    /// # use lockkeeper::client::{Error, Guard};
+    /// # async fn example(guard: Guard) -> Result<(), Error> {
+    /// guard.update("reports/nightly", Some(b"half done"), true).await
+    /// # }
+    /// ```
     pub async fn update(&self, name: &str, data: Option<&[u8]>, keep: bool) -> Result<(), Error> {
         let name = LockName::new(name)?.as_str().to_owned();
         let data = data.map(Data::new).transpose()?.map(|data| data.as_bytes().to_vec());
@@ -202,6 +222,14 @@ impl Guard {
     /// Fails with [`Error::Lost`] or [`crate::proto::v1::Reason::NotHeld`] if they were lost before. It goes on in the background until
     /// the cluster has answered or the session is over, also when this future is dropped, or fails with [`Error::Unknown`] because the
     /// client's limit for a call has passed. To release twice is to ask for the same answer twice.
+    ///
+    /// ```no_run
+    /// # use lockkeeper::client::{Error, Guard};
+    /// # async fn example(guard: Guard) -> Result<(), Error> {
+    /// guard.release().await?;
+    /// guard.release().await // asks nobody
+    /// # }
+    /// ```
     pub async fn release(&self) -> Result<(), Error> {
         let mut answer = self.let_go().clone();
         let limit = self.grant.core.client.caller.call_limit;

@@ -42,7 +42,8 @@ pub(super) async fn run(core: Arc<Core>) {
     }
 }
 
-async fn keep_alive(core: &Core) {
+/// Renews the session until it has ended: on one node after the other, for as long as each answers. Does not watch the deadline.
+pub(super) async fn keep_alive(core: &Core) {
     let nodes = &core.client.caller.nodes;
     let (mut backoff, mut failed) = (Backoff::default(), 0);
     while !core.lease.is_ended() {

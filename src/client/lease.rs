@@ -4,7 +4,11 @@
 //! the rates of clocks. The cluster stamped that command after the sending, and ends the session a TTL after the stamp: later than we
 //! stop trusting it.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{sync::watch, time::sleep};
 
@@ -17,7 +21,7 @@ const MARGIN_MIN: Duration = Duration::from_millis(10);
 pub(super) const TIMER_MAX: Duration = Duration::from_millis(250);
 
 /// Until when a renewal that was sent at `sent` may be trusted.
-fn deadline(sent: Moment, ttl: Duration) -> Moment {
+pub(super) fn deadline(sent: Moment, ttl: Duration) -> Moment {
     let margin = (ttl / 100).max(MARGIN_MIN);
     sent.after(ttl.saturating_sub(margin))
 }
@@ -48,12 +52,22 @@ impl State {
         let revoked = token.and_then(|token| self.revoked.get(&token));
         revoked.map_or(self.deadline, |revoked| revoked.deadline.min(self.deadline))
     }
+
+    fn revoked_besides(&self, known: &BTreeSet<u64>) -> Option<(u64, String)> {
+        let (token, revoked) = self.revoked.iter().find(|(token, _)| !known.contains(token))?;
+        Some((*token, revoked.reason.clone()))
+    }
 }
 
 impl Lease {
     /// A session that was opened by a request sent at `sent`.
     pub(crate) fn new(clock: Arc<dyn Clock>, sent: Moment, ttl: Duration) -> Self {
-        let state = State { deadline: deadline(sent, ttl), ended: None, revoked: BTreeMap::new() };
+        Self::until(clock, deadline(sent, ttl))
+    }
+
+    /// A session that may be trusted until this deadline, if it is not renewed.
+    pub(crate) fn until(clock: Arc<dyn Clock>, deadline: Moment) -> Self {
+        let state = State { deadline, ended: None, revoked: BTreeMap::new() };
         Self { clock, state: watch::Sender::new(state) }
     }
 
@@ -78,6 +92,19 @@ impl Lease {
             let known = state.revoked.entry(token).or_insert(Revoked { reason, deadline });
             known.deadline = known.deadline.min(deadline);
         });
+    }
+
+    /// Waits for a grant that an operator takes back, or took back, besides these: its token and the reason.
+    pub(crate) async fn revoked_besides(&self, known: &BTreeSet<u64>) -> (u64, String) {
+        let mut changes = self.state.subscribe();
+        loop {
+            let other = changes.borrow_and_update().revoked_besides(known);
+            if let Some(other) = other {
+                return other;
+            }
+            // The sender is ours, so it outlives the waiting.
+            let _ = changes.changed().await;
+        }
     }
 
     /// A grant was released: that it was revoked is of no interest any more.

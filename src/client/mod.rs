@@ -38,16 +38,18 @@
 //! * `lease`: how long a session may be trusted, and how it was lost;
 //! * `keep_alive`: renews it in the background;
 //! * [`Client`], [`Session`], [`Acquire`], [`Guard`]: what an application holds in its hands;
-//! * [`Election`], [`Leadership`], [`Observe`]: one of many leads, and all know who; on top of a lock and its data.
+//! * [`Election`], [`Leadership`], [`Observe`]: one of many leads, and all know who; on top of a lock and its data;
+//! * [`AttachedSession`]: a session that several processes pass on.
 //!
 //! Two promises hold everything together. A *holder* may trust its grant until [`Guard::deadline`]: the cluster gives the lock to nobody
 //! else before that. And nothing *leaks*: a future or a guard that is dropped releases what it has, or may have, in the
-//! background; what cannot be released goes with the session.
+//! background; what cannot be released goes with the session. ([`AttachedSession`] leaves both to its callers.)
 //!
 //! Left out, deliberately: TLS and authentication (the cluster has none yet), a blocking API (block on it), and a cache of locks (the
 //! cluster answers linearizably, a cache would not).
 
 mod acquire;
+mod attached;
 mod backoff;
 mod call;
 mod clock;
@@ -64,6 +66,7 @@ mod session;
 mod watch;
 
 pub use acquire::Acquire;
+pub use attached::{AttachedAcquire, AttachedSession, Renewal};
 pub use clock::{BootClock, Clock, Moment};
 pub use cluster::{Builder, Client, DEFAULT_ENDPOINTS};
 pub use election::{Campaign, Election, Leader, Leadership, Observe};

@@ -31,9 +31,14 @@ impl Default for SessionOptions {
 impl SessionOptions {
     /// `host process-id program`, for a program by its path. Cut to the limit: a long name must not keep it from getting its locks.
     pub fn label_of(program: &OsStr) -> String {
+        Self::label_of_process(std::process::id(), program)
+    }
+
+    /// The same, for another process.
+    pub(crate) fn label_of_process(process_id: u32, program: &OsStr) -> String {
         let system = rustix::system::uname();
         let program = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
-        let mut label = format!("{} {} {program}", system.nodename().to_string_lossy(), std::process::id());
+        let mut label = format!("{} {process_id} {program}", system.nodename().to_string_lossy());
         label.truncate(label.floor_char_boundary(LABEL_BYTES_MAX));
         label
     }
@@ -63,21 +68,17 @@ pub(crate) struct Core {
 
 impl Session {
     pub(super) async fn open(client: &Client, options: SessionOptions) -> Result<Self, Error> {
-        let ttl_ms = u32::try_from(options.ttl.as_millis()).unwrap_or(TTL_MS_MAX.saturating_add(1));
-        let ttl_ms = Ttl::from_millis(ttl_ms)?.as_millis();
-        let label = Label::new(&options.label)?.as_str().to_owned();
         let id = SessionId(client.caller.random_id());
+        let request = open_request(id, &options)?;
 
         // Which of several sendings the answer answers is not known: the first is the safe one.
         let sent = client.caller.clock.now();
-        let request = v1::OpenSessionRequest { session_id: id.to_string(), ttl_ms, label };
         let plan = client.caller.plan();
         let answer = client.caller.call(plan, |node| with!(SessionsClient, node, open, request)).await?;
 
         let ttl = Duration::from_millis(answer.ttl_ms.into());
         let lease = Lease::new(client.caller.clock.clone(), sent, ttl);
-        let (client, requests, runtime) = (client.clone(), Requests::default(), Runtime::current());
-        let core = Arc::new(Core { client, id, ttl, lease, requests, runtime });
+        let core = Arc::new(Core::new(client, id, ttl, lease));
         let session = Self { handle: Arc::new(Handle { core }) };
         // It took long: do not start with a lease that is about to run out.
         if session.remaining() < ttl / 2 {
@@ -107,7 +108,7 @@ impl Session {
         self.core().lease.loss(None)
     }
 
-    /// Waits until it is lost.
+    /// Waits until it is lost, by a timer of this process where the cluster cannot be reached. Cancel safe.
     pub async fn lost(&self) -> Loss {
         self.core().lease.lost(None).await
     }
@@ -122,22 +123,53 @@ impl Session {
     }
 
     /// Acquires a lock, exclusively and waiting as long as it takes, if the [`Acquire`] is not told otherwise.
+    ///
+    /// ```no_run
+    /// # use lockkeeper::client::{Error, Session};
+    /// # async fn example(session: Session) -> Result<(), Error> {
+    /// let guard = session.acquire("reports/nightly").await?;
+    /// println!("token {}", guard.token().0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire(&self, name: &str) -> Acquire {
         Acquire::new(self.clone(), [name])
     }
 
-    /// Acquires several locks, all or nothing. They cannot deadlock among each other.
+    /// Acquires several locks, all or nothing. Those who acquire several at once cannot deadlock among each other, in whatever order they
+    /// name them.
+    ///
+    /// ```no_run
+    /// # use lockkeeper::client::{Error, Session};
+    /// # async fn example(session: Session) -> Result<(), Error> {
+    /// let guard = session.acquire_all(["accounts/ann", "accounts/bob"]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire_all<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Acquire {
         Acquire::new(self.clone(), names)
     }
 
     /// The same, each lock in its own way.
+    ///
+    /// ```no_run
+    /// # use lockkeeper::machine::{LockName, Mode, Want};
+    /// # use lockkeeper::client::{Error, Session};
+    /// # async fn example(session: Session) -> Result<(), Error> {
+    /// let want = |name, mode| -> Result<Want, Error> {
+    ///     Ok(Want { name: LockName::new(name)?, mode, data: None, keep_data: false, must_exist: false })
+    /// };
+    /// let wants = vec![want("schema", Mode::Shared)?, want("tables/users", Mode::Exclusive)?];
+    /// let guard = session.acquire_wants(wants).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire_wants(&self, wants: Vec<Want>) -> Acquire {
         Acquire::of_wants(self.clone(), wants)
     }
 
     /// Closes it: all that it holds is released, all its waits are cancelled, for its clones too. Fails if the cluster could not be
-    /// told in time; then it expires by itself.
+    /// told in time; then it expires by itself. Also when this future is dropped before its end, nothing of it is to be trusted any more.
     pub async fn close(self) -> Result<(), Error> {
         let core = self.core().clone();
         core.lease.end(Loss::Closed);
@@ -150,6 +182,11 @@ impl Session {
 }
 
 impl Core {
+    pub(super) fn new(client: &Client, id: SessionId, ttl: Duration, lease: Lease) -> Self {
+        let (client, requests, runtime) = (client.clone(), Requests::default(), Runtime::current());
+        Self { client, id, ttl, lease, requests, runtime }
+    }
+
     /// Runs in the background, also when it is called from a thread that is none of tokio's.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);
@@ -212,8 +249,16 @@ impl Core {
     }
 }
 
+/// What opens a session of this id. Fails with [`Error::Invalid`].
+pub(super) fn open_request(id: SessionId, options: &SessionOptions) -> Result<v1::OpenSessionRequest, Error> {
+    let ttl_ms = u32::try_from(options.ttl.as_millis()).unwrap_or(TTL_MS_MAX.saturating_add(1));
+    let ttl_ms = Ttl::from_millis(ttl_ms)?.as_millis();
+    let label = Label::new(&options.label)?.as_str().to_owned();
+    Ok(v1::OpenSessionRequest { session_id: id.to_string(), ttl_ms, label })
+}
+
 /// What a refusal says about the session.
-fn loss_of(reason: Reason) -> Option<Loss> {
+pub(super) fn loss_of(reason: Reason) -> Option<Loss> {
     match reason {
         Reason::SessionUnknown => Some(Loss::Unknown),
         Reason::SessionExpired => Some(Loss::Expired),

@@ -24,6 +24,21 @@ impl Watch {
 
     /// The next message, waited for as long as it takes: state, changes, or that there were none up to an index. Fails when no node
     /// could be asked within the client's limit; the next call tries again. Cancel safe.
+    ///
+    /// ```no_run
+    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// use lockkeeper::proto::v1::watch_response::What;
+    ///
+    /// let mut watch = client.watch("reports/");
+    /// loop {
+    ///     match watch.next().await?.what {
+    ///         Some(What::State(state)) => println!("{} locks", state.locks.len()),
+    ///         Some(What::Changes(changes)) => println!("{:?}", changes.changes),
+    ///         Some(What::Progress(_)) | None => {}
+    ///     }
+    /// }
+    /// # }
+    /// ```
     pub async fn next(&mut self) -> Result<WatchResponse, Error> {
         loop {
             let stream = match &mut self.stream {

@@ -46,6 +46,8 @@ pub(crate) enum Call {
 #[derive(Clone)]
 pub(crate) enum Answer {
     Refuse(Code, &'static str, &'static str),
+    /// For good, with a detail and its value.
+    RefuseAbout(Code, &'static str, (&'static str, String)),
     /// Not at all.
     Hang,
     Busy,
@@ -187,14 +189,19 @@ impl Fake {
             None => self.reply(usual),
             Some(Answer::Busy) => self.reply(busy.unwrap()),
             Some(Answer::Hang) => std::future::pending().await,
-            Some(Answer::Refuse(code, reason, retry)) => {
-                let metadata = HashMap::from([("retry".to_owned(), retry.to_owned())]);
-                let details = ErrorDetails::with_error_info(reason, "lockkeeper.v1", metadata);
-                let mut status = Status::with_error_details(code, reason, details);
-                self.name_leader(status.metadata_mut());
-                Err(status)
+            Some(Answer::Refuse(code, reason, retry)) => Err(self.refusal(code, reason, [("retry", retry.to_owned())])),
+            Some(Answer::RefuseAbout(code, reason, about)) => {
+                Err(self.refusal(code, reason, [("retry", "no".to_owned()), about]))
             }
         }
+    }
+
+    fn refusal<const N: usize>(&self, code: Code, reason: &str, metadata: [(&str, String); N]) -> Status {
+        let metadata = metadata.map(|(key, value)| (key.to_owned(), value));
+        let details = ErrorDetails::with_error_info(reason, "lockkeeper.v1", HashMap::from(metadata));
+        let mut status = Status::with_error_details(code, reason, details);
+        self.name_leader(status.metadata_mut());
+        status
     }
 }
 

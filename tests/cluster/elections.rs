@@ -299,12 +299,12 @@ impl Elect {
     }
 }
 
-/// Says its epoch and what it is leader of, and then waits to be told to end.
+/// Says its epoch and what it is leader of, and then waits to be told to end. Should whoever started it be killed, it ends by itself.
 const LEAD: [&str; 4] = [
     "--",
     "sh",
     "-c",
-    r#"trap 'exit 3' TERM; echo "$LOCKKEEPER_TOKEN $LOCKKEEPER_LOCK"; while :; do sleep 0.05; done"#,
+    r#"trap 'exit 3' TERM; echo "$LOCKKEEPER_TOKEN $LOCKKEEPER_LOCK"; while kill -0 $PPID; do sleep 0.05; done"#,
 ];
 
 #[tokio::test(flavor = "multi_thread")]

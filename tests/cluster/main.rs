@@ -2,11 +2,11 @@
 //!
 //! What is shown here: nothing that was acknowledged is lost, no token is given out twice, and the service comes back by itself,
 //! whichever nodes are killed (`kills`) or paused (`pauses`) at whatever moment; a client that dies without a word loses its lock
-//! after its TTL, and the first in the queue has it (`expiry`), while one that is cut off knows before
-//! (`holders`); leaders follow each other in order, and observers see it
-//! (`elections`); places in the queue are kept (`waits`); a node that was away for long comes back by a snapshot (`snapshots`); what
-//! the services answer (`services`, `watches`), also to nonsense (`bad_input`); what a node refuses to start with (`refusals`); what
-//! the program prints and ends with (`program`).
+//! after its TTL, and the first in the queue has it (`expiry`), while one that is cut off knows before (`holders`), and no command
+//! outlives its lock (`wrapper`); leaders follow each other in order, and observers see it (`elections`); places in the queue are
+//! kept (`waits`); a node that was away for long comes back by a snapshot (`snapshots`); what the services answer (`services`,
+//! `watches`), also to nonsense (`bad_input`); what a node refuses to start with (`refusals`); what the program prints and ends with
+//! (`program`), also as the parts of a shell script (`shell`).
 //!
 //! Each test has a cluster of its own, on free ports, in a temporary directory. None sleeps for luck: they wait for conditions.
 
@@ -21,7 +21,9 @@ mod pauses;
 mod program;
 mod refusals;
 mod services;
+mod shell;
 mod snapshots;
 mod support;
 mod waits;
 mod watches;
+mod wrapper;

@@ -3,26 +3,11 @@
 use std::process::{Output, Stdio};
 
 use lockkeeper::local::LocalCluster;
-use tokio::process::Command;
 
-use crate::support::{LONG, client, cluster, long_session, program};
+use crate::support::{LONG, client, cluster, lockkeeper, long_session, output, program, text};
 
 async fn run(cluster: &LocalCluster, arguments: &[&str]) -> Output {
-    let child = Command::new(program())
-        .args(arguments)
-        .env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(","))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("the program runs");
-    tokio::time::timeout(LONG, child.wait_with_output()).await.expect("it ends").expect("its output")
-}
-
-fn text(output: &Output) -> (i32, String, String) {
-    let string = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code().unwrap_or(-1), string(&output.stdout), string(&output.stderr))
+    output(lockkeeper(arguments).env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(","))).await
 }
 
 fn json(output: &Output) -> serde_json::Value {
@@ -31,17 +16,9 @@ fn json(output: &Output) -> serde_json::Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dev_runs_a_command_in_a_cluster_of_its_own() {
-    let child = Command::new(program())
-        .args(["dev", "--", "lockkeeper", "lock", "tickets/A5", "--", "sh", "-c"])
-        .arg("echo \"seat A5, token $LOCKKEEPER_TOKEN, lock $LOCKKEEPER_LOCK\"; exit 7")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("the program runs");
-    let output = tokio::time::timeout(LONG, child.wait_with_output()).await.expect("it ends").expect("its output");
-    let (code, out, err) = text(&output);
+    let script = "echo \"seat A5, token $LOCKKEEPER_TOKEN, lock $LOCKKEEPER_LOCK\"; exit 7";
+    let arguments = ["dev", "--", "lockkeeper", "lock", "tickets/A5", "--", "sh", "-c", script];
+    let (code, out, err) = text(&output(&mut lockkeeper(&arguments)).await);
     assert_eq!((code, out.as_str()), (7, "seat A5, token 1, lock tickets/A5\n"), "{err}");
 }
 
@@ -77,12 +54,12 @@ async fn what_is_shown_is_what_is() {
     assert!(code == 0 && out.contains("test"), "{out}");
 
     let token_text = token.to_string();
-    assert_eq!(text(&run(&cluster, &["check", "seat/A5", &token_text]).await).0, 0);
-    assert_ne!(text(&run(&cluster, &["check", "seat/A5", "999999"]).await).0, 0);
+    assert_eq!(text(&run(&cluster, &["verify", "seat/A5", &token_text]).await).0, 0);
+    assert_ne!(text(&run(&cluster, &["verify", "seat/A5", "999999"]).await).0, 0);
 
     let (code, out, err) = text(&run(&cluster, &["force-release", "seat/A5", "--reason", "test", "--now"]).await);
     assert_eq!(code, 0, "{out}{err}");
-    assert_ne!(text(&run(&cluster, &["check", "seat/A5", &token_text]).await).0, 0, "it was taken back");
+    assert_ne!(text(&run(&cluster, &["verify", "seat/A5", &token_text]).await).0, 0, "it was taken back");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,16 +78,36 @@ async fn status_is_readable_when_a_node_is_down() {
     }
 }
 
+#[tokio::test]
+async fn shells_complete_its_commands() {
+    let script = "source <($LOCKKEEPER completions bash) && COMP_WORDS=(lockkeeper session k) COMP_CWORD=2 \
+        && _lockkeeper lockkeeper k session && echo \"${COMPREPLY[@]}\"";
+    let mut bash = tokio::process::Command::new("bash");
+    let bash = bash.args(["-c", script]).env("LOCKKEEPER", program()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    assert_eq!(text(&output(bash).await), (0, "keep\n".to_owned(), String::new()));
+    for shell in ["zsh", "fish"] {
+        let (code, out, _) = text(&output(&mut lockkeeper(&["completions", shell])).await);
+        assert!(code == 0 && out.contains("force-release"), "{shell}: {out}");
+    }
+}
+
+#[tokio::test]
+async fn each_command_has_a_manual_page() {
+    let (code, page, err) = text(&output(&mut lockkeeper(&["man"])).await);
+    assert!(code == 0 && page.contains(".SH NOTES\n.nf\nExit codes:\n") && page.contains("\n.fi\n"), "{page}{err}");
+    let directory = tempfile::tempdir().expect("a directory");
+    let pages = directory.path().join("man1");
+    let (code, _, err) = text(&output(lockkeeper(&["man", "--out"]).arg(&pages)).await);
+    assert_eq!(code, 0, "{err}");
+    for name in ["lockkeeper.1", "lockkeeper-lock.1", "lockkeeper-session-keep.1"] {
+        let page = std::fs::read_to_string(pages.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(page.contains(".SH SYNOPSIS"), "{page}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_cluster_it_says_so() {
-    let (code, _, err) = text(
-        &Command::new(program())
-            .args(["list", "--endpoints", "127.0.0.1:1"])
-            .stdin(Stdio::null())
-            .output()
-            .await
-            .expect("the program runs"),
-    );
+    let (code, _, err) = text(&output(&mut lockkeeper(&["list", "--endpoints", "127.0.0.1:1"])).await);
     assert_eq!(code, 12, "{err}");
     assert!(err.contains("127.0.0.1:1"), "{err}");
 }

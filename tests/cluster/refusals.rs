@@ -1,28 +1,16 @@
 //! What a node does not start with.
 
-use std::{fs, path::Path, process::Stdio};
+use std::{fs, path::Path};
 
 use lockkeeper::{local::LocalCluster, raft::identity::FILE_NAME, server::config::Config};
-use tokio::process::Command;
 
-use crate::support::{LONG, client, cluster, long_session, program, until};
+use crate::support::{LONG, client, cluster, lockkeeper, long_session, output, text, until};
 
 /// Runs a node that should not start; gives its exit code and what it said.
 async fn refused(config: &Path, arguments: &[&str]) -> (i32, String) {
-    let child = Command::new(program())
-        .args(["serve", "--config"])
-        .arg(config)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("the program runs");
-    let output = tokio::time::timeout(LONG, child.wait_with_output()).await.expect("it ends").expect("its output");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let (code, _, said) = text(&output(lockkeeper(&["serve", "--config"]).arg(config).args(arguments)).await);
     assert!(!said.contains("panicked"), "{said}");
-    (output.status.code().expect("it ends by itself"), said)
+    (code, said)
 }
 
 fn assert_refused((code, said): (i32, String), expected: i32, words: &[&str]) {

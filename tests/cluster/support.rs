@@ -1,13 +1,22 @@
-//! What the tests share.
+//! What tests with real processes share: the program, clusters of it, and waiting for a condition.
 
-use std::{path::PathBuf, time::Duration};
+#![allow(dead_code, reason = "each test binary uses what it needs")]
+
+use std::{
+    path::PathBuf,
+    process::{Output, Stdio},
+    time::Duration,
+};
 
 use lockkeeper::{
     client::{Client, Session, SessionOptions},
     local::{LocalCluster, Options},
     proto::v1::Role,
 };
-use tokio::time::{Instant, sleep};
+use tokio::{
+    process::Command,
+    time::{Instant, sleep, timeout},
+};
 
 /// Longer than anything takes on a busy machine; a test that waits that long has failed.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -17,6 +26,35 @@ pub(crate) fn program() -> PathBuf {
     env!("CARGO_BIN_EXE_lockkeeper").into()
 }
 
+/// The program under test with these arguments, all that it says kept.
+pub(crate) fn lockkeeper(arguments: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+}
+
+/// Runs a command to its end.
+pub(crate) async fn output(command: &mut Command) -> Output {
+    let child = command.spawn().expect("the program runs");
+    timeout(LONG, child.wait_with_output()).await.expect("it ends").expect("its output")
+}
+
+/// The exit code, what was said on stdout and what on stderr. -1: it was ended by a signal.
+pub(crate) fn text(output: &Output) -> (i32, String, String) {
+    let string = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap_or(-1), string(&output.stdout), string(&output.stderr))
+}
+
+/// So many nodes of the program under test, in a temporary directory.
+pub(crate) fn options(nodes: usize) -> Options {
+    Options { nodes: Some(nodes), timeout: LONG, ..Options::new(program()) }
+}
+
+/// So many nodes that serve.
+pub(crate) async fn cluster_of(nodes: usize) -> LocalCluster {
+    cluster_with(|options| options.nodes = Some(nodes)).await
+}
+
 /// Three nodes that serve.
 pub(crate) async fn cluster() -> LocalCluster {
     cluster_with(|_| {}).await
@@ -24,8 +62,7 @@ pub(crate) async fn cluster() -> LocalCluster {
 
 /// Three nodes that serve, configured otherwise.
 pub(crate) async fn cluster_with(change: impl FnOnce(&mut Options)) -> LocalCluster {
-    let mut options = Options::new(program());
-    options.timeout = LONG;
+    let mut options = options(3);
     change(&mut options);
     LocalCluster::start(options).await.expect("three nodes come up")
 }

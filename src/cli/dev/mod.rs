@@ -20,7 +20,7 @@ use clap::{Args, ValueEnum};
 use super::{exit::Exit, signals::Signals};
 use crate::local::{LocalCluster, Options};
 
-/// Run a whole cluster on this machine, to try things out.
+/// Runs a whole cluster on this machine, to try things out.
 ///
 /// Its nodes are processes of their own on free ports of 127.0.0.1. They live as long as COMMAND, which finds them by
 /// LOCKKEEPER_ENDPOINTS, or until Ctrl-C. A node that dies is not started again.

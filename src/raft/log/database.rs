@@ -18,7 +18,7 @@ use crate::raft::files;
 /// Keeps other processes out of a directory, for as long as it lives.
 #[derive(Debug)]
 pub(crate) struct LockFile {
-    _file: File,
+    file: File,
 }
 
 /// Why a directory was not locked.
@@ -46,10 +46,17 @@ impl LockFile {
         let path = directory.join("lock");
         let file = File::options().create(true).truncate(false).write(true).open(path).map_err(NotLocked::Io)?;
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { _file: file }),
+            Ok(()) => Ok(Self { file }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(NotLocked::InUse),
             Err(error) => Err(NotLocked::Io(error.into())),
         }
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        // To close the file is not enough: a process that another thread has just forked off has it too, until it calls `exec`.
+        let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);
     }
 }
 
@@ -77,6 +84,20 @@ pub(crate) fn delete_unfinished(database: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// sled writes its configuration first of all, in two pieces and without a sync. A log that is interrupted in its first moment has
+/// half of it, and would be taken for a damaged one. Without a mark, and with nothing in sled's file, nothing was ever stored.
+pub(crate) fn delete_unborn(database: &Path) -> io::Result<()> {
+    let is_empty = match fs::metadata(database.join("db")) {
+        Ok(file) => file.len() == 0,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+        Err(error) => return Err(error),
+    };
+    match is_empty.then(|| fs::remove_file(database.join("conf"))) {
+        Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Does something that may stumble over damaged files on a thread that may panic, or hang.
@@ -143,4 +164,20 @@ fn sync_calls() -> u64 {
     return super::sync::calls();
     #[cfg(not(target_os = "linux"))]
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_given_up_even_if_a_forked_process_still_has_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let lock = LockFile::take(directory.path()).unwrap();
+        assert!(matches!(LockFile::take(directory.path()), Err(NotLocked::InUse)));
+        let forked = lock.file.try_clone().unwrap();
+        drop(lock);
+        assert!(LockFile::take(directory.path()).is_ok());
+        drop(forked);
+    }
 }

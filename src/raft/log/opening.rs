@@ -14,7 +14,7 @@
 //! 6. read and check everything.
 
 use std::{
-    fs, io,
+    fs, io, mem,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -114,6 +114,9 @@ pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
     let database = directory.join("sled");
     let blobs = database.join("blobs");
     database::delete_unfinished(&database).map_err(failed("deleting unfinished files of sled"))?;
+    if mark.is_none() {
+        database::delete_unborn(&database).map_err(failed("deleting unfinished files of sled"))?;
+    }
     if database::is_occupied(&blobs) {
         return Err(damaged(
             directory,
@@ -128,8 +131,15 @@ pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
         None => MarkFile::create(directory.join("high-water")),
     };
     let mark = mark.and_then(|mut mark| mark.update(Mark { vote: recovered.vote, last }).map(|()| mark));
-    let mark = mark.map_err(failed("writing the file `high-water`"))?;
-    Ok(Opened { tables, mark, lock, blobs, recovered })
+    match mark {
+        Ok(mark) => Ok(Opened { tables, mark, lock, blobs, recovered }),
+        Err(error) => {
+            // sled would flush once more, and panic if that fails as well. Nothing that is not flushed was acknowledged; and no other
+            // instance may come near these files while it is open.
+            mem::forget((tables, lock));
+            Err(failed("writing the file `high-water`")(error))
+        }
+    }
 }
 
 type Guarded = Result<(Tables<SledDisk>, Recovered), OpenError>;
@@ -154,14 +164,21 @@ fn open_guarded(request: &Request, database: &Path, mark: Option<Mark>) -> Guard
             );
             Err(failed("opening the database")(source))
         }
-        Stumbled::Panicked(panic) => Err(damaged(directory, format!("sled panicked on it: {panic}"))),
+        // It does so too when a sync fails. Then the disk is to be mended, not the cluster.
+        Stumbled::Panicked(panic) => Err(damaged(
+            directory,
+            format!("sled panicked on it (unless that is an error of the disk itself): {panic}"),
+        )),
     })
 }
 
 fn open_tables(request: &Request, database: &Path, mark: Option<Mark>) -> Guarded {
     let directory = &request.directory;
-    let broken = |error: io::Error| damaged(directory, error.to_string());
     let failed = |action| move |source| OpenError::Io { directory: directory.clone(), action, source };
+    let broken = |error: io::Error| match is_damage(&error) {
+        true => damaged(directory, error.to_string()),
+        false => failed("reading and checking it")(error),
+    };
 
     let sled = database::open(database, SLED_CACHE_BYTES).map_err(|error| match error {
         sled::Error::Io(source) => failed("opening the database")(source),
@@ -186,6 +203,20 @@ fn open_tables(request: &Request, database: &Path, mark: Option<Mark>) -> Guarde
     let recent = Recent::new(request.recent_bytes);
     let recovered = verify::verify(&mut tables, &mark.unwrap_or_default(), request.snapshot, recent).map_err(broken)?;
     Ok((tables, recovered))
+}
+
+/// Whether an error is about what the files hold. All others come from the system: a full disk takes no log away, and whoever reads
+/// the message must not give up a member for it.
+fn is_damage(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        // sled has the first for corruption, and the others for trees that are gone and for its own bugs.
+        io::ErrorKind::InvalidData
+            | io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::NotFound
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::Other
+    )
 }
 
 /// Tells a new database from one that was emptied, and marks a new one as ours.

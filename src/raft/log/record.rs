@@ -4,12 +4,16 @@
 //! [`VALUE_BYTES_MAX`].
 //!
 //! ```text
-//! key: index                 value: version, checksum, length of the whole, first chunk
+//! key: index                 value: version, checksum, length of the whole, term of the entry before it, first chunk
 //! key: index, chunk number   value: chunk            (numbered from 1)
 //! ```
 //!
-//! Numbers are big-endian, so that keys sort as the log runs. The checksum covers the index, the version, the length and all
+//! Numbers are big-endian, so that keys sort as the log runs. The checksum covers the index, all that is in the head, and all
 //! chunks; it is that of the entry, whatever sled's own checks say.
+//!
+//! Each entry names the term of the one before it, as Raft's appends do, and for the same reason: a term and an index name one
+//! entry, and so the last one vouches for all before it. Damaged files may bring back entries that were truncated and replaced, each
+//! of them whole; only this shows that they do not belong there.
 //!
 //! An entry is written last chunk first and removed first chunk first. sled recovers a prefix of what was written, so after a crash
 //! an entry whose first chunk is there is whole; at most one has chunks without a first, and it was never acknowledged or already
@@ -25,8 +29,9 @@ use crate::{
 /// The largest value in sled.
 pub(super) const VALUE_BYTES_MAX: usize = 4096;
 
-const VERSION: u8 = 1;
-const HEAD_BYTES: usize = 1 + 4 + 4;
+/// Version 1 had no term of the entry before.
+const VERSION: u8 = 2;
+const HEAD_BYTES: usize = 1 + 4 + 4 + 8;
 const FIRST_CHUNK_BYTES: usize = VALUE_BYTES_MAX - HEAD_BYTES;
 
 /// A key of the table of entries.
@@ -57,6 +62,7 @@ pub(super) struct Assembly {
     index: u64,
     checksum: u32,
     length: usize,
+    term_before: u64,
     bytes: Vec<u8>,
     next_chunk: u32,
 }
@@ -84,8 +90,8 @@ impl Key {
     }
 }
 
-/// Cuts an entry into key-value pairs.
-pub(super) fn encode(entry: &Entry) -> Pairs {
+/// Cuts an entry into key-value pairs. The one before it has this term; 0 if there is none.
+pub(super) fn encode(entry: &Entry, term_before: u64) -> Pairs {
     let index = entry.log_id.index;
     let bytes = pb::Entry::from(entry).encode_to_vec();
     let length = u32::try_from(bytes.len()).expect("an entry is limited to far less than 4 GiB");
@@ -93,8 +99,9 @@ pub(super) fn encode(entry: &Entry) -> Pairs {
 
     let mut head = Vec::with_capacity(HEAD_BYTES + first.len());
     head.push(VERSION);
-    head.extend_from_slice(&checksum(VERSION, index, length, &bytes).to_be_bytes());
+    head.extend_from_slice(&checksum(VERSION, index, length, term_before, &bytes).to_be_bytes());
     head.extend_from_slice(&length.to_be_bytes());
+    head.extend_from_slice(&term_before.to_be_bytes());
     head.extend_from_slice(first);
 
     let chunks = (1..).zip(rest.chunks(VALUE_BYTES_MAX)).map(|(chunk, bytes)| (Key { index, chunk }, bytes.to_vec()));
@@ -105,19 +112,24 @@ impl Assembly {
     /// Begins with the value of the first chunk.
     pub(super) fn begin(index: u64, head: &[u8]) -> Result<Self, Unreadable> {
         let Some((head, first)) = head.split_first_chunk::<HEAD_BYTES>() else { return Err(Broken::Short.into()) };
-        let [version, c0, c1, c2, c3, l0, l1, l2, l3] = *head;
+        let [version, c0, c1, c2, c3, l0, l1, l2, l3, term_before @ ..] = *head;
         if version != VERSION {
             return Err(Broken::Version(version).into());
         }
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
-        let bytes = first.to_vec();
         Ok(Self {
             index,
             checksum: u32::from_be_bytes([c0, c1, c2, c3]),
             length: length as usize,
-            bytes,
+            term_before: u64::from_be_bytes(term_before),
+            bytes: first.to_vec(),
             next_chunk: 1,
         })
+    }
+
+    /// The term of the entry before it. To be believed once the entry is [finished](Self::finish).
+    pub(super) fn term_before(&self) -> u64 {
+        self.term_before
     }
 
     /// The chunk that must come next, if any is still to come.
@@ -149,7 +161,7 @@ impl Assembly {
             return Err(Unreadable::ChunkMissing);
         }
         let length = u32::try_from(self.length).expect("was read as one");
-        if checksum(VERSION, self.index, length, &self.bytes) != self.checksum {
+        if checksum(VERSION, self.index, length, self.term_before, &self.bytes) != self.checksum {
             return Err(Broken::Checksum.into());
         }
         let size = self.bytes.len();
@@ -163,11 +175,12 @@ impl Assembly {
     }
 }
 
-fn checksum(version: u8, index: u64, length: u32, bytes: &[u8]) -> u32 {
+fn checksum(version: u8, index: u64, length: u32, term_before: u64, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&[version]);
     hasher.update(&index.to_be_bytes());
     hasher.update(&length.to_be_bytes());
+    hasher.update(&term_before.to_be_bytes());
     hasher.update(bytes);
     hasher.finalize()
 }
@@ -196,7 +209,7 @@ mod tests {
     #[test]
     fn entries_of_all_sizes_come_back() {
         for bytes in [0, 1, 100, 4000, 4090, 4096, 8191, 8192, 100_000, 2 << 20] {
-            let pairs = encode(&entry(7, bytes));
+            let pairs = encode(&entry(7, bytes), 2);
             assert!(pairs.iter().all(|(_, value)| value.len() <= VALUE_BYTES_MAX));
             assert!(pairs.is_sorted_by(|a, b| a.0 < b.0), "keys sort as they are read");
             assert_eq!(decode(&pairs), Ok(entry(7, bytes)));
@@ -208,7 +221,7 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_is_noticed() {
-        let pairs = encode(&entry(7, 5000));
+        let pairs = encode(&entry(7, 5000), 2);
         for pair in 0..pairs.len() {
             for bit in 0..pairs[pair].1.len() * 8 {
                 let mut flipped = pairs.clone();
@@ -220,7 +233,7 @@ mod tests {
 
     #[test]
     fn an_entry_in_anothers_place_is_noticed() {
-        let mut pairs = encode(&entry(7, 10));
+        let mut pairs = encode(&entry(7, 10), 2);
         pairs[0].0 = Key::head(8).encode();
         assert_eq!(decode(&pairs), Err(Broken::Checksum.into()));
     }

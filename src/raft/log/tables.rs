@@ -82,8 +82,10 @@ impl<D: Disk> Tables<D> {
         Ok(no_entry && self.vote()?.is_none() && self.committed()?.is_none() && self.purged()?.is_none())
     }
 
-    pub(super) fn insert(&mut self, entry: &Entry) -> io::Result<()> {
-        for (key, value) in record::encode(entry).into_iter().rev() {
+    /// Adds an entry after this one.
+    pub(super) fn insert(&mut self, entry: &Entry, before: Option<&LogId>) -> io::Result<()> {
+        let term_before = before.map_or(0, |before| before.leader_id.term);
+        for (key, value) in record::encode(entry, term_before).into_iter().rev() {
             self.disk.insert(Table::Log, &key, value)?;
         }
         Ok(())

@@ -129,14 +129,18 @@ impl Scan {
 
     fn finish_entry(&mut self) -> io::Result<()> {
         if let Some((index, assembly)) = self.assembly.take_if(|(_, assembly)| assembly.wants().is_none()) {
+            let term_before = assembly.term_before();
             let (entry, _) = assembly.finish().map_err(|why| unreadable(index, &why))?;
-            self.follow(entry)?;
+            self.follow(entry, term_before)?;
         }
         Ok(())
     }
 
-    fn follow(&mut self, entry: Entry) -> io::Result<()> {
+    fn follow(&mut self, entry: Entry, term_before: u64) -> io::Result<()> {
         let id = entry.log_id;
+        if self.last.is_some_and(|last| last.leader_id.term != term_before) {
+            return Err(damaged(format!("entry {} followed on another one than it does now", id.index)));
+        }
         if self.last.or(self.purged) >= Some(id) {
             return Err(damaged(format!("entry {} is of an older term than the one before it", id.index)));
         }

@@ -181,7 +181,7 @@ impl<D: Disk> Writer<D> {
                 group.appends.push((flushed, room));
                 group.is_dirty = true;
                 for entry in &entries {
-                    self.tables.insert(entry)?;
+                    self.tables.insert(entry, self.last.as_ref())?;
                     self.last = Some(entry.log_id);
                 }
             }

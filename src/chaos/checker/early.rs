@@ -1,0 +1,67 @@
+//! No early expiry: no session ends before its holder stops trusting it.
+//!
+//! The holder counts from the *sending* of its last acknowledged open or renewal; the cluster from a stamp that was made later. So
+//! before that sending plus the TTL, the cluster neither says that the session is over nor gives its locks to another. One machine, one
+//! monotonic clock: this is exact, but for `stamp_ns` of the meta.
+
+use std::fmt;
+
+use super::{
+    grants::Grant,
+    run::{Acknowledged, Mark, Run},
+    show::Ms,
+    tenures::Overlap,
+    verdict::{Conviction, Finding, Inquiry, Property},
+};
+
+enum TooEarly<'r> {
+    Told { session: &'r str, told: Mark, lease: Acknowledged },
+    PassedOn { lock: &'r str, from: &'r Grant<'r>, to: &'r Grant<'r> },
+}
+
+impl fmt::Display for TooEarly<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Told { session, told, lease } => {
+                let (told, until) = (Ms(told.0), Ms(lease.until_ns));
+                write!(f, "session {session:?} was told at {told} that it had expired, and was to live until {until}")
+            }
+            Self::PassedOn { lock, from, to } => {
+                let (until, answered) = (Ms(from.until_ns), Ms(to.answered_ns));
+                write!(f, "lock {lock:?}: {from} held it until {until}, and it passed on to {to} by {answered}")
+            }
+        }
+    }
+}
+
+impl Conviction for TooEarly<'_> {
+    fn lines(&self) -> Vec<usize> {
+        match self {
+            Self::Told { told, lease, .. } => vec![lease.line, told.1],
+            Self::PassedOn { from, to, .. } => vec![from.answered_line, from.until_line, to.answered_line],
+        }
+    }
+}
+
+pub(super) fn judge(run: &Run<'_>, overlaps: &[Overlap<'_>]) -> Finding {
+    let mut inquiry = Inquiry::into(Property::NoEarlyExpiry);
+    inquiry.saw("sessions with a lease", 0);
+    for overlap in overlaps {
+        if let Some(from) = overlap.silent() {
+            inquiry.convict(&TooEarly::PassedOn { lock: overlap.lock, from, to: overlap.next });
+        }
+    }
+    let mut sessions: Vec<_> = run.sessions.iter().collect();
+    sessions.sort_unstable_by_key(|(name, _)| **name);
+    for (session, record) in sessions {
+        let Some(lease) = record.trusted else { continue };
+        inquiry.saw("sessions with a lease", 1);
+        let Some((told, "session_expired" | "session_unknown")) = record.over else { continue };
+        inquiry.saw("expiries noticed", 1);
+        let closed = record.closing.is_some_and(|closing| closing < told);
+        if told.0 < lease.until_ns && !closed {
+            inquiry.convict(&TooEarly::Told { session, told, lease });
+        }
+    }
+    inquiry.close()
+}

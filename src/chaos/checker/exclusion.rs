@@ -1,0 +1,48 @@
+//! Mutual exclusion: no two hold what only one may.
+//!
+//! Exclusive against any, shared against exclusive, permits up to their number. Two tenures that certainly overlap are two grants of
+//! one lock, if the one that was there first was heard of later: it was renewed, used or released. If it was not, its session was
+//! ended too early, which is told there ([`super::early`]), and makes this undecided.
+
+use std::fmt;
+
+use super::{
+    grants::Grants,
+    show::Ms,
+    tenures::Overlap,
+    verdict::{Conviction, Finding, Inquiry, Property},
+};
+
+struct HeldTwice<'g>(&'g Overlap<'g>);
+
+impl fmt::Display for HeldTwice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Overlap { lock, held, next } = self.0;
+        let first = held.first().copied().unwrap_or(next);
+        match held.len() {
+            0 | 1 => write!(f, "lock {lock:?}: {first} held it until {}", Ms(first.until_ns))?,
+            n => write!(f, "lock {lock:?}: all {n} permits were held, the first by {first}")?,
+        }
+        write!(f, ", and {next} held it too, from {}", Ms(self.0.begin_ns()))
+    }
+}
+
+impl Conviction for HeldTwice<'_> {
+    fn lines(&self) -> Vec<usize> {
+        let held = self.0.held.iter().flat_map(|grant| [grant.answered_line, grant.until_line]);
+        held.chain([self.0.next.answered_line]).collect()
+    }
+}
+
+pub(super) fn judge(grants: &Grants<'_>, overlaps: &[Overlap<'_>]) -> Finding {
+    let mut inquiry = Inquiry::into(Property::MutualExclusion);
+    let certain = grants.by_token.iter().filter(|grant| grant.is_certain()).count();
+    inquiry.saw("tenures", certain as u64);
+    for overlap in overlaps {
+        match overlap.silent() {
+            None => inquiry.convict(&HeldTwice(overlap)),
+            Some(_) => inquiry.undecided("two held a lock at a time, by an early expiry: see there"),
+        }
+    }
+    inquiry.close()
+}

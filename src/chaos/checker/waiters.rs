@@ -1,0 +1,163 @@
+//! No lost waiter: every wait ends, and no lock is free while somebody waits for it.
+//!
+//! * A lock that certainly nobody holds is granted to who waits for it within the `handover_bound_ms` of the meta, in calm time.
+//! * A wait with a limit ends by it, within the same bound.
+//! * When the run ends (`end`), nobody waits any more whose process and session live.
+//! * No read shows a lock that is free while the first in its queue wants nothing else.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+};
+
+use super::{
+    expiry::free_ns,
+    occupancy::{Gone, Left, Lock},
+    run::{MS, Run},
+    show::Ms,
+    verdict::{Conviction, Finding, Inquiry, Property},
+};
+use crate::chaos::history::{Answer, Ended, Operation, Wait};
+
+enum Lost<'r> {
+    Free { lock: &'r str, free_ns: u64, since: Option<usize>, waiter: &'r Operation<'r> },
+    Late { waiter: &'r Operation<'r>, due_ns: u64 },
+    NeverEnded { waiter: &'r Operation<'r>, end: usize },
+    SeenFree { read: &'r Operation<'r>, waiter: &'r Operation<'r> },
+}
+
+impl fmt::Display for Lost<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Free { lock, free_ns, waiter, .. } => {
+                write!(f, "lock {lock:?} was free for {} while {:?} waited for it", Ms(*free_ns), waiter.process)
+            }
+            Self::Late { waiter, due_ns } => {
+                let (due, ended) = (Ms(*due_ns), Ms(waiter.ended_ns));
+                write!(f, "the wait of {:?} was to end by {due}, and ended at {ended}", waiter.process)
+            }
+            Self::NeverEnded { waiter, .. } => {
+                write!(f, "the run ended, and the acquire of {:?} never did", waiter.process)
+            }
+            Self::SeenFree { read, waiter } => {
+                let lock = read.locks.first().map_or("", String::as_str);
+                write!(f, "lock {lock:?} was read as free, with {:?} waiting for it", waiter.process)
+            }
+        }
+    }
+}
+
+impl Conviction for Lost<'_> {
+    fn lines(&self) -> Vec<usize> {
+        let of = |operation: &Operation<'_>| vec![operation.invoked_line, operation.ended_line];
+        match self {
+            Self::Free { since, waiter, .. } => since.iter().copied().chain(of(waiter)).collect(),
+            Self::Late { waiter, .. } => of(waiter),
+            Self::NeverEnded { waiter, end } => vec![waiter.invoked_line, *end],
+            Self::SeenFree { read, waiter } => vec![waiter.invoked_line, read.ended_line],
+        }
+    }
+}
+
+pub(super) fn judge<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>) -> Finding {
+    let mut inquiry = Inquiry::into(Property::NoLostWaiter);
+    inquiry.saw("waits", 0);
+    free_for_long(run, locks, &mut inquiry);
+    each_ends(run, &mut inquiry);
+    seen_free(run, &mut inquiry);
+    inquiry.close()
+}
+
+fn free_for_long<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>, inquiry: &mut Inquiry) {
+    for (lock, known) in locks {
+        for (wait, gap) in known.starved() {
+            if matches!(gap.after, Some(Gone { left: Left::Died, .. })) {
+                continue;
+            }
+            let Some(bound_ms) = run.meta.handover_bound_ms else {
+                return inquiry.undecided("the meta promises no handover_bound_ms");
+            };
+            let free_ns = free_ns(run, wait, gap);
+            if free_ns > bound_ms.saturating_mul(MS) {
+                let (since, waiter) = (gap.after.map(|gone| gone.line), &run.operations[wait.operation]);
+                inquiry.convict(&Lost::Free { lock, free_ns, since, waiter });
+            }
+        }
+    }
+}
+
+fn each_ends(run: &Run<'_>, inquiry: &mut Inquiry) {
+    for (_, waiter, acquire) in run.acquires() {
+        if acquire.wait == Wait::None {
+            continue;
+        }
+        inquiry.saw("waits", 1);
+        match waiter.ended {
+            Ended::Ok(_) => inquiry.saw("granted", 1),
+            Ended::Fail("timed_out") => inquiry.saw("timed out", 1),
+            Ended::Fail(_) => inquiry.saw("ended otherwise", 1),
+            Ended::Info | Ended::Open => inquiry.saw("unknown", 1),
+        }
+        let session = run.session(&acquire.session);
+        let over = session.is_some_and(|it| it.died.is_some() || it.over.is_some() || it.closing.is_some());
+        if let (Ended::Open, Some(end), false) = (waiter.ended, run.end_line, over) {
+            inquiry.convict(&Lost::NeverEnded { waiter, end });
+        }
+        if let (Wait::AtMostMs(ms), Some(bound_ms), false) =
+            (acquire.wait, run.meta.handover_bound_ms, waiter.is_unknown())
+        {
+            let due_ns = run.calm.after(waiter.invoked_ns, ms.saturating_add(bound_ms).saturating_mul(MS));
+            if waiter.ended_ns > due_ns {
+                inquiry.convict(&Lost::Late { waiter, due_ns });
+            }
+        }
+    }
+}
+
+fn seen_free(run: &Run<'_>, inquiry: &mut Inquiry) {
+    let waiting = Matcher::of(run);
+    for read in &run.operations {
+        let Ended::Ok(Answer::Get(view)) = read.ended else { continue };
+        let Some(first) = view.waiters.first() else { continue };
+        inquiry.saw("reads of a queue", 1);
+        if !view.holders.is_empty() || view.delayed {
+            continue;
+        }
+        let waiter = waiting.waiter(read, &first.session).map(|place| &run.operations[place]);
+        if let Some(waiter) = waiter.filter(|waiter| waiter.locks.len() == 1) {
+            inquiry.convict(&Lost::SeenFree { read, waiter });
+        }
+    }
+}
+
+/// Finds the acquire that a read shows in a queue.
+pub(super) struct Matcher<'r> {
+    run: &'r Run<'r>,
+    /// By session, in the order of their beginnings.
+    waits: HashMap<&'r str, Vec<usize>>,
+}
+
+impl<'r> Matcher<'r> {
+    pub(super) fn of<'a>(run: &'r Run<'a>) -> Self {
+        let mut waits: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (place, _, acquire) in run.acquires() {
+            if acquire.wait != Wait::None {
+                waits.entry(&acquire.session).or_default().push(place);
+            }
+        }
+        Self { run, waits }
+    }
+
+    /// Its place among the operations. `None`: there is none, or more than one that it can be.
+    pub(super) fn waiter(&self, read: &Operation<'_>, session: &str) -> Option<usize> {
+        let lock = read.locks.first()?;
+        let waits = self.waits.get(session)?;
+        let begun = waits.partition_point(|place| self.run.operations[*place].invoked_ns < read.ended_ns);
+        let mut fitting = waits[..begun].iter().copied().filter(|place| {
+            let operation = &self.run.operations[*place];
+            operation.ended_ns > read.invoked_ns && operation.locks.contains(lock)
+        });
+        let first = fitting.next()?;
+        fitting.next().is_none().then_some(first)
+    }
+}

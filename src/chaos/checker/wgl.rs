@@ -1,0 +1,122 @@
+//! A search for an order of single steps that explains what was observed, after Wing and Gong, and Lowe ("Testing for linearizability",
+//! 2017).
+//!
+//! A step takes effect at one moment between its begin and its end. One whose outcome is not known may take effect at any moment after its
+//! begin, or never. The search walks forward in time, tries every step that may come next, and remembers which sets of steps, with which
+//! state, led nowhere. A step that leaves the state as it is, and fits now, is taken without a choice: it stands in nobody's way.
+//!
+//! Ours rather than a crate's: those that exist know no steps that may never happen, and bring a benchmark harness along.
+
+use std::{collections::HashSet, hash::Hash};
+
+/// What steps do to a state.
+pub(super) trait Model {
+    type Step;
+    type State: Clone + Eq + Hash;
+
+    /// The state after it. `None`: it cannot happen now.
+    fn apply(&self, state: &Self::State, step: &Self::Step) -> Option<Self::State>;
+
+    /// It leaves every state as it is.
+    fn reads(step: &Self::Step) -> bool;
+
+    /// Steps that have a rank can only happen in the order of their ranks: so none is tried while a needed one of a lower rank is left.
+    fn rank(&self, step: &Self::Step) -> Option<u64>;
+}
+
+/// A step, and when it can have been.
+#[derive(Clone, Debug)]
+pub(super) struct Timed<S> {
+    pub(super) step: S,
+    pub(super) begin_ns: u64,
+    /// `u64::MAX`: it may never happen.
+    pub(super) end_ns: u64,
+}
+
+impl<S> Timed<S> {
+    fn is_needed(&self) -> bool {
+        self.end_ns != u64::MAX
+    }
+}
+
+/// What a search found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    /// There is such an order.
+    Found,
+    /// There is none.
+    None,
+    /// It would take more tries than allowed.
+    TooLong,
+}
+
+/// More steps than this are not searched.
+pub(super) const STEPS_MAX: usize = 512;
+
+type Bits = [u64; STEPS_MAX / 64];
+
+/// Whether there is an order, found in so many tries. The steps are in the order of their begins, at most [`STEPS_MAX`].
+pub(super) fn search<M: Model>(model: &M, start: M::State, steps: &[Timed<M::Step>], tries_max: u64) -> Outcome {
+    if steps.len() > STEPS_MAX {
+        return Outcome::TooLong;
+    }
+    let mut seen: HashSet<(Bits, M::State)> = HashSet::new();
+    let mut stack = vec![([0; STEPS_MAX / 64], start)];
+    let mut tries = 0;
+    while let Some((mut taken, state)) = stack.pop() {
+        tries += 1;
+        if tries > tries_max {
+            return Outcome::TooLong;
+        }
+        let next = loop {
+            let next = candidates(steps, &taken);
+            let free =
+                next.iter().find(|at| M::reads(&steps[**at].step) && model.apply(&state, &steps[**at].step).is_some());
+            match free {
+                Some(at) => set(&mut taken, *at),
+                None => break next,
+            }
+        };
+        if steps.iter().enumerate().all(|(at, step)| has(&taken, at) || !step.is_needed()) {
+            return Outcome::Found;
+        }
+        if !seen.insert((taken, state.clone())) {
+            continue;
+        }
+        // The last on the stack is tried first: the step that had to end first.
+        let lowest = lowest_rank(model, steps, &taken);
+        let in_turn =
+            |at: &usize| !M::reads(&steps[*at].step) && model.rank(&steps[*at].step).is_none_or(|rank| rank <= lowest);
+        let mut next: Vec<_> = next.into_iter().filter(in_turn).collect();
+        next.sort_unstable_by_key(|at| std::cmp::Reverse(steps[*at].end_ns));
+        for at in next {
+            if let Some(after) = model.apply(&state, &steps[at].step) {
+                let mut taken = taken;
+                set(&mut taken, at);
+                stack.push((taken, after));
+            }
+        }
+    }
+    Outcome::None
+}
+
+/// Of the needed steps that are left.
+fn lowest_rank<M: Model>(model: &M, steps: &[Timed<M::Step>], taken: &Bits) -> u64 {
+    let left = steps.iter().enumerate().filter(|(at, step)| step.is_needed() && !has(taken, *at));
+    left.filter_map(|(_, step)| model.rank(&step.step)).min().unwrap_or(u64::MAX)
+}
+
+/// The steps that may come next: none that is left had to end before they began.
+fn candidates<S>(steps: &[Timed<S>], taken: &Bits) -> Vec<usize> {
+    let left = || steps.iter().enumerate().filter(|(at, _)| !has(taken, *at));
+    let first_end = left().map(|(_, step)| step.end_ns).min().unwrap_or(u64::MAX);
+    left().take_while(|(_, step)| step.begin_ns <= first_end).map(|(at, _)| at).collect()
+}
+
+fn has(bits: &Bits, at: usize) -> bool {
+    bits[at / 64] & (1 << (at % 64)) != 0
+}
+
+fn set(bits: &mut Bits, at: usize) {
+    bits[at / 64] |= 1 << (at % 64);
+}

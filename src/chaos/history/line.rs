@@ -1,0 +1,285 @@
+//! One line to one event, and back.
+
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
+
+use super::{Acquire, Answer, Call, Event, Fact, Found, Function, Mode, Session, View, What, event::Lease};
+
+/// A line, with its `value` left as it is until `type` and `f` say what it must be.
+#[derive(Deserialize)]
+struct Read<'a> {
+    time_ns: u64,
+    #[serde(borrow)]
+    process: std::borrow::Cow<'a, str>,
+    #[serde(rename = "type", borrow)]
+    kind: std::borrow::Cow<'a, str>,
+    #[serde(borrow)]
+    f: std::borrow::Cow<'a, str>,
+    op: Option<u64>,
+    #[serde(default, deserialize_with = "one_or_many")]
+    lock: Vec<String>,
+    #[serde(borrow)]
+    value: Option<&'a RawValue>,
+}
+
+/// The same, to be written: fields in the order in which people read them.
+#[derive(Serialize)]
+struct Written<'a, V> {
+    time_ns: u64,
+    process: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    f: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    op: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lock: Option<Lock<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<V>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Lock<'a> {
+    One(&'a str),
+    Many(&'a [String]),
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
+struct Reason {
+    reason: String,
+}
+
+/// What could not be read, for people.
+pub(super) fn parse(line: &str) -> Result<Event, String> {
+    let read: Read<'_> = serde_json::from_str(line).map_err(|error| plain(&error))?;
+    let function = read.f.parse::<Function>();
+    let value = read.value.map_or("{}", RawValue::get);
+    let what = match (&*read.kind, function) {
+        ("invoke", Ok(f)) => What::Invoke(call(f, value)?),
+        ("ok", Ok(f)) => What::Ok(answer(f, value)?),
+        ("fail", Ok(f)) => What::Fail { f, reason: of::<Reason>(value)?.reason },
+        ("info", Ok(f)) => What::Info { f, why: of::<Reason>(value)?.reason },
+        ("info", Err(())) => What::Fact(fact(&read.f, line, read.value.is_some())?),
+        // To skip an operation would be to acquit without looking.
+        ("invoke" | "ok" | "fail", Err(())) => return Err(format!("the operation {:?} is not known", read.f)),
+        (kind, _) => return Err(format!("the type {kind:?} is none of invoke, ok, fail, info")),
+    };
+    let event =
+        Event { time_ns: read.time_ns, process: read.process.into_owned(), op: read.op, locks: read.lock, what };
+    fitting(&event)?;
+    Ok(event)
+}
+
+/// Without the line break.
+pub(super) fn format(event: &Event) -> Result<String, serde_json::Error> {
+    match &event.what {
+        What::Invoke(call) => written(event, "invoke", call.function().name(), Some(call)),
+        What::Ok(answer) => written(event, "ok", answer.function().name(), Some(answer)),
+        What::Fail { f, reason } => written(event, "fail", f.name(), Some(Reason { reason: reason.clone() })),
+        What::Info { f, why } => written(event, "info", f.name(), Some(Reason { reason: why.clone() })),
+        What::Fact(Fact::Other { f }) => written(event, "info", f, None::<()>),
+        What::Fact(fact) => {
+            let fact = serde_json::to_value(fact)?;
+            let f = fact.get("f").and_then(serde_json::Value::as_str).unwrap_or_default();
+            written(event, "info", f, fact.get("value"))
+        }
+    }
+}
+
+/// A value that says nothing is left out.
+const EMPTY: &str = r#","value":{}}"#;
+
+fn written(event: &Event, kind: &str, f: &str, value: Option<impl Serialize>) -> Result<String, serde_json::Error> {
+    let lock = match &*event.locks {
+        [] => None,
+        [one] => Some(Lock::One(one)),
+        many => Some(Lock::Many(many)),
+    };
+    let Event { time_ns, process, op, .. } = event;
+    let mut text = serde_json::to_string(&Written { time_ns: *time_ns, process, kind, f, op: *op, lock, value })?;
+    if text.ends_with(EMPTY) {
+        text.replace_range(text.len() - EMPTY.len().., "}");
+    }
+    Ok(text)
+}
+
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum OneOrMany {
+        One(String),
+        Many(Vec<String>),
+    }
+    Ok(match Option::<OneOrMany>::deserialize(deserializer)? {
+        None => Vec::new(),
+        Some(OneOrMany::One(lock)) => vec![lock],
+        Some(OneOrMany::Many(locks)) => locks,
+    })
+}
+
+fn of<T: DeserializeOwned>(value: &str) -> Result<T, String> {
+    serde_json::from_str(value).map_err(|error| format!("in value: {}", plain(&error)))
+}
+
+/// serde says "line 1" of each line: that would only confuse.
+fn plain(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" at line ") {
+        Some((what, _)) => what.to_owned(),
+        None => text,
+    }
+}
+
+fn call(f: Function, value: &str) -> Result<Call, String> {
+    #[derive(Deserialize)]
+    struct OfSession {
+        session: Session,
+    }
+    #[derive(Deserialize)]
+    struct Open {
+        session: Session,
+        ttl_ms: u64,
+    }
+    #[derive(Deserialize)]
+    struct Request {
+        session: Session,
+        request: u64,
+    }
+    #[derive(Deserialize)]
+    struct Cancel {
+        session: Session,
+        request: Option<u64>,
+        op: Option<u64>,
+    }
+    #[derive(Deserialize)]
+    struct Grant {
+        session: Session,
+        token: u64,
+        data: Option<String>,
+    }
+    #[derive(Deserialize)]
+    struct Check {
+        token: u64,
+    }
+    #[derive(Deserialize)]
+    struct Force {
+        token: Option<u64>,
+        #[serde(default)]
+        now: bool,
+    }
+    #[derive(Deserialize)]
+    struct Write {
+        token: u64,
+        #[serde(default)]
+        mode: Mode,
+        #[serde(default = "yes")]
+        fenced: bool,
+    }
+    fn yes() -> bool {
+        true
+    }
+    Ok(match f {
+        Function::Open => of(value).map(|Open { session, ttl_ms }| Call::Open { session, ttl_ms })?,
+        Function::Renew => of(value).map(|OfSession { session }| Call::Renew { session })?,
+        Function::Close => of(value).map(|OfSession { session }| Call::Close { session })?,
+        Function::Acquire => Call::Acquire(of::<Acquire>(value)?),
+        Function::Retry => of(value).map(|Request { session, request }| Call::Retry { session, request })?,
+        Function::Cancel => of(value).map(|Cancel { session, request, op }| Call::Cancel { session, request, op })?,
+        Function::Release => of(value).map(|Grant { session, token, .. }| Call::Release { session, token })?,
+        Function::Update => of(value).map(|Grant { session, token, data }| Call::Update { session, token, data })?,
+        Function::Get => Call::Get {},
+        Function::Check => of(value).map(|Check { token }| Call::Check { token })?,
+        Function::ForceRelease => of(value).map(|Force { token, now }| Call::ForceRelease { token, now })?,
+        Function::Write => of(value).map(|Write { token, mode, fenced }| Call::Write { token, mode, fenced })?,
+    })
+}
+
+fn answer(f: Function, value: &str) -> Result<Answer, String> {
+    #[derive(Deserialize)]
+    struct Granted {
+        token: u64,
+        #[serde(default)]
+        place_lost: bool,
+    }
+    #[derive(Deserialize)]
+    struct Cancelled {
+        found: Found,
+    }
+    #[derive(Deserialize)]
+    struct Checked {
+        held: bool,
+    }
+    #[derive(Deserialize)]
+    struct Forced {
+        revoked: Vec<u64>,
+    }
+    #[derive(Deserialize)]
+    struct Written {
+        seq: Option<u64>,
+    }
+    Ok(match f {
+        Function::Open => Answer::Open(of::<Lease>(value)?),
+        Function::Renew => Answer::Renew(of::<Lease>(value)?),
+        Function::Close => Answer::Close {},
+        Function::Acquire => of(value).map(|Granted { token, place_lost }| Answer::Acquire { token, place_lost })?,
+        Function::Retry => of(value).map(|Granted { token, .. }| Answer::Retry { token })?,
+        Function::Cancel => of(value).map(|Cancelled { found }| Answer::Cancel { found })?,
+        Function::Release => Answer::Release {},
+        Function::Update => Answer::Update {},
+        Function::Get => Answer::Get(of::<View>(value)?),
+        Function::Check => of(value).map(|Checked { held }| Answer::Check { held })?,
+        Function::ForceRelease => of(value).map(|Forced { revoked }| Answer::ForceRelease { revoked })?,
+        Function::Write => of(value).map(|Written { seq }| Answer::Write { seq })?,
+    })
+}
+
+const FACTS: [&str; 11] =
+    ["meta", "renewed", "lost", "died", "fault", "heal", "killed", "started", "elected", "snapshot_installed", "table"];
+
+fn fact(f: &str, line: &str, has_value: bool) -> Result<Fact, String> {
+    match f {
+        "end" => Ok(Fact::End),
+        "heal" if !has_value => Ok(Fact::Heal { name: None }),
+        known if FACTS.contains(&known) => {
+            serde_json::from_str(line).map_err(|error| format!("in the fact {f:?}: {}", plain(&error)))
+        }
+        other => Ok(Fact::Other { f: other.to_owned() }),
+    }
+}
+
+/// Whether the locks fit what is asked for.
+fn fitting(event: &Event) -> Result<(), String> {
+    let What::Invoke(call) = &event.what else { return Ok(()) };
+    let locks = &event.locks;
+    match call {
+        Call::Acquire(Acquire { mode, .. }) => {
+            let mut sorted: Vec<_> = locks.iter().collect();
+            sorted.sort_unstable();
+            if locks.is_empty() || sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+                return Err("an acquire names its locks, each once".to_owned());
+            }
+            match (0..locks.len()).all(|place| mode.of(place).is_some()) {
+                true => Ok(()),
+                false => Err(format!("{} locks, and not a mode for each", locks.len())),
+            }
+        }
+        Call::Get {} | Call::Check { .. } | Call::ForceRelease { .. } | Call::Write { .. } | Call::Update { .. }
+            if locks.len() != 1 =>
+        {
+            Err(format!("{} names one lock", call.function()))
+        }
+        Call::Open { .. }
+        | Call::Renew { .. }
+        | Call::Close { .. }
+        | Call::Retry { .. }
+        | Call::Cancel { .. }
+        | Call::Release { .. }
+        | Call::Get {}
+        | Call::Check { .. }
+        | Call::ForceRelease { .. }
+        | Call::Write { .. }
+        | Call::Update { .. } => Ok(()),
+    }
+}

@@ -1,0 +1,44 @@
+//! The page: its frame, its looks, its script, and the data, in one file.
+
+use serde::Serialize;
+
+use super::{Document, timeline::Timeline};
+
+const FRAME: &str = include_str!("page.html");
+const LOOKS: &str = include_str!("page.css");
+const SCRIPTS: [&str; 5] = [
+    include_str!("page_data.js"),
+    include_str!("page_draw.js"),
+    include_str!("page_view.js"),
+    include_str!("page_input.js"),
+    include_str!("page_words.js"),
+];
+
+#[derive(Serialize)]
+struct Data<'a> {
+    report: &'a Document<'a>,
+    timeline: &'a Timeline,
+}
+
+pub(super) fn page(report: &Document<'_>, timeline: &Timeline) -> String {
+    let data = Data { report, timeline };
+    let data = serde_json::to_string(&data).expect("it has no map whose keys are not strings");
+    let scripts = SCRIPTS.join("\n");
+    let parts = [("/*LOOKS*/", LOOKS), ("/*DATA*/", &harmless(&data)), ("/*SCRIPT*/", &scripts)];
+    let mut page = String::with_capacity(data.len() + scripts.len() + FRAME.len());
+    let mut rest = FRAME;
+    // From the front to the back of the frame alone: what a part brings in is never looked at for places.
+    for (place, part) in parts {
+        let (before, after) = rest.split_once(place).expect("the frame has a place for each part, in this order");
+        page.push_str(before);
+        page.push_str(part);
+        rest = after;
+    }
+    page.push_str(rest);
+    page
+}
+
+/// JSON that cannot end the element it is in, whatever names it carries: outside of strings JSON has none of these.
+fn harmless(json: &str) -> String {
+    json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+}

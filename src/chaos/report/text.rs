@@ -1,0 +1,145 @@
+//! The summary for a terminal.
+
+use std::fmt::Write as _;
+
+use super::{About, Finding, Summary, Verdict};
+
+/// Every part ends in a line break; parts stand apart by an empty line.
+pub(super) fn text(seed: Option<u64>, about: &About, summary: &Summary, findings: &[Finding]) -> String {
+    let mut parts = vec![head(seed, about, summary), columns(&operations(summary)), columns(&counts(summary))];
+    if !summary.faults.is_empty() {
+        parts.push(columns(&faults(summary)));
+    }
+    if !findings.is_empty() {
+        parts.push(columns(&verdicts(findings)));
+    }
+    parts.extend(findings.iter().filter_map(violations));
+    parts.join("\n")
+}
+
+fn head(seed: Option<u64>, about: &About, summary: &Summary) -> String {
+    let Summary { events, clients, locks, sessions, .. } = summary;
+    let cut_off = if summary.ended { "" } else { "; it was cut off" };
+    let mut text = format!(
+        "{} in {}: {}, {}, {}{cut_off}\n",
+        count(*events, "event"),
+        duration(summary.duration_ms),
+        count(*clients, "client"),
+        count(*sessions, "session"),
+        count(*locks, "lock"),
+    );
+    if let Some(seed) = seed {
+        let _ = writeln!(text, "seed {seed}");
+    }
+    if let Some(command) = &about.command {
+        let _ = writeln!(text, "repeat with: {}", plain(command));
+    }
+    text
+}
+
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+type Rows = Vec<Vec<String>>;
+
+fn operations(summary: &Summary) -> Rows {
+    let mut rows = vec![row(["OPERATION", "BEGUN", "OK", "UNKNOWN", "FAILED"])];
+    for count in &summary.operations {
+        let reasons: Vec<_> = count.failed.iter().map(|(reason, times)| format!("{} {times}", plain(reason))).collect();
+        let failed = if reasons.is_empty() { "-".to_owned() } else { reasons.join(", ") };
+        rows.push(vec![
+            count.f.to_owned(),
+            count.invoked.to_string(),
+            count.ok.to_string(),
+            count.unknown.to_string(),
+            failed,
+        ]);
+    }
+    rows
+}
+
+fn counts(summary: &Summary) -> Rows {
+    let mut rows: Rows = [
+        ("grants", summary.grants),
+        ("hand-overs", summary.hand_overs),
+        ("expiries", summary.expiries),
+        ("forced releases", summary.forced_releases),
+        ("refused writes", summary.refused_writes),
+        ("clients killed", summary.clients_killed),
+        ("elections", summary.elections),
+        ("nodes killed", summary.nodes_killed),
+        ("nodes started", summary.nodes_started),
+        ("snapshots installed", summary.snapshots_installed),
+    ]
+    .into_iter()
+    .map(|(what, count)| row([what, &count.to_string()]))
+    .collect();
+    rows.extend(summary.losses.iter().map(|(why, count)| row([&format!("lost: {}", plain(why)), &count.to_string()])));
+    rows
+}
+
+fn faults(summary: &Summary) -> Rows {
+    let mut rows = vec![row(["FAULT", "TIMES", "LASTED"])];
+    let of =
+        |fault: &super::FaultCount| row([&plain(&fault.name), &fault.times.to_string(), &duration(fault.lasted_ms)]);
+    rows.extend(summary.faults.iter().map(of));
+    rows
+}
+
+fn verdicts(findings: &[Finding]) -> Rows {
+    let mut rows = vec![row(["PROPERTY", "VERDICT", "LOOKED AT"])];
+    for finding in findings {
+        let evidence: Vec<_> = finding.evidence.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        rows.push(row([&finding.property, finding.verdict.word(), &evidence.join(", ")]));
+    }
+    rows
+}
+
+fn violations(finding: &Finding) -> Option<String> {
+    match &finding.verdict {
+        Verdict::Holds | Verdict::Vacuous => None,
+        Verdict::Undecided { why } => Some(format!("{} is undecided: {}\n", finding.property, plain(why))),
+        Verdict::Violated { count, shown } => {
+            let mut text =
+                format!("{} is violated {count} {}:\n", finding.property, if *count == 1 { "time" } else { "times" });
+            for violation in shown {
+                let lines: Vec<_> = violation.lines.iter().map(ToString::to_string).collect();
+                let _ = writeln!(text, "  {} (lines {})", plain(&violation.says), lines.join(", "));
+            }
+            Some(text)
+        }
+    }
+}
+
+fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(str::to_owned).to_vec()
+}
+
+/// Aligned columns: to the right where all but the title are numbers.
+fn columns(rows: &Rows) -> String {
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
+    let widths: Vec<_> = (0..count).map(|column| cells(column).map(|cell| cell.chars().count()).max()).collect();
+    let is_number = |cell: &String| cell.parse::<u64>().is_ok();
+    let numbers: Vec<_> = (0..count).map(|column| cells(column).skip(1).all(is_number)).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for ((cell, width), number) in row.iter().zip(&widths).zip(&numbers) {
+            let width = width.unwrap_or(0);
+            line.push_str(&if *number { format!("{cell:>width$}  ") } else { format!("{cell:<width$}  ") });
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+fn duration(ms: u64) -> String {
+    format!("{}.{:03} s", ms / 1_000, ms % 1_000)
+}
+
+/// Names are anybody's: one must not move a terminal's cursor.
+fn plain(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}

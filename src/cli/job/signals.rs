@@ -1,0 +1,56 @@
+//! The signals that are passed on.
+
+use std::{fs, future::poll_fn, io, task::Poll};
+
+use rustix::process::Signal;
+use tokio::signal::unix::{self, SignalKind};
+
+/// Those that somebody sends to a program because it is to do something. Not those of job control, which the kernel sends to all that
+/// they concern.
+const PASSED_ON: [(Signal, SignalKind); 6] = [
+    (Signal::INT, SignalKind::interrupt()),
+    (Signal::TERM, SignalKind::terminate()),
+    (Signal::HUP, SignalKind::hangup()),
+    (Signal::QUIT, SignalKind::quit()),
+    (Signal::USR1, SignalKind::user_defined1()),
+    (Signal::USR2, SignalKind::user_defined2()),
+];
+
+/// Listens for them.
+#[derive(Debug)]
+pub(in crate::cli) struct Signals {
+    streams: Vec<(Signal, unix::Signal)>,
+}
+
+impl Signals {
+    /// From now on they no longer end this process. One that it was started to ignore (`nohup`) stays ignored, for the command too.
+    pub(in crate::cli) fn new() -> io::Result<Self> {
+        let ignored = ignored();
+        let mut streams = Vec::new();
+        for (signal, kind) in PASSED_ON {
+            if ignored & 1 << (signal.as_raw() - 1) == 0 {
+                streams.push((signal, unix::signal(kind)?));
+            }
+        }
+        Ok(Self { streams })
+    }
+
+    /// The next one to arrive. Cancel safe.
+    pub(in crate::cli) async fn next(&mut self) -> Signal {
+        poll_fn(|context| {
+            let mut arrived = self
+                .streams
+                .iter_mut()
+                .filter_map(|(signal, stream)| stream.poll_recv(context).is_ready().then_some(*signal));
+            arrived.next().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+/// The signals that this process ignores, signal n as bit n - 1. None, where that cannot be found out.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}

@@ -1,0 +1,132 @@
+//! The wrapper's side: starts the keeper and speaks with it, and does the keeper's work when that is dead or does not get it done.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    process::{Command, ExitStatus},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, getpgrp};
+use tokio::time::sleep;
+
+use super::{
+    KILLING_MAX,
+    family::{adopt_orphans, extinguish},
+    link::{Link, Message},
+    this_program,
+};
+use crate::{
+    cli::{Exit, Failure, complain, terminal},
+    client::Moment,
+};
+
+/// How often it is looked whether the time is over.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A deadline that moved by less is none that the keeper must be told of.
+const NEWS_MIN: Duration = Duration::from_millis(1);
+
+/// A command, and all that it starts. Dropped, the keeper kills it.
+#[derive(Debug)]
+pub(super) struct Job {
+    link: Link,
+    /// The last that the keeper was told.
+    kill_at: Moment,
+    end: Option<End>,
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// By itself.
+    Exit(Exit),
+    /// The keeper killed it when it was time.
+    Expired,
+    /// Somebody killed the keeper, and so it was killed too.
+    KeeperKilled,
+}
+
+impl Job {
+    /// Starts the command with these variables in its environment, to be killed at that moment.
+    pub(super) fn start(
+        command: &[OsString],
+        environment: &[(&str, String)],
+        kill_at: Moment,
+    ) -> Result<Self, Failure> {
+        // Should the keeper be killed, what it kept falls to us.
+        adopt_orphans()?;
+        let (link, theirs) = Link::new(kill_at, io::stdin())?;
+        let group = if terminal::is_there() { getpgrp().as_raw_pid() } else { 0 };
+        let mut keeper = Command::new(this_program()?);
+        keeper.arg0("lockkeeper").args(["keep", "--group", &group.to_string(), "--"]).args(command);
+        keeper.envs(environment.iter().map(|(name, value)| (name, value))).stdin(theirs).process_group(0);
+        keeper.spawn()?;
+        Ok(Self { link, kill_at, end: None })
+    }
+
+    /// Until when it may run, as is now known.
+    pub(super) fn kill_at(&mut self, moment: Moment) {
+        let difference = moment.since(self.kill_at).max(self.kill_at.since(moment));
+        if difference >= NEWS_MIN && self.link.tell(Message::KillAt(moment)) {
+            self.kill_at = moment;
+        }
+    }
+
+    /// Waits for the end of the command, and of all that it started. Cancel safe.
+    pub(super) async fn wait(&mut self) -> End {
+        while let Some(message) = self.link.next().await {
+            match message {
+                Message::Ended(status) => self.end = Some(End::Exit(exit(status))),
+                Message::Expired => self.end = Some(End::Expired),
+                // These are said by us.
+                Message::KillAt(_) | Message::Signal(_) | Message::Terminate => {}
+            }
+        }
+        kill_all().await;
+        self.end.unwrap_or(End::KeeperKilled)
+    }
+
+    /// Passes on a signal that this process received.
+    pub(super) fn forward(&self, signal: Signal) {
+        // In the foreground, these two come from the terminal, which sends them to the command too.
+        if !((signal == Signal::INT || signal == Signal::QUIT) && terminal::in_foreground()) {
+            self.link.tell(Message::Signal(signal));
+        }
+    }
+
+    /// Stops it, and all that it started: asks first, and after `grace`, or when `out_of_time` says so, does not ask.
+    pub(super) async fn stop(&mut self, grace: Duration, out_of_time: impl Fn() -> bool) {
+        if !grace.is_zero() && self.link.tell(Message::Terminate) {
+            tokio::select! {
+                _ = self.wait() => return,
+                () = sleep(grace) => {}
+                () = until(out_of_time) => {}
+            }
+        }
+        kill_all().await;
+    }
+}
+
+/// All at once, the keeper too: it could be stopped.
+async fn kill_all() {
+    let left: Vec<String> = extinguish(KILLING_MAX).await.iter().map(Pid::to_string).collect();
+    if !left.is_empty() {
+        complain(&format!("these processes could not be killed, and outlive the lock: {}", left.join(" ")));
+    }
+}
+
+async fn until(out_of_time: impl Fn() -> bool) {
+    while !out_of_time() {
+        sleep(LOOK).await;
+    }
+}
+
+fn exit(status: ExitStatus) -> Exit {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => u8::try_from(code).map_or(Exit::Error, Exit::Code),
+        (None, Some(signal)) => Exit::Signal(signal),
+        (None, None) => Exit::Error,
+    }
+}

@@ -1,0 +1,25 @@
+//! `release`: gives a grant back.
+
+use clap::Args;
+
+use super::{Cluster, Exit, Failure, session};
+use crate::machine::Token;
+
+/// Releases what `acquire` took. Exit code 11 if it was lost or released before.
+#[derive(Args, Debug)]
+pub(super) struct Release {
+    #[command(flatten)]
+    within: session::In,
+    /// The token that `acquire` printed.
+    token: u64,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+impl Release {
+    pub(super) async fn run(self) -> Result<Exit, Failure> {
+        let session = self.cluster.client()?.attach(self.within.session);
+        session.release(Token(self.token)).await.map_err(Failure::of_holder)?;
+        Ok(Exit::Success)
+    }
+}

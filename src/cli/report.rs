@@ -1,0 +1,72 @@
+//! `report`: a page to look at, from a history.
+
+use std::{
+    fs::{self, File},
+    io::{BufReader, ErrorKind},
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, ValueHint};
+
+use super::{
+    exit::{Exit, Failure},
+    output::{Format, Output, print},
+};
+use crate::chaos::{
+    checker::check,
+    history::{History, ReadError},
+    report::{About, Report},
+};
+
+/// Tells what happened in a run: a summary, and a page with its timeline.
+///
+/// The page is one file that needs nothing else; open it in a browser. It shows where
+/// each property is broken, if one is; `check` says the same by its exit code, this command does not.
+#[derive(Args, Debug)]
+pub(super) struct ReportOf {
+    /// The history: JSON lines.
+    #[arg(value_hint = ValueHint::FilePath)]
+    history: PathBuf,
+    /// Where to write the page.
+    #[arg(long, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
+    out: Option<PathBuf>,
+    /// The command that repeats the run, to be shown.
+    #[arg(long = "command", value_name = "COMMAND")]
+    repeat: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl ReportOf {
+    pub(super) fn run(&self) -> Result<Exit, Failure> {
+        let history = read(&self.history)?;
+        let versions = vec![("lockkeeper".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
+        let about = About { command: self.repeat.clone(), versions };
+        let findings = check(&history).map_err(|error| unreadable(&self.history, &error))?;
+        let findings = findings.into_iter().map(Into::into).collect();
+        let report = Report::of(&history, about, findings).map_err(|error| unreadable(&self.history, &error))?;
+        if let Some(out) = &self.out {
+            fs::write(out, report.page())
+                .map_err(|error| Failure::new(Exit::Error, format_args!("{}: {error}", out.display())))?;
+        }
+        match self.output.output {
+            Format::Text => print(&report.text())?,
+            Format::Json => print(&format!("{}\n", report.document()))?,
+        }
+        Ok(Exit::Success)
+    }
+}
+
+fn read(path: &Path) -> Result<History, Failure> {
+    let file = File::open(path).map_err(|error| unreadable(path, &error.into()))?;
+    History::read(BufReader::new(file)).map_err(|error| unreadable(path, &error))
+}
+
+/// A file that is not there, or is no history, is an argument that cannot be right.
+fn unreadable(path: &Path, error: &ReadError) -> Failure {
+    let exit = match error {
+        ReadError::Io(error) if error.kind() != ErrorKind::NotFound => Exit::Error,
+        ReadError::Io(_) | ReadError::Line { .. } => Exit::Usage,
+    };
+    Failure::new(exit, format_args!("{}: {error}", path.display()))
+}

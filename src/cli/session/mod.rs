@@ -1,0 +1,71 @@
+//! `session`: sessions that outlive the command that opens them.
+//!
+//! For work that is many commands, as in a shell script: `session open` gives an id; `session keep` renews it, in the background, for
+//! as long as the script is there; `acquire` and `release` work in it. For one command under one lock, `lock` is safer: it stops the
+//! command before the lock can pass on. Here that is the script's own task, and tokens are what protects.
+
+mod close;
+mod keep;
+mod open;
+mod process;
+mod renew;
+
+use clap::{Args, Subcommand};
+
+use super::{Exit, Failure, sessions::Sessions};
+use crate::machine::SessionId;
+
+/// Opens, renews and closes sessions, for scripts whose commands share one.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Session {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLE: &str = "\
+Example, for bash:
+    export LOCKKEEPER_SESSION=$(lockkeeper session open --ttl 30s)
+    lockkeeper session keep --while $$ & keeper=$!
+    trap 'kill $keeper; lockkeeper session close' EXIT
+    token=$(lockkeeper acquire reports/nightly) || exit
+    make_report --fence \"$token\" & report=$!
+    wait -n $keeper $report    # whichever ends first: the keeper does when the session is lost
+    lockkeeper release \"$token\"";
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Open(open::Open),
+    Renew(renew::Renew),
+    Keep(keep::Keep),
+    Close(close::Close),
+    List(Sessions),
+}
+
+impl Session {
+    pub(super) async fn run(self) -> Result<Exit, Failure> {
+        match self.command {
+            Command::Open(open) => open.run().await,
+            Command::Renew(renew) => renew.run().await,
+            Command::Keep(keep) => keep.run().await,
+            Command::Close(close) => close.run().await,
+            Command::List(list) => list.run().await,
+        }
+    }
+}
+
+/// Which session a command is about.
+#[derive(Args, Debug)]
+struct Which {
+    /// The session.
+    #[arg(env = "LOCKKEEPER_SESSION", value_name = "ID")]
+    session: SessionId,
+}
+
+/// In which session a command works.
+#[derive(Args, Debug)]
+pub(super) struct In {
+    /// The session, as `session open` printed it.
+    #[arg(long, env = "LOCKKEEPER_SESSION", value_name = "ID")]
+    pub(super) session: SessionId,
+}

@@ -1,0 +1,55 @@
+//! `session open`.
+
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, time::Duration};
+
+use clap::Args;
+
+use super::super::{
+    Cluster, Exit, Failure,
+    output::{Format, Output, print, print_document},
+    views,
+};
+use crate::client::SessionOptions;
+
+/// Opens a session and prints its id. It lives for its TTL, unless somebody renews it: see `session keep`.
+#[derive(Args, Debug)]
+pub(super) struct Open {
+    /// How long it lives without a renewal.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "10s", value_name = "TIME")]
+    ttl: Duration,
+    /// Who this is, for people to read [default: host, id and name of the process that runs this command].
+    #[arg(long)]
+    label: Option<String>,
+    #[command(flatten)]
+    cluster: Cluster,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Open {
+    pub(super) async fn run(self) -> Result<Exit, Failure> {
+        let label = self.label.unwrap_or_else(label_of_parent);
+        let options = SessionOptions { ttl: self.ttl, label };
+        let (session, renewal) = self.cluster.client()?.open_detached(options).await?;
+        let printed = match self.output.output {
+            Format::Text => print(&format!("{}\n", session.id())),
+            Format::Json => print_document(&views::Renewal::new(&session, renewal)),
+        };
+        if let Err(error) = printed {
+            // Nobody heard its id: best effort, for it expires in any case.
+            let _ = session.close().await;
+            return Err(error.into());
+        }
+        Ok(Exit::Success)
+    }
+}
+
+/// This process is gone in a moment; whoever started it is who works in the session.
+fn label_of_parent() -> String {
+    let Some(parent) = rustix::process::getppid() else { return SessionOptions::default().label };
+    let name = std::fs::read(format!("/proc/{parent}/comm")).unwrap_or_default();
+    SessionOptions::label_of_process(
+        parent.as_raw_nonzero().get().cast_unsigned(),
+        OsStr::from_bytes(name.trim_ascii_end()),
+    )
+}

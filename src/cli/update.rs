@@ -1,0 +1,45 @@
+//! `update`: sets the data on a lock that is held.
+
+use clap::Args;
+
+use super::{Cluster, Exit, Failure, session};
+use crate::machine::Token;
+
+/// Sets or removes the data on a lock that is held. Exit code 11 if it was lost or released before.
+#[derive(Args, Debug)]
+pub(super) struct Update {
+    #[command(flatten)]
+    within: session::In,
+    /// The token that `acquire` printed.
+    token: u64,
+    /// The lock.
+    name: String,
+    #[command(flatten)]
+    change: Change,
+    /// Keep the data on the lock after release.
+    #[arg(long, conflicts_with = "remove")]
+    keep_data: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+struct Change {
+    /// The new data.
+    #[arg(long)]
+    data: Option<String>,
+    /// Remove the data that are there.
+    #[arg(long)]
+    remove: bool,
+}
+
+impl Update {
+    pub(super) async fn run(self) -> Result<Exit, Failure> {
+        let session = self.cluster.client()?.attach(self.within.session);
+        let data = self.change.data.as_deref().map(str::as_bytes);
+        let updated = session.update(Token(self.token), &self.name, data, self.keep_data).await;
+        updated.map_err(Failure::of_holder)?;
+        Ok(Exit::Success)
+    }
+}

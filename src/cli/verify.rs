@@ -1,0 +1,64 @@
+//! `verify`: whether a token holds a lock now.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{
+    Cluster, Exit, Failure,
+    output::{Format, Output, print, print_document},
+    show, views,
+};
+use crate::proto::v1::CheckResponse;
+
+/// Tells whether a token holds a lock now: exit code 0 if it does, 10 if not.
+#[derive(Args, Debug)]
+pub(super) struct Verify {
+    /// The lock.
+    name: String,
+    /// The token of a grant.
+    token: u64,
+    #[command(flatten)]
+    cluster: Cluster,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Serialize)]
+struct Document {
+    held: bool,
+    holder: Option<views::Holder>,
+    last_token: u64,
+    index: u64,
+}
+
+impl Verify {
+    pub(super) async fn run(self) -> Result<Exit, Failure> {
+        let answer = self.cluster.client()?.check(&self.name, self.token).await?;
+        let exit = if answer.held { Exit::Success } else { Exit::NotAcquired };
+        match self.output.output {
+            Format::Text => print(&self.text(&answer))?,
+            Format::Json => print_document(&Document {
+                held: answer.held,
+                holder: answer.holder.map(views::Holder::from),
+                last_token: answer.last_token,
+                index: answer.index,
+            })?,
+        }
+        Ok(exit)
+    }
+
+    fn text(&self, answer: &CheckResponse) -> String {
+        let (name, token) = (show::text(&self.name), self.token);
+        match &answer.holder {
+            Some(holder) if answer.held => {
+                let (label, left) = (show::text(&holder.label), show::duration(holder.remaining_ms));
+                format!("held: {label} holds {name} by token {token} for another {left}\n")
+            }
+            _ if answer.held => format!("held: {name} by token {token}\n"),
+            _ if token > answer.last_token => {
+                format!("not held: token {token} was never given out (the last one is {})\n", answer.last_token)
+            }
+            _ => format!("not held: token {token} does not hold {name}\n"),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What a person at a terminal sees while a lock is waited for: one line on stderr, changed in place about once a second, and erased when
+//! the wait is over.
+//!
+//! Where stderr is no terminal there is nothing: a log has no place for a line that changes, and `lockkeeper get` tells whoever asks.
+//! Nor in the background, where it would spoil what others show. A wait that is soon over shows nothing either.
+
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    pin::pin,
+    time::Duration,
+};
+
+use futures::future::join_all;
+use rustix::termios::tcgetwinsize;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{show, terminal::in_foreground};
+use crate::{
+    client::{Client, Session},
+    proto::v1::LockInfo,
+};
+
+/// Between two looks. The first is shown after so long.
+const BETWEEN: Duration = Duration::from_secs(1);
+
+/// How long the cluster may take to answer; what it says later is of no interest.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+
+/// Columns.
+const WIDTH_DEFAULT: usize = 80;
+
+/// Waits, for these locks to be granted to this session, and shows what the wait is for. Cancel safe if `wait` is.
+pub(super) async fn shown<T>(client: &Client, session: &Session, names: &[String], wait: impl Future<Output = T>) -> T {
+    if !io::stderr().is_terminal() {
+        return wait.await;
+    }
+    let (mut wait, session) = (pin!(wait), session.id().to_string());
+    let (began, mut line) = (Instant::now(), Line::default());
+    loop {
+        let look = async {
+            sleep(BETWEEN).await;
+            obstacle(client, &session, names).await
+        };
+        tokio::select! {
+            biased;
+            over = &mut wait => return over,
+            obstacle = look => {
+                let waited = show::duration(began.elapsed().as_secs() * 1_000);
+                line.show(&format!("lockkeeper: waiting for {waited}: {obstacle}"));
+            }
+        }
+    }
+}
+
+/// What there is to wait for.
+async fn obstacle(client: &Client, session: &str, names: &[String]) -> String {
+    let locks = join_all(names.iter().map(|name| client.get(name, false)));
+    match timeout(ANSWER_MAX, locks).await {
+        Ok(answers) => {
+            let locks = answers.into_iter().filter_map(|answer| answer.ok()?.lock);
+            let told = locks.filter_map(|lock| of_one(&lock, session)).next();
+            told.unwrap_or_else(|| "it may be ours any moment".to_owned())
+        }
+        Err(_) => "the cluster does not answer".to_owned(),
+    }
+}
+
+/// What keeps this lock from us, if anything does.
+fn of_one(lock: &LockInfo, session: &str) -> Option<String> {
+    let ours = lock.waiters.iter().find(|waiter| waiter.session_id == session).map(|waiter| waiter.ticket);
+    let ahead = ours.map(|ours| lock.waiters.iter().filter(|waiter| waiter.ticket < ours).count());
+    let state = match (lock.holders.first(), lock.delay_remaining_ms) {
+        (Some(holder), _) => {
+            let others = lock.holder_count.saturating_sub(1);
+            let others = if others > 0 { format!(" and {others} more") } else { String::new() };
+            format!("held by {}{others}", show::cell(&holder.label))
+        }
+        (None, 1..) => format!("closed for another {}", show::duration(lock.delay_remaining_ms)),
+        (None, 0) if ahead.is_some_and(|ahead| ahead > 0) => "free".to_owned(),
+        (None, 0) => return None,
+    };
+    let place = match ahead {
+        Some(ahead) => format!("place {} of {} in the queue", ahead + 1, lock.queue_length),
+        None => format!("{} in the queue", lock.queue_length),
+    };
+    Some(format!("{} is {state}; {place}", show::cell(&lock.name)))
+}
+
+/// The line where the cursor is.
+#[derive(Default)]
+struct Line {
+    shown: bool,
+}
+
+impl Line {
+    fn show(&mut self, text: &str) {
+        if !in_foreground() {
+            return;
+        }
+        // One that wraps could not be erased.
+        let width = tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+        // Some terminals do not know.
+        let width = if width == 0 { WIDTH_DEFAULT } else { width };
+        let text: String = text.chars().take(width - 1).collect();
+        self.shown = true;
+        let _ = write!(io::stderr(), "{ERASE}{text}");
+    }
+}
+
+/// To the start of the line, and all of it away.
+const ERASE: &str = "\r\x1b[2K";
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if self.shown && in_foreground() {
+            let _ = write!(io::stderr(), "{ERASE}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::v1::{Holder, Waiter};
+
+    fn lock(holders: &[&str], waiters: &[&str]) -> LockInfo {
+        let holder = |label: &&str| Holder { label: (*label).to_owned(), ..Holder::default() };
+        let waiter = |(ticket, session): (usize, &&str)| Waiter {
+            ticket: ticket as u64,
+            session_id: (*session).to_owned(),
+            ..Waiter::default()
+        };
+        LockInfo {
+            name: "jobs".into(),
+            holders: holders.iter().map(holder).collect(),
+            holder_count: holders.len() as u64,
+            waiters: waiters.iter().enumerate().map(waiter).collect(),
+            queue_length: waiters.len() as u64,
+            ..LockInfo::default()
+        }
+    }
+
+    #[test]
+    fn who_holds_it_and_how_many_are_ahead() {
+        let of_us = |lock: &LockInfo| of_one(lock, "us");
+        assert_eq!(of_us(&lock(&["ann"], &["bob", "us"])).unwrap(), "jobs is held by ann; place 2 of 2 in the queue");
+        let shared = lock(&["ann\x1b", "bob"], &["us"]);
+        assert_eq!(of_us(&shared).unwrap(), "jobs is held by ann\\u{1b} and 1 more; place 1 of 1 in the queue");
+        let delayed = LockInfo { delay_remaining_ms: 2_000, ..lock(&[], &["us"]) };
+        assert_eq!(of_us(&delayed).unwrap(), "jobs is closed for another 2.0 s; place 1 of 1 in the queue");
+        assert_eq!(of_us(&lock(&[], &["bob", "us"])).unwrap(), "jobs is free; place 2 of 2 in the queue");
+    }
+
+    #[test]
+    fn a_lock_that_is_ours_for_the_taking_is_no_obstacle() {
+        assert_eq!(of_one(&lock(&[], &[]), "us"), None);
+        assert_eq!(of_one(&lock(&[], &["us"]), "us"), None);
+    }
+}

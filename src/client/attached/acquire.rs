@@ -1,0 +1,104 @@
+//! An acquire in a session that is not this process's own.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, sleep};
+
+use super::{
+    super::{
+        Error, NotAcquired,
+        acquire::{in_time, message, plan},
+        backoff::Backoff,
+        call::with,
+    },
+    AttachedSession,
+    numbers::Numbered,
+};
+use crate::{
+    machine::{self, Token},
+    proto::v1::{
+        Busy, Reason, ReleaseRequest, acquire_response::Outcome, locks_client::LocksClient, release_request::Target,
+    },
+};
+
+/// An acquire of an [`AttachedSession`]. Nothing is sent before [`AttachedAcquire::granted`].
+///
+/// Dropped before its end, it leaves this behind: what waits is cancelled by the cluster 5 s after the call broke off; what was granted
+/// is held until somebody releases it or the session ends. [`AttachedAcquire::abandon`] leaves nothing behind.
+#[derive(Debug)]
+#[must_use = "an acquire does nothing before it is awaited"]
+pub struct AttachedAcquire {
+    session: AttachedSession,
+    acquire: Arc<machine::Acquire>,
+    began: Option<Instant>,
+    request: Option<Numbered>,
+}
+
+impl AttachedAcquire {
+    pub(super) fn new(session: AttachedSession, acquire: machine::Acquire) -> Self {
+        Self { session, acquire: Arc::new(acquire), began: None, request: None }
+    }
+
+    /// Waits until the locks are held. Survives the loss of its connection and a change of leader, and keeps its place in the queue.
+    ///
+    /// Fails with [`Error::NotAcquired`], with [`Error::Lost`] if the session is over, and with [`Error::Unknown`] if there was no answer
+    /// in time: then the session may hold the locks, and only [`AttachedAcquire::abandon`] or its end is sure to release them. Cancel
+    /// safe: called again, it goes on with the same request.
+    pub async fn granted(&mut self) -> Result<Token, Error> {
+        let began = *self.began.get_or_insert_with(Instant::now);
+        let mut backoff = Backoff::default();
+        loop {
+            match self.send(began).await {
+                // A wait whose call broke off for too long was cancelled. It is still wanted: it goes to the end of the queue.
+                Err(Error::Refused(refused))
+                    if refused.reason == Reason::WaitCancelled && in_time(self.acquire.wait, began) =>
+                {
+                    self.request = None;
+                    sleep(backoff.next(self.session.client.caller.jitter())).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn send(&mut self, began: Instant) -> Result<Token, Error> {
+        let (caller, session) = (&self.session.client.caller, self.session.id);
+        let request = self.request.get_or_insert_with(|| Numbered::begin(caller));
+        let answer = request.send(caller, plan(caller.plan(), self.acquire.wait), |node, request| {
+            // The first sending that arrives sets the limit; a later one must not set it anew.
+            let message = message(session, request, &self.acquire, began.elapsed());
+            with!(LocksClient, node, acquire, message)
+        });
+        let answer = answer.await.map_err(super::lost)?;
+        match answer.outcome {
+            Some(Outcome::Granted(grant)) => Ok(Token(grant.token)),
+            Some(Outcome::Busy(busy)) => Err(not_acquired(false, busy)),
+            Some(Outcome::TimedOut(busy)) => Err(not_acquired(true, busy)),
+            None => Err(Error::Unknown { why: "the answer has no outcome".to_owned() }),
+        }
+    }
+
+    /// Takes it back, whatever became of it: when this returns `Ok`, it holds nothing and waits for nothing.
+    ///
+    /// Fails with [`Error::NoCluster`] or [`Error::Unknown`] if nobody answers within the client's limit for a call.
+    pub async fn abandon(self) -> Result<(), Error> {
+        let Some(acquire) = self.request else { return Ok(()) };
+        let caller = &self.session.client.caller;
+        let session_id = self.session.id.to_string();
+        let target = Some(Target::AcquireRequestId(acquire.id()));
+        let mut release = Numbered::begin(caller);
+        let answer = release.send(caller, caller.plan(), |node, request| {
+            let request = ReleaseRequest { session_id: session_id.clone(), request: Some(request), target };
+            with!(LocksClient, node, release, request)
+        });
+        match answer.await.map_err(super::lost) {
+            // With the session, all is gone.
+            Ok(_) | Err(Error::Lost(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn not_acquired(waited: bool, busy: Busy) -> Error {
+    Error::NotAcquired(Box::new(NotAcquired { waited, busy }))
+}

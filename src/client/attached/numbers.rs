@@ -1,0 +1,185 @@
+//! Request ids of processes that share a session and do not know of each other.
+//!
+//! A [`super::super::Session`] counts its requests, and says with each of them which ones it still cares about. Processes that come and
+//! go (the commands of a shell script) cannot: none knows what the others have under way. So an id is made of the second in which the
+//! request began, and 32 random bits: two requests that begin in the same second have the same id once in four billion times.
+//!
+//! Such a process lets go of nothing, for it could be another one's. The cluster remembers the answers to 1,024 requests of a session;
+//! beyond that it refuses. Then, and only then, what is oldest is let go: all that began more than an hour ago, and, where that does
+//! not suffice, more than a minute or five seconds ago. A request that is that old and still under way can no longer be repeated. For
+//! one that waits for a lock, that matters if its connection breaks meanwhile: it ends as [`Error::Unknown`].
+//!
+//! The seconds are those of the wall clock, for the processes may run on several hosts. It decides nothing but the order of ids. One that
+//! lags behind what others have let go of is told so, and takes a later id.
+
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use tonic::{Response, Status, transport::Channel};
+
+use super::super::{
+    Error,
+    call::{Caller, Plan},
+    error::Refused,
+};
+use crate::proto::v1::{Reason, RequestId};
+
+/// How many seconds ago a request began that the session need not remember, when its memory is full: at first, and where that does not
+/// suffice.
+const AGES_S: [u64; 3] = [3_600, 60, 5];
+
+/// How often a request is given a later id. Once suffices, if others do not overtake it meanwhile.
+const LATER_IDS_MAX: usize = 3;
+
+const RANDOM_BITS: u32 = 32;
+
+/// A request under an id of its own.
+#[derive(Debug)]
+pub(super) struct Numbered {
+    id: u64,
+    lowest: u64,
+    /// Sendings whose answer never came.
+    unanswered: u32,
+}
+
+impl Numbered {
+    pub(super) fn begin(caller: &Caller) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { id: id(now.as_secs(), caller.random_id()), lowest: 1, unanswered: 0 }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Sends it until there is an answer, and again under the same id each time this is called.
+    pub(super) async fn send<A, F>(
+        &mut self,
+        caller: &Caller,
+        plan: Plan,
+        send: impl Fn(Channel, RequestId) -> F,
+    ) -> Result<A, Error>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let (mut ages, mut later_ids) = (AGES_S.into_iter(), 0..LATER_IDS_MAX);
+        loop {
+            let answer = self.send_as_it_is(caller, plan, &send).await;
+            let Err(Error::Refused(refused)) = &answer else { return answer };
+            if refused.is_memory_full()
+                && let Some(age_s) = ages.next()
+            {
+                self.let_go_of_older_than(age_s);
+            } else if refused.reason == Reason::RequestStale {
+                // Had it been sent before, it may have run before it was forgotten.
+                if self.unanswered > 0 || later_ids.next().is_none() {
+                    return Err(Error::Unknown { why: refused.message.clone() });
+                }
+                self.move_beyond(refused.lowest(), caller.random_id());
+            } else {
+                return answer;
+            }
+        }
+    }
+
+    async fn send_as_it_is<A, F>(
+        &mut self,
+        caller: &Caller,
+        plan: Plan,
+        send: impl Fn(Channel, RequestId) -> F,
+    ) -> Result<A, Error>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let sendings = Sendings { count: AtomicU32::new(0), unanswered: &mut self.unanswered };
+        let message = RequestId { id: self.id, lowest: self.lowest, kept: Vec::new() };
+        let answer = caller.call(plan, |node| {
+            sendings.count.fetch_add(1, Ordering::Relaxed);
+            send(node, message.clone())
+        });
+        let answer = answer.await;
+        match answer {
+            Err(Error::Unknown { .. }) => {}
+            // None of them was taken.
+            Err(Error::NoCluster { .. }) => sendings.count.store(0, Ordering::Relaxed),
+            _ => _ = sendings.count.fetch_sub(1, Ordering::Relaxed),
+        }
+        answer
+    }
+
+    fn let_go_of_older_than(&mut self, age_s: u64) {
+        self.lowest = self.lowest.max(first_of_second((self.id >> RANDOM_BITS).saturating_sub(age_s)));
+    }
+
+    fn move_beyond(&mut self, lowest: u64, random: u128) {
+        self.id = id((lowest >> RANDOM_BITS) + 1, random);
+        self.lowest = 1;
+    }
+}
+
+/// Counts the sendings that may still be answered, also when the future that sends is dropped.
+struct Sendings<'a> {
+    count: AtomicU32,
+    unanswered: &'a mut u32,
+}
+
+impl Drop for Sendings<'_> {
+    fn drop(&mut self) {
+        *self.unanswered = self.unanswered.saturating_add(*self.count.get_mut());
+    }
+}
+
+impl Refused {
+    /// The session remembers as many answers as it may.
+    fn is_memory_full(&self) -> bool {
+        let limit = self.details.get("limit").map(String::as_str);
+        self.reason == Reason::LimitReached && limit == Some("replies_per_session")
+    }
+
+    /// The lowest id that a session has not let go of.
+    fn lowest(&self) -> u64 {
+        self.details.get("lowest").and_then(|lowest| lowest.parse().ok()).unwrap_or(0)
+    }
+}
+
+fn id(second: u64, random: u128) -> u64 {
+    first_of_second(second) | (random as u64 & (u64::MAX >> RANDOM_BITS))
+}
+
+fn first_of_second(second: u64) -> u64 {
+    // A second that 32 bits cannot hold is past the year 2106, or that of a broken clock.
+    second.clamp(1, u64::MAX >> RANDOM_BITS) << RANDOM_BITS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_rise_with_the_seconds_whatever_was_drawn() {
+        assert!(id(5, u128::MAX) < id(6, 0));
+        assert!(id(0, 0) >= 1, "the cluster wants no id 0");
+        assert!(id(u64::MAX, 0) >= id(u64::from(u32::MAX), 0), "a broken clock does not start anew");
+    }
+
+    #[test]
+    fn what_is_let_go_is_older_by_so_many_seconds_and_never_the_request_itself() {
+        let mut request = Numbered { id: id(10_000, 7), lowest: 1, unanswered: 0 };
+        request.let_go_of_older_than(60);
+        assert!(request.lowest <= id(9_940, 0) && request.lowest > id(9_939, u128::MAX));
+        request.let_go_of_older_than(3_600);
+        assert!(request.lowest > id(9_939, u128::MAX), "what is let go stays so");
+        request.let_go_of_older_than(0);
+        assert!(request.lowest <= request.id);
+    }
+
+    #[test]
+    fn a_clock_that_lags_takes_an_id_that_is_not_forgotten() {
+        let mut request = Numbered { id: id(10, 7), lowest: 1, unanswered: 0 };
+        let lowest = id(10_000, 5);
+        request.move_beyond(lowest, 3);
+        assert!(request.id > lowest);
+    }
+}

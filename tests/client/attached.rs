@@ -1,0 +1,105 @@
+//! Sessions that this process did not open.
+
+use lockkeeper::{
+    client::{AttachedSession, Error},
+    machine::{Acquire, LockName, Mode, SessionId, Token, Wait, Want},
+    proto::v1::{RequestId, release_request::Target},
+};
+use tonic::Code;
+
+use super::{
+    client,
+    fake::{Answer, Call, Node},
+    soon,
+};
+
+fn attach(node: &Node) -> AttachedSession {
+    client(&[node]).attach(SessionId(7))
+}
+
+fn jobs(wait: Wait) -> Acquire {
+    let name = LockName::new("jobs").unwrap();
+    let want = Want { name, mode: Mode::Exclusive, data: None, keep_data: false, must_exist: false };
+    Acquire::new(vec![want], wait, 0).unwrap()
+}
+
+fn memory_full() -> Answer {
+    Answer::RefuseAbout(Code::ResourceExhausted, "LIMIT_REACHED", ("limit", "replies_per_session".to_owned()))
+}
+
+fn stale(lowest: u64) -> Answer {
+    Answer::RefuseAbout(Code::FailedPrecondition, "REQUEST_STALE", ("lowest", lowest.to_string()))
+}
+
+fn acquires(node: &Node) -> Vec<RequestId> {
+    let acquire = |call| if let Call::Acquire(acquire) = call { acquire.request } else { None };
+    node.calls().into_iter().filter_map(acquire).collect()
+}
+
+#[tokio::test]
+async fn lets_go_of_nothing_until_the_memory_is_full_and_then_of_the_oldest_first() {
+    let node = Node::start();
+    node.answers([memory_full(), memory_full(), memory_full()]);
+    assert_eq!(soon(attach(&node).acquire(jobs(Wait::Forever)).granted()).await.unwrap(), Token(7));
+    let sent = acquires(&node);
+    let [first, others @ ..] = &*sent else { panic!("nothing was sent") };
+    assert_eq!(first.lowest, 1);
+    assert!(sent.iter().all(|again| again.id == first.id && again.lowest <= first.id), "{sent:?}");
+    let seconds_ago: Vec<u64> = others.iter().map(|again| (first.id >> 32) - (again.lowest >> 32)).collect();
+    assert_eq!(seconds_ago, [3_600, 60, 5]);
+}
+
+#[tokio::test]
+async fn a_memory_that_stays_full_is_a_refusal() {
+    let node = Node::start();
+    node.answers([memory_full(), memory_full(), memory_full(), memory_full()]);
+    let refused = soon(attach(&node).acquire(jobs(Wait::Forever)).granted()).await;
+    assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_clock_that_lags_behind_takes_a_later_id() {
+    let node = Node::start();
+    let lowest = u64::MAX - (10 << 32);
+    node.answers([stale(lowest)]);
+    assert_eq!(soon(attach(&node).acquire(jobs(Wait::Forever)).granted()).await.unwrap(), Token(7));
+    let sent = acquires(&node);
+    assert!(sent.len() == 2 && sent[0].id < lowest && sent[1].id > lowest, "{sent:?}");
+}
+
+#[tokio::test]
+async fn what_may_have_happened_before_it_was_forgotten_is_unknown() {
+    let node = Node::start();
+    node.answers([Answer::Hang, stale(u64::MAX - (10 << 32))]);
+    let mut acquire = attach(&node).acquire(jobs(Wait::Never));
+    let answer = soon(acquire.granted()).await;
+    assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
+    let sent = acquires(&node);
+    assert!(sent.len() == 2 && sent[0].id == sent[1].id, "{sent:?}");
+    soon(acquire.abandon()).await.unwrap();
+    assert_eq!(node.asked_to_release().await.target, Some(Target::AcquireRequestId(sent[0].id)));
+}
+
+/// A future that is dropped may have sent: that counts too.
+#[tokio::test]
+async fn called_again_it_goes_on_with_the_same_request() {
+    let node = Node::start();
+    node.answers([Answer::Hang]);
+    let mut acquire = attach(&node).acquire(jobs(Wait::Forever));
+    tokio::select! {
+        answer = acquire.granted() => panic!("{answer:?}"),
+        _ = node.asked_to_acquire() => {}
+    }
+    node.answers([stale(u64::MAX - (10 << 32))]);
+    let answer = soon(acquire.granted()).await;
+    assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
+    let sent = acquires(&node);
+    assert!(sent.len() == 2 && sent[0].id == sent[1].id, "{sent:?}");
+}
+
+#[tokio::test]
+async fn what_was_never_sent_is_not_taken_back() {
+    let node = Node::start();
+    attach(&node).acquire(jobs(Wait::Forever)).abandon().await.unwrap();
+    assert!(node.calls().is_empty());
+}

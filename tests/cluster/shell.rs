@@ -1,0 +1,339 @@
+//! Sessions that are used from shell scripts: many processes, none of which lives as long as the session.
+
+use std::{
+    fs,
+    process::{Output, Stdio},
+    time::Duration,
+};
+
+use lockkeeper::{
+    client::{Client, Error},
+    local::LocalCluster,
+    machine::{Acquire, LockName, Mode, SessionId, Token, Wait, Want},
+    proto::v1::LockInfo,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
+    process::{Child, Command},
+    time::{sleep, timeout},
+};
+
+use crate::support::{LONG, client, cluster, leader, lockkeeper, long_session, output, program, text, until};
+
+fn command(cluster: &LocalCluster, arguments: &[&str]) -> Command {
+    let mut command = lockkeeper(arguments);
+    command.env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(","));
+    command
+}
+
+async fn run(cluster: &LocalCluster, arguments: &[&str]) -> Output {
+    output(&mut command(cluster, arguments)).await
+}
+
+/// What it prints, if it ends with 0.
+async fn succeed(cluster: &LocalCluster, arguments: &[&str]) -> String {
+    let (code, out, err) = text(&run(cluster, arguments).await);
+    assert_eq!(code, 0, "{arguments:?}: {err}");
+    out.trim_end().to_owned()
+}
+
+async fn fail(cluster: &LocalCluster, arguments: &[&str], expected: i32) -> String {
+    let (code, out, err) = text(&run(cluster, arguments).await);
+    assert_eq!(code, expected, "{arguments:?}: {out}{err}");
+    assert_eq!(out, "", "{arguments:?}");
+    err
+}
+
+async fn open(cluster: &LocalCluster, ttl: &str) -> String {
+    succeed(cluster, &["session", "open", "--ttl", ttl]).await
+}
+
+async fn lock(client: &Client, name: &str) -> LockInfo {
+    client.get(name, false).await.expect("the cluster answers").lock.expect("it shows the lock")
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed())).expect("it runs");
+    kill_process(pid, signal).expect("it runs");
+}
+
+async fn ended(child: Child) -> (i32, String, String) {
+    text(&timeout(LONG, child.wait_with_output()).await.expect("it ends").expect("its output"))
+}
+
+fn want(name: &str) -> Want {
+    let name = LockName::new(name).expect("a name");
+    Want { name, mode: Mode::Exclusive, data: None, keep_data: false, must_exist: false }
+}
+
+/// Two of these count in one file, in which only one at a time may. Reading and writing are apart: without the lock, some are lost.
+const COUNTER: &str = r#"
+set -eu
+export LOCKKEEPER_SESSION=$("$LOCKKEEPER" session open --ttl 5s)
+"$LOCKKEEPER" session keep --while $$ & keeper=$!
+trap 'kill $keeper; "$LOCKKEEPER" session close' EXIT
+for turn in 1 2 3 4 5 6 7 8; do
+    token=$("$LOCKKEEPER" acquire count)
+    count=$(cat "$COUNT")
+    echo $((count + 1)) > "$COUNT"
+    echo "$token" >> "$COUNT.tokens"
+    "$LOCKKEEPER" release "$token"
+done
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_scripts_take_turns() {
+    let cluster = cluster().await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let count = directory.path().join("count");
+    fs::write(&count, "0\n").expect("written");
+    let script = || {
+        let mut script = Command::new("bash");
+        script.args(["-c", COUNTER]).env("LOCKKEEPER", program()).env("COUNT", &count);
+        script.env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(",")).kill_on_drop(true);
+        script.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        script
+    };
+    let (mut first, mut second) = (script(), script());
+    let (first, second) = tokio::join!(output(&mut first), output(&mut second));
+    for (code, out, err) in [text(&first), text(&second)] {
+        assert_eq!((code, &*out, &*err), (0, "", ""));
+    }
+    assert_eq!(fs::read_to_string(&count).expect("read"), "16\n");
+    let tokens = fs::read_to_string(directory.path().join("count.tokens")).expect("read");
+    let tokens: Vec<u64> = tokens.lines().map(|token| token.parse().expect("a token")).collect();
+    assert!(tokens.len() == 16 && tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    let sessions = client(&cluster).sessions("", false).await.expect("the cluster answers").sessions;
+    assert!(sessions.is_empty(), "they were closed: {sessions:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_command_says_what_it_did() {
+    let cluster = cluster().await;
+    let id = open(&cluster, "1m").await;
+    assert!(id.parse::<SessionId>().is_ok(), "{id}");
+    let within = ["--session", &id];
+    let all = |arguments: &[&'static str]| [arguments, &within[..]].concat();
+
+    let token = succeed(&cluster, &all(&["acquire", "b", "a", "--data", "mine"])).await;
+    fail(&cluster, &all(&["acquire", "a", "--try"]), 10).await;
+    fail(&cluster, &all(&["acquire", "a", "--wait", "50ms"]), 10).await;
+    fail(&cluster, &all(&["acquire", "a", "--permits", "3"]), 13).await;
+    fail(&cluster, &all(&["acquire", ""]), 2).await;
+    let of_token = |arguments: &[&'static str]| [&all(arguments), &[&*token][..]].concat().into_boxed_slice();
+    let update = |what: &[&'static str]| [&of_token(&["update"])[..], what].concat();
+    succeed(&cluster, &update(&["a", "--data", "done", "--keep-data"])).await;
+    succeed(&cluster, &update(&["b", "--remove"])).await;
+    fail(&cluster, &update(&["c", "--data", "done"]), 11).await;
+    fail(&cluster, &update(&["a"]), 2).await;
+    succeed(&cluster, &of_token(&["release"])).await;
+    fail(&cluster, &of_token(&["release"]), 11).await;
+    let client = client(&cluster);
+    assert_eq!(lock(&client, "a").await.data.as_deref(), Some(&b"done"[..]));
+    assert_eq!(lock(&client, "b").await.data, None);
+
+    succeed(&cluster, &["session", "close", &id]).await;
+    succeed(&cluster, &["session", "close", &id]).await;
+    fail(&cluster, &all(&["acquire", "a"]), 11).await;
+    fail(&cluster, &["session", "renew", &id], 11).await;
+    fail(&cluster, &["session", "keep", &id], 11).await;
+    fail(&cluster, &["session", "close", "1"], 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_for_programs() {
+    let cluster = cluster().await;
+    let json = async |arguments: &[&str]| -> serde_json::Value {
+        let out = succeed(&cluster, arguments).await;
+        serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
+    };
+    let opened = json(&["session", "open", "--ttl", "20s", "--label", "nightly", "-o", "json"]).await;
+    let id = opened["session_id"].as_str().expect("its id").to_owned();
+    assert_eq!(opened["ttl_ms"], 20_000);
+    // The TTL, less a hundredth, counted from the sending.
+    let remaining_ms = opened["remaining_ms"].as_u64().expect("how long it may be trusted");
+    assert!((10_000..=19_800).contains(&remaining_ms), "{opened}");
+    let renewed = json(&["session", "renew", &id, "-o", "json"]).await;
+    assert!(renewed["deadline_uptime_ms"].as_u64() > opened["deadline_uptime_ms"].as_u64(), "{opened} {renewed}");
+
+    let acquired = json(&["acquire", "--session", &id, "b", "a", "-o", "json"]).await;
+    assert_eq!(acquired["names"], serde_json::json!(["a", "b"]));
+    assert_eq!(acquired["session_id"], *id);
+    let token = acquired["token"].as_u64().expect("its token").to_string();
+    succeed(&cluster, &["force-release", "a", "--reason", "maintenance"]).await;
+    let renewed = json(&["session", "renew", &id, "-o", "json"]).await;
+    assert_eq!(renewed["revoked"][0]["token"].to_string(), token);
+    assert_eq!(renewed["revoked"][0]["reason"], "maintenance");
+
+    let (listed, same) = (json(&["session", "list", "-o", "json"]).await, json(&["sessions", "-o", "json"]).await);
+    assert!(listed[0]["label"] == "nightly" && listed[0]["session_id"] == *id, "{listed}");
+    assert_eq!(listed[0]["session_id"], same[0]["session_id"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_that_is_interrupted_leaves_nothing_behind() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let holder = long_session(&client).await;
+    let held = holder.acquire("seat").await.expect("free");
+    let id = open(&cluster, "1m").await;
+    for (sent, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let waiting = command(&cluster, &["acquire", "--session", &id, "seat"]).spawn().expect("it runs");
+        until("the wait", async || (lock(&client, "seat").await.queue_length == 1).then_some(())).await;
+        signal(&waiting, sent);
+        let (ended_with, out, err) = ended(waiting).await;
+        assert_eq!((ended_with, &*out, &*err), (code, "", ""));
+        // At once: not after the grace that a call which merely broke off is given.
+        assert_eq!(lock(&client, "seat").await.queue_length, 0);
+    }
+    held.release().await.expect("it was held");
+    assert_eq!(lock(&client, "seat").await.holder_count, 0);
+    succeed(&cluster, &["acquire", "--session", &id, "seat", "--try"]).await;
+}
+
+/// The signal comes at any moment: before the acquire is sent, while it is granted, or after.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_is_known_by_its_token_or_taken_back() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let id = open(&cluster, "10m").await;
+    for turn in 0..40 {
+        let acquiring = command(&cluster, &["acquire", "--session", &id, "seat"]).spawn().expect("it runs");
+        // Not for luck: any length will do.
+        sleep(Duration::from_micros(500 * turn)).await;
+        signal(&acquiring, Signal::TERM);
+        let (code, out, err) = ended(acquiring).await;
+        let held = lock(&client, "seat").await.holders;
+        match code {
+            0 => {
+                assert_eq!(format!("{}\n", held[0].token), out);
+                succeed(&cluster, &["release", "--session", &id, out.trim_end()]).await;
+            }
+            // -1: it was ended before it had begun to listen.
+            143 | -1 => assert!(held.is_empty() && out.is_empty(), "{code} {out} {held:?}"),
+            other => panic!("{other}: {err}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_nobody_reads_is_released() {
+    let cluster = cluster().await;
+    let id = open(&cluster, "1m").await;
+    let mut acquiring = command(&cluster, &["acquire", "--session", &id, "seat"]).spawn().expect("it runs");
+    drop(acquiring.stdout.take());
+    let (code, _, err) = ended(acquiring).await;
+    assert!(code == 1 && err.contains("released"), "{code} {err}");
+    assert_eq!(lock(&client(&cluster), "seat").await.holder_count, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_kept_while_a_process_is_there() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let id = open(&cluster, "2s").await;
+    let mut script = Command::new("sleep").arg("600").kill_on_drop(true).spawn().expect("it runs");
+    let pid = script.id().expect("it runs").to_string();
+    let mut keeper = command(&cluster, &["session", "keep", &id, "--while", &pid]).spawn().expect("it runs");
+    let token = succeed(&cluster, &["acquire", "--session", &id, "seat"]).await;
+    let others = long_session(&client).await;
+    // It would have been granted after 2 s, were the session not kept.
+    let waited = others.acquire("seat").wait_at_most(Duration::from_secs(5)).await;
+    assert!(matches!(waited, Err(Error::NotAcquired(_))), "{waited:?}");
+    assert!(keeper.try_wait().expect("it is ours").is_none(), "it goes on");
+
+    let waiting = others.acquire("seat").into_future();
+    script.kill().await.expect("it ran");
+    let (code, out, err) = ended(keeper).await;
+    assert_eq!((code, &*out, &*err), (0, "", ""));
+    let next = timeout(LONG, waiting).await.expect("the session was not closed, but expires").expect("granted");
+    assert!(next.token() > Token(token.parse().expect("a token")));
+    fail(&cluster, &["session", "close", &id], 11).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keeper_tells_what_is_lost() {
+    let mut cluster = cluster().await;
+    let id = open(&cluster, "3s").await;
+    let mut keeper = command(&cluster, &["session", "keep", &id]).spawn().expect("it runs");
+    let mut said = BufReader::new(keeper.stderr.take().expect("it was kept")).lines();
+    let token = succeed(&cluster, &["acquire", "--session", &id, "seat"]).await;
+    succeed(&cluster, &["force-release", "seat", "--reason", "maintenance at 9"]).await;
+    let line = timeout(LONG, said.next_line()).await.expect("it says so").expect("read").expect("a line");
+    assert!(line.contains(&format!("token {token}")) && line.contains("maintenance at 9"), "{line}");
+
+    for node in 1..=3 {
+        cluster.node_mut(node).kill().await;
+    }
+    assert_eq!(ended(keeper).await.0, 11);
+    let line = timeout(LONG, said.next_line()).await.expect("it says so").expect("read").expect("a line");
+    assert!(line.contains(&id) && line.contains("no contact"), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keeper_stops_when_it_is_told_to() {
+    let cluster = cluster().await;
+    let id = open(&cluster, "12s").await;
+    for (sent, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let keeper = command(&cluster, &["session", "keep", &id]).spawn().expect("it runs");
+        let remaining = async || {
+            let sessions = client(&cluster).sessions("", false).await.expect("the cluster answers").sessions;
+            sessions[0].remaining_ms
+        };
+        let mut least = u64::MAX;
+        until("a renewal", async || {
+            let now = remaining().await;
+            least = least.min(now);
+            (now > least).then_some(())
+        })
+        .await;
+        signal(&keeper, sent);
+        assert_eq!(ended(keeper).await.0, code);
+    }
+    succeed(&cluster, &["session", "close", &id]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_sent_happens_once_through_a_change_of_leader() {
+    let mut cluster = cluster().await;
+    let client = client(&cluster);
+    let session = client.attach(open(&cluster, "10m").await.parse().expect("an id"));
+    let holder = long_session(&client).await;
+    let held = holder.acquire("seat").await.expect("free");
+    let mut waiting =
+        command(&cluster, &["acquire", "--session", &session.id().to_string(), "seat"]).spawn().expect("it runs");
+    until("the wait", async || (lock(&client, "seat").await.queue_length == 1).then_some(())).await;
+    let leader = leader(&cluster).await;
+    cluster.node_mut(leader).kill().await;
+    held.release().await.expect("it was held");
+    let mut token = String::new();
+    let stdout = waiting.stdout.as_mut().expect("it was kept");
+    timeout(LONG, stdout.read_to_string(&mut token)).await.expect("granted").expect("read");
+    let holders = lock(&client, "seat").await.holders;
+    assert_eq!(holders.iter().map(|holder| format!("{}\n", holder.token)).collect::<Vec<_>>(), [token]);
+}
+
+/// More than a session remembers, one after the other and without a counter; one that waits all the while keeps its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_has_no_end_of_requests() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let holder = long_session(&client).await;
+    let held = holder.acquire("awaited").await.expect("free");
+    let session = client.attach(open(&cluster, "10m").await.parse().expect("an id"));
+    let mut waits = session.acquire(Acquire::new(vec![want("awaited")], Wait::Forever, 0).expect("valid"));
+    let waits = tokio::spawn(async move { waits.granted().await });
+    until("the wait", async || (lock(&client, "awaited").await.queue_length == 1).then_some(())).await;
+    for turn in 0..600 {
+        let mut acquire = session.acquire(Acquire::new(vec![want("seat")], Wait::Never, 0).expect("valid"));
+        let token = acquire.granted().await.unwrap_or_else(|error| panic!("turn {turn}: {error}"));
+        session.release(token).await.expect("it was held");
+        // What is younger than five seconds is never let go: no more than 1,024 requests in that time.
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!waits.is_finished(), "it is held");
+    held.release().await.expect("it was held");
+    let granted = timeout(LONG, waits).await.expect("it still waits").expect("no panic").expect("granted");
+    session.release(granted).await.expect("it was held");
+}

@@ -1,0 +1,136 @@
+//! A wrapper that is cut off from its cluster, while others are not.
+//!
+//! Its way to the node leads over a proxy that, once cut, takes what it is sent and lets nothing through: a black hole, as a network
+//! makes one. The node tells everybody the proxy's address for its own; the other client goes past it.
+
+use std::{
+    fs,
+    net::{SocketAddr, TcpListener as Std},
+    path::Path,
+};
+
+use lockkeeper::{
+    local::{LocalCluster, Options},
+    proto::v1::{
+        AcquireRequest, OpenSessionRequest, Want, acquire_request::Wait, acquire_response::Outcome,
+        locks_client::LocksClient, sessions_client::SessionsClient,
+    },
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+    time::timeout,
+};
+
+use super::work::{Work, Wrapper};
+use crate::support::{LONG, program, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_is_cut_off_is_dead_before_another_holder_enters() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (direct, through) = addresses();
+    configure(directory.path(), direct, through);
+    let options = Options { timeout: LONG, directory: Some(directory.path().into()), ..Options::new(program()) };
+    let cluster = LocalCluster::start(options).await.expect("a node that serves");
+    assert_eq!(cluster.endpoints(), [format!("http://{direct}")], "somebody took its port");
+    let proxy = Proxy::start(through, direct).await;
+
+    let work = Work::stubborn();
+    let mut wrapper = Wrapper::start_at(&through.to_string(), "2s", &work).await;
+    let channel = cluster.node(1).channel().await.expect("it serves");
+    let open = OpenSessionRequest { ttl_ms: 600_000, ..OpenSessionRequest::default() };
+    let session_id = SessionsClient::new(channel.clone()).open(open).await.expect("opened").into_inner().session_id;
+    let acquire = AcquireRequest {
+        session_id,
+        locks: vec![Want { name: "seat".to_owned(), ..Want::default() }],
+        wait: Some(Wait::WaitForever(true)),
+        ..AcquireRequest::default()
+    };
+    let mut locks = LocksClient::new(channel);
+    let waiting = tokio::spawn(async move { locks.acquire(acquire).await });
+    let client = crate::support::client(&cluster);
+    until("the next in the queue", async || {
+        (client.get("seat", false).await.ok()?.lock?.queue_length == 1).then_some(())
+    })
+    .await;
+
+    proxy.cut();
+    let answer = timeout(LONG, waiting).await.expect("granted in time").expect("no panic").expect("granted");
+    assert!(work.is_over(), "alive while somebody else holds the lock: {:?}", work.pids());
+    assert!(matches!(answer.into_inner().outcome, Some(Outcome::Granted(_))));
+    let (code, stderr) = wrapper.ended().await;
+    assert_eq!(code, Some(11), "{stderr}");
+    assert!(stderr.contains("no contact with the cluster"), "{stderr}");
+}
+
+/// Where the node is listened to, and where the proxy is: the same port of two addresses of this machine. Below the range of outgoing
+/// connections, where nobody is given it by chance.
+fn addresses() -> (SocketAddr, SocketAddr) {
+    let free = |port: u16| {
+        let (direct, through) = (SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from(([127, 0, 0, 2], port)));
+        let free = [direct, through].iter().all(|address| Std::bind(address).is_ok());
+        free.then_some((direct, through))
+    };
+    let mut draws = std::iter::repeat_with(|| free(rand::random_range(15_000..32_000)));
+    draws.by_ref().take(1_000).flatten().next().expect("a free port")
+}
+
+/// A cluster of one, whose clients are to come through the proxy.
+fn configure(directory: &Path, direct: SocketAddr, through: SocketAddr) {
+    let (peers, _) = addresses();
+    let folder = directory.join("node1");
+    let data = folder.join("data");
+    let text = format!(
+        "cluster_id = \"cut\"\nnode_id = 1\nbootstrap = true\ndata_dir = {data:?}\nclient_listen = \"{direct}\"\n\
+         [[members]]\nnode_id = 1\nclient_address = \"{through}\"\npeer_address = \"{peers}\"\n"
+    );
+    fs::create_dir_all(&folder).expect("a new folder");
+    fs::write(folder.join("node.toml"), text).expect("a new file");
+}
+
+struct Proxy {
+    cut: watch::Sender<bool>,
+    _task: JoinSet<()>,
+}
+
+impl Proxy {
+    async fn start(at: SocketAddr, to: SocketAddr) -> Self {
+        let listener = TcpListener::bind(at).await.expect("a free port");
+        let cut = watch::Sender::new(false);
+        let mut task = JoinSet::new();
+        let seen = cut.subscribe();
+        task.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((near, _)) = listener.accept().await {
+                connections.spawn(carry(near, to, seen.clone()));
+            }
+        });
+        Self { cut, _task: task }
+    }
+
+    fn cut(&self) {
+        self.cut.send_replace(true);
+    }
+}
+
+async fn carry(near: TcpStream, to: SocketAddr, cut: watch::Receiver<bool>) {
+    let Ok(far) = TcpStream::connect(to).await else { return };
+    let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
+    tokio::join!(copy(near_read, far_write, &cut), copy(far_read, near_write, &cut));
+}
+
+/// Once it is cut, it reads on, and stays open: neither side is told.
+async fn copy(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, cut: &watch::Receiver<bool>) {
+    let mut bytes = vec![0; 16 * 1024];
+    loop {
+        let read = from.read(&mut bytes).await.unwrap_or(0);
+        if *cut.borrow() {
+            std::future::pending::<()>().await;
+        }
+        if read == 0 || to.write_all(&bytes[..read]).await.is_err() {
+            return;
+        }
+    }
+}

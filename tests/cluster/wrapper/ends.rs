@@ -1,0 +1,98 @@
+//! How the command ends by itself, and what the wrapper passes on.
+
+use lockkeeper::local::Signal;
+use tokio::time::timeout;
+
+use super::{
+    one_node,
+    work::{Work, Wrapper, lock},
+};
+use crate::support::{LONG, client};
+
+/// The exit code of a command, and what it and the wrapper said on stderr.
+async fn run(endpoints: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = timeout(LONG, lock(endpoints, arguments).output()).await.expect("it ends").expect("its output");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_exit_code_is_passed_on() {
+    let cluster = one_node().await;
+    let endpoints = cluster.endpoints().join(",");
+    for (command, code) in [
+        (&["--", "sh", "-c", "exit 42"][..], 42),
+        (&["--", "sh", "-c", "kill -KILL $$"], 137),
+        (&["--", "no such command"], 127),
+        (&["--", "/dev/null"], 126),
+        (&["--", "/dev/null/nothing"], 126),
+        // Its own options are not ours.
+        (&["--", "sh", "-c", "test \"$1\" = --group", "sh", "--group"], 0),
+    ] {
+        let (ended, said) = run(&endpoints, command).await;
+        assert_eq!(ended, Some(code), "{command:?}: {said}");
+    }
+    let lock = client(&cluster).get("seat", false).await.expect("it serves").lock;
+    assert_eq!(lock.map_or(0, |lock| lock.holder_count), 0, "given back each time");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signals_are_passed_on() {
+    let cluster = one_node().await;
+    for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT"), (Signal::HUP, "HUP"), (Signal::USR1, "USR1")] {
+        let script = format!("trap 'exit 42' {name}; sleep 1000 & wait");
+        let work = Work::of(&script);
+        let mut wrapper = Wrapper::start(&cluster, "600s", &work).await;
+        wrapper.signal(signal);
+        let (code, said) = wrapper.ended().await;
+        assert_eq!(code, Some(42), "{name}: {said}");
+        assert!(work.is_over(), "the lock was given back, and this was left behind: {:?}", work.pids());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_that_it_was_started_to_ignore_is_ignored_by_all() {
+    let cluster = one_node().await;
+    let script = r#"trap '' HUP; exec "$0" lock seat -- sh -c 'kill -HUP $PPID; kill -HUP $$'"#;
+    let mut command = tokio::process::Command::new("sh");
+    command.args(["-c", script]).arg(crate::support::program());
+    let output = command.env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(",")).kill_on_drop(true).output();
+    let output = timeout(LONG, output).await.expect("it ends").expect("its output");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stdin_and_stdout_are_the_commands() {
+    let cluster = one_node().await;
+    let mut command = lock(&cluster.endpoints().join(","), &["--", "tr", "a-z", "A-Z"]);
+    let mut child = command.stdin(std::process::Stdio::piped()).spawn().expect("the program runs");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    tokio::io::AsyncWriteExt::write_all(&mut stdin, b"through all of them").await.expect("it reads");
+    drop(stdin);
+    let output = timeout(LONG, child.wait_with_output()).await.expect("it ends").expect("its output");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "THROUGH ALL OF THEM");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_command_leaves_behind_ends_before_the_lock_is_given_back() {
+    let cluster = one_node().await;
+    for ignored in ["", "trap '' TERM;"] {
+        let script = format!("{ignored} sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &) ; exit 3");
+        let work = Work::of(&script);
+        let (code, said) =
+            run(&cluster.endpoints().join(","), &["--ttl", "600s", "--", "sh", "-c", work.script()]).await;
+        assert_eq!(code, Some(3), "{said}");
+        assert!(work.is_over(), "it was left behind");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_command_leaves_behind_is_told_to_end() {
+    let cluster = one_node().await;
+    // The command ends when that is ready to hear.
+    let left = r#"trap "echo told >> told; exit" TERM; echo $$ >> pids; while :; do sleep 0.05; done"#;
+    let work = Work::of(&format!("setsid sh -c '{left}' & until test $(wc -l < pids) = 2; do sleep 0.01; done"));
+    let (code, said) = run(&cluster.endpoints().join(","), &["--ttl", "600s", "--", "sh", "-c", work.script()]).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(work.is_over(), "it was left behind");
+    assert_eq!(work.file("told"), "told\n");
+}

@@ -1,0 +1,192 @@
+//! `lockkeeper lock`: the command, and all that it starts, is dead before somebody else has the lock, whoever is killed, stopped or cut
+//! off meanwhile.
+//!
+//! The command is a tree of processes that try to get away (`work`); the next holder looks for survivors when it enters.
+
+#![cfg(target_os = "linux")]
+
+mod cut;
+mod ends;
+mod terminal;
+mod work;
+
+use std::{io, time::Duration};
+
+use lockkeeper::{
+    client::{Client, Guard, Session},
+    local::{LocalCluster, Signal},
+};
+use tokio::{io::AsyncReadExt as _, time::timeout};
+
+use self::work::{Work, Wrapper, descendants, signal};
+use crate::support::{LONG, client, cluster_with, long_session, until};
+
+/// One node is enough here, and soon there.
+async fn one_node() -> LocalCluster {
+    cluster_with(|options| options.nodes = Some(1)).await
+}
+
+/// Somebody else, first in the queue for the lock.
+struct Next {
+    client: Client,
+    waiting: tokio::task::JoinHandle<Result<Guard, lockkeeper::client::Error>>,
+    _session: Session,
+}
+
+impl Next {
+    async fn waits(cluster: &LocalCluster) -> Self {
+        let client = client(cluster);
+        let session = long_session(&client).await;
+        let waiting = tokio::spawn(session.acquire("seat").into_future());
+        until("the next in the queue", async || {
+            let lock = client.get("seat", false).await.ok()?.lock?;
+            (lock.queue_length == 1).then_some(())
+        })
+        .await;
+        Self { client, waiting, _session: session }
+    }
+
+    async fn enters(self) -> Guard {
+        timeout(LONG, self.waiting).await.expect("granted in time").expect("no panic").expect("granted")
+    }
+
+    /// The moment that all this is about.
+    async fn enters_alone(self, work: &Work) {
+        let _held = self.enters().await;
+        assert!(work.is_over(), "alive while somebody else holds the lock: {:?}", work.pids());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_wrapper_takes_the_command_with_it() {
+    let cluster = one_node().await;
+    let work = Work::stubborn();
+    let mut wrapper = Wrapper::start(&cluster, "600s", &work).await;
+    wrapper.signal(Signal::KILL);
+    wrapper.ended().await;
+    // At once: the deadline is far away.
+    work.over().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_keeper_takes_the_command_with_it() {
+    let cluster = one_node().await;
+    let work = Work::stubborn();
+    let mut wrapper = Wrapper::start(&cluster, "600s", &work).await;
+    let next = Next::waits(&cluster).await;
+    signal(wrapper.keeper(), Signal::KILL);
+    next.enters_alone(&work).await;
+    let (code, stderr) = wrapper.ended().await;
+    assert_eq!(code, Some(137), "{stderr}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_outlives_neither_when_both_are_killed() {
+    let cluster = one_node().await;
+    let work = Work::alone();
+    let mut wrapper = Wrapper::start(&cluster, "600s", &work).await;
+    let both = [wrapper.pid(), wrapper.keeper()];
+    both.iter().for_each(|&pid| signal(pid, Signal::STOP));
+    both.iter().for_each(|&pid| signal(pid, Signal::KILL));
+    wrapper.ended().await;
+    work.over().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_lock_ends_the_command_at_once() {
+    let cluster = one_node().await;
+    let work = Work::obedient();
+    let mut wrapper = Wrapper::start(&cluster, "600s", &work).await;
+    let next = Next::waits(&cluster).await;
+    next.client.force_release("seat", None, "maintenance", false).await.expect("an operator may");
+    next.enters_alone(&work).await;
+    let (code, stderr) = wrapper.ended().await;
+    assert_eq!(code, Some(11), "{stderr}");
+    assert!(stderr.contains("maintenance"), "{stderr}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_lock_ends_a_command_that_will_not() {
+    let cluster = one_node().await;
+    let work = Work::stubborn();
+    let mut wrapper = Wrapper::start(&cluster, "2s", &work).await;
+    let next = Next::waits(&cluster).await;
+    next.client.force_release("seat", None, "maintenance", false).await.expect("an operator may");
+    next.enters_alone(&work).await;
+    assert_eq!(wrapper.ended().await.0, Some(11));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_keeper_holds_up_nothing() {
+    let cluster = one_node().await;
+    let work = Work::stubborn();
+    let mut wrapper = Wrapper::start(&cluster, "2s", &work).await;
+    let next = Next::waits(&cluster).await;
+    signal(wrapper.keeper(), Signal::STOP);
+    next.client.force_release("seat", None, "maintenance", false).await.expect("an operator may");
+    next.enters_alone(&work).await;
+    assert_eq!(wrapper.ended().await.0, Some(11));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_wrapper_is_no_way_past_the_deadline() {
+    let cluster = one_node().await;
+    let work = Work::stubborn();
+    let mut wrapper = Wrapper::start(&cluster, "2s", &work).await;
+    let next = Next::waits(&cluster).await;
+    wrapper.signal(Signal::STOP);
+    next.enters_alone(&work).await;
+    wrapper.signal(Signal::CONT);
+    let (code, stderr) = wrapper.ended().await;
+    assert_eq!(code, Some(11), "{stderr}");
+}
+
+/// What it wrote when it still had the lock arrives after somebody else's write: no lock service can help that. Its token does.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_stopped_together_end_when_they_go_on_and_what_they_wrote_is_refused() {
+    let cluster = one_node().await;
+    let work = Work::writing_its_token();
+    let mut wrapper = Wrapper::start(&cluster, "2s", &work).await;
+    let mut network = wrapper.stdout();
+    let mut resource = Resource::default();
+    let mut write = [0; 2];
+    timeout(LONG, network.read_exact(&mut write)).await.expect("it writes").expect("it writes");
+    assert!(resource.accepts(&write), "the holder may write");
+
+    let next = Next::waits(&cluster).await;
+    let all = [vec![wrapper.pid()], descendants(wrapper.pid())].concat();
+    all.iter().for_each(|&pid| signal(pid, Signal::STOP));
+    let next = next.enters().await;
+    assert!(!work.is_over(), "a stopped process is no dead one");
+    assert!(resource.accepts(format!("{}\n", next.token().0).as_bytes()), "the next holder may write");
+    all.iter().for_each(|&pid| signal(pid, Signal::CONT));
+
+    let mut late = Vec::new();
+    timeout(LONG, network.read_to_end(&mut late)).await.expect("it ends").expect("a pipe");
+    assert!(work.is_over(), "its pipe closed, and it lives: {:?}", work.pids());
+    let (code, stderr) = wrapper.ended().await;
+    assert_eq!(code, Some(11), "{stderr}");
+    assert!(!late.is_empty(), "the pipe was full when it was stopped");
+    assert!(late.chunks_exact(2).all(|write| !resource.accepts(write)), "a late write was accepted");
+}
+
+/// What the lock protects, and how it remembers tokens. Each write here is a token and the end of a line.
+#[derive(Default)]
+struct Resource {
+    highest_seen: u64,
+}
+
+impl Resource {
+    fn accepts(&mut self, write: &[u8]) -> bool {
+        let token = str::from_utf8(write)
+            .map_err(io::Error::other)
+            .and_then(|token| token.trim().parse::<u64>().map_err(io::Error::other));
+        let token = token.expect("a token");
+        let accepted = token >= self.highest_seen;
+        self.highest_seen = self.highest_seen.max(token);
+        accepted
+    }
+}
+
+/// Longer than any of these commands takes by itself.
+const NEVER: Duration = Duration::from_secs(1_000);

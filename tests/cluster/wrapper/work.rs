@@ -1,0 +1,169 @@
+//! Commands that try to outlive their lock, and how it is known that they did not.
+//!
+//! All processes of the tree have one open file, with a lock (`flock`) on it. The system opens that lock when the last of them is dead,
+//! and not before.
+
+use std::{
+    fs::{self, File},
+    process::Stdio,
+};
+
+use lockkeeper::local::{LocalCluster, Signal};
+use rustix::process::{Pid, kill_process};
+use tempfile::TempDir;
+use tokio::{
+    io::AsyncReadExt as _,
+    process::{Child, ChildStdout, Command},
+    time::timeout,
+};
+
+use super::NEVER;
+use crate::support::{LONG, program, until};
+
+pub(super) struct Work {
+    directory: TempDir,
+    script: String,
+    processes: usize,
+}
+
+impl Work {
+    /// A tree of processes, in the command's group and out of it, that ends when it is told to.
+    pub(super) fn obedient() -> Self {
+        let sleep = format!("exec sleep {}", NEVER.as_secs());
+        let child = format!(r#"sh -c 'echo $$ >> pids; {sleep}'"#);
+        // A child, one in a session of its own, and one that is an orphan there.
+        Self::new(4, &format!("{child} & setsid {child} & (setsid {child} &) & echo $$ >> pids; wait; wait; wait"))
+    }
+
+    /// The same, but it takes no notice of SIGTERM.
+    pub(super) fn stubborn() -> Self {
+        let obedient = Self::obedient();
+        Self { script: format!("trap '' TERM; {}", obedient.script), ..obedient }
+    }
+
+    /// One process.
+    pub(super) fn alone() -> Self {
+        Self::new(1, &format!("echo $$ >> pids; exec sleep {}", NEVER.as_secs()))
+    }
+
+    /// One that writes its token to stdout, again and again, as to a resource at the far end of a network.
+    pub(super) fn writing_its_token() -> Self {
+        Self::new(1, r#"echo $$ >> pids; while :; do echo "$LOCKKEEPER_TOKEN"; done"#)
+    }
+
+    /// These words of a shell.
+    pub(super) fn of(script: &str) -> Self {
+        Self::new(1, &format!("echo $$ >> pids; {script}"))
+    }
+
+    fn new(processes: usize, script: &str) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let script = format!("cd '{}'; exec 9>>alive; flock -n 9 || exit 99; {script}", directory.path().display());
+        Self { directory, script, processes }
+    }
+
+    pub(super) fn script(&self) -> &str {
+        &self.script
+    }
+
+    /// The processes that said that they run.
+    pub(super) fn pids(&self) -> Vec<Pid> {
+        self.file("pids").lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect()
+    }
+
+    /// What it wrote there.
+    pub(super) fn file(&self, name: &str) -> String {
+        fs::read_to_string(self.directory.path().join(name)).unwrap_or_default()
+    }
+
+    /// Waits until all its processes run.
+    pub(super) async fn begun(&self) {
+        until("the command", async || (self.pids().len() == self.processes).then_some(())).await;
+        assert!(!self.is_over(), "it runs");
+    }
+
+    /// All its processes are dead.
+    pub(super) fn is_over(&self) -> bool {
+        File::options().append(true).open(self.directory.path().join("alive")).expect("it was made").try_lock().is_ok()
+    }
+
+    pub(super) async fn over(&self) {
+        until("the end of all processes", async || self.is_over().then_some(())).await;
+    }
+}
+
+/// `lockkeeper lock seat`, and what it runs.
+pub(super) struct Wrapper {
+    child: Child,
+}
+
+impl Wrapper {
+    /// Runs some work; it runs when this returns.
+    pub(super) async fn start(cluster: &LocalCluster, ttl: &str, work: &Work) -> Self {
+        Self::start_at(&cluster.endpoints().join(","), ttl, work).await
+    }
+
+    pub(super) async fn start_at(endpoints: &str, ttl: &str, work: &Work) -> Self {
+        let arguments = ["--ttl", ttl, "--", "sh", "-c", work.script()];
+        let wrapper = Self { child: lock(endpoints, &arguments).spawn().expect("the program runs") };
+        work.begun().await;
+        wrapper
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        let pid = self.child.id().expect("it was not waited for");
+        Pid::from_raw(pid.cast_signed()).expect("a process id is positive")
+    }
+
+    /// Its only child.
+    pub(super) fn keeper(&self) -> Pid {
+        descendants(self.pid())[0]
+    }
+
+    pub(super) fn signal(&self, what: Signal) {
+        signal(self.pid(), what);
+    }
+
+    pub(super) fn stdout(&mut self) -> ChildStdout {
+        self.child.stdout.take().expect("taken once")
+    }
+
+    /// Its exit code, and what it said.
+    pub(super) async fn ended(&mut self) -> (Option<i32>, String) {
+        let status = timeout(LONG, self.child.wait()).await.expect("it ends").expect("its status");
+        let mut said = Vec::new();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            timeout(LONG, stderr.read_to_end(&mut said)).await.expect("nobody else has it").expect("a pipe");
+        }
+        (status.code(), String::from_utf8_lossy(&said).into_owned())
+    }
+}
+
+/// `lockkeeper lock seat` with these arguments.
+pub(super) fn lock(endpoints: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    command.args(["lock", "seat"]).args(arguments).env("LOCKKEEPER_ENDPOINTS", endpoints);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+}
+
+pub(super) fn signal(pid: Pid, signal: Signal) {
+    kill_process(pid, signal).expect("it lives");
+}
+
+/// The descendants of a process, those nearest to it first.
+pub(super) fn descendants(of: Pid) -> Vec<Pid> {
+    let mut found = vec![of];
+    let mut next = 0;
+    while let Some(parent) = found.get(next) {
+        let children = fs::read_dir("/proc").expect("a list of processes").flatten().filter_map(|entry| {
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            let (pid, rest) = stat.split_once(' ')?;
+            let ppid = rest.rsplit_once(')')?.1.split_whitespace().nth(1)?;
+            (ppid == parent.to_string()).then(|| Pid::from_raw(pid.parse().ok()?))?
+        });
+        found.extend(children.collect::<Vec<_>>());
+        next += 1;
+    }
+    found.split_off(1)
+}

@@ -1,0 +1,212 @@
+//! Selling seats: each to one buyer, who has ten minutes to pay.
+//!
+//! Whoever wants a seat asks for its lock, in a session whose TTL is those ten minutes. While the buyer waits for the seat, the session
+//! is renewed; once the buyer has it, no more. So who pays in time has the seat, who gives up hands it on, and whose program dies without
+//! a word loses it when the ten minutes are over. Nobody sweeps up, and no seat is stuck.
+//!
+//! The sale is written with the lock's token, and the box office refuses one that is lower than the highest that it has seen: a buyer who
+//! comes back from a long sleep, when the seat is another one's, sells nothing.
+//!
+//! ```sh
+//! cargo build --examples && cargo run -- dev -- target/debug/examples/ticket_booking
+//! ```
+//!
+//! The ten minutes are played in two seconds; an argument says in how many (`ticket_booking 600` plays them as they are). Ends with 0 if
+//! every seat was sold once, and with 1 if not.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    error::Error,
+    process::ExitCode,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::future::try_join_all;
+use lockkeeper::{
+    client::{AttachedSession, BootClock, Client, Clock as _, DEFAULT_ENDPOINTS, Moment, SessionOptions},
+    machine::{Acquire, LockName, Mode, Token, Wait, Want},
+};
+use tokio::time::{sleep, timeout};
+
+/// How long a seat is held for a buyer, in life.
+const HOLD: Duration = Duration::from_secs(10 * 60);
+/// How long it takes to pay, in life.
+const PAYMENT: Duration = Duration::from_secs(2 * 60);
+/// How long the hold takes here, if no argument says otherwise.
+const HOLD_PLAYED_S: u32 = 2;
+/// More than it takes on a busy machine, beside the holds. Then it is given up.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// So many buyers want each seat, all at once.
+const BUYERS: u32 = 5;
+/// The seats, and what becomes of the first, the second and the third buyer who has it on hold.
+const SEATS: [(&str, &[Fate]); 3] =
+    [("A5", &[Fate::Pays]), ("A6", &[Fate::GivesUp, Fate::Pays]), ("A7", &[Fate::Crashes, Fate::GivesUp, Fate::Pays])];
+
+#[derive(Clone, Copy)]
+enum Fate {
+    Pays,
+    GivesUp,
+    /// Their program dies, and says nothing to anybody.
+    Crashes,
+}
+
+type Anything = Box<dyn Error>;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let seconds = env::args().nth(1).map_or(Ok(HOLD_PLAYED_S), |seconds| seconds.parse());
+    let outcome = match seconds {
+        Ok(seconds @ 1..) => sell_all(Duration::from_secs(seconds.into())).await,
+        Ok(0) | Err(_) => Err("the argument is how many seconds the hold takes: 1 or more".into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ticket_booking: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn sell_all(hold: Duration) -> Result<(), Anything> {
+    println!("{} seats, {BUYERS} buyers for each. A seat is held for {HOLD:?}, played in {hold:?}.", SEATS.len());
+    let endpoints = env::var("LOCKKEEPER_ENDPOINTS").unwrap_or_else(|_| DEFAULT_ENDPOINTS.to_owned());
+    let client = Client::new(&endpoints)?;
+    let office = BoxOffice::default();
+    let buyers = SEATS.iter().flat_map(|(seat, fates)| (1..=BUYERS).map(move |number| (*seat, *fates, number)));
+    let buyers = buyers.map(|(seat, fates, number)| {
+        let buyer = Buyer { name: format!("buyer {number}"), seat, hold, client: &client, office: &office };
+        async move { buyer.buy(fates).await }
+    });
+    let limit = LIMIT + hold * BUYERS;
+    timeout(limit, try_join_all(buyers)).await.map_err(|_| format!("it was not over after {limit:?}"))??;
+
+    for (seat, _) in SEATS {
+        match &*office.seat(seat).sold_to {
+            [buyer] => println!("{seat} is sold to {buyer}."),
+            [] => return Err(format!("{seat} is not sold, although buyers wanted it").into()),
+            twice => return Err(format!("{seat} is sold to {twice:?}").into()),
+        }
+    }
+    println!("Every seat is sold, and none twice.");
+    Ok(())
+}
+
+struct Buyer<'a> {
+    name: String,
+    seat: &'static str,
+    hold: Duration,
+    client: &'a Client,
+    office: &'a BoxOffice,
+}
+
+/// A seat that is on hold.
+struct OnHold {
+    session: AttachedSession,
+    token: Token,
+    until: Moment,
+}
+
+impl Buyer<'_> {
+    async fn buy(&self, fates: &[Fate]) -> Result<(), Anything> {
+        let held = self.wait_for_seat().await?;
+        if self.office.is_sold(self.seat) {
+            // Too late. Closing the session lets the next one see that too.
+            return Ok(held.session.close().await?);
+        }
+        match fates.get(self.office.show(self.seat)).unwrap_or(&Fate::Pays) {
+            Fate::Pays => self.pay(held).await,
+            Fate::GivesUp => {
+                self.say(&held, "gives up");
+                Ok(held.session.close().await?)
+            }
+            Fate::Crashes => {
+                self.say(&held, "is gone without a word; the seat is free when the hold is over");
+                Ok(())
+            }
+        }
+    }
+
+    async fn wait_for_seat(&self) -> Result<OnHold, Anything> {
+        let options = SessionOptions { ttl: self.hold, label: format!("{}, for {}", self.name, self.seat) };
+        let (session, _) = self.client.open_detached(options).await?;
+        let name = LockName::new(&format!("tickets/{}", self.seat))?;
+        let want = Want { name, mode: Mode::Exclusive, data: None, keep_data: false, must_exist: false };
+        let mut acquire = session.acquire(Acquire::new(vec![want], Wait::Forever, 0)?);
+        let token = tokio::select! {
+            token = acquire.granted() => token?,
+            loss = session.keep_alive(|_, _| ()) => return Err(loss?.into()),
+        };
+        // The last renewal: from here the ten minutes run.
+        let until = session.renew().await?.deadline;
+        Ok(OnHold { session, token, until })
+    }
+
+    async fn pay(&self, held: OnHold) -> Result<(), Anything> {
+        self.say(&held, "has it on hold, and pays");
+        sleep(self.hold.mul_f64(PAYMENT.div_duration_f64(HOLD))).await;
+        // Without this, a buyer who was too slow would still be refused, by the office; but the money would be gone.
+        if BootClock.now() >= held.until {
+            self.say(&held, "was too slow");
+            return Ok(());
+        }
+        self.office.sell(self.seat, &self.name, held.token)?;
+        Ok(held.session.close().await?)
+    }
+
+    fn say(&self, held: &OnHold, what: &str) {
+        println!("{} token {:>2}: {} {what}", self.seat, held.token.0, self.name);
+    }
+}
+
+/// What the locks protect. It believes no buyer, only tokens.
+#[derive(Default)]
+struct BoxOffice {
+    seats: Mutex<BTreeMap<&'static str, Seat>>,
+}
+
+#[derive(Clone, Default)]
+struct Seat {
+    /// To how many buyers it was shown.
+    shown: usize,
+    highest_token: Token,
+    /// More than one would be the mistake that all this is to prevent.
+    sold_to: Vec<String>,
+}
+
+impl BoxOffice {
+    fn sell(&self, seat: &'static str, buyer: &str, token: Token) -> Result<(), Anything> {
+        let mut seats = self.seats();
+        let record = seats.entry(seat).or_default();
+        // Check and write are one step, under one mutex; in a database, one transaction.
+        if token < record.highest_token {
+            return Err(format!("{seat}: token {} comes after token {}", token.0, record.highest_token.0).into());
+        }
+        record.highest_token = token;
+        record.sold_to.push(buyer.to_owned());
+        Ok(())
+    }
+
+    /// To how many it was shown before.
+    fn show(&self, seat: &'static str) -> usize {
+        let mut seats = self.seats();
+        let record = seats.entry(seat).or_default();
+        record.shown += 1;
+        record.shown - 1
+    }
+
+    fn is_sold(&self, seat: &'static str) -> bool {
+        !self.seat(seat).sold_to.is_empty()
+    }
+
+    fn seat(&self, seat: &'static str) -> Seat {
+        self.seats().get(seat).cloned().unwrap_or_default()
+    }
+
+    fn seats(&self) -> MutexGuard<'_, BTreeMap<&'static str, Seat>> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

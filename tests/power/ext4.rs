@@ -1,0 +1,174 @@
+//! A real power failure, as near as one machine comes to it: ext4 on a loop device is shut down below the running driver
+//! (`EXT4_IOC_SHUTDOWN`, which drops what the kernel holds, its journal included), and mounted again.
+//!
+//! It needs root and loop devices; without them it is skipped, and says so. Everything happens in a mount namespace of its own,
+//! in a child: however that ends, the kernel unmounts the file system and gives the loop device back.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+use crate::{
+    disk::SAID,
+    driver,
+    history::History,
+    layer::compile,
+    support::{PATIENCE, number, scaled, seed, temporary},
+    trial::{self, Outcome},
+};
+
+const CUTS: &str = "LOCKKEEPER_EXT4_CUTS";
+const IMAGE_MIB: &str = "64M";
+/// More than a driver comes to before it is cut.
+const OPERATIONS: u64 = 1_000_000;
+/// The power fails after so many lines of the driver, at most.
+const LINES_MAX: usize = 300;
+
+/// Runs a command; an error is what it said.
+fn run(command: &mut Command) -> Result<(), String> {
+    let name = format!("{command:?}");
+    let done = command.output().map_err(|error| format!("{name}: {error}"))?;
+    match done.status.success() {
+        true => Ok(()),
+        false => Err(format!("{name}: {}: {}", done.status, String::from_utf8_lossy(&done.stderr).trim())),
+    }
+}
+
+fn mount(image: &Path, at: &Path) -> Result<(), String> {
+    run(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).arg(image).arg(at))
+}
+
+/// sled keeps its files open for some time after it was closed, until its last thread is gone.
+fn unmount(at: &Path) -> Result<(), String> {
+    let begun = Instant::now();
+    loop {
+        match run(Command::new("umount").arg(at)) {
+            Err(why) if why.contains("busy") && begun.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(10)),
+            done => return done,
+        }
+    }
+}
+
+/// In a mount namespace that ends with the command.
+fn unshared() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private"]);
+    command
+}
+
+/// Why it cannot be tried here, if so.
+fn obstacle(shutdown: &Path) -> Option<String> {
+    let place = temporary();
+    let (image, at) = (place.path().join("image"), place.path().join("at"));
+    let made = make_image(&image, &at);
+    let script = r#"mount -t ext4 -o loop "$0" "$1" && "$2" "$1"; done=$?; umount "$1"; exit $done"#;
+    let tried = made.and_then(|()| run(unshared().args(["sh", "-c", script]).arg(&image).arg(&at).arg(shutdown)));
+    tried.err()
+}
+
+fn make_image(image: &Path, at: &Path) -> Result<(), String> {
+    fs::create_dir(at).map_err(|error| error.to_string())?;
+    run(Command::new("truncate").args(["-s", IMAGE_MIB]).arg(image))?;
+    run(Command::new("mkfs.ext4").arg("-q").arg(image))
+}
+
+#[test]
+fn a_real_power_failure_loses_nothing_that_was_acknowledged() {
+    let shutdown = compile("shutdown.c", "shutdown", &[]);
+    if let Some(why) = obstacle(&shutdown) {
+        // Past the test's own output, which is not shown unless it fails.
+        let line = format!("\n!!! SKIPPED: no power is cut on a real file system: {why}\n");
+        return std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).expect("standard error is open");
+    }
+    let program = env::current_exe().expect("a program knows its name");
+    let child = unshared()
+        .arg(program)
+        .args(["ext4::cut_again_and_again", "--exact", "--nocapture"])
+        .env(CUTS, scaled(24).to_string())
+        .output();
+    let child = child.expect("unshare was there a moment ago");
+    let output = [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(child.status.success(), "{output}");
+    output.lines().filter(|line| line.contains("seed")).for_each(|line| println!("{line}"));
+}
+
+/// The child's main function. Among the tests it does nothing.
+#[test]
+fn cut_again_and_again() {
+    let Some(cuts) = number(CUTS) else { return };
+    let shutdown = compile("shutdown.c", "shutdown", &[]);
+    let place = temporary();
+    let (image, at) = (place.path().join("image"), place.path().join("at"));
+    make_image(&image, &at).expect("it could be made a moment ago");
+    let mut random = StdRng::seed_from_u64(seed());
+    let (mut history, mut heard, mut refused) = (History::new(), 0, 0);
+    for cut in 0..cuts {
+        let what = format!("seed {}, cut {cut}", seed());
+        mount(&image, &at).expect("it could be mounted a moment ago");
+        let root = begin_on(&at, place.path());
+        cut_under_driver(&root, &at, &shutdown, random.random(), heard + random.random_range(1..=LINES_MAX));
+        let said = driver::said(&root);
+        said[heard..].iter().for_each(|said| history.hear(said).unwrap_or_else(|why| panic!("{what}: {why}")));
+        heard = said.len();
+        unmount(&at).expect("nobody uses it any more");
+
+        mount(&image, &at).expect("its journal is in order");
+        match trial::open(&root, history.snapshot, |state| history.judge(state)) {
+            Outcome::Whole(state) => history.recovered(&state).expect("it was judged"),
+            Outcome::Refused(why) => {
+                eprintln!("{what}: {why}");
+                refused += 1;
+            }
+            Outcome::Lost(why) => panic!("{what}: {why}"),
+        }
+        unmount(&at).expect("nobody uses it any more");
+    }
+    let acknowledged = history.acknowledgements;
+    println!("seed {}: {cuts} cuts, {acknowledged} acknowledgements, {refused} refused", seed());
+    assert!(refused == 0 && acknowledged > 10 * cuts, "{refused} refused, {acknowledged} acknowledgements");
+}
+
+/// The driver's directory on the file system; what it says is kept elsewhere, since it must outlive the cut.
+fn begin_on(at: &Path, aside: &Path) -> PathBuf {
+    let root = at.join("root");
+    if !root.exists() {
+        fs::create_dir(&root).expect("made");
+        std::os::unix::fs::symlink(aside.join(SAID), root.join(SAID)).expect("linked");
+        // These names are the test's: they are to outlive the cut.
+        for directory in [root.as_path(), at] {
+            fs::File::open(directory).and_then(|directory| directory.sync_all()).expect("synced");
+        }
+    }
+    root
+}
+
+/// Lets a driver run until it has said so many lines, and then takes the file system away from below it.
+fn cut_under_driver(root: &Path, at: &Path, shutdown: &Path, seed: u64, lines: usize) {
+    let mut command = driver::command(root, seed, OPERATIONS);
+    let mut running = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the driver starts"));
+    let begun = Instant::now();
+    while driver::said(root).len() < lines {
+        let ended = running.0.try_wait().expect("it is our child");
+        assert!(ended.is_none(), "the driver ended by itself: {ended:?}");
+        assert!(begun.elapsed() < PATIENCE, "the driver does not get on");
+        thread::sleep(Duration::from_millis(1));
+    }
+    run(Command::new(shutdown).arg(at)).expect("it worked a moment ago");
+}
+
+/// A driver, which is dead when this is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have noticed the loss of its disk and be gone.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,141 @@
+//! The disk reports errors, is full, or hangs: the process says so and ends, and nothing is acknowledged that is not durable.
+//!
+//! After a sync that failed, the kernel may have thrown the pages away, whatever it says next time. So what is left is judged
+//! twice: as the kernel has it, and as a power failure might leave it, for which the failed sync was none.
+
+use std::{collections::BTreeMap, thread};
+
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+use crate::{
+    driver,
+    history::{History, Phase, Said},
+    layer::{self, Ended, Fault},
+    recording::Recording,
+    support::{scaled, seed, temporary},
+    trace::Call,
+    trial::{self, Outcome},
+};
+
+const OPERATIONS: u64 = 60;
+/// The calls among which one fails: the writes and syncs that so many operations take, at least.
+const CALLS: u64 = 160;
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+/// Power failures that are tried after each fault.
+const CUTS: u64 = 4;
+
+/// What a driver met.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum End {
+    /// It ended itself and said why.
+    Aborted,
+    /// It ended while opening, and said why.
+    Refused,
+    /// sled panicked while it was being closed: whoever closed the log was told so. All was flushed by then.
+    Unclosed,
+    /// It was through before the fault came.
+    Spared,
+}
+
+/// How a driver ended that met a fault. An error is one that did not say why, or that went on.
+fn judge_end(ended: &Ended, recording: &Recording, history: &History) -> Result<End, String> {
+    let has_met_it = recording.records.iter().any(|record| matches!(record.call, Call::Fault));
+    let says = |words: &[&str]| words.iter().all(|word| ended.errors.contains(word));
+    match () {
+        () if !has_met_it && ended.is_success() => Ok(End::Spared),
+        () if ended.has_aborted() && says(&["lockkeeper: the log in", "failed:", "this process ends"]) => {
+            Ok(End::Aborted)
+        }
+        () if ended.has_refused() && says(&["lockkeeper: the log in"]) => Ok(End::Refused),
+        () if ended.was_left_alone() && history.phases().contains(&Phase::Closing) => Ok(End::Unclosed),
+        () => Err(ended.to_string()),
+    }
+}
+
+/// What was said, up to the end. An error is an operation that was begun after the fault, and acknowledged all the same.
+fn listen(recording: &Recording) -> Result<History, String> {
+    let (mut disk, mut history) = (recording.disk(true), History::new());
+    let (mut begun, mut at_fault) = (0, None);
+    for record in &recording.records {
+        if matches!(record.call, Call::Fault) {
+            at_fault.get_or_insert(begun);
+        }
+        let Some(line) = disk.apply(record) else { continue };
+        let said = driver::must_parse(&line);
+        if let Said::Begin { number, .. } = said {
+            begun = number;
+        }
+        if let (Said::Done { number }, Some(last)) = (&said, at_fault)
+            && *number > last
+        {
+            return Err(format!("operation {number} is acknowledged, but the disk failed at operation {last}"));
+        }
+        history.hear(&said)?;
+    }
+    Ok(history)
+}
+
+/// Lets a driver meet a fault. Answers how it ended, and how many power failures afterwards left a log that does not open.
+fn meet(fault: Fault, seed: u64) -> Result<(End, u64), String> {
+    let (directory, aside) = (temporary(), temporary());
+    let (root, trace) = (directory.path(), aside.path().join("trace"));
+    let ended = layer::run(root, &trace, seed, OPERATIONS, Some(fault));
+    let recording = Recording::read(&trace, root);
+    recording.must_tell_all();
+    let history = listen(&recording)?;
+    let end = judge_end(&ended, &recording, &history)?;
+
+    let disk = recording.disk_at_end();
+    match trial::open_image(&disk.now(), &history) {
+        Outcome::Whole(_) => {}
+        outcome @ (Outcome::Refused(_) | Outcome::Lost(_)) => return Err(format!("afterwards: {outcome:?}")),
+    }
+    let mut refused = 0;
+    for seed in (0..CUTS).map(|cut| seed ^ cut) {
+        match trial::open_image(&disk.after_power_failure(seed), &history) {
+            Outcome::Whole(_) => {}
+            // See `disk`: sled is open to that while it opens, as it is after some of these faults.
+            Outcome::Refused(_) => refused += 1,
+            Outcome::Lost(why) => {
+                let (kept, point) = (recording.keep("fault.trace"), recording.records.len());
+                return Err(format!("after a power failure, {}:{point}:{seed}: {why}", kept.display()));
+            }
+        }
+    }
+    Ok((end, refused))
+}
+
+#[test]
+fn a_failing_disk_ends_the_process_and_loses_nothing() {
+    let mut random = StdRng::seed_from_u64(seed());
+    let (mut ends, mut refused) = (BTreeMap::<End, u64>::new(), 0);
+    for round in 0..scaled(120) {
+        let (at, errno) = (random.random_range(1..=CALLS), [EIO, ENOSPC][random.random_range(0..2)]);
+        let fault = if random.random() { Fault::Error(at, errno) } else { Fault::Errors(at, errno) };
+        let end = meet(fault, random.random());
+        let end = end.unwrap_or_else(|why| panic!("seed {}, round {round}, {fault:?}: {why}", seed()));
+        *ends.entry(end.0).or_default() += 1;
+        refused += end.1;
+    }
+    println!("seed {}: {ends:?}, {refused} refused after {} power failures", seed(), scaled(120) * CUTS);
+    assert!(refused * 100 <= scaled(120) * CUTS, "{refused} do not start");
+    assert!(ends.contains_key(&End::Aborted) && ends.contains_key(&End::Refused), "too little was tried: {ends:?}");
+}
+
+#[test]
+fn a_disk_that_hangs_ends_the_process() {
+    let mut random = StdRng::seed_from_u64(seed());
+    // All at once: most of it is waiting.
+    let faults: Vec<(Fault, u64)> =
+        (0..8).map(|round| (Fault::Hang(1 + round * 19 + random.random_range(0..5)), random.random())).collect();
+    let ends: Vec<_> = thread::scope(|scope| {
+        let running: Vec<_> = faults.iter().map(|(fault, seed)| scope.spawn(|| meet(*fault, *seed))).collect();
+        running.into_iter().map(|it| it.join().expect("no thread panics")).collect()
+    });
+    for ((fault, _), end) in faults.iter().zip(&ends) {
+        assert!(end.is_ok(), "seed {}, {fault:?}: {end:?}", seed());
+    }
+    println!("seed {}: {ends:?}", seed());
+    assert!(ends.iter().flatten().any(|(end, _)| *end == End::Aborted), "too little was tried: {ends:?}");
+}

@@ -1,0 +1,249 @@
+/* A layer under the system calls of one process, preloaded into it: it notes, in one total order, all that changes files below one
+ * directory, and it can make a call fail, hang, or be the last one that the process makes.
+ *
+ * LOCKKEEPER_LAYER_ROOT    the directory (an absolute path)
+ * LOCKKEEPER_LAYER_TRACE   the file to which records are appended; trace.rs reads them
+ * LOCKKEEPER_LAYER_FAULT   "kill N", "tear N", "error N ERRNO", "errors N ERRNO" or "hang N": at the N-th call, from 1
+ * LOCKKEEPER_LAYER_SYNC_US how long a sync takes, microseconds
+ *
+ * A sync syncs nothing here: what a power failure would leave is computed from the trace. Everything goes on to the kernel by
+ * `syscall`, so nothing needs to be looked up. Calls that are not here (writev, mmap, openat) would be missed: the reader of the
+ * trace holds its result against the files themselves, so that this cannot go unnoticed. The file `said`, in which the process
+ * says what was acknowledged, is noted like the others, but counts for no fault. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+_Static_assert(sizeof(long) == 8, "offsets are passed in one register");
+
+enum kind { OPEN = 1, CLOSE, WRITE, TRUNCATE, SYNC, DATASYNC, SYNCED, RENAME, UNLINK, MKDIR, FAULT };
+enum fault { NONE, KILL, TEAR, ERROR, ERRORS, HANG };
+enum owner { OTHERS, OURS, SAID };
+
+struct header { uint32_t kind; int32_t file; uint64_t offset; uint64_t length; };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static const char *root;
+static int trace = -1;
+static unsigned sync_us;
+static enum fault fault;
+static uint64_t fault_at, calls, syncs;
+static int fault_errno;
+static unsigned char owners[4096];
+
+static void must(int holds, const char *what) {
+    if (!holds) {
+        dprintf(2, "layer: %s\n", what);
+        _exit(70);
+    }
+}
+
+__attribute__((constructor)) static void begin(void) {
+    const char *path = getenv("LOCKKEEPER_LAYER_TRACE"), *plan = getenv("LOCKKEEPER_LAYER_FAULT");
+    const char *us = getenv("LOCKKEEPER_LAYER_SYNC_US"), *names[] = {"", "kill", "tear", "error", "errors", "hang"};
+    root = getenv("LOCKKEEPER_LAYER_ROOT");
+    if (!root || !path) return;
+    sync_us = us ? (unsigned)atoi(us) : 0;
+    if (plan) {
+        char name[16];
+        unsigned long at;
+        must(sscanf(plan, "%15s %lu %d", name, &at, &fault_errno) >= 2, "a fault is a name and a number");
+        for (int i = KILL; i <= HANG; i++)
+            if (!strcmp(name, names[i])) fault = (enum fault)i;
+        must(fault != NONE, "no such fault");
+        fault_at = at;
+    }
+    int file = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    must(file >= 0, "the trace cannot be opened");
+    trace = file;
+}
+
+static enum owner owner(int file) { return trace >= 0 && file >= 0 && file < 4096 ? owners[file] : OTHERS; }
+
+static int is_below(const char *path) {
+    size_t length = root ? strlen(root) : 0;
+    return trace >= 0 && !strncmp(path, root, length) && (path[length] == '/' || path[length] == 0);
+}
+
+static void put(const void *data, size_t length) {
+    for (const char *at = data; length > 0;) {
+        long done = syscall(SYS_write, trace, at, length);
+        must(done > 0, "the trace cannot be written");
+        at += done;
+        length -= (size_t)done;
+    }
+}
+
+static void note(enum kind kind, int file, uint64_t offset, uint64_t length, const void *data) {
+    struct header header = {kind, file, offset, length};
+    put(&header, sizeof header);
+    put(data, length);
+}
+
+static void note_path(enum kind kind, int file, uint64_t flags, const char *path) {
+    note(kind, file, flags, strlen(path), path);
+}
+
+/* Counts a call. Answers the error that it must fail with, or 0. Called with the lock held. */
+static int strike(int is_data, int file, const void *data, size_t length, off_t offset) {
+    if (fault == NONE || ((fault == ERROR || fault == ERRORS || fault == HANG) && !is_data)) return 0;
+    calls++;
+    if (calls < fault_at || (calls > fault_at && fault != ERRORS)) return 0;
+    note(FAULT, file, fault, 0, "");
+    if (fault == TEAR && length > 1) {
+        /* The kernel may be through with any part of a write. */
+        long done = syscall(SYS_pwrite64, file, data, length / 2 + calls % (length / 2), offset);
+        if (done > 0) note(WRITE, file, (uint64_t)offset, (uint64_t)done, data);
+    }
+    if (fault == KILL || fault == TEAR) syscall(SYS_kill, getpid(), SIGKILL);
+    if (fault == HANG || fault == KILL || fault == TEAR) {
+        pthread_mutex_unlock(&lock);
+        for (;;) pause();
+    }
+    return fault_errno;
+}
+
+static long failed(int error) {
+    errno = error;
+    return -1;
+}
+
+static int open_noted(const char *path, int flags, mode_t mode) {
+    if (!is_below(path)) return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+    size_t length = strlen(path);
+    enum owner by = length > 5 && !strcmp(path + length - 5, "/said") ? SAID : OURS;
+    pthread_mutex_lock(&lock);
+    if (by == OURS && flags & (O_CREAT | O_TRUNC)) strike(0, -1, 0, 0, 0);
+    int file = (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+    must(file < 4096, "too many open files");
+    if (file >= 0) {
+        owners[file] = (unsigned char)by;
+        note_path(OPEN, file, (uint64_t)((flags & O_CREAT ? 1 : 0) | (flags & O_TRUNC ? 2 : 0)), path);
+    }
+    pthread_mutex_unlock(&lock);
+    return file;
+}
+
+int open64(const char *path, int flags, ...) {
+    va_list more;
+    va_start(more, flags);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0;
+    va_end(more);
+    return open_noted(path, flags, mode);
+}
+
+int open(const char *path, int flags, ...) {
+    va_list more;
+    va_start(more, flags);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0;
+    va_end(more);
+    return open_noted(path, flags, mode);
+}
+
+int close(int file) {
+    if (owner(file) == OTHERS) return (int)syscall(SYS_close, file);
+    pthread_mutex_lock(&lock);
+    owners[file] = OTHERS;
+    note(CLOSE, file, 0, 0, "");
+    int done = (int)syscall(SYS_close, file);
+    pthread_mutex_unlock(&lock);
+    return done;
+}
+
+static ssize_t write_noted(int file, const void *data, size_t length, off_t offset) {
+    long error = owner(file) == OURS ? strike(1, file, data, length, offset) : 0;
+    long done = error ? failed((int)error) : syscall(SYS_pwrite64, file, data, length, offset);
+    if (done > 0) note(WRITE, file, (uint64_t)offset, (uint64_t)done, data);
+    return done;
+}
+
+ssize_t pwrite64(int file, const void *data, size_t length, off_t offset) {
+    if (owner(file) == OTHERS) return syscall(SYS_pwrite64, file, data, length, offset);
+    pthread_mutex_lock(&lock);
+    ssize_t done = write_noted(file, data, length, offset);
+    pthread_mutex_unlock(&lock);
+    return done;
+}
+
+ssize_t pwrite(int file, const void *data, size_t length, off_t offset) { return pwrite64(file, data, length, offset); }
+
+ssize_t write(int file, const void *data, size_t length) {
+    if (owner(file) == OTHERS) return syscall(SYS_write, file, data, length);
+    pthread_mutex_lock(&lock);
+    int appends = (int)syscall(SYS_fcntl, file, F_GETFL) & O_APPEND;
+    off_t offset = syscall(SYS_lseek, file, 0, appends ? SEEK_END : SEEK_CUR);
+    ssize_t done = write_noted(file, data, length, offset);
+    if (done > 0) syscall(SYS_lseek, file, offset + done, SEEK_SET);
+    pthread_mutex_unlock(&lock);
+    return done;
+}
+
+int ftruncate64(int file, off_t length) {
+    if (owner(file) == OTHERS) return (int)syscall(SYS_ftruncate, file, length);
+    pthread_mutex_lock(&lock);
+    int error = strike(1, file, 0, 0, 0);
+    int done = (int)(error ? failed(error) : syscall(SYS_ftruncate, file, length));
+    if (!done) note(TRUNCATE, file, (uint64_t)length, 0, "");
+    pthread_mutex_unlock(&lock);
+    return done;
+}
+
+int ftruncate(int file, off_t length) { return ftruncate64(file, length); }
+
+/* A sync covers what was written before it began, and only once it has returned. */
+static int sync_noted(int file, enum kind kind) {
+    pthread_mutex_lock(&lock);
+    int error = strike(1, file, 0, 0, 0);
+    uint64_t number = ++syncs;
+    note(kind, file, number, 0, "");
+    pthread_mutex_unlock(&lock);
+    if (error) return (int)failed(error);
+    usleep(sync_us);
+    pthread_mutex_lock(&lock);
+    note(SYNCED, file, number, 0, "");
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+int fsync(int file) { return owner(file) == OTHERS ? (int)syscall(SYS_fsync, file) : sync_noted(file, SYNC); }
+
+int fdatasync(int file) { return owner(file) == OTHERS ? (int)syscall(SYS_fdatasync, file) : sync_noted(file, DATASYNC); }
+
+int rename(const char *from, const char *to) {
+    if (!is_below(from)) return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+    pthread_mutex_lock(&lock);
+    strike(0, -1, 0, 0, 0);
+    int done = (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+    if (!done) {
+        /* The offset is the length of the first path. */
+        struct header header = {RENAME, -1, strlen(from), strlen(from) + strlen(to)};
+        put(&header, sizeof header);
+        put(from, strlen(from));
+        put(to, strlen(to));
+    }
+    pthread_mutex_unlock(&lock);
+    return done;
+}
+
+static int path_noted(enum kind kind, const char *path, mode_t mode) {
+    int ours = is_below(path);
+    if (ours) pthread_mutex_lock(&lock);
+    if (ours) strike(0, -1, 0, 0, 0);
+    long done = kind == UNLINK ? syscall(SYS_unlinkat, AT_FDCWD, path, 0) : syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+    if (ours && !done) note_path(kind, -1, 0, path);
+    if (ours) pthread_mutex_unlock(&lock);
+    return (int)done;
+}
+
+int unlink(const char *path) { return path_noted(UNLINK, path, 0); }
+
+int mkdir(const char *path, mode_t mode) { return path_noted(MKDIR, path, mode); }

@@ -1,0 +1,139 @@
+//! Builds the layer, and runs the driver on it.
+
+use std::{
+    fmt, fs,
+    io::{Read, Seek},
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Stdio},
+    sync::LazyLock,
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+use crate::{driver, support::PATIENCE};
+
+/// How long a sync takes below the layer, microseconds: long enough for something else to happen meanwhile.
+const SYNC_US: u32 = 200;
+
+/// What the layer does to one call, counted from 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    /// The process ends just before it.
+    Kill(u64),
+    /// The process ends in the middle of it.
+    Tear(u64),
+    /// It fails with this error, and later calls do not.
+    Error(u64, i32),
+    /// It and all later ones fail with this error.
+    Errors(u64, i32),
+    /// It does not return.
+    Hang(u64),
+}
+
+impl Fault {
+    fn plan(self) -> String {
+        match self {
+            Self::Kill(at) => format!("kill {at}"),
+            Self::Tear(at) => format!("tear {at}"),
+            Self::Error(at, errno) => format!("error {at} {errno}"),
+            Self::Errors(at, errno) => format!("errors {at} {errno}"),
+            Self::Hang(at) => format!("hang {at}"),
+        }
+    }
+}
+
+/// Compiled once a run of the tests. No drop runs for a static: it is in cargo's own place for such files, under a name that the
+/// next run takes again.
+static LAYER: LazyLock<PathBuf> = LazyLock::new(|| compile("layer.c", "layer.so", &["-shared", "-fPIC"]));
+
+/// Compiles one of the C files beside this one.
+pub(crate) fn compile(source: &str, target: &str, options: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/power").join(source);
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("power");
+    fs::create_dir_all(&place).expect("cargo's directory for tests is writable");
+    // Two runs at once must not see each other's half-written file.
+    let building = TempDir::new_in(&place).expect("a temporary directory");
+    let built = building.path().join(target);
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-Wall", "-o"]).arg(&built).args(options).arg(&source).args(["-lpthread"]);
+    let done = compiler.output().unwrap_or_else(|error| panic!("these tests need a C compiler, `cc`: {error}"));
+    assert!(done.status.success(), "cc {}: {}", source.display(), String::from_utf8_lossy(&done.stderr));
+    fs::rename(&built, place.join(target)).expect("renamed");
+    place.join(target)
+}
+
+/// How a driver ended.
+pub(crate) struct Ended {
+    status: ExitStatus,
+    /// What it wrote to its standard error.
+    pub(crate) errors: String,
+}
+
+impl Ended {
+    pub(crate) fn is_success(&self) -> bool {
+        self.status.success()
+    }
+
+    /// By the layer.
+    pub(crate) fn was_killed(&self) -> bool {
+        self.status.signal() == Some(9)
+    }
+
+    /// By itself, at once.
+    pub(crate) fn has_aborted(&self) -> bool {
+        self.status.signal() == Some(6)
+    }
+
+    /// Because the log did not open.
+    pub(crate) fn has_refused(&self) -> bool {
+        self.status.code() == Some(driver::REFUSED)
+    }
+
+    /// Although the log had failed, and because the driver did not want to wait any longer.
+    pub(crate) fn was_left_alone(&self) -> bool {
+        self.status.code() == Some(driver::LEFT_ALONE)
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "it ended with {}: {}", self.status, self.errors)
+    }
+}
+
+/// Runs the driver in a directory, on the layer, to its end.
+pub(crate) fn run(root: &Path, trace: &Path, seed: u64, operations: u64, fault: Option<Fault>) -> Ended {
+    let mut command = driver::command(root, seed, operations);
+    command
+        .env("LD_PRELOAD", &*LAYER)
+        .env("LOCKKEEPER_LAYER_ROOT", root)
+        .env("LOCKKEEPER_LAYER_TRACE", trace)
+        .env("LOCKKEEPER_LAYER_SYNC_US", SYNC_US.to_string());
+    if let Some(fault) = fault {
+        command.env("LOCKKEEPER_LAYER_FAULT", fault.plan());
+    }
+    let mut errors = tempfile::tempfile().expect("a temporary file");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors.try_clone().expect("a second handle"));
+    let mut child = command.spawn().expect("the driver starts");
+    let begun = Instant::now();
+    let status = loop {
+        match child.try_wait().expect("it is our child") {
+            Some(status) => break Some(status),
+            None if begun.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(2)),
+            None => break None,
+        }
+    };
+    if status.is_none() {
+        child.kill().expect("it is our child");
+        child.wait().expect("it is our child");
+    }
+    let mut text = String::new();
+    errors.rewind().and_then(|()| errors.read_to_string(&mut text)).expect("readable");
+    Ended {
+        status: status.unwrap_or_else(|| panic!("the driver did not end within {PATIENCE:?}: {text}")),
+        errors: text,
+    }
+}

@@ -1,0 +1,239 @@
+//! The files change while nobody has them open: such a log opens whole, or not at all.
+//!
+//! `log_store` flips single bits and cuts files of a small log. Here the log is one that was written, purged and reopened for a
+//! while, so that sled has used its segments again and old pages lie about; and the damage is what disks and copies do: sectors of
+//! zeros or of noise, a sector in another's place, an old version of one, several bits at once, a lost tail. And what opens must
+//! also serve: entries are added, and it is opened once more.
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    path::{Path, PathBuf},
+    thread,
+    time::Instant,
+};
+
+use lockkeeper::raft::{log::LogStore, types::TypeConfig};
+use openraft::{
+    storage::{IOFlushed, RaftLogStorage},
+    type_config::TypeConfigExt,
+};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+use crate::{
+    disk::{Image, write_image},
+    driver,
+    history::{History, State},
+    recording::{GENERATIONS, record},
+    support::{self, PATIENCE, entry, log_id, scaled, seed, temporary},
+    trial::{self, Outcome},
+};
+
+const SECTOR_BYTES: usize = 512;
+
+/// What becomes of a file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Damage {
+    Bits,
+    Zeros,
+    Noise,
+    Misplaced,
+    /// What was there at some time before.
+    Old,
+    Cut,
+    Missing,
+}
+
+const DAMAGES: [Damage; 7] =
+    [Damage::Bits, Damage::Zeros, Damage::Noise, Damage::Misplaced, Damage::Old, Damage::Cut, Damage::Missing];
+
+/// A log that was closed in order, its files some time before that, and what it holds.
+struct Original {
+    files: Image,
+    older: Image,
+    history: History,
+}
+
+impl Original {
+    fn new() -> Self {
+        let recording = record(seed(), GENERATIONS);
+        let (mut disk, mut history, mut older) = (recording.disk(true), History::new(), Image::new());
+        for (at, record) in recording.records.iter().enumerate() {
+            if at == recording.records.len() * 9 / 10 {
+                older = disk.now();
+            }
+            if let Some(line) = disk.apply(record) {
+                history.hear(&driver::must_parse(&line)).expect("the driver's own log holds what it must");
+            }
+        }
+        Self { files: disk.now(), older, history }
+    }
+
+    /// Whether a log holds all that it must. It may hold more: where the last that sled wrote of it is gone, what was purged or
+    /// truncated just before is there once more, whole, as if the power had failed in time.
+    fn judge(&self, found: &State) -> Result<(), String> {
+        let must = self.history.acknowledged();
+        let holds_all = found.first() <= must.first() && {
+            let from = (must.first() - found.first()) as usize;
+            must.terms.iter().eq(found.terms.iter().skip(from).take(must.terms.len()))
+        };
+        match found.vote == must.vote && holds_all {
+            true => Ok(()),
+            false => Err(format!("it holds {found} ({:?}), but held {must} ({:?})", found.terms, must.terms)),
+        }
+    }
+
+    /// The files, with damage in one of them; and what it is.
+    fn damaged(&self, random: &mut StdRng) -> (Image, Damage, String) {
+        let mut files = self.files.clone();
+        let mut names: Vec<PathBuf> = files
+            .iter()
+            .filter(|(_, bytes)| bytes.as_ref().is_some_and(|bytes| !bytes.is_empty()))
+            .map(|(name, _)| name.clone())
+            .collect();
+        // Nearly all of it is in sled's file.
+        names.extend(std::iter::repeat_n(PathBuf::from("log/sled/db"), 2 * names.len()));
+        let name = &names[random.random_range(0..names.len())];
+        let damage = DAMAGES[random.random_range(0..DAMAGES.len())];
+        let older = self.older.get(name).cloned().flatten();
+        let bytes = files.get_mut(name).and_then(Option::as_mut).expect("it is a file");
+        let what = format!("{} {damage:?}", name.display());
+        match damage {
+            Damage::Missing => drop(files.remove(name)),
+            Damage::Cut => bytes.truncate(random.random_range(0..bytes.len())),
+            Damage::Bits => {
+                for _ in 0..random.random_range(1..=16) {
+                    let at = random.random_range(0..bytes.len());
+                    bytes[at] ^= 1 << random.random_range(0..8);
+                }
+            }
+            Damage::Zeros | Damage::Noise | Damage::Misplaced | Damage::Old => {
+                let count = SECTOR_BYTES * random.random_range(1..=16);
+                let from = random.random_range(0..bytes.len()) / SECTOR_BYTES * SECTOR_BYTES;
+                let length = count.min(bytes.len() - from);
+                let other = random.random_range(0..=bytes.len() - length) / SECTOR_BYTES * SECTOR_BYTES;
+                let whole = bytes.clone();
+                for (at, byte) in bytes[from..from + length].iter_mut().enumerate() {
+                    *byte = match damage {
+                        Damage::Noise => random.random(),
+                        Damage::Misplaced => whole[other + at],
+                        Damage::Old => older.as_ref().and_then(|older| older.get(from + at).copied()).unwrap_or(0),
+                        Damage::Zeros | Damage::Bits | Damage::Cut | Damage::Missing => 0,
+                    };
+                }
+            }
+        }
+        (files, damage, what)
+    }
+}
+
+/// Adds entries to a log that was opened on damaged files, and opens it again. Answers whether it could; an error is a log that lost
+/// something of it without a word.
+async fn serve(log: &Path, history: &History, mut state: State) -> Result<bool, String> {
+    let mut store = support::open(log, history.snapshot).map_err(|error| format!("it opened only once: {error}"))?;
+    let term = state.vote.0;
+    for _ in 0..60 {
+        let (flushed, answer) = TypeConfig::oneshot();
+        let next = entry(term, state.next());
+        let appended = store.append([next], IOFlushed::<TypeConfig>::signal(flushed)).await;
+        // A failure ends a process in earnest.
+        if appended.is_err() || answer.await.is_ok_and(|answer| answer.is_err()) {
+            return Ok(false);
+        }
+        state.terms.push_back(term);
+    }
+    if store.close().await.is_err() {
+        return Ok(false);
+    }
+    match support::open(log, history.snapshot) {
+        Err(_) => Ok(false),
+        Ok(mut store) => {
+            let found = support::state(&mut store).await?;
+            store.close().await.map_err(|error| error.to_string())?;
+            if found == state { Ok(true) } else { Err(format!("it took entries up to {state}, and holds {found}")) }
+        }
+    }
+}
+
+#[test]
+fn damage_is_noticed_or_does_no_harm() {
+    let original = Original::new();
+    let mut random = StdRng::seed_from_u64(seed());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    // How often it opened whole, was refused, and failed later.
+    let mut counts = BTreeMap::<Damage, [u64; 3]>::new();
+    for round in 0..scaled(600) {
+        let (files, damage, what) = original.damaged(&mut random);
+        let what = format!("seed {}, round {round}, {what}", seed());
+        let directory = temporary();
+        write_image(&files, directory.path());
+        let counts = counts.entry(damage).or_default();
+        match trial::open(directory.path(), original.history.snapshot, |found| original.judge(found)) {
+            Outcome::Refused(_) => counts[1] += 1,
+            Outcome::Lost(why) => panic!("{what}: {why}"),
+            Outcome::Whole(state) => {
+                let log = directory.path().join(driver::LOG);
+                let served = runtime.block_on(serve(&log, &original.history, state));
+                match served.unwrap_or_else(|why| panic!("{what}: {why}")) {
+                    true => counts[0] += 1,
+                    false => counts[2] += 1,
+                }
+            }
+        }
+    }
+    println!("seed {}: opened whole, refused, failed later: {counts:?}", seed());
+    let sum = |which: usize| counts.values().map(|counts| counts[which]).sum::<u64>();
+    assert!(sum(0) > 0 && sum(1) > 0, "too little was tried: {counts:?}");
+}
+
+/// sled's tree of entries. Waits until sled has let go of the files, which it does some time after it was closed.
+fn entries(log: &Path) -> sled::Tree {
+    let begun = Instant::now();
+    loop {
+        match sled::open(log.join("sled")).and_then(|database| database.open_tree("log")) {
+            Ok(tree) => return tree,
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+        }
+        thread::yield_now();
+    }
+}
+
+/// Entries that a new leader had removed and replaced come back, each of them whole, between others that are as they were.
+#[tokio::test]
+async fn replaced_entries_that_come_back_are_noticed() {
+    let directory = temporary();
+    let log = directory.path().join(driver::LOG);
+    let mut store = support::open(&log, None).expect("a new log opens");
+    let keep = log_id((1, 4));
+    append(&mut store, 1, 0..10).await;
+    store.close().await.expect("closed");
+    let is_swapped =
+        |key: &[u8]| (5..7).contains(&u64::from_be_bytes(key[..8].try_into().expect("it begins with an index")));
+    let tree = entries(&log);
+    let replaced: Vec<_> = tree.iter().map(|pair| pair.expect("readable")).filter(|(key, _)| is_swapped(key)).collect();
+    drop(tree);
+
+    let mut store = support::open(&log, None).expect("it is in order");
+    store.truncate_after(Some(keep)).await.expect("truncated");
+    append(&mut store, 2, 5..12).await;
+    store.close().await.expect("closed");
+    let tree = entries(&log);
+    for key in tree.iter().keys().map(|key| key.expect("readable")).filter(|key| is_swapped(key)) {
+        tree.remove(key).expect("removed");
+    }
+    for (key, value) in replaced {
+        tree.insert(key, value).expect("inserted");
+    }
+    drop(tree);
+
+    let error = support::open(&log, None).expect_err("entry 7 followed on another").to_string();
+    assert!(error.contains("entry 7 followed on another") && error.contains("remove the member"), "{error}");
+}
+
+/// Appends these, and waits until they are durable.
+async fn append(store: &mut LogStore, term: u64, indexes: Range<u64>) {
+    let (flushed, answer) = TypeConfig::oneshot();
+    let entries = indexes.map(|index| entry(term, index));
+    store.append(entries, IOFlushed::<TypeConfig>::signal(flushed)).await.expect("appended");
+    answer.await.expect("answered").expect("flushed");
+}

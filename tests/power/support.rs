@@ -1,0 +1,116 @@
+//! What these tests ask of a store, and where they keep its files.
+
+use std::{
+    env,
+    path::Path,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use lockkeeper::raft::{
+    log::{Failure, LogStore, OpenError, Options},
+    types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload},
+};
+use openraft::{RaftLogReader, storage::RaftLogStorage};
+use tempfile::TempDir;
+
+use crate::history::{Id, State};
+
+/// How long a test waits for what must happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How many moments of power failure are tried, unless they are told otherwise.
+const POINTS: u64 = 3000;
+
+/// How many moments of power failure to try.
+pub(crate) fn points() -> u64 {
+    number("LOCKKEEPER_CRASH_POINTS").unwrap_or(POINTS)
+}
+
+/// So many attempts at something else, unless more or fewer moments of power failure are asked for.
+pub(crate) fn scaled(count: u64) -> u64 {
+    (count * points() / POINTS).max(1)
+}
+
+/// Where the random numbers begin.
+pub(crate) fn seed() -> u64 {
+    number("LOCKKEEPER_CRASH_SEED").unwrap_or(1)
+}
+
+/// What this variable says, if it is set.
+pub(crate) fn number(variable: &str) -> Option<u64> {
+    let value = env::var(variable).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {value:?}")))
+}
+
+/// A temporary directory; in memory where there is such a place, since nothing here depends on the disk.
+pub(crate) fn temporary() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary directory")
+}
+
+pub(crate) fn log_id((term, index): Id) -> LogId {
+    LogId { leader_id: CommittedLeaderId::new(term), index }
+}
+
+pub(crate) fn id(log_id: LogId) -> Id {
+    (log_id.leader_id.term, log_id.index)
+}
+
+/// An entry that its term and index determine: a few bytes mostly, at times many chunks.
+pub(crate) fn entry(term: u64, index: u64) -> Entry {
+    let mixed = (term.wrapping_mul(31) ^ index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let bytes = match mixed >> 60 {
+        0 => 20_000,
+        1..4 => 5_000,
+        4..8 => 600,
+        _ => 50,
+    };
+    let payload: Vec<u8> =
+        (0..bytes).map(|at| (mixed.rotate_left(at as u32 % 61) >> 7) as u8 ^ (at >> 3) as u8).collect();
+    Entry { log_id: log_id((term, index)), payload: EntryPayload::Normal(Payload(payload.into())) }
+}
+
+/// Opens the log as a node does whose snapshot reaches so far, and which survives a failure.
+pub(crate) fn open(directory: &Path, snapshot: Option<Id>) -> Result<LogStore, OpenError> {
+    let on_failure = Arc::new(|_: &Path, failure: &Failure| eprintln!("the log failed: {failure}"));
+    let snapshot = snapshot.map(log_id);
+    let options = Options { snapshot, on_failure, open_limit: PATIENCE, ..Options::default() };
+    let begun = Instant::now();
+    loop {
+        match LogStore::open(directory, options.clone()) {
+            // Closed, and still locked: another test is just starting a child, which has a copy of every open file until it
+            // becomes another program.
+            Err(OpenError::Locked { .. }) if begun.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(1)),
+            opened => return opened,
+        }
+    }
+}
+
+/// What a log holds, as its readers see it. An error is something that no log may hold.
+pub(crate) async fn state(store: &mut LogStore) -> Result<State, String> {
+    let mut reader = store.get_log_reader().await;
+    let vote = reader.read_vote().await.map_err(|error| error.to_string())?;
+    let vote = vote.map_or((0, false), |vote| (vote.leader_id.term, vote.committed));
+    let known = store.get_log_state().await.map_err(|error| error.to_string())?;
+    let entries = reader.try_get_log_entries(..).await.map_err(|error| error.to_string())?;
+    let mut state = State { vote, purged: known.last_purged_log_id.map(id), terms: Default::default() };
+    for found in entries {
+        let (term, index) = id(found.log_id);
+        if index != state.next() {
+            return Err(format!("entry {index} comes where {} should", state.next()));
+        }
+        if found != entry(term, index) {
+            return Err(format!("entry {index} of term {term} is not what was appended"));
+        }
+        state.terms.push_back(term);
+    }
+    if known.last_log_id.map(id) != state.last() {
+        return Err(format!("it ends at {:?}, but says {:?}", state.last(), known.last_log_id));
+    }
+    let committed = store.read_committed().await.map_err(|error| error.to_string())?;
+    match committed.map(id) > state.last() {
+        true => Err(format!("it is committed up to {committed:?}, but ends at {:?}", state.last())),
+        false => Ok(state),
+    }
+}

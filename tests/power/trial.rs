@@ -1,0 +1,52 @@
+//! Opens the real store on files, and judges what it holds.
+
+use std::path::Path;
+
+use crate::{
+    disk::{Image, write_image},
+    driver::LOG,
+    history::{History, Id, State},
+    support::{self, temporary},
+};
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// It opened, and holds a state that fits.
+    Whole(State),
+    /// It did not open, and said what to do.
+    Refused(String),
+    /// It opened without something that it must hold, or did not say what to do.
+    Lost(String),
+}
+
+/// Opens the store on these files, in a place of its own. It must hold what fits the history.
+pub(crate) fn open_image(image: &Image, history: &History) -> Outcome {
+    let directory = temporary();
+    write_image(image, directory.path());
+    open(directory.path(), history.snapshot, |state| history.judge(state))
+}
+
+/// Opens the store in a driver's directory.
+pub(crate) fn open(root: &Path, snapshot: Option<Id>, judge: impl Fn(&State) -> Result<(), String>) -> Outcome {
+    let log = root.join(LOG);
+    let mut store = match support::open(&log, snapshot) {
+        Ok(store) => store,
+        Err(error) => {
+            let error = error.to_string().replace(&log.display().to_string(), "LOG");
+            return match error.contains("remove the member") {
+                true => Outcome::Refused(error),
+                false => Outcome::Lost(format!("it does not say what to do: {error}")),
+            };
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let judged = runtime.block_on(async {
+        let state = support::state(&mut store).await;
+        store.close().await.map_err(|error| error.to_string())?;
+        let state = state?;
+        judge(&state)?;
+        Ok(state)
+    });
+    judged.map_or_else(Outcome::Lost, Outcome::Whole)
+}
