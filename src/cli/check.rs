@@ -83,14 +83,14 @@ impl Check {
 
 /// The worst verdict of all.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Worst {
+pub(super) enum Worst {
     Holds,
     Open,
     Violated,
 }
 
 impl Worst {
-    fn of(finding: &Finding) -> Self {
+    pub(super) fn of(finding: &Finding) -> Self {
         match finding.verdict {
             Verdict::Holds => Self::Holds,
             Verdict::Undecided(_) | Verdict::Vacuous => Self::Open,
@@ -98,7 +98,7 @@ impl Worst {
         }
     }
 
-    fn exit(self) -> Exit {
+    pub(super) fn exit(self) -> Exit {
         match self {
             Self::Holds => Exit::Success,
             Self::Open => Exit::Undecided,
@@ -108,7 +108,7 @@ impl Worst {
 }
 
 /// One line a property; then each violation, with its piece of the history.
-fn text(history: &History, findings: &[Finding]) -> String {
+pub(super) fn text(history: &History, findings: &[Finding]) -> String {
     let mut text = String::new();
     for Finding { property, verdict, evidence } in findings {
         let verdict = match verdict {

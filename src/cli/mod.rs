@@ -4,6 +4,8 @@
 //! else goes to stderr. How the program ends is in `exit`.
 
 mod acquire;
+mod chaos;
+mod chaos_client;
 mod check;
 mod completions;
 mod dev;
@@ -64,11 +66,14 @@ enum Command {
     Sessions(sessions::Sessions),
     Verify(verify::Verify),
     Check(check::Check),
+    Chaos(chaos::Chaos),
     ForceRelease(force_release::ForceRelease),
     Status(status::Status),
     Report(report::ReportOf),
     Completions(completions::Completions),
     Man(man::Man),
+    #[command(hide = true)]
+    ChaosClient(chaos_client::ChaosClient),
     #[command(hide = true)]
     Keep(job::Keep),
     #[command(hide = true)]
@@ -109,6 +114,8 @@ pub fn run() -> ExitCode {
         Command::Sessions(sessions) => block_on(sessions.run()),
         Command::Verify(verify) => block_on(verify.run()),
         Command::Check(check) => check.run(),
+        Command::Chaos(chaos) => block_on(chaos.run()),
+        Command::ChaosClient(client) => block_on(client.run()),
         Command::ForceRelease(force_release) => block_on(force_release.run()),
         Command::Status(status) => block_on(status.run()),
         Command::Report(report) => report.run(),

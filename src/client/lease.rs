@@ -26,11 +26,21 @@ pub(super) fn deadline(sent: Moment, ttl: Duration) -> Moment {
     sent.after(ttl.saturating_sub(margin))
 }
 
+/// An open or a renewal that the cluster acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Acknowledged {
+    /// When it was sent, on the client's clock ([`super::Clock`]).
+    pub sent: Moment,
+    /// Until when the session may be trusted for it.
+    pub deadline: Moment,
+}
+
 /// A session's lease on existence, as its client may trust it.
 #[derive(Debug)]
 pub(crate) struct Lease {
     clock: Arc<dyn Clock>,
     state: watch::Sender<State>,
+    acknowledged: watch::Sender<Acknowledged>,
 }
 
 #[derive(Debug)]
@@ -62,13 +72,18 @@ impl State {
 impl Lease {
     /// A session that was opened by a request sent at `sent`.
     pub(crate) fn new(clock: Arc<dyn Clock>, sent: Moment, ttl: Duration) -> Self {
-        Self::until(clock, deadline(sent, ttl))
+        Self::begun(clock, Acknowledged { sent, deadline: deadline(sent, ttl) })
     }
 
     /// A session that may be trusted until this deadline, if it is not renewed.
     pub(crate) fn until(clock: Arc<dyn Clock>, deadline: Moment) -> Self {
-        let state = State { deadline, ended: None, revoked: BTreeMap::new() };
-        Self { clock, state: watch::Sender::new(state) }
+        let now = clock.now();
+        Self::begun(clock, Acknowledged { sent: now, deadline })
+    }
+
+    fn begun(clock: Arc<dyn Clock>, acknowledged: Acknowledged) -> Self {
+        let state = State { deadline: acknowledged.deadline, ended: None, revoked: BTreeMap::new() };
+        Self { clock, state: watch::Sender::new(state), acknowledged: watch::Sender::new(acknowledged) }
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -82,6 +97,17 @@ impl Lease {
             // Those who wait have nothing to do earlier than before.
             false
         });
+        let renewal = Acknowledged { sent, deadline: deadline(sent, ttl) };
+        self.acknowledged.send_if_modified(|known| {
+            let is_newer = known.deadline < renewal.deadline;
+            *known = if is_newer { renewal } else { *known };
+            is_newer
+        });
+    }
+
+    /// The renewal that puts the deadline off furthest, and each that does so further.
+    pub(crate) fn renewals(&self) -> watch::Receiver<Acknowledged> {
+        self.acknowledged.subscribe()
     }
 
     /// An operator took a grant back. Its locks open at the deadline that the session had at that moment; ours is the earlier one.
@@ -228,6 +254,19 @@ mod tests {
         lease.renewed(at(3_000), ms(10_000));
         lease.renewed(at(2_000), ms(10_000));
         assert_eq!(lease.remaining(None), ms(12_900));
+    }
+
+    #[test]
+    fn only_renewals_that_put_the_deadline_off_are_told() {
+        let (_, lease) = lease(ms(10_000));
+        let mut renewals = lease.renewals();
+        assert_eq!(*renewals.borrow_and_update(), Acknowledged { sent: at(0), deadline: at(9_900) });
+        lease.renewed(at(3_000), ms(10_000));
+        lease.renewed(at(2_000), ms(10_000));
+        assert!(renewals.has_changed().unwrap());
+        assert_eq!(*renewals.borrow_and_update(), Acknowledged { sent: at(3_000), deadline: at(12_900) });
+        lease.renewed(at(3_000), ms(10_000));
+        assert!(!renewals.has_changed().unwrap());
     }
 
     #[test]

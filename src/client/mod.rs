@@ -72,6 +72,7 @@ pub use cluster::{Builder, Client, DEFAULT_ENDPOINTS};
 pub use election::{Campaign, Election, Leader, Leadership, Observe};
 pub use error::{Error, Loss, NotAcquired, Refused};
 pub use guard::{Danger, Guard};
+pub use lease::Acknowledged;
 pub use nodes::Connect;
 pub use reentrant::{Entered, Reentrant};
 pub use session::{Session, SessionOptions};

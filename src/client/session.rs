@@ -2,9 +2,15 @@
 
 use std::{ffi::OsStr, fmt, path::Path, sync::Arc, time::Duration};
 
-use tokio::runtime::Handle as Runtime;
+use tokio::{runtime::Handle as Runtime, sync::watch};
 
-use super::{Acquire, Client, Error, Loss, call::with, keep_alive, lease::Lease, requests::Requests};
+use super::{
+    Acquire, Client, Error, Loss,
+    call::with,
+    keep_alive,
+    lease::{Acknowledged, Lease},
+    requests::Requests,
+};
 use crate::{
     machine::{LABEL_BYTES_MAX, Label, SessionId, TTL_MS_MAX, Ttl, Want},
     proto::v1::{self, Reason, sessions_client::SessionsClient},
@@ -120,6 +126,14 @@ impl Session {
     pub async fn renew(&self) -> Result<Duration, Error> {
         self.core().while_alive(self.core().renew()).await?;
         Ok(self.remaining())
+    }
+
+    /// The newest renewal that was acknowledged (first of all the open itself), and each newer one as it is. Beside a [`Guard`], nobody
+    /// needs it to be safe: it is for those who watch over sessions, in metrics or in tests.
+    ///
+    /// [`Guard`]: super::Guard
+    pub fn renewals(&self) -> watch::Receiver<Acknowledged> {
+        self.core().lease.renewals()
     }
 
     /// Acquires a lock, exclusively and waiting as long as it takes, if the [`Acquire`] is not told otherwise.

@@ -38,6 +38,7 @@ use crate::{
 use directory::Directory;
 pub use error::LocalError;
 pub use node::{Node, Signal};
+pub(crate) use ports::any_free as free_port;
 
 /// With which a node ends that finds one of its addresses taken.
 pub const EXIT_ADDRESS_IN_USE: u8 = 21;
@@ -187,6 +188,16 @@ impl LocalCluster {
         let ask = async |node: &Node| (node.id(), node.status().await);
         let answers = future::join_all(self.nodes().map(ask)).await;
         answers.into_iter().filter_map(|(id, answer)| Some((id, answer.ok()?))).collect()
+    }
+
+    /// Lets nodes find each other elsewhere than where they listen: behind a proxy, say. `way` tells how a node (by its id) finds a
+    /// member. Holds from a node's next start on. A cluster can be founded only by nodes that agree on their addresses, so start it first.
+    pub fn route(&mut self, way: impl Fn(u64, &Member) -> Member) -> Result<(), LocalError> {
+        for node in self.nodes.values_mut() {
+            node.route(&way);
+            self.directory.write(node.config())?;
+        }
+        Ok(())
     }
 
     /// Waits until every node that was started serves, and one of them leads. Fails if one ends meanwhile.

@@ -1,6 +1,7 @@
 //! One node of a cluster on this machine: a process.
 
 use std::{
+    ffi::OsString,
     fs::{self, File, OpenOptions},
     io::{self, Read as _, Seek as _, SeekFrom},
     path::{Path, PathBuf},
@@ -46,6 +47,7 @@ pub struct Node {
     config: Config,
     config_file: PathBuf,
     log_file: PathBuf,
+    environment: Vec<(OsString, OsString)>,
     process: Option<Process>,
 }
 
@@ -59,13 +61,23 @@ struct Process {
 impl Node {
     pub(super) fn new(program: PathBuf, config: Config, folder: PathBuf) -> Self {
         let config_file = config_file(&folder);
-        Self { program, config, config_file, log_file: folder.join("node.log"), process: None }
+        Self { program, config, config_file, log_file: folder.join("node.log"), environment: Vec::new(), process: None }
     }
 
     pub(super) fn move_to(&mut self, member: &Member, members: &[Member]) {
         self.config.client_listen.clone_from(&member.client_address);
         self.config.peer_listen.clone_from(&member.peer_address);
         self.config.members = members.to_vec();
+    }
+
+    pub(super) fn route(&mut self, way: impl Fn(u64, &Member) -> Member) {
+        let node_id = self.id();
+        self.config.members.iter_mut().for_each(|member| *member = way(node_id, member));
+    }
+
+    /// Gives it this in its environment, from its next start on.
+    pub fn set_environment(&mut self, variables: impl IntoIterator<Item = (OsString, OsString)>) {
+        self.environment = variables.into_iter().collect();
     }
 
     /// Its id; they count from 1.
@@ -103,6 +115,11 @@ impl Node {
         self.process.is_some()
     }
 
+    /// Whether its process is there: neither dead nor waiting to be waited for.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.process.as_mut().is_some_and(|process| matches!(process.child.try_wait(), Ok(None)))
+    }
+
     /// Starts it, unless it runs. Returns at once: see [`super::LocalCluster::ready`].
     pub fn spawn(&mut self) -> Result<(), LocalError> {
         if self.is_running() {
@@ -113,6 +130,7 @@ impl Node {
         let mut command = Command::new(&self.program);
         command.args(["serve", "--until-stdin-closes", "--config"]).arg(&self.config_file);
         NOT_INHERITED.iter().for_each(|name| _ = command.env_remove(name));
+        command.envs(self.environment.iter().cloned());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
         // Ctrl-C goes to all of a terminal's foreground group. In one of its own, a node hears from its cluster alone.
         command.process_group(0);
@@ -159,7 +177,7 @@ impl Node {
     }
 
     /// If it has ended by itself: how. After that it does not run.
-    pub(super) fn has_died(&mut self) -> Option<LocalError> {
+    pub(crate) fn has_died(&mut self) -> Option<LocalError> {
         let status = self.process.as_mut()?.child.try_wait().expect("a child can be waited for until it was")?;
         self.process = None;
         Some(LocalError::Died { node_id: self.id(), status, log: self.log_file.clone(), tail: self.log_tail() })

@@ -34,7 +34,8 @@ pub(super) fn all_free<'a>(members: impl Iterator<Item = &'a Member>) -> bool {
         .all(|address| TcpListener::bind(address).is_ok())
 }
 
-fn any_free() -> io::Result<TcpListener> {
+/// One that is free, held.
+pub(crate) fn any_free() -> io::Result<TcpListener> {
     let draw = || TcpListener::bind(("127.0.0.1", rand::random_range(RANGE)));
     let mut last = draw();
     for _ in 1..DRAWS_MAX {

@@ -1,0 +1,155 @@
+//! The network of a cluster on this machine, as a run can break it.
+//!
+//! One [`Link`] for each ordered pair of nodes, and one from the clients to each node. Each is a TCP proxy of this process: no root, no
+//! namespaces. A link carries requests *forth* and answers *back*. What a network loses are packets, so to keep node 1 from sending to
+//! node 2 is to hold what goes forth from 1 to 2, and what goes back where 2 had connected to 1: [`Links::silence`].
+//!
+//! What is deliberately absent: loss and reordering of single packets. TCP makes up for both, and what is left of them is delay. And a
+//! link for each client: a node names *one* address at which clients find the leader.
+
+mod link;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{SocketAddr, TcpListener},
+};
+
+pub use self::link::{Link, Way};
+use crate::{local::free_port, server::config::Member};
+
+/// All the links of a cluster.
+#[derive(Debug)]
+pub struct Links {
+    nodes: Vec<u64>,
+    peers: BTreeMap<(u64, u64), Link>,
+    clients: BTreeMap<u64, Link>,
+}
+
+impl Links {
+    /// To and between these nodes, which listen at these addresses.
+    pub fn new(members: &[Member], seed: u64) -> io::Result<Self> {
+        let mut links = Self {
+            nodes: members.iter().map(|member| member.node_id).collect(),
+            peers: BTreeMap::new(),
+            clients: BTreeMap::new(),
+        };
+        for to in members {
+            links.clients.insert(to.node_id, link(&to.client_address, seed)?);
+            for from in members.iter().filter(|from| from.node_id != to.node_id) {
+                links.peers.insert((from.node_id, to.node_id), link(&to.peer_address, seed)?);
+            }
+        }
+        Ok(links)
+    }
+
+    /// Where a node is to find another, or itself.
+    pub fn member(&self, from: u64, to: &Member) -> Member {
+        let address = |link: &Link| link.address().to_string();
+        Member {
+            node_id: to.node_id,
+            client_address: self.clients.get(&to.node_id).map_or(to.client_address.clone(), address),
+            peer_address: self.peers.get(&(from, to.node_id)).map_or(to.peer_address.clone(), address),
+        }
+    }
+
+    /// Where clients find the nodes: host:port.
+    pub fn client_addresses(&self) -> impl Iterator<Item = String> {
+        self.clients.values().map(|link| link.address().to_string())
+    }
+
+    /// The link from the clients to a node. Panics if there is no such node.
+    pub fn of_clients(&self, node: u64) -> &Link {
+        &self.clients[&node]
+    }
+
+    /// All links between nodes, and from clients.
+    pub fn all(&self) -> impl Iterator<Item = &Link> {
+        self.peers.values().chain(self.clients.values())
+    }
+
+    /// Nothing that `from` sends arrives at `to` any more. The other way, all does.
+    pub fn silence(&self, from: u64, to: u64) {
+        if let (Some(out), Some(back)) = (self.peers.get(&(from, to)), self.peers.get(&(to, from))) {
+            out.set_forth(Way::Held);
+            back.set_back(Way::Held);
+        }
+    }
+
+    /// Nothing passes between these two any more, in either direction.
+    pub fn cut(&self, one: u64, other: u64) {
+        self.silence(one, other);
+        self.silence(other, one);
+    }
+
+    /// Only those within one of these groups reach each other. A node in several of them is a bridge; one in none is alone.
+    pub fn split(&self, groups: &[&[u64]]) {
+        let together = |one, other| groups.iter().any(|group| group.contains(&one) && group.contains(&other));
+        for (place, one) in self.nodes.iter().enumerate() {
+            for other in self.nodes[place + 1..].iter().filter(|other| !together(*one, **other)) {
+                self.cut(*one, *other);
+            }
+        }
+    }
+
+    /// All passes again.
+    pub fn heal(&self) {
+        self.all().for_each(Link::heal);
+    }
+}
+
+fn link(target: &str, seed: u64) -> io::Result<Link> {
+    let target: SocketAddr = target.parse().map_err(io::Error::other)?;
+    let listener: TcpListener = free_port()?;
+    Link::new(listener, target, seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(count: u64) -> Vec<Member> {
+        let address = |id: u64, service: u64| format!("127.0.0.1:{}", 40_000 + 10 * id + service);
+        (1..=count)
+            .map(|id| Member { node_id: id, client_address: address(id, 1), peer_address: address(id, 2) })
+            .collect()
+    }
+
+    /// Which links between nodes are not whole.
+    fn broken(links: &Links) -> Vec<(u64, u64)> {
+        links.peers.iter().filter(|(_, link)| !link.is_whole()).map(|(pair, _)| *pair).collect()
+    }
+
+    #[tokio::test]
+    async fn each_node_finds_each_other_by_a_way_of_its_own_and_itself_where_it_is() {
+        let members = members(3);
+        let links = Links::new(&members, 1).unwrap();
+        let mut addresses: Vec<_> = (1..=3)
+            .flat_map(|from| members.iter().map(move |to| (from, to)))
+            .filter(|(from, to)| *from != to.node_id)
+            .map(|(from, to)| links.member(from, to).peer_address)
+            .collect();
+        addresses.sort();
+        addresses.dedup();
+        assert_eq!(addresses.len(), 6);
+        assert_eq!(links.member(2, &members[1]).peer_address, members[1].peer_address);
+        assert_eq!(links.member(1, &members[1]).client_address, links.member(3, &members[1]).client_address);
+    }
+
+    #[tokio::test]
+    async fn silence_holds_one_direction_on_both_links_of_a_pair() {
+        let links = Links::new(&members(3), 1).unwrap();
+        links.silence(1, 2);
+        assert_eq!(broken(&links), [(1, 2), (2, 1)]);
+        links.heal();
+        assert_eq!(broken(&links), []);
+    }
+
+    #[tokio::test]
+    async fn a_bridge_sees_all_and_the_others_are_split() {
+        let links = Links::new(&members(5), 1).unwrap();
+        links.split(&[&[1, 2, 3], &[3, 4, 5]]);
+        assert_eq!(broken(&links), [(1, 4), (1, 5), (2, 4), (2, 5), (4, 1), (4, 2), (5, 1), (5, 2)]);
+        assert!(links.clients.values().all(Link::is_whole));
+    }
+}

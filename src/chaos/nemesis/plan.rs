@@ -1,0 +1,88 @@
+//! Which fault comes when: drawn from a seed.
+
+use std::{collections::VecDeque, time::Duration};
+
+use rand::{SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
+
+use super::{Fault, Group};
+
+/// About how long a fault takes, with the calm before it and the recovery after it.
+const CYCLE: Duration = Duration::from_secs(8);
+
+/// The order of faults. Each comes once before any comes again.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    deck: Vec<Fault>,
+    left: VecDeque<Fault>,
+    random: StdRng,
+}
+
+impl Plan {
+    /// Of these faults.
+    pub fn new(faults: &[Fault], seed: u64) -> Self {
+        let mut plan = Self { deck: faults.to_vec(), left: VecDeque::new(), random: StdRng::seed_from_u64(seed) };
+        plan.shuffle();
+        plan
+    }
+
+    /// Those that come in the given time, if nothing takes longer than usual: at least one.
+    pub fn within(&self, duration: Duration) -> Vec<Fault> {
+        let count = (duration.as_secs_f64() / CYCLE.as_secs_f64()).floor().max(1.0);
+        // Far below where a float is not exact.
+        self.left.iter().copied().take(count as usize).collect()
+    }
+
+    /// One of each group in turn, so that a short run has seen something of everything.
+    fn shuffle(&mut self) {
+        self.deck.shuffle(&mut self.random);
+        let mut groups: Vec<(Group, VecDeque<Fault>)> = Vec::new();
+        for fault in &self.deck {
+            match groups.iter_mut().find(|(group, _)| *group == fault.group()) {
+                Some((_, faults)) => faults.push_back(*fault),
+                None => groups.push((fault.group(), VecDeque::from([*fault]))),
+            }
+        }
+        while groups.iter().any(|(_, faults)| !faults.is_empty()) {
+            self.left.extend(groups.iter_mut().filter_map(|(_, faults)| faults.pop_front()));
+        }
+    }
+}
+
+impl Iterator for Plan {
+    type Item = Fault;
+
+    /// Without end, unless there are no faults at all.
+    fn next(&mut self) -> Option<Fault> {
+        if self.left.is_empty() {
+            self.shuffle();
+        }
+        self.left.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_come_before_any_comes_again_and_a_seed_gives_one_order() {
+        let all: Vec<_> = Fault::all().collect();
+        let order: Vec<_> = Plan::new(&all, 7).take(2 * all.len()).collect();
+        let mut first = order[..all.len()].to_vec();
+        first.sort_unstable();
+        assert_eq!(first, all);
+        assert_eq!(order, Plan::new(&all, 7).take(2 * all.len()).collect::<Vec<_>>());
+        assert_ne!(order, Plan::new(&all, 8).take(2 * all.len()).collect::<Vec<_>>());
+        assert_eq!(Plan::new(&[], 7).next(), None);
+    }
+
+    #[test]
+    fn a_short_run_sees_something_of_each_group() {
+        let all: Vec<_> = Fault::all().collect();
+        let mut groups: Vec<_> = Plan::new(&all, 3).within(CYCLE * 6).iter().map(|fault| fault.group()).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        assert_eq!(groups.len(), 6);
+        assert_eq!(Plan::new(&all, 3).within(Duration::ZERO).len(), 1);
+    }
+}

@@ -1,0 +1,216 @@
+//! The client processes of a run.
+
+use std::{
+    ffi::OsString,
+    fs::{File, OpenOptions},
+    io,
+    os::unix::process::ExitStatusExt as _,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use rand::{Rng as _, rngs::StdRng};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    time::{Instant, timeout_at},
+};
+
+use crate::chaos::{
+    history::Fact,
+    record::{Recorder, Timeline},
+};
+
+/// What all client processes of a run are told.
+#[derive(Clone, Debug)]
+pub(in crate::chaos) struct Setting {
+    pub(in crate::chaos) program: PathBuf,
+    pub(in crate::chaos) endpoints: String,
+    pub(in crate::chaos) socket: PathBuf,
+    /// Where their parts of the history go.
+    pub(in crate::chaos) parts: PathBuf,
+    /// What they say on stderr.
+    pub(in crate::chaos) log: PathBuf,
+    pub(in crate::chaos) timeline: Timeline,
+    pub(in crate::chaos) seed: u64,
+}
+
+/// The client processes: always as many, whoever is killed.
+#[derive(Debug)]
+pub(in crate::chaos) struct Clients {
+    setting: Setting,
+    running: Vec<Client>,
+    recorder: Recorder,
+    totals: Totals,
+}
+
+/// Operations and grants of all client processes so far, those that are gone included.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Totals(Arc<(AtomicU64, AtomicU64)>);
+
+impl Totals {
+    pub(super) fn get(&self) -> (u64, u64) {
+        (self.0.0.load(Ordering::Relaxed), self.0.1.load(Ordering::Relaxed))
+    }
+}
+
+#[derive(Debug)]
+struct Client {
+    number: usize,
+    generation: u32,
+    child: Child,
+    /// Closed, it tells the process to finish.
+    stdin: Option<ChildStdin>,
+}
+
+impl Clients {
+    pub(in crate::chaos) fn start(setting: Setting, count: usize, recorder: Recorder) -> io::Result<Self> {
+        let mut clients = Self { setting, running: Vec::new(), recorder, totals: Totals::default() };
+        for number in 1..=count {
+            let client = clients.spawn(number, 1, count)?;
+            clients.running.push(client);
+        }
+        Ok(clients)
+    }
+
+    fn spawn(&self, number: usize, generation: u32, count: usize) -> io::Result<Client> {
+        let Setting { program, endpoints, socket, parts, log, timeline, seed } = &self.setting;
+        let name = name(number, generation);
+        let seed = seed.wrapping_add((number as u64) << 32).wrapping_add(u64::from(generation) << 16);
+        let arguments: [(&str, OsString); 7] = [
+            ("--name", name.clone().into()),
+            ("--endpoints", endpoints.into()),
+            ("--resource", socket.into()),
+            ("--out", part(parts, &name).into()),
+            ("--base-ns", timeline.base_ns().to_string().into()),
+            ("--seed", seed.to_string().into()),
+            ("--processes", count.to_string().into()),
+        ];
+        let log: File = OpenOptions::new().create(true).append(true).open(log)?;
+        let mut command = Command::new(program);
+        command
+            .arg("chaos-client")
+            .args(arguments.iter().flat_map(|(flag, value)| [OsString::from(flag), value.clone()]));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).kill_on_drop(true);
+        // In a group of its own it hears of no Ctrl-C. And if we die while it is stopped, its group is orphaned, and the system ends it.
+        command.process_group(0);
+        let mut child = command.spawn()?;
+        if let Some(stdout) = child.stdout.take() {
+            // It ends with the process.
+            tokio::spawn(listen(stdout, self.totals.clone()));
+        }
+        let stdin = child.stdin.take();
+        Ok(Client { number, generation, child, stdin })
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        self.totals.clone()
+    }
+
+    /// Kills one in the middle of what it does, and starts another in its place.
+    pub(in crate::chaos) async fn replace_one(&mut self, random: &mut StdRng) -> io::Result<()> {
+        if self.running.is_empty() {
+            return Ok(());
+        }
+        let place = random.random_range(0..self.running.len());
+        let (count, client) = (self.running.len(), &mut self.running[place]);
+        client.child.start_kill()?;
+        client.child.wait().await?;
+        self.recorder.fact(Fact::Died { process: client.name() });
+        let (number, generation) = (client.number, client.generation + 1);
+        self.running[place] = self.spawn(number, generation, count)?;
+        Ok(())
+    }
+
+    /// Stops about half of them; how many.
+    pub(in crate::chaos) fn pause_some(&mut self, random: &mut StdRng) -> usize {
+        let count = self.running.len().div_ceil(2);
+        let chosen = rand::seq::index::sample(random, self.running.len(), count);
+        chosen.into_iter().filter(|place| self.running[*place].signal(Signal::STOP)).count()
+    }
+
+    pub(in crate::chaos) fn signal_all(&self, signal: Signal) {
+        for client in &self.running {
+            client.signal(signal);
+        }
+    }
+
+    /// One that ended by itself: that is none of its business.
+    pub(in crate::chaos) fn deserter(&mut self) -> Option<String> {
+        self.running.iter_mut().find_map(|client| match client.child.try_wait() {
+            Ok(None) => None,
+            Ok(Some(status)) => Some(format!("client {} ended by itself: {status}", client.name())),
+            Err(error) => Some(format!("client {} cannot be waited for: {error}", client.name())),
+        })
+    }
+
+    /// Asks all to finish what they began, and waits for them. What is wrong with those that did not.
+    pub(in crate::chaos) async fn finish(&mut self, by: Instant) -> Vec<String> {
+        self.running.iter_mut().for_each(|client| client.stdin = None);
+        let mut troubles = Vec::new();
+        for client in &mut self.running {
+            match timeout_at(by, client.child.wait()).await {
+                Ok(Ok(status)) if status.success() => {}
+                Ok(Ok(status)) if status.signal().is_some() => {
+                    troubles.push(format!("client {} ended by itself: {status}", client.name()));
+                }
+                Ok(Ok(status)) => troubles.push(format!("client {} could not do its work: {status}", client.name())),
+                Ok(Err(error)) => troubles.push(format!("client {} cannot be waited for: {error}", client.name())),
+                Err(_) => {
+                    troubles.push(format!("client {} did not finish in time", client.name()));
+                    let _ = client.child.kill().await;
+                }
+            }
+        }
+        self.running.clear();
+        troubles
+    }
+}
+
+impl Client {
+    fn name(&self) -> String {
+        name(self.number, self.generation)
+    }
+
+    /// Whether there was somebody to send it to.
+    fn signal(&self, signal: Signal) -> bool {
+        let pid = self.child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
+    }
+}
+
+/// Who comes back after being killed is somebody else.
+fn name(number: usize, generation: u32) -> String {
+    match generation {
+        1 => format!("c{number}"),
+        _ => format!("c{number}.{generation}"),
+    }
+}
+
+/// Where a process's part of the history goes.
+pub(super) fn part(parts: &Path, name: &str) -> PathBuf {
+    parts.join(format!("{name}.jsonl"))
+}
+
+/// Its counts, one line each time.
+async fn listen(stdout: ChildStdout, totals: Totals) {
+    let mut lines = BufReader::new(stdout).lines();
+    let (mut operations, mut grants) = (0, 0);
+    while let Ok(Some(line)) = lines.next_line().await {
+        let mut numbers = line.split(' ').map_while(|number| number.parse::<u64>().ok());
+        if let (Some(more), Some(granted)) = (numbers.next(), numbers.next()) {
+            totals.0.0.fetch_add(more.saturating_sub(operations), Ordering::Relaxed);
+            totals.0.1.fetch_add(granted.saturating_sub(grants), Ordering::Relaxed);
+            (operations, grants) = (more, granted);
+        }
+    }
+}
+
+/// How long clients may take to finish: a call and its repetitions, and some.
+pub(super) const FINISH: Duration = Duration::from_secs(30);

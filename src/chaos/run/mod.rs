@@ -1,0 +1,437 @@
+//! A run: a cluster of real processes on this machine, clients that use it, somebody who breaks things, and the history of all that.
+//!
+//! ```text
+//! DIR/history.jsonl    what happened: see `lockkeeper::chaos::history`
+//! DIR/nodes/node1/…    the nodes' data, configurations and logs
+//! DIR/clients.log      what the clients said on stderr
+//! ```
+//!
+//! * `clients`: the client processes; `operator`: what the runner does itself; `observe`: what the nodes say of themselves;
+//! * `merge`: one history out of many parts; `tally`: how much there was of everything.
+//!
+//! A run never judges: that is [`super::checker`]'s, and anybody can do it again from the file. It only says what kept it from being a
+//! run at all: a fault that could not be done, a node that ended by itself, a cluster that did not come back.
+//!
+//! Whatever is started ends with the run, also when its future is dropped or its process is killed.
+
+pub(super) mod clients;
+mod merge;
+pub(super) mod observe;
+mod operator;
+mod tally;
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rand::{SeedableRng as _, rngs::StdRng};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+pub use self::tally::Tally;
+use self::{
+    clients::{Clients, Setting},
+    observe::Observer,
+    operator::Operator,
+};
+use super::{
+    history::{Fact, Meta},
+    links::Links,
+    nemesis::{Fault, Plan, inject::World, tools::Tools},
+    record::{Recorder, Timeline},
+    workload::resource::Resource,
+};
+use crate::{
+    client,
+    local::{self, LocalCluster, LocalError},
+    server::config::RaftConfig,
+};
+
+/// Before each fault: long enough for the locks of a dead client to pass on.
+const CALM: Duration = Duration::from_millis(2_500);
+/// How much later than promised things may happen. Generous: it is to find what is lost, not what is slow.
+const EXPIRY_BOUND_MS: u64 = 8_000;
+const HANDOVER_BOUND_MS: u64 = 8_000;
+const LIVENESS_BOUND_MS: u64 = 20_000;
+const LIVENESS_BOUND: Duration = Duration::from_millis(LIVENESS_BOUND_MS);
+/// The cluster's time has whole milliseconds.
+const STAMP_NS: u64 = 1_000_000;
+/// For how long all nodes are sought at one index while clients go on; at the end, when nobody does anything.
+const COMPARE: Duration = Duration::from_millis(1_500);
+const COMPARE_AT_END: Duration = Duration::from_secs(10);
+/// Few, so that whoever was away for a while needs a snapshot.
+const SNAPSHOT_ENTRIES: u64 = 400;
+const KEEP_ENTRIES: u64 = 40;
+/// Between two words on how far it is.
+const TELL_EVERY: Duration = Duration::from_millis(250);
+
+/// What run to make.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The program `lockkeeper`: nodes and clients are processes of it.
+    pub program: PathBuf,
+    /// How many nodes: 3 or more.
+    pub nodes: usize,
+    /// For how long there are faults. What comes before and after is not counted.
+    pub duration: Duration,
+    /// The order of faults, and what clients try, come from it. What comes of that depends on the machine.
+    pub seed: u64,
+    /// Which faults.
+    pub faults: Vec<Fault>,
+    /// How many client processes.
+    pub clients: usize,
+    /// Where to put it all: does not exist yet.
+    pub directory: PathBuf,
+}
+
+/// How far a run is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// What happens now.
+    pub phase: String,
+    /// Since the first fault could have come.
+    pub elapsed: Duration,
+    /// Operations begun.
+    pub operations: u64,
+    /// Acquires granted.
+    pub grants: u64,
+    /// Elections seen.
+    pub elections: usize,
+    /// Who leads, if that is known.
+    pub leader: Option<u64>,
+}
+
+/// A run that was made, for better or worse.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// The history.
+    pub history: PathBuf,
+    /// What went wrong that no history shows: a node that ended by itself, or does not come back.
+    pub troubles: Vec<String>,
+    /// Faults that were to be, and hit nothing.
+    pub missed: Vec<Fault>,
+    /// Faults that were chosen and could not be, and why.
+    pub skipped: Vec<(Fault, String)>,
+    /// Faults that were chosen and did not get their turn.
+    pub not_reached: Vec<Fault>,
+    /// Writes that the resource refused, for their tokens were old.
+    pub refused_writes: u64,
+    /// Such writes, where the resource takes everything: each would have been lost or corrupted data.
+    pub late_writes: u64,
+}
+
+/// Why there was no run. Nothing runs any more.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The directory, or something in it.
+    #[error("{}: {source}", path.display())]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The cluster did not start.
+    #[error(transparent)]
+    Cluster(#[from] LocalError),
+    /// The runner's own client.
+    #[error(transparent)]
+    Client(#[from] client::Error),
+    /// A process or a file.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Makes a run. When `stop` is cancelled, it ends early, in good order: faults are undone, clients finish, and there is a history.
+pub async fn run(
+    options: Options,
+    progress: watch::Sender<Progress>,
+    stop: CancellationToken,
+) -> Result<Outcome, RunError> {
+    let directory = &options.directory;
+    fs::create_dir(directory).map_err(|source| RunError::Directory { path: directory.clone(), source })?;
+    let mut run = Run::prepare(&options, progress, stop).await?;
+    let worked = run.break_things(&options).await;
+    if let Err(error) = worked {
+        run.outcome.troubles.push(error.to_string());
+    }
+    run.close(&options).await
+}
+
+struct Run {
+    world: World,
+    operator: Operator,
+    resource: Resource,
+    parts: tempfile::TempDir,
+    _sockets: tempfile::TempDir,
+    stop: CancellationToken,
+    phase: watch::Sender<String>,
+    _telling: Telling,
+    outcome: Outcome,
+}
+
+impl Run {
+    async fn prepare(
+        options: &Options,
+        progress: watch::Sender<Progress>,
+        stop: CancellationToken,
+    ) -> Result<Self, RunError> {
+        let phase = watch::Sender::new("starting".to_owned());
+        progress.send_modify(|progress| progress.phase.clone_from(&phase.borrow()));
+        let timeline = Timeline::begin();
+        // Beside the history, so that it is on the same disk. The socket is not: its path must be short.
+        let parts = tempfile::Builder::new().prefix("parts-").tempdir_in(&options.directory)?;
+        let recorder = |name: &str| Recorder::create(&clients::part(parts.path(), name), name, timeline);
+        let nemesis = recorder("nemesis")?;
+
+        let (cluster, links, tools) = start(options, &nemesis).await?;
+        let observer = Observer::watch(&cluster, recorder("observer")?);
+        let endpoints = links.client_addresses().collect::<Vec<_>>().join(",");
+        let operator = Operator::new(&endpoints, recorder("operator")?)?;
+        let sockets = tempfile::tempdir()?;
+        let socket = sockets.path().join("resource");
+        let resource = Resource::serve(&socket)?;
+        let setting = Setting {
+            program: options.program.clone(),
+            endpoints,
+            socket,
+            parts: parts.path().to_owned(),
+            log: options.directory.join("clients.log"),
+            timeline,
+            seed: options.seed,
+        };
+        let clients = Clients::start(setting, options.clients, nemesis.clone())?;
+        let world = World {
+            cluster,
+            links,
+            clients,
+            observer,
+            recorder: nemesis,
+            tools,
+            random: StdRng::seed_from_u64(options.seed),
+            traces: Vec::new(),
+            may_end: Vec::new(),
+        };
+        let outcome = Outcome { history: options.directory.join("history.jsonl"), ..Outcome::default() };
+        let telling = tell(&world, timeline, &phase, progress);
+        Ok(Self { world, operator, resource, parts, _sockets: sockets, stop, phase, _telling: telling, outcome })
+    }
+
+    /// Faults, one after the other, until the time is over.
+    async fn break_things(&mut self, options: &Options) -> io::Result<()> {
+        let until = Instant::now() + options.duration;
+        let mut plan = self.plan(options);
+        let planned = plan.within(options.duration);
+        let _round = self.operator.go_round(options.seed);
+        let mut fired = BTreeSet::new();
+        while self.is_on(until) {
+            let Some(fault) = plan.next() else { break };
+            self.set_phase("calm");
+            self.calm().await?;
+            if !self.is_on(until) && fired.len() >= planned.len() {
+                break;
+            }
+            if self.stop.is_cancelled() {
+                break;
+            }
+            if self.inflict(fault).await? {
+                fired.insert(fault);
+            }
+            if !self.recover(fault).await {
+                break;
+            }
+        }
+        self.outcome.missed = planned.into_iter().filter(|fault| !fired.contains(fault)).collect();
+        let (missed, skipped) = (&self.outcome.missed, &self.outcome.skipped);
+        let is_out = |fault: &Fault| missed.contains(fault) || skipped.iter().any(|(skipped, _)| skipped == fault);
+        let not_reached = options.faults.iter().filter(|fault| !fired.contains(fault) && !is_out(fault));
+        self.outcome.not_reached = not_reached.copied().collect();
+        Ok(())
+    }
+
+    /// Without the faults that cannot be here.
+    fn plan(&mut self, options: &Options) -> Plan {
+        let missing = |fault: &Fault| Some((*fault, self.world.tools.missing(*fault)?.to_owned()));
+        self.outcome.skipped = options.faults.iter().filter_map(missing).collect();
+        let possible = options.faults.iter().filter(|fault| self.world.tools.missing(**fault).is_none());
+        Plan::new(&possible.copied().collect::<Vec<_>>(), options.seed)
+    }
+
+    fn is_on(&self, until: Instant) -> bool {
+        Instant::now() < until && !self.stop.is_cancelled() && self.outcome.troubles.is_empty()
+    }
+
+    /// A client dies, and what it held passes on.
+    async fn calm(&mut self) -> io::Result<()> {
+        let until = Instant::now() + CALM;
+        self.world.clients.replace_one(&mut self.world.random).await?;
+        tokio::select! {
+            ((), ()) = async { tokio::join!(self.operator.wait_for_all(), sleep_until(until)) } => {}
+            () = self.stop.cancelled() => {}
+        }
+        Ok(())
+    }
+
+    async fn inflict(&mut self, fault: Fault) -> io::Result<bool> {
+        self.set_phase(fault.name());
+        self.world.recorder.fact(Fact::Fault { name: fault.name().to_owned() });
+        let stop = self.stop.clone();
+        tokio::select! {
+            fired = self.world.inflict(fault) => fired,
+            // Whatever was begun is undone by the heal.
+            () = stop.cancelled() => Ok(true),
+        }
+    }
+
+    /// Ends the fault, and sees whether the cluster comes back. False: it does not.
+    async fn recover(&mut self, fault: Fault) -> bool {
+        self.set_phase("healing");
+        if let Err(error) = self.world.heal().await {
+            self.outcome.troubles.push(format!("after {fault}: {error}"));
+            return false;
+        }
+        self.world.recorder.fact(Fact::Heal { name: Some(fault.name().to_owned()) });
+        let by = Instant::now() + LIVENESS_BOUND;
+        if let Err(error) = self.world.cluster.ready(LIVENESS_BOUND).await {
+            self.outcome.troubles.push(format!("after {fault}: {error}"));
+            return false;
+        }
+        if !self.operator.probe(by).await {
+            let bound = LIVENESS_BOUND.as_secs();
+            self.outcome.troubles.push(format!("{bound} s after {fault}, not all locks were served"));
+            return false;
+        }
+        self.world.observer.compare_tables(Instant::now() + COMPARE).await;
+        self.outcome.troubles.extend(self.world.clients.deserter());
+        true
+    }
+
+    /// All finish, and the history is put together.
+    async fn close(mut self, options: &Options) -> Result<Outcome, RunError> {
+        self.set_phase("finishing");
+        if let Err(error) = self.world.heal().await {
+            self.outcome.troubles.push(error.to_string());
+        }
+        // Whatever was under way when it was broken off.
+        self.world.recorder.fact(Fact::Heal { name: None });
+        let troubles = self.world.clients.finish(Instant::now() + clients::FINISH).await;
+        self.outcome.troubles.extend(troubles);
+        match self.world.cluster.ready(LIVENESS_BOUND).await {
+            Err(error) => self.outcome.troubles.push(error.to_string()),
+            Ok(()) => {
+                self.operator.read_all().await;
+                if !self.world.observer.compare_tables(Instant::now() + COMPARE_AT_END).await {
+                    self.outcome.troubles.push("at rest, not all nodes came to the same index".to_owned());
+                }
+            }
+        }
+        self.world.recorder.fact(Fact::End);
+        if let Some(error) = self.world.recorder.failure() {
+            self.outcome.troubles.push(format!("the history is not whole: {error}"));
+        }
+        let Self {
+            world: World { mut cluster, links, observer, clients, .. }, resource, mut parts, mut outcome, ..
+        } = self;
+        (outcome.refused_writes, outcome.late_writes) = (resource.refused(), resource.late());
+        drop((observer, clients));
+        cluster.stop().await;
+        drop(links);
+        merge::merge(parts.path(), meta(options.seed), &outcome.history)
+            .inspect_err(|_| parts.disable_cleanup(true))?;
+        Ok(outcome)
+    }
+
+    fn set_phase(&self, phase: &str) {
+        self.phase.send_replace(phase.to_owned());
+    }
+}
+
+/// Says how far it is, until it is dropped.
+fn tell(
+    world: &World,
+    timeline: Timeline,
+    phase: &watch::Sender<String>,
+    progress: watch::Sender<Progress>,
+) -> Telling {
+    let (sight, totals) = (world.observer.sight(), world.clients.totals());
+    let mut phase = phase.subscribe();
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            let (operations, grants) = totals.get();
+            progress.send_replace(Progress {
+                phase: phase.borrow_and_update().clone(),
+                elapsed: Duration::from_nanos(timeline.now_ns()),
+                operations,
+                grants,
+                elections: sight.elections(),
+                leader: sight.leader(),
+            });
+            if let Ok(Err(_)) = timeout(TELL_EVERY, phase.changed()).await {
+                return;
+            }
+        }
+    }))
+}
+
+type Telling = AbortOnDropHandle<()>;
+
+fn meta(seed: u64) -> Meta {
+    Meta {
+        seed: Some(seed),
+        stamp_ns: STAMP_NS,
+        expiry_bound_ms: Some(EXPIRY_BOUND_MS),
+        handover_bound_ms: Some(HANDOVER_BOUND_MS),
+        liveness_bound_ms: Some(LIVENESS_BOUND_MS),
+        ..Meta::new()
+    }
+}
+
+/// A cluster is founded by nodes that agree on their addresses. Only then do they take the ways that can be broken.
+async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, Links, Tools), RunError> {
+    let raft = RaftConfig { snapshot_entries: SNAPSHOT_ENTRIES, keep_entries: KEEP_ENTRIES, ..RaftConfig::default() };
+    let mut cluster = LocalCluster::start(local::Options {
+        nodes: Some(options.nodes),
+        directory: Some(options.directory.join("nodes")),
+        raft,
+        ..local::Options::new(&options.program)
+    })
+    .await?;
+    let mut tools = Tools::find();
+    if let Some(pid) = cluster.node(1).pid() {
+        tools.try_on(pid).await;
+    }
+    cluster.stop().await;
+
+    let links = Links::new(&cluster.node(1).config().members.clone(), options.seed)?;
+    cluster.route(|node, member| links.member(node, member))?;
+    let ids: Vec<u64> = cluster.nodes().map(local::Node::id).collect();
+    for id in ids {
+        if let Some(library) = tools.libfaketime() {
+            fake_clock(&mut cluster, id, library)?;
+        }
+        cluster.node_mut(id).spawn()?;
+        recorder.fact(Fact::Started { node: id });
+    }
+    cluster.ready(LIVENESS_BOUND).await?;
+    Ok((cluster, links, tools))
+}
+
+/// The wall clock alone: what the monotonic one says is nobody's to change.
+fn fake_clock(cluster: &mut LocalCluster, id: u64, library: &Path) -> io::Result<()> {
+    let clock = cluster.path().join(format!("node{id}")).join("clock");
+    fs::write(&clock, "+0")?;
+    let variables = [
+        ("LD_PRELOAD", library.as_os_str()),
+        ("FAKETIME_TIMESTAMP_FILE", clock.as_os_str()),
+        ("FAKETIME_NO_CACHE", "1".as_ref()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".as_ref()),
+    ];
+    cluster.node_mut(id).set_environment(variables.map(|(name, value)| (name.into(), value.into())));
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! Watching the nodes, by what they say of themselves.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use tokio::time::{Instant, interval, timeout};
+use tokio_util::task::AbortOnDropHandle;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::{
+    chaos::{history::Fact, record::Recorder},
+    local::LocalCluster,
+    proto::v1::{Role, StatusRequest, StatusResponse, cluster_client::ClusterClient},
+};
+
+/// Between two questions to a node.
+const EVERY: Duration = Duration::from_millis(60);
+/// For how long a node may think about one.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// What was said longer ago is not known.
+const FRESH: Duration = Duration::from_millis(1_000);
+/// Between two attempts to find all nodes at the same index.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(40);
+
+/// Watches all nodes, not through the links, and writes down elections and snapshots.
+#[derive(Debug)]
+pub(in crate::chaos) struct Observer {
+    nodes: BTreeMap<u64, Channel>,
+    seen: Sight,
+    recorder: Recorder,
+    _watching: Vec<AbortOnDropHandle<()>>,
+}
+
+/// What was seen last. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sight(Arc<Mutex<Seen>>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    statuses: BTreeMap<u64, (Instant, StatusResponse)>,
+    elected: BTreeSet<(u64, u64)>,
+    installed: BTreeSet<(u64, u64)>,
+}
+
+impl Observer {
+    pub(super) fn watch(cluster: &LocalCluster, recorder: Recorder) -> Self {
+        let nodes: BTreeMap<_, _> = cluster.nodes().map(|node| (node.id(), channel(&node.endpoint()))).collect();
+        let seen = Sight::default();
+        let watching = nodes.iter().map(|(id, channel)| {
+            let task = watch(*id, channel.clone(), seen.clone(), recorder.clone());
+            AbortOnDropHandle::new(tokio::spawn(task))
+        });
+        let watching = watching.collect();
+        Self { nodes, seen, recorder, _watching: watching }
+    }
+
+    /// Who says that it leads, in the highest term.
+    pub(in crate::chaos) fn leader(&self) -> Option<u64> {
+        self.seen.leader()
+    }
+
+    pub(super) fn sight(&self) -> Sight {
+        self.seen.clone()
+    }
+
+    /// Looks until all nodes are found at the same index, and writes down their tables there. False: they were not, by then.
+    pub(super) async fn compare_tables(&self, by: Instant) -> bool {
+        loop {
+            let looks = self.nodes.iter().map(|(id, channel)| async { (*id, status(channel.clone(), true).await) });
+            let found: Vec<_> = futures::future::join_all(looks).await;
+            let all: Option<Vec<_>> = found.into_iter().map(|(id, status)| Some((id, status?))).collect();
+            if let Some(all) = all
+                && all.windows(2).all(|pair| pair[0].1.applied_index == pair[1].1.applied_index)
+            {
+                for (node, status) in all {
+                    let (index, hash) = (status.applied_index, status.table_hash);
+                    self.recorder.fact(Fact::Table { node, index, hash });
+                }
+                return true;
+            }
+            if Instant::now() >= by {
+                return false;
+            }
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+        }
+    }
+}
+
+impl Sight {
+    pub(super) fn leader(&self) -> Option<u64> {
+        let seen = self.lock();
+        let fresh = seen.statuses.values().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, status)| status);
+        let leaders = fresh.filter(|status| status.role() == Role::Leader && status.serving);
+        leaders.max_by_key(|status| status.term).map(|status| status.node_id)
+    }
+
+    /// So many elections were seen.
+    pub(super) fn elections(&self) -> usize {
+        self.lock().elected.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().expect("nothing panics while it has what was seen")
+    }
+}
+
+async fn watch(id: u64, channel: Channel, seen: Sight, recorder: Recorder) {
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(status) = status(channel.clone(), false).await else { continue };
+        let mut seen = seen.lock();
+        if status.role() == Role::Leader && seen.elected.insert((status.term, id)) {
+            recorder.fact(Fact::Elected { node: id, term: status.term });
+        }
+        if let Some(index) = installed(&status)
+            && seen.installed.insert((id, index))
+        {
+            recorder.fact(Fact::SnapshotInstalled { node: id, index });
+        }
+        seen.statuses.insert(id, (Instant::now(), status));
+    }
+}
+
+/// A node that takes a snapshot from its leader has no log before it. One that makes its own keeps some.
+fn installed(status: &StatusResponse) -> Option<u64> {
+    (status.snapshot_index > 0 && status.purged_index == status.snapshot_index).then_some(status.snapshot_index)
+}
+
+async fn status(channel: Channel, table_hash: bool) -> Option<StatusResponse> {
+    let mut service = ClusterClient::new(channel);
+    let answer = timeout(PATIENCE, service.status(StatusRequest { table_hash })).await;
+    Some(answer.ok()?.ok()?.into_inner())
+}
+
+fn channel(endpoint: &str) -> Channel {
+    let endpoint = Endpoint::from_shared(endpoint.to_owned()).expect("an address of ours makes a URL");
+    endpoint.connect_timeout(PATIENCE).tcp_nodelay(true).connect_lazy()
+}

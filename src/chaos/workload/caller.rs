@@ -1,0 +1,338 @@
+//! A task that speaks to the nodes without the library: what happens once must happen once, however often it is sent.
+
+use std::{sync::Arc, time::Duration};
+
+use rand::{Rng as _, rngs::StdRng, seq::IndexedRandom as _};
+use tokio::time::timeout;
+use tonic::{
+    Code, Status,
+    transport::{Channel, Endpoint},
+};
+
+use super::{
+    ATTEMPT_LIMIT, Shared, TTLS,
+    locks::{self, EXCLUSIVE},
+    percent, some_ms, words,
+};
+use crate::{
+    chaos::history::{self, Answer, Call, Found, Lease, Modes, Wait},
+    machine::SessionId,
+    proto::v1::{
+        AcquireRequest, CloseSessionRequest, OpenSessionRequest, Reason, ReleaseRequest, Released, RenewSessionRequest,
+        RequestId, Want, acquire_request, acquire_response::Outcome, locks_client::LocksClient,
+        release_request::Target, sessions_client::SessionsClient,
+    },
+};
+
+/// Sendings of one request, and some for good measure.
+const SENDINGS_MAX: u32 = 8;
+const OPERATIONS_OF_A_HOLD: u32 = 6;
+const BETWEEN_SENDINGS: std::ops::Range<u64> = 20..150;
+
+struct Caller {
+    shared: Arc<Shared>,
+    random: StdRng,
+    nodes: Vec<Channel>,
+    /// Which of the nodes to ask: the next one, after one that did not answer.
+    next: usize,
+}
+
+/// A session of its own.
+struct Session {
+    id: String,
+    ttl: Duration,
+    last_request: u64,
+    renewed_ns: u64,
+    is_over: bool,
+}
+
+/// What became of a request that was sent.
+enum Sent<A> {
+    Answered(A),
+    Refused(Reason),
+    /// Nobody knows: to be sent again.
+    Unknown,
+}
+
+/// Until it is time to end.
+pub(super) async fn run(shared: Arc<Shared>, mut random: StdRng) {
+    let endpoints = shared.options.endpoints.split(',');
+    let nodes: Vec<_> = endpoints.filter_map(channel).collect();
+    let next = random.random_range(0..nodes.len().max(1));
+    let mut caller = Caller { shared, random, nodes, next };
+    while !caller.shared.is_over() && !caller.nodes.is_empty() {
+        match caller.open().await {
+            Some(session) => caller.live(session).await,
+            None => caller.rest().await,
+        }
+    }
+}
+
+fn channel(address: &str) -> Option<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
+    Some(endpoint.connect_timeout(ATTEMPT_LIMIT).tcp_nodelay(true).connect_lazy())
+}
+
+impl Caller {
+    fn node(&self) -> Channel {
+        self.nodes[self.next % self.nodes.len()].clone()
+    }
+
+    async fn rest(&mut self) {
+        self.next = self.next.wrapping_add(1);
+        let pause = some_ms(&mut self.random, BETWEEN_SENDINGS);
+        self.shared.pause(pause).await;
+    }
+
+    /// Sends it once. What is not answered within the limit may still take effect.
+    async fn send<A>(
+        &mut self,
+        limit: Duration,
+        call: impl Future<Output = Result<tonic::Response<A>, Status>>,
+    ) -> Result<A, Status> {
+        match timeout(limit, call).await {
+            Ok(answer) => answer.map(tonic::Response::into_inner),
+            Err(_) => Err(Status::new(Code::DeadlineExceeded, "no answer in time")),
+        }
+    }
+
+    async fn open(&mut self) -> Option<Session> {
+        let (id, ttl) = (SessionId(self.random.random()).to_string(), *TTLS.choose(&mut self.random)?);
+        let ttl_ms = u32::try_from(ttl.as_millis()).ok()?;
+        let label = self.shared.options.name.clone();
+        let message = OpenSessionRequest { session_id: id.clone(), ttl_ms, label };
+        let renewed_ns = self.shared.recorder.timeline().now_ns();
+        let call = Call::Open { session: id.clone(), ttl_ms: ttl_ms.into() };
+        let begun = self.shared.recorder.begin(&[], call);
+        let mut service = SessionsClient::new(self.node());
+        match self.send(ATTEMPT_LIMIT, service.open(message)).await {
+            Ok(_) => begun.ok(Answer::Open(Lease::default())),
+            Err(status) => {
+                words::end_call(begun, &status);
+                return None;
+            }
+        }
+        Some(Session { id, ttl, last_request: 0, renewed_ns, is_over: false })
+    }
+
+    async fn live(&mut self, mut session: Session) {
+        for _ in 0..self.random.random_range(2..10) {
+            self.renew_if_due(&mut session).await;
+            if session.is_over || self.shared.is_over() {
+                break;
+            }
+            let is_silent = self.hold(&mut session).await;
+            if is_silent {
+                return self.fall_silent(session).await;
+            }
+            self.rest_a_little().await;
+        }
+        self.close(&session).await;
+    }
+
+    async fn rest_a_little(&mut self) {
+        let pause = some_ms(&mut self.random, 10..120);
+        self.shared.pause(pause).await;
+    }
+
+    async fn renew_if_due(&mut self, session: &mut Session) {
+        let age_ns = self.shared.recorder.timeline().now_ns().saturating_sub(session.renewed_ns);
+        if Duration::from_nanos(age_ns) < session.ttl / 3 {
+            return;
+        }
+        for _ in 0..SENDINGS_MAX {
+            if self.renew(session).await {
+                return;
+            }
+            self.rest().await;
+        }
+    }
+
+    /// Whether that was decided.
+    async fn renew(&mut self, session: &mut Session) -> bool {
+        let sent_ns = self.shared.recorder.timeline().now_ns();
+        let begun = self.shared.recorder.begin(&[], Call::Renew { session: session.id.clone() });
+        let message = RenewSessionRequest { session_id: session.id.clone() };
+        let mut service = SessionsClient::new(self.node());
+        match self.send(ATTEMPT_LIMIT, service.renew(message)).await {
+            Ok(_) => {
+                begun.ok(Answer::Renew(Lease::default()));
+                session.renewed_ns = sent_ns;
+                true
+            }
+            Err(status) => {
+                session.is_over = is_over(words::reason_of(&status));
+                words::end_call(begun, &status);
+                session.is_over
+            }
+        }
+    }
+
+    /// Acquires, sends that again, and gives it back. True: it does not, and will not be heard of again.
+    async fn hold(&mut self, session: &mut Session) -> bool {
+        let (round, place) = (locks::round(self.shared.recorder.timeline()), self.random.random_range(EXCLUSIVE));
+        if !self.shared.budget.spend(round, &[place], OPERATIONS_OF_A_HOLD) {
+            return false;
+        }
+        let lock = locks::of(round, place).name;
+        session.last_request += 1;
+        let request = session.last_request;
+        let wait = if percent(&mut self.random, 50) { Wait::None } else { Wait::AtMostMs(300) };
+
+        let mut token = None;
+        for sending in 0..SENDINGS_MAX {
+            match self.acquire(session, &lock, request, wait, sending > 0).await {
+                Sent::Answered(granted) => token = granted,
+                Sent::Refused(reason) => {
+                    session.is_over = is_over(reason);
+                    return false;
+                }
+                Sent::Unknown if percent(&mut self.random, 25) => break,
+                Sent::Unknown => {
+                    self.rest().await;
+                    continue;
+                }
+            }
+            // What is decided stays decided, however often it is asked for.
+            if token.is_none() || !percent(&mut self.random, 30) {
+                break;
+            }
+        }
+        match token {
+            Some(_) if percent(&mut self.random, 6) => return true,
+            Some(token) if percent(&mut self.random, 70) => {
+                self.rest_a_little().await;
+                self.give_back(session, &lock, Call::Release { session: session.id.clone(), token }, request).await;
+            }
+            _ => {
+                let call = Call::Cancel { session: session.id.clone(), request: Some(request), op: None };
+                self.give_back(session, &lock, call, request).await;
+            }
+        }
+        false
+    }
+
+    /// The token; `None` if it was not to be had.
+    async fn acquire(
+        &mut self,
+        session: &Session,
+        lock: &str,
+        request: u64,
+        wait: Wait,
+        is_again: bool,
+    ) -> Sent<Option<u64>> {
+        let id = session.id.clone();
+        let call = match is_again {
+            true => Call::Retry { session: id.clone(), request },
+            false => Call::Acquire(history::Acquire {
+                session: id.clone(),
+                request: Some(request),
+                mode: Modes::default(),
+                wait,
+                lock_delay_ms: 0,
+            }),
+        };
+        let message = AcquireRequest {
+            session_id: id,
+            request: Some(RequestId { id: request, lowest: request, kept: Vec::new() }),
+            locks: vec![Want { name: lock.to_owned(), ..Want::default() }],
+            wait: match wait {
+                Wait::None => None,
+                Wait::AtMostMs(ms) => Some(acquire_request::Wait::WaitMs(ms)),
+                Wait::Forever => Some(acquire_request::Wait::WaitForever(true)),
+            },
+            lock_delay_ms: 0,
+        };
+        // Now and then it hangs up, whatever is on its way.
+        let limit = if percent(&mut self.random, 30) { some_ms(&mut self.random, 1..60) } else { ATTEMPT_LIMIT };
+        let begun = self.shared.recorder.begin(&[lock.to_owned()], call);
+        let mut service = LocksClient::new(self.node());
+        match self.send(limit, service.acquire(message)).await.map(|answer| answer.outcome) {
+            Ok(Some(Outcome::Granted(grant))) => {
+                begun.ok(match is_again {
+                    true => Answer::Retry { token: grant.token },
+                    false => Answer::Acquire { token: grant.token, place_lost: false },
+                });
+                Sent::Answered(Some(grant.token))
+            }
+            Ok(Some(Outcome::Busy(_))) => refused(begun, "busy"),
+            Ok(Some(Outcome::TimedOut(_))) => refused(begun, "timed_out"),
+            Ok(None) => {
+                begun.unknown("the answer has no outcome");
+                Sent::Unknown
+            }
+            Err(status) => sent(begun, &status),
+        }
+    }
+
+    /// Releases by the token, or by the request. Sent again until it is decided.
+    async fn give_back(&mut self, session: &mut Session, lock: &str, call: Call, acquire: u64) {
+        session.last_request += 1;
+        let target = if let Call::Release { token, .. } = &call {
+            Target::Token(*token)
+        } else {
+            Target::AcquireRequestId(acquire)
+        };
+        let by_request = matches!(target, Target::AcquireRequestId(_));
+        let message = ReleaseRequest {
+            session_id: session.id.clone(),
+            request: Some(RequestId { id: session.last_request, lowest: acquire, kept: Vec::new() }),
+            target: Some(target),
+        };
+        let begun = self.shared.recorder.begin(&[lock.to_owned()], call);
+        for _ in 0..SENDINGS_MAX {
+            let mut service = LocksClient::new(self.node());
+            match self.send(ATTEMPT_LIMIT, service.release(message.clone())).await {
+                Ok(answer) if by_request => {
+                    return match answer.released() {
+                        Released::Grant => begun.ok(Answer::Cancel { found: Found::Grant }),
+                        Released::Wait => begun.ok(Answer::Cancel { found: Found::Wait }),
+                        Released::Nothing => begun.ok(Answer::Cancel { found: Found::Nothing }),
+                        Released::Unspecified => begun.unknown("the answer does not say"),
+                    };
+                }
+                Ok(_) => return begun.ok(Answer::Release {}),
+                Err(status) if words::is_decided(&status) => {
+                    session.is_over = is_over(words::reason_of(&status));
+                    return words::end_call(begun, &status);
+                }
+                Err(_) => self.rest().await,
+            }
+        }
+        begun.unknown("no answer");
+    }
+
+    async fn close(&mut self, session: &Session) {
+        let begun = self.shared.recorder.begin(&[], Call::Close { session: session.id.clone() });
+        let mut service = SessionsClient::new(self.node());
+        match self.send(ATTEMPT_LIMIT, service.close(CloseSessionRequest { session_id: session.id.clone() })).await {
+            Ok(_) => begun.ok(Answer::Close {}),
+            Err(status) => words::end_call(begun, &status),
+        }
+    }
+
+    /// Renews no more, and asks when it should be over what became of it.
+    async fn fall_silent(&mut self, mut session: Session) {
+        let silence = session.ttl * 2;
+        self.shared.pause(silence).await;
+        self.renew(&mut session).await;
+        if !session.is_over {
+            self.close(&session).await;
+        }
+    }
+}
+
+fn refused(begun: crate::chaos::record::Begun, reason: &str) -> Sent<Option<u64>> {
+    begun.failed(reason);
+    Sent::Answered(None)
+}
+
+fn sent<A>(begun: crate::chaos::record::Begun, status: &Status) -> Sent<A> {
+    let (is_decided, reason) = (words::is_decided(status), words::reason_of(status));
+    words::end_call(begun, status);
+    if is_decided { Sent::Refused(reason) } else { Sent::Unknown }
+}
+
+fn is_over(reason: Reason) -> bool {
+    matches!(reason, Reason::SessionExpired | Reason::SessionUnknown | Reason::SessionClosed)
+}

@@ -1,0 +1,313 @@
+//! A task that uses the library, as an application would.
+
+use std::{sync::Arc, time::Duration};
+
+use rand::{Rng as _, rngs::StdRng, seq::IndexedRandom as _};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    Shared, TTLS,
+    locks::{self, EXCLUSIVE, Lock},
+    percent,
+    resource::{Way, Written},
+    some_ms, words,
+};
+use crate::{
+    chaos::history::{self, Answer, Call, Fact, Lease, Mode, Modes, Wait},
+    client::{self, Guard, Loss, Session, SessionOptions},
+    machine::{Permits, Want},
+};
+
+/// Operations that one hold may do on each of its locks.
+const OPERATIONS_OF_A_HOLD: u32 = 6;
+/// How long who waits for ever does so, before something else comes up.
+const PATIENCE: std::ops::Range<u64> = 20..2_500;
+/// After an error, so that a cluster that is down is not hammered.
+const AFTER_ERROR: Duration = Duration::from_millis(200);
+
+struct Holder {
+    shared: Arc<Shared>,
+    random: StdRng,
+    way: Option<Way>,
+}
+
+/// Until it is time to end.
+pub(super) async fn run(shared: Arc<Shared>, random: StdRng) {
+    let mut holder = Holder { shared, random, way: None };
+    while !holder.shared.is_over() {
+        match holder.open().await {
+            Some(session) => holder.live(&session).await,
+            None => holder.shared.pause(AFTER_ERROR).await,
+        }
+    }
+}
+
+impl Holder {
+    async fn open(&mut self) -> Option<Session> {
+        let ttl = *TTLS.choose(&mut self.random)?;
+        let options = SessionOptions { ttl, label: self.shared.options.name.clone() };
+        // The library draws the session's name: it is known when it is open. What is not acknowledged never holds anything.
+        let begun_ns = self.shared.recorder.timeline().now_ns();
+        match self.shared.client.open(options).await {
+            Ok(session) => {
+                self.opened(&session, ttl, begun_ns);
+                Some(session)
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Trust ends a margin before the TTL does, and then the library ends the session itself: that is the lease that it has.
+    fn opened(&self, session: &Session, ttl: Duration, begun_ns: u64) {
+        let recorder = &self.shared.recorder;
+        let renewal = *session.renewals().borrow();
+        let trusted = renewal.deadline.0.saturating_sub(renewal.sent.0);
+        let sent_ns = recorder.timeline().at_ns(renewal.sent).max(begun_ns);
+        let begun = recorder.begin(&[], Call::Open { session: name(session), ttl_ms: millis(ttl) });
+        begun.ok(Answer::Open(Lease { ttl_ms: Some(millis(trusted)), sent_ns: Some(sent_ns) }));
+    }
+
+    /// A session's life: some holds, and its end.
+    async fn live(&mut self, session: &Session) {
+        let _watching = watch(&self.shared, session);
+        for _ in 0..self.random.random_range(4..25) {
+            if self.shared.is_over() || session.loss().is_some() {
+                break;
+            }
+            match self.random.random_range(0..10) {
+                0 => self.read().await,
+                1 => self.hold_several(session).await,
+                _ => self.hold_one(session).await,
+            }
+            let pause = some_ms(&mut self.random, 5..60);
+            self.shared.pause(pause).await;
+        }
+        let begun = self.shared.recorder.begin(&[], Call::Close { session: name(session) });
+        match session.clone().close().await {
+            Ok(()) => begun.ok(Answer::Close {}),
+            Err(error) => words::end(begun, &error),
+        }
+    }
+
+    async fn read(&mut self) {
+        let lock = locks::of(locks::round(self.shared.recorder.timeline()), self.random.random_range(0..locks::COUNT));
+        self.get(&lock.name).await;
+    }
+
+    async fn get(&self, name: &str) {
+        let begun = self.shared.recorder.begin(&[name.to_owned()], Call::Get {});
+        match self.shared.client.get(name, false).await {
+            Ok(answer) => begun.ok(Answer::Get(words::view(&answer))),
+            Err(error) => words::end(begun, &error),
+        }
+    }
+
+    async fn hold_one(&mut self, session: &Session) {
+        let place = self.random.random_range(0..locks::COUNT);
+        let mut locks = self.locks(&[place]).await;
+        if let Some(lock) = locks.first_mut()
+            && lock.mode == Mode::Shared
+            && percent(&mut self.random, 30)
+        {
+            lock.mode = Mode::Exclusive;
+        }
+        self.hold(session, &locks).await;
+    }
+
+    async fn hold_several(&mut self, session: &Session) {
+        let first = self.random.random_range(EXCLUSIVE);
+        let second = (first + self.random.random_range(1..EXCLUSIVE.len())) % EXCLUSIVE.len();
+        let locks = self.locks(&[first, second]).await;
+        self.hold(session, &locks).await;
+    }
+
+    /// The locks in these places, when the budget has them; otherwise none, a little later.
+    async fn locks(&mut self, places: &[usize]) -> Vec<Lock> {
+        let round = locks::round(self.shared.recorder.timeline());
+        if self.shared.budget.spend(round, places, OPERATIONS_OF_A_HOLD) {
+            return places.iter().map(|place| locks::of(round, *place)).collect();
+        }
+        self.shared.pause(AFTER_ERROR).await;
+        Vec::new()
+    }
+
+    async fn hold(&mut self, session: &Session, locks: &[Lock]) {
+        if locks.is_empty() {
+            return;
+        }
+        let Some(guard) = self.acquire(session, locks).await else { return };
+        self.inside(&guard, locks).await;
+        if let Some(Loss::Revoked { .. }) = guard.loss() {
+            let (session, token) = (name(session), Some(guard.token().0));
+            self.shared.recorder.fact(Fact::Lost { session, why: "revoked".to_owned(), token });
+        }
+        let (session, token) = (name(session), guard.token().0);
+        let begun = self.shared.recorder.begin(&names(locks), Call::Release { session, token });
+        match guard.release().await {
+            Ok(()) => begun.ok(Answer::Release {}),
+            Err(error) => words::end(begun, &error),
+        }
+    }
+
+    async fn acquire(&mut self, session: &Session, locks: &[Lock]) -> Option<Guard> {
+        let wait = self.wait();
+        let lock_delay = if percent(&mut self.random, 5) { Duration::from_millis(200) } else { Duration::ZERO };
+        let acquire = session.acquire_wants(wants(locks)?).lock_delay(lock_delay);
+        let acquire = match wait {
+            Wait::None => acquire.no_wait(),
+            Wait::AtMostMs(ms) => acquire.wait_at_most(Duration::from_millis(ms)),
+            Wait::Forever => acquire,
+        };
+        let call = history::Acquire {
+            session: name(session),
+            request: None,
+            mode: Modes::Each(locks.iter().map(|lock| lock.mode).collect()),
+            wait,
+            lock_delay_ms: millis(lock_delay),
+        };
+        let begun = self.shared.recorder.begin(&names(locks), Call::Acquire(call));
+        let patience = some_ms(&mut self.random, PATIENCE);
+        let granted = tokio::select! {
+            granted = acquire => granted,
+            // Dropped in the middle, it is taken back in the background: whatever became of it.
+            () = self.shared.pause(patience), if wait == Wait::Forever => {
+                begun.unknown("given up");
+                return None;
+            }
+        };
+        match granted {
+            Ok(guard) => {
+                begun.ok(Answer::Acquire { token: guard.token().0, place_lost: false });
+                Some(guard)
+            }
+            Err(error) => {
+                words::end(begun, &error);
+                if !matches!(error, client::Error::NotAcquired(_)) {
+                    self.shared.pause(AFTER_ERROR).await;
+                }
+                None
+            }
+        }
+    }
+
+    fn wait(&mut self) -> Wait {
+        match self.random.random_range(0..10) {
+            0..3 => Wait::None,
+            3..7 => Wait::AtMostMs(self.random.random_range(10..1_500)),
+            _ => Wait::Forever,
+        }
+    }
+
+    /// The critical section: writes, and does not look.
+    async fn inside(&mut self, guard: &Guard, locks: &[Lock]) {
+        let token = guard.token().0;
+        self.write_all(locks, token).await;
+        let hold = if percent(&mut self.random, 8) { 300..1_200 } else { 0..80 };
+        let hold = some_ms(&mut self.random, hold);
+        self.shared.pause(hold).await;
+        let Some(first) = locks.first() else { return };
+        match self.random.random_range(0..10) {
+            0 => self.get(&first.name).await,
+            1 => self.check(&first.name, token).await,
+            2 if first.mode == Mode::Exclusive => self.update(guard, &first.name).await,
+            _ => {}
+        }
+        self.write_all(locks, token).await;
+    }
+
+    async fn check(&self, lock: &str, token: u64) {
+        let begun = self.shared.recorder.begin(&[lock.to_owned()], Call::Check { token });
+        match self.shared.client.check(lock, token).await {
+            Ok(answer) => begun.ok(Answer::Check { held: answer.held }),
+            Err(error) => words::end(begun, &error),
+        }
+    }
+
+    async fn update(&mut self, guard: &Guard, lock: &str) {
+        let data = format!("{:x}", self.random.random::<u32>());
+        let (session, token) = (name(guard.session()), guard.token().0);
+        let call = Call::Update { session, token, data: Some(data.clone()) };
+        let begun = self.shared.recorder.begin(&[lock.to_owned()], call);
+        match guard.update(lock, Some(data.as_bytes()), false).await {
+            Ok(()) => begun.ok(Answer::Update {}),
+            Err(error) => words::end(begun, &error),
+        }
+    }
+
+    /// To the register that takes everything, and to the one that checks: permits have no order that it could check.
+    async fn write_all(&mut self, locks: &[Lock], token: u64) {
+        for lock in locks {
+            for fenced in [false, true] {
+                if !(fenced && matches!(lock.mode, Mode::Permits(_))) {
+                    self.write(lock, token, fenced).await;
+                }
+            }
+        }
+    }
+
+    async fn write(&mut self, lock: &Lock, token: u64, fenced: bool) {
+        let way = match self.way.take() {
+            Some(way) => Ok(way),
+            None => Way::open(&self.shared.options.resource).await,
+        };
+        let Ok(mut way) = way else { return };
+        let call = Call::Write { token, mode: lock.mode, fenced };
+        let begun = self.shared.recorder.begin(std::slice::from_ref(&lock.name), call);
+        match way.write(&lock.name, token, lock.mode, fenced).await {
+            Ok(Written::Accepted(seq)) => begun.ok(Answer::Write { seq: Some(seq) }),
+            Ok(Written::Refused) => begun.failed("refused_token"),
+            Err(error) => return begun.unknown(error.to_string()),
+        }
+        self.way = Some(way);
+    }
+}
+
+/// Writes down the session's renewals, and its loss.
+fn watch(shared: &Arc<Shared>, session: &Session) -> AbortOnDropHandle<()> {
+    let recorder = shared.recorder.clone();
+    // Not the session itself: it would be open for as long as it is watched.
+    let (mut renewals, session) = (session.renewals(), session.clone());
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                biased;
+                changed = renewals.changed() => if changed.is_err() { return },
+                lost = session.lost() => {
+                    if let Some(why) = words::loss(&lost) {
+                        recorder.fact(Fact::Lost { session: name(&session), why: why.to_owned(), token: None });
+                    }
+                    return;
+                }
+            }
+            let renewal = *renewals.borrow_and_update();
+            let sent_ns = recorder.timeline().at_ns(renewal.sent);
+            recorder.fact(Fact::Renewed { session: name(&session), sent_ns, ttl_ms: None });
+        }
+    }))
+}
+
+fn name(session: &Session) -> String {
+    session.id().to_string()
+}
+
+fn names(locks: &[Lock]) -> Vec<String> {
+    locks.iter().map(|lock| lock.name.clone()).collect()
+}
+
+fn wants(locks: &[Lock]) -> Option<Vec<Want>> {
+    locks.iter().map(want).collect()
+}
+
+fn want(lock: &Lock) -> Option<Want> {
+    let mode = match lock.mode {
+        Mode::Exclusive => crate::machine::Mode::Exclusive,
+        Mode::Shared => crate::machine::Mode::Shared,
+        Mode::Permits(limit) => crate::machine::Mode::Permit(Permits::new(limit).ok()?),
+    };
+    let name = crate::machine::LockName::new(&lock.name).ok()?;
+    Some(Want { name, mode, data: None, keep_data: false, must_exist: false })
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,217 @@
+//! What the locks protect: for each lock a register that checks tokens, and beside it one that takes whatever comes.
+//!
+//! They live in the runner, and outlast the clients: a write that is refused, or comes too late, is one that a real storage would have
+//! seen. Reached over a Unix socket, one line a write and one line an answer.
+
+use std::{
+    collections::HashMap,
+    io,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    net::{
+        UnixListener, UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{
+    chaos::history::Mode,
+    fence::{Error, Fence, Hold, Memory, Seen},
+    machine::Token,
+};
+
+/// Clients that are connected at once.
+const CONNECTIONS_MAX: usize = 1_024;
+/// How long a client waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Serialize, Deserialize, Debug)]
+struct Write {
+    lock: String,
+    token: u64,
+    mode: Mode,
+    fenced: bool,
+}
+
+/// What a register says to a write.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Written {
+    /// Taken, as its so manieth.
+    Accepted(u64),
+    /// The token is too old.
+    Refused,
+}
+
+/// The registers.
+#[derive(Debug)]
+pub(in crate::chaos) struct Resource {
+    registers: Arc<Registers>,
+    _serving: AbortOnDropHandle<()>,
+}
+
+struct Registers {
+    fence: Fence<Memory>,
+    fenced: Mutex<HashMap<String, u64>>,
+    open: Mutex<HashMap<String, (u64, Seen)>>,
+    late: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Resource {
+    /// Listens on this socket, until it is dropped.
+    pub(in crate::chaos) fn serve(socket: &Path) -> io::Result<Self> {
+        let listener = UnixListener::bind(socket)?;
+        let fence = Fence::open(Memory).map_err(io::Error::other)?;
+        let registers = Arc::new(Registers {
+            fence,
+            fenced: Mutex::default(),
+            open: Mutex::default(),
+            late: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        });
+        let serving = tokio::spawn(accept(listener, Arc::clone(&registers)));
+        Ok(Self { registers, _serving: AbortOnDropHandle::new(serving) })
+    }
+
+    /// Writes that the registers which check have refused.
+    pub(in crate::chaos) fn refused(&self) -> u64 {
+        self.registers.refused.load(Ordering::Relaxed)
+    }
+
+    /// Writes that the others took, although they came too late: each would have overwritten a newer one.
+    pub(in crate::chaos) fn late(&self) -> u64 {
+        self.registers.late.load(Ordering::Relaxed)
+    }
+}
+
+async fn accept(listener: UnixListener, registers: Arc<Registers>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => {
+                if let Ok((stream, _)) = accepted {
+                    connections.spawn(serve(stream, Arc::clone(&registers)));
+                }
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn serve(stream: UnixStream, registers: Arc<Registers>) -> io::Result<()> {
+    let (reader, mut writer) = stream.into_split();
+    let mut lines = BufReader::new(reader).lines();
+    while let Some(line) = lines.next_line().await? {
+        let answer = registers.write(serde_json::from_str(&line)?).await?;
+        writer.write_all(format!("{}\n", serde_json::to_string(&answer)?).as_bytes()).await?;
+    }
+    Ok(())
+}
+
+impl Registers {
+    async fn write(&self, write: Write) -> io::Result<Written> {
+        if !write.fenced {
+            return Ok(Written::Accepted(self.write_open(write)));
+        }
+        let Some(hold) = hold(write.mode) else { return Err(io::Error::other("permits are not ordered")) };
+        let count = async || {
+            let mut counts = self.fenced.lock().expect("nothing panics while it has the registers");
+            let count = counts.entry(write.lock.clone()).or_default();
+            *count += 1;
+            *count
+        };
+        match self.fence.run(&write.lock, Token(write.token), hold, count).await {
+            Ok(count) => Ok(Written::Accepted(count)),
+            Err(Error::Refused(_)) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                Ok(Written::Refused)
+            }
+            Err(error @ (Error::NoToken | Error::Name { .. } | Error::Store(_))) => Err(io::Error::other(error)),
+        }
+    }
+
+    fn write_open(&self, write: Write) -> u64 {
+        let mut registers = self.open.lock().expect("nothing panics while it has the registers");
+        let (count, seen) = registers.entry(write.lock).or_default();
+        *count += 1;
+        if let Some(hold) = hold(write.mode) {
+            let late = seen.bars(Token(write.token), hold).is_some();
+            self.late.fetch_add(late.into(), Ordering::Relaxed);
+            *seen = seen.with(Token(write.token), hold);
+        }
+        *count
+    }
+}
+
+/// As a fence knows it; permits it does not.
+fn hold(mode: Mode) -> Option<Hold> {
+    match mode {
+        Mode::Exclusive => Some(Hold::Exclusive),
+        Mode::Shared => Some(Hold::Shared),
+        Mode::Permits(_) => None,
+    }
+}
+
+impl std::fmt::Debug for Registers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registers").finish_non_exhaustive()
+    }
+}
+
+/// A client's way to the registers.
+#[derive(Debug)]
+pub(super) struct Way {
+    writer: OwnedWriteHalf,
+    answers: Lines<BufReader<OwnedReadHalf>>,
+}
+
+impl Way {
+    pub(super) async fn open(socket: &Path) -> io::Result<Self> {
+        let (reader, writer) = UnixStream::connect(socket).await?.into_split();
+        Ok(Self { writer, answers: BufReader::new(reader).lines() })
+    }
+
+    /// Fails if there is no answer: then nobody knows whether it was taken, and this way is of no more use.
+    pub(super) async fn write(&mut self, lock: &str, token: u64, mode: Mode, fenced: bool) -> io::Result<Written> {
+        let write = Write { lock: lock.to_owned(), token, mode, fenced };
+        self.writer.write_all(format!("{}\n", serde_json::to_string(&write)?).as_bytes()).await?;
+        match timeout(PATIENCE, self.answers.next_line()).await {
+            Ok(answer) => Ok(serde_json::from_str(&answer?.ok_or(io::ErrorKind::UnexpectedEof)?)?),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_older_token_is_refused_by_the_one_and_taken_and_counted_by_the_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("socket");
+        let resource = Resource::serve(&socket).unwrap();
+        let mut way = Way::open(&socket).await.unwrap();
+        for fenced in [true, false] {
+            let mut write = async |token, mode| way.write("jobs", token, mode, fenced).await.unwrap();
+            assert_eq!(write(2, Mode::Exclusive).await, Written::Accepted(1));
+            assert_eq!(write(3, Mode::Shared).await, Written::Accepted(2));
+            let late = write(1, Mode::Shared).await;
+            assert_eq!(late, if fenced { Written::Refused } else { Written::Accepted(3) });
+        }
+        assert_eq!((resource.refused(), resource.late()), (1, 1));
+    }
+}

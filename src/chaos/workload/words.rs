@@ -1,0 +1,99 @@
+//! What clients and nodes say, in the words of a history.
+
+use tonic::Status;
+use tonic_types::StatusExt as _;
+
+use crate::{
+    chaos::{
+        history::{self, Mode, View},
+        record::Begun,
+    },
+    client::{Error, Loss},
+    proto::v1::{GetResponse, LockInfo, Reason, mode::Kind},
+};
+
+/// Ends an operation that has no answer, or a refusal for one.
+pub(in crate::chaos) fn end(begun: Begun, error: &Error) {
+    match error {
+        Error::Invalid(_) | Error::Endpoint(_) => begun.failed("invalid"),
+        Error::Refused(refused) => begun.failed(reason(refused.reason)),
+        Error::NotAcquired(not) => begun.failed(if not.waited { "timed_out" } else { "busy" }),
+        Error::NotEnsured { .. } => begun.failed("not_ensured"),
+        Error::NoCluster { .. } => begun.failed("unavailable"),
+        // It may have worked before the session was over.
+        Error::Lost(loss) => begun.unknown(loss.to_string()),
+        Error::Unknown { why } => begun.unknown(why.clone()),
+    }
+}
+
+/// The same, for a call that was sent once, to one node.
+pub(super) fn end_call(begun: Begun, status: &Status) {
+    match retry(status).as_deref() {
+        Some("safe") => begun.failed("unavailable"),
+        Some("no") => begun.failed(reason(reason_of(status))),
+        _ => begun.unknown(status.message()),
+    }
+}
+
+/// It was refused for good: to send it again would change nothing.
+pub(super) fn is_decided(status: &Status) -> bool {
+    retry(status).as_deref() == Some("no")
+}
+
+/// Why a call was refused.
+pub(super) fn reason_of(status: &Status) -> Reason {
+    let info = status.get_details_error_info();
+    info.and_then(|info| Reason::from_str_name(&format!("REASON_{}", info.reason))).unwrap_or_default()
+}
+
+fn retry(status: &Status) -> Option<String> {
+    let info = status.get_details_error_info().filter(|info| info.domain == "lockkeeper.v1")?;
+    Some(info.metadata.get("retry").map_or("no", String::as_str).to_owned())
+}
+
+fn reason(reason: Reason) -> String {
+    if matches!(reason, Reason::WaitCancelled | Reason::Abandoned) {
+        return "cancelled".to_owned();
+    }
+    reason.as_str_name().trim_start_matches("REASON_").to_lowercase()
+}
+
+/// How a session was lost. `None`: it was not, its holder ended it.
+pub(super) fn loss(loss: &Loss) -> Option<&'static str> {
+    match loss {
+        Loss::Closed | Loss::Released => None,
+        Loss::Expired => Some("expired"),
+        Loss::Unknown => Some("unknown"),
+        Loss::OutOfContact => Some("out_of_contact"),
+        Loss::Revoked { .. } => Some("revoked"),
+    }
+}
+
+/// What a linearizable read shows.
+pub(in crate::chaos) fn view(answer: &GetResponse) -> View {
+    let empty = LockInfo::default();
+    let lock = answer.lock.as_ref().unwrap_or(&empty);
+    let holder = |holder: &crate::proto::v1::Holder| history::Holder {
+        token: holder.token,
+        session: holder.session_id.clone(),
+        mode: mode(holder.mode.as_ref()),
+    };
+    let waiter = |waiter: &crate::proto::v1::Waiter| history::Waiter {
+        session: waiter.session_id.clone(),
+        ticket: Some(waiter.ticket),
+    };
+    View {
+        holders: lock.holders.iter().map(holder).collect(),
+        waiters: lock.waiters.iter().map(waiter).collect(),
+        delayed: lock.delay_remaining_ms > 0,
+        last_token: None,
+    }
+}
+
+fn mode(mode: Option<&crate::proto::v1::Mode>) -> Mode {
+    match mode.and_then(|mode| mode.kind.as_ref()) {
+        None | Some(Kind::Exclusive(_)) => Mode::Exclusive,
+        Some(Kind::Shared(_)) => Mode::Shared,
+        Some(Kind::Permit(permit)) => Mode::Permits(permit.limit),
+    }
+}

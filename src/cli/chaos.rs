@@ -1,0 +1,203 @@
+//! `chaos`: a run under faults, on this machine, and its judgement.
+
+use std::{
+    env,
+    fs::File,
+    io::{BufReader, IsTerminal as _, Write as _, stderr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use clap::{Args, ValueHint};
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Exit, Failure,
+    check::{self, Worst},
+    output::print,
+    signals::Signals,
+};
+use crate::chaos::{
+    checker::{Finding, check},
+    history::{History, ReadError},
+    nemesis::{Fault, Faults},
+    run::{Options, Outcome, Progress, RunError, Tally, run},
+};
+
+/// Plain lines are for files: not so many of them.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// Breaks a cluster on this machine in all ways, while clients use it, and judges what they saw.
+///
+/// Nodes and clients are real processes, their network goes through proxies of this one: no root is needed. Ctrl-C ends the run early, in
+/// good order. Exit code 0: all properties hold; 30: one is violated; 31: one could not be judged, or too little happened.
+#[derive(Args, Debug)]
+pub(super) struct Chaos {
+    /// How many nodes.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(3..=7))]
+    nodes: u8,
+    /// For how long there are faults.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    duration: Duration,
+    /// Where the order of faults, and what clients try, come from [default: by chance].
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// Which faults, with commas between: partition, network, pause, kill, clock, disk, all; or single ones by name.
+    #[arg(long, value_name = "FAULT,…", default_value = "all")]
+    faults: Faults,
+    /// How many client processes, each of which does several things at once.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(2..=50))]
+    clients: u8,
+    /// Where to put history and logs: a directory that is not there yet [default: ./chaos-SEED].
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    out: Option<PathBuf>,
+}
+
+impl Chaos {
+    pub(super) async fn run(self) -> Result<Exit, Failure> {
+        let seed = self.seed.unwrap_or_else(|| rand::random::<u32>().into());
+        let options = Options {
+            program: env::current_exe()?,
+            nodes: self.nodes.into(),
+            duration: self.duration,
+            seed,
+            faults: self.faults.chosen.clone(),
+            clients: self.clients.into(),
+            directory: self.out.clone().unwrap_or_else(|| format!("chaos-{seed}").into()),
+        };
+        say(&format!("seed {seed}; again: {}", self.command(seed)));
+        let directory = options.directory.clone();
+        let outcome = watched(options).await?;
+        let judged = tokio::task::spawn_blocking(move || Judged::of(outcome));
+        let judged = judged.await.map_err(|error| Failure::new(Exit::Error, error))?;
+        let judged = judged.map_err(|error| Failure::new(Exit::Error, error))?;
+        print(&judged.text())?;
+        print(&format!("\n{}: history.jsonl, nodes/\nagain: {}\n", directory.display(), self.command(seed)))?;
+        Ok(judged.exit())
+    }
+
+    /// That repeats the run, as far as the machine does.
+    fn command(&self, seed: u64) -> String {
+        let Self { nodes, duration, faults, clients, .. } = self;
+        let (duration, faults) = (humantime::format_duration(*duration).to_string().replace(' ', ""), &faults.words);
+        format!(
+            "lockkeeper chaos --nodes {nodes} --duration {duration} --faults {faults} --clients {clients} --seed {seed}"
+        )
+    }
+}
+
+/// The run, with a word now and then on how far it is, and an end when somebody asks for one.
+async fn watched(options: Options) -> Result<Outcome, Failure> {
+    let mut signals = Signals::listen()?;
+    let (progress, mut told) = watch::channel(Progress::default());
+    let stop = CancellationToken::new();
+    let duration = options.duration;
+    let running = run(options, progress, stop.clone());
+    tokio::pin!(running);
+    let mut next_line = Instant::now();
+    let outcome = loop {
+        tokio::select! {
+            outcome = &mut running => break outcome,
+            ending = signals.next() => {
+                say(&format!("{}: ending the run early, in good order", ending.name()));
+                stop.cancel();
+            }
+            Ok(()) = told.changed() => tell(&told.borrow_and_update(), duration, &mut next_line),
+        }
+    };
+    if stderr().is_terminal() {
+        let _ = write!(stderr(), "\r\x1b[K");
+    }
+    outcome.map_err(|error| match error {
+        RunError::Directory { .. } => Failure::new(Exit::Usage, format!("{error}: name another one with --out")),
+        RunError::Cluster(_) | RunError::Client(_) | RunError::Io(_) => Failure::new(Exit::Error, error),
+    })
+}
+
+/// On a terminal one line that changes; elsewhere a line now and then.
+fn tell(progress: &Progress, duration: Duration, next_line: &mut Instant) {
+    let Progress { phase, elapsed, operations, grants, elections, leader } = progress;
+    let (seconds, of) = (elapsed.as_secs(), duration.as_secs());
+    let rate = operations.checked_div(seconds).unwrap_or(0);
+    let leader = leader.map_or("none".to_owned(), |leader| leader.to_string());
+    let line = format!(
+        "{seconds:>4} s (faults for {of} s)  {phase:<18}  leader {leader:<4}  {operations} operations ({rate}/s), \
+         {grants} grants, {elections} elections"
+    );
+    if stderr().is_terminal() {
+        let _ = write!(stderr(), "\r\x1b[K{line}");
+    } else if Instant::now() >= *next_line {
+        *next_line = Instant::now() + LINE_EVERY;
+        let _ = writeln!(stderr(), "{line}");
+    }
+}
+
+fn say(message: &str) {
+    let _ = writeln!(stderr(), "{message}");
+}
+
+/// A run, and what to think of it.
+struct Judged {
+    outcome: Outcome,
+    history: History,
+    findings: Vec<Finding>,
+    tally: Tally,
+}
+
+impl Judged {
+    fn of(outcome: Outcome) -> Result<Self, ReadError> {
+        let history = History::read(BufReader::new(File::open(&outcome.history)?))?;
+        let (findings, tally) = (check(&history)?, Tally::of(&history)?);
+        Ok(Self { outcome, history, findings, tally })
+    }
+
+    /// What makes it worth less than it should be.
+    fn vacuous(&self) -> Vec<String> {
+        let missed = self.outcome.missed.iter().map(|fault| format!("{fault} was to be, and hit nothing"));
+        self.tally.missing().into_iter().map(str::to_owned).chain(missed).collect()
+    }
+
+    fn exit(&self) -> Exit {
+        let findings = self.findings.iter().map(Worst::of).fold(Worst::Holds, Worst::max);
+        let troubles = if self.outcome.troubles.is_empty() { Worst::Holds } else { Worst::Violated };
+        let vacuous = if self.vacuous().is_empty() { Worst::Holds } else { Worst::Open };
+        findings.max(troubles).max(vacuous).exit()
+    }
+
+    fn text(&self) -> String {
+        let mut text = check::text(&self.history, &self.findings);
+        text.push('\n');
+        text.push_str(&self.counts());
+        let Outcome { troubles, skipped, not_reached, .. } = &self.outcome;
+        for (fault, why) in skipped {
+            text.push_str(&format!("  skipped: {fault}: {why}\n"));
+        }
+        if !not_reached.is_empty() {
+            let names: Vec<_> = not_reached.iter().map(|fault: &Fault| fault.name()).collect();
+            text.push_str(&format!("  no time for: {} (a longer --duration has it)\n", names.join(", ")));
+        }
+        for what in self.vacuous() {
+            text.push_str(&format!("  VACUOUS: {what}\n"));
+        }
+        for trouble in troubles {
+            text.push_str(&format!("  TROUBLE: {trouble}\n"));
+        }
+        text
+    }
+
+    fn counts(&self) -> String {
+        let Tally { operations, grants, hand_overs, expiries, elections, snapshots_installed, .. } = self.tally;
+        let Tally { nodes_killed, clients_killed, faults, .. } = &self.tally;
+        let Outcome { refused_writes, late_writes, .. } = &self.outcome;
+        let faults: Vec<_> = faults.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        format!(
+            "  {operations} operations, {grants} grants, {hand_overs} hand-overs, {expiries} expiries\n  \
+             {elections} elections, {snapshots_installed} snapshots installed, {nodes_killed} nodes and \
+             {clients_killed} clients killed\n  \
+             {refused_writes} late writes refused by fences; {late_writes} taken where there is none\n  \
+             faults: {}\n",
+            faults.join(", ")
+        )
+    }
+}
