@@ -9,15 +9,14 @@
 //! * [`client`]: the way to a cluster from Rust;
 //! * [`fence`]: what a resource does with the tokens that it is shown;
 //! * [`local`]: a whole cluster of processes on this machine, to try things out and to test;
-//! * [`chaos`]: the histories of runs under faults, the checker that judges them, and reports to look at;
+//! * [`chaos`]: runs under faults, their histories, the checker that judges them, and reports to look at;
 //! * [`cli`]: the program, one command a file.
 //!
-//! Imports point down only: `cli → server → raft → machine`, `cli → client → proto` and `cli → local → proto`. Nothing here uses
-//! [`fence`], which is for resources: it knows [`machine`]'s tokens, and keeps them in `raft`'s manner. The parts of [`chaos`] that
-//! judge need none of the others.
+//! Imports point down only: `cli → server → raft → machine`, `cli → client → proto`, `cli → local → proto`, and `cli → chaos` onto
+//! [`client`] and [`local`]. The parts of [`chaos`] that judge need none of the others; only its workload uses
+//! [`fence`], which is for resources: it knows [`machine`]'s tokens, and keeps them in `raft`'s manner.
 
 pub mod environment;
-pub mod planted;
 pub mod proto;
 
 pub mod machine;

@@ -8,9 +8,9 @@
 //! * [`workload`]: what clients do meanwhile, each a process of its own;
 //! * [`mod@run`]: all of that together, and the history of it.
 //!
-//! Histories, their judgement and reports are plain libraries: no network, no clock, no tokio. Whoever has a history, from real
-//! processes, from a simulation or written by hand, has it judged in the same way: `lockkeeper check FILE`. The rest stands on
-//! [`crate::client`] and [`crate::local`].
+//! The first three are plain libraries: no network, no clock, no tokio. Whoever has a history, from real processes, from a simulation
+//! or written by hand, has it judged in the same way: `lockkeeper check FILE`. The others stand on [`crate::client`] and
+//! [`crate::local`].
 
 pub mod checker;
 pub mod history;

@@ -2,7 +2,7 @@
 //!
 //! | code | meaning |
 //! |---|---|
-//! | 0 | it worked; `verify`: the token holds the lock; `status`: a leader serves; `check`: all properties hold |
+//! | 0 | it worked; `verify`: the token holds the lock; `status`: a leader serves; `check`, `chaos`: all properties hold |
 //! | 1 | an error that has no code of its own |
 //! | 2 | wrong usage, or an argument that cannot be right |
 //! | 10 | not acquired: busy, or not in time; `verify`: the token does not hold the lock |
@@ -13,8 +13,8 @@
 //! | 20 | `serve`: the node cannot start, or cannot go on |
 //! | 21 | `serve`: another program has one of its addresses |
 //! | 22 | `serve`: it was told to stop, and did not get done in time |
-//! | 30 | `check`: a property is violated |
-//! | 31 | `check`: a property is undecided, or there was nothing to look at |
+//! | 30 | `check`, `chaos`: a property is violated |
+//! | 31 | `check`, `chaos`: a property is undecided, or there was nothing to look at |
 //! | 126 | `lock`, `elect`, `dev`: the command could not be run; 127: it was not found |
 //! | 128 + n | ended by signal n, or the command was |
 //!
@@ -28,7 +28,7 @@ use crate::{client, local::EXIT_ADDRESS_IN_USE, proto::v1::Reason};
 /// The same, at the end of `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
-    0  it worked; verify: held; status: a leader serves; check: all hold
+    0  it worked; verify: held; status: a leader serves; check, chaos: all hold
     1  an error that has no code of its own
     2  wrong usage, or an argument that cannot be right
    10  not acquired: busy, or not in time; verify: not held
@@ -39,8 +39,8 @@ Exit codes:
    20  serve: the node cannot start, or cannot go on
    21  serve: another program has one of its addresses
    22  serve: it was told to stop, and did not get done in time
-   30  check: a property is violated
-   31  check: a property is undecided, or there was nothing to look at
+   30  check, chaos: a property is violated
+   31  check, chaos: a property is undecided, or there was nothing to look at
   126  lock, elect, dev: the command could not be run; 127: it was not found
 128+n  ended by signal n, or the command was
 lock, elect and dev pass on any other code of their command.";

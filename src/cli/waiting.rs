@@ -80,7 +80,7 @@ fn of_one(lock: &LockInfo, session: &str) -> Option<String> {
         (None, 0) => return None,
     };
     let place = match ahead {
-        Some(ahead) => format!("place {} of {} in the queue", ahead + 1, lock.queue_length),
+        Some(ahead) => format!("place {} of {}", ahead + 1, lock.queue_length),
         None => format!("{} in the queue", lock.queue_length),
     };
     Some(format!("{} is {state}; {place}", show::cell(&lock.name)))
@@ -143,12 +143,12 @@ mod tests {
     #[test]
     fn who_holds_it_and_how_many_are_ahead() {
         let of_us = |lock: &LockInfo| of_one(lock, "us");
-        assert_eq!(of_us(&lock(&["ann"], &["bob", "us"])).unwrap(), "jobs is held by ann; place 2 of 2 in the queue");
+        assert_eq!(of_us(&lock(&["ann"], &["bob", "us"])).unwrap(), "jobs is held by ann; place 2 of 2");
         let shared = lock(&["ann\x1b", "bob"], &["us"]);
-        assert_eq!(of_us(&shared).unwrap(), "jobs is held by ann\\u{1b} and 1 more; place 1 of 1 in the queue");
+        assert_eq!(of_us(&shared).unwrap(), "jobs is held by ann\\u{1b} and 1 more; place 1 of 1");
         let delayed = LockInfo { delay_remaining_ms: 2_000, ..lock(&[], &["us"]) };
-        assert_eq!(of_us(&delayed).unwrap(), "jobs is closed for another 2.0 s; place 1 of 1 in the queue");
-        assert_eq!(of_us(&lock(&[], &["bob", "us"])).unwrap(), "jobs is free; place 2 of 2 in the queue");
+        assert_eq!(of_us(&delayed).unwrap(), "jobs is closed for another 2.0 s; place 1 of 1");
+        assert_eq!(of_us(&lock(&[], &["bob", "us"])).unwrap(), "jobs is free; place 2 of 2");
     }
 
     #[test]

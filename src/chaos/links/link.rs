@@ -12,7 +12,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{
         TcpListener, TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
+        tcp::{ReadHalf, WriteHalf},
     },
     sync::{mpsc, watch},
     task::JoinSet,
@@ -130,23 +130,37 @@ async fn accept(listener: TcpListener, target: SocketAddr, state: watch::Receive
     }
 }
 
-async fn connect(near: TcpStream, target: SocketAddr, mut state: watch::Receiver<State>, random: Arc<Mutex<StdRng>>) {
-    let resets = state.borrow_and_update().resets;
-    // Until it ends well, it ends badly: dropped, a socket without linger is reset.
-    let _ = near.set_zero_linger();
-    if state.borrow().refuses {
-        return;
+async fn connect(
+    mut near: TcpStream,
+    target: SocketAddr,
+    mut state: watch::Receiver<State>,
+    random: Arc<Mutex<StdRng>>,
+) {
+    let State { resets, refuses, .. } = *state.borrow_and_update();
+    let far = if refuses { Err(io::ErrorKind::ConnectionRefused.into()) } else { TcpStream::connect(target).await };
+    let Ok(mut far) = far else { return reset(&near) };
+    let _ = (near.set_nodelay(true), far.set_nodelay(true));
+    let ended_well = {
+        // Not into owned halves: those say goodbye when they are dropped, and a connection that breaks does not.
+        let (near_read, near_write) = near.split();
+        let (far_read, far_write) = far.split();
+        let forth = carry(near_read, far_write, state.clone(), |state| state.forth, Arc::clone(&random));
+        let back = carry(far_read, near_write, state.clone(), |state| state.back, random);
+        tokio::select! {
+            ended = async { tokio::try_join!(forth, back) } => ended.is_ok(),
+            _ = state.wait_for(|state| state.resets != resets) => false,
+        }
+    };
+    if !ended_well {
+        reset(&near);
+        reset(&far);
     }
-    let Ok(far) = TcpStream::connect(target).await else { return };
-    let _ = (near.set_nodelay(true), far.set_nodelay(true), far.set_zero_linger());
-    let (near_read, near_write) = near.into_split();
-    let (far_read, far_write) = far.into_split();
-    let forth = carry(near_read, far_write, state.clone(), |state| state.forth, Arc::clone(&random));
-    let back = carry(far_read, near_write, state.clone(), |state| state.back, random);
-    tokio::select! {
-        _ = async { tokio::try_join!(forth, back) } => {}
-        _ = state.wait_for(|state| state.resets != resets) => {}
-    }
+}
+
+/// When it is dropped, its other end is told at once that it broke.
+fn reset(stream: &TcpStream) {
+    // It fails if the connection is gone already.
+    let _ = stream.set_zero_linger();
 }
 
 /// Bytes of one way, and when they may arrive.
@@ -156,8 +170,8 @@ struct Chunk {
 }
 
 async fn carry(
-    from: OwnedReadHalf,
-    to: OwnedWriteHalf,
+    from: ReadHalf<'_>,
+    to: WriteHalf<'_>,
     state: watch::Receiver<State>,
     way: fn(&State) -> Way,
     random: Arc<Mutex<StdRng>>,
@@ -168,7 +182,7 @@ async fn carry(
 }
 
 async fn take(
-    mut from: OwnedReadHalf,
+    mut from: ReadHalf<'_>,
     chunks: mpsc::Sender<Chunk>,
     mut state: watch::Receiver<State>,
     way: fn(&State) -> Way,
@@ -189,7 +203,7 @@ async fn take(
 }
 
 async fn give(
-    mut to: OwnedWriteHalf,
+    mut to: WriteHalf<'_>,
     mut chunks: mpsc::Receiver<Chunk>,
     mut state: watch::Receiver<State>,
     way: fn(&State) -> Way,

@@ -21,6 +21,8 @@ use crate::{
 
 /// Longer than any session of the workload lives.
 const CLIENT_PAUSE: Duration = Duration::from_millis(3_200);
+/// For how long a leader is waited for, to be the one who is hit.
+const LEADER_WAIT: Duration = Duration::from_secs(5);
 /// How far a wall clock jumps.
 const JUMP: &str = "+7h";
 const NO_JUMP: &str = "+0";
@@ -47,7 +49,7 @@ pub(in crate::chaos) struct World {
 impl World {
     /// Begins a fault, and keeps it up for a while. False: it could not be done, or hit nothing.
     pub(in crate::chaos) async fn inflict(&mut self, fault: Fault) -> io::Result<bool> {
-        let Some(leader) = self.observer.leader() else { return Ok(false) };
+        let Some(leader) = self.observer.leader_by(Instant::now() + LEADER_WAIT).await else { return Ok(false) };
         let others: Vec<u64> = self.ids().into_iter().filter(|id| *id != leader).collect();
         let Some(&follower) = others.choose(&mut self.random) else { return Ok(false) };
         let node = *[leader, follower].choose(&mut self.random).expect("it has two");

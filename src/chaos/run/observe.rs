@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, interval, timeout};
+use tokio::time::{Instant, interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::{Channel, Endpoint};
 
@@ -57,9 +57,14 @@ impl Observer {
         Self { nodes, seen, recorder, _watching: watching }
     }
 
-    /// Who says that it leads, in the highest term.
-    pub(in crate::chaos) fn leader(&self) -> Option<u64> {
-        self.seen.leader()
+    /// Who says that it leads, in the highest term; as soon as somebody does. `None`: nobody did by then.
+    pub(in crate::chaos) async fn leader_by(&self, by: Instant) -> Option<u64> {
+        loop {
+            match self.seen.leader() {
+                None if Instant::now() < by => sleep(EVERY).await,
+                leader => return leader,
+            }
+        }
     }
 
     pub(super) fn sight(&self) -> Sight {
@@ -84,7 +89,7 @@ impl Observer {
             if Instant::now() >= by {
                 return false;
             }
-            tokio::time::sleep(BETWEEN_LOOKS).await;
+            sleep(BETWEEN_LOOKS).await;
         }
     }
 }

@@ -280,6 +280,7 @@ impl Caller {
             target: Some(target),
         };
         let begun = self.shared.recorder.begin(&[lock.to_owned()], call);
+        let mut may_have_worked = false;
         for _ in 0..SENDINGS_MAX {
             let mut service = LocksClient::new(self.node());
             match self.send(ATTEMPT_LIMIT, service.release(message.clone())).await {
@@ -294,9 +295,16 @@ impl Caller {
                 Ok(_) => return begun.ok(Answer::Release {}),
                 Err(status) if words::is_decided(&status) => {
                     session.is_over = is_over(words::reason_of(&status));
-                    return words::end_call(begun, &status);
+                    // Once the session is over, nobody remembers what became of the sendings before.
+                    return match may_have_worked {
+                        true => begun.unknown(status.message()),
+                        false => words::end_call(begun, &status),
+                    };
                 }
-                Err(_) => self.rest().await,
+                Err(status) => {
+                    may_have_worked |= !words::is_safe(&status);
+                    self.rest().await;
+                }
             }
         }
         begun.unknown("no answer");
@@ -328,9 +336,13 @@ fn refused(begun: crate::chaos::record::Begun, reason: &str) -> Sent<Option<u64>
 }
 
 fn sent<A>(begun: crate::chaos::record::Begun, status: &Status) -> Sent<A> {
-    let (is_decided, reason) = (words::is_decided(status), words::reason_of(status));
-    words::end_call(begun, status);
-    if is_decided { Sent::Refused(reason) } else { Sent::Unknown }
+    if words::is_decided(status) {
+        words::end_call(begun, status);
+        return Sent::Refused(words::reason_of(status));
+    }
+    // Even if this sending did nothing, it is not over: the next one may.
+    begun.unknown(status.message());
+    Sent::Unknown
 }
 
 fn is_over(reason: Reason) -> bool {

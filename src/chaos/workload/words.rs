@@ -35,6 +35,11 @@ pub(super) fn end_call(begun: Begun, status: &Status) {
     }
 }
 
+/// It did nothing, and may be sent again.
+pub(super) fn is_safe(status: &Status) -> bool {
+    retry(status).as_deref() == Some("safe")
+}
+
 /// It was refused for good: to send it again would change nothing.
 pub(super) fn is_decided(status: &Status) -> bool {
     retry(status).as_deref() == Some("no")

@@ -146,7 +146,7 @@ async fn who_waits_sees_for_whom_and_the_line_goes_with_the_wait() {
     let Some(mut terminal) = Terminal::open(&cluster, script).await else { return };
     for _ in 0..2 {
         terminal.shows("lockkeeper: waiting for ").await;
-        terminal.shows("seat is held by test; place 1 of 1 in the queue").await;
+        terminal.shows("seat is held by test; place 1 of 1").await;
     }
     held.release().await.expect("it was held");
     terminal.shows("\r\x1b[2Kmine").await;

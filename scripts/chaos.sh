@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# One minute of faults on this machine: builds what is needed, and hands all arguments on to `lockkeeper chaos`.
+#
+#   scripts/chaos.sh
+#   scripts/chaos.sh --duration 5m --nodes 5 --faults partition,kill --seed 7
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+cargo build --locked --release --bin lockkeeper
+exec "${CARGO_TARGET_DIR:-target}/release/lockkeeper" chaos "$@"

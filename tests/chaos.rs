@@ -1,0 +1,125 @@
+//! `lockkeeper chaos`: short runs of it, judged.
+//!
+//! One after the other: each has a machine's worth of processes.
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::BufReader,
+    path::Path,
+    process::{Output, Stdio},
+    time::Duration,
+};
+
+use lockkeeper::chaos::{
+    history::{Event, Fact, History, What},
+    nemesis::{Fault, Faults},
+};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    process::{Child, Command},
+    sync::Mutex,
+    time::{Instant, sleep, timeout},
+};
+
+/// Longer than any of these takes on a busy machine.
+const LONG: Duration = Duration::from_secs(300);
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+
+fn chaos(out: &Path, arguments: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_lockkeeper"))
+        .args(["chaos", "--out"])
+        .arg(out)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("the program runs")
+}
+
+async fn output(child: Child) -> (i32, String) {
+    let Output { status, stdout, stderr } =
+        timeout(LONG, child.wait_with_output()).await.expect("it ends").expect("it can be waited for");
+    let text = format!("{}{}", String::from_utf8_lossy(&stderr), String::from_utf8_lossy(&stdout));
+    (status.code().unwrap_or(-1), text)
+}
+
+fn history(out: &Path) -> History {
+    let file = File::open(out.join("history.jsonl")).expect("there is a history");
+    History::read(BufReader::new(file)).expect("it is one")
+}
+
+fn facts(history: &History) -> impl Iterator<Item = &Fact> {
+    history
+        .events
+        .iter()
+        .filter_map(|(_, Event { what, .. })| if let What::Fact(fact) = what { Some(fact) } else { None })
+}
+
+/// Processes that run the program with this directory, or of this run: there should be none when it is over.
+fn left_over(out: &Path) -> Vec<String> {
+    let name = out.to_string_lossy().into_owned();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let lines = processes.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ")).filter(|line| line.contains(&name)).collect()
+}
+
+/// One fault of each kind that this machine can do, in turn. What is asserted is that it held, and that it was not for want of trying.
+#[tokio::test]
+async fn all_holds_under_a_fault_of_each_kind() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let (code, text) = output(chaos(&out, &["--duration", "42s", "--seed", "5"])).await;
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("linearizability") && text.contains("--seed 5"), "{text}");
+    assert_eq!(left_over(&out), [] as [String; 0]);
+
+    let history = history(&out);
+    let names =
+        facts(&history).filter_map(|fact| if let Fact::Fault { name } = fact { Some(name.as_str()) } else { None });
+    let names: BTreeSet<_> = names.collect();
+    let groups: BTreeSet<_> =
+        Fault::all().filter(|fault| names.contains(fault.name())).map(|fault| fault.group().name()).collect();
+    let always = BTreeSet::from(["kill", "network", "partition", "pause"]);
+    assert!(groups.is_superset(&always), "{groups:?}: {text}");
+    assert!(facts(&history).any(|fact| matches!(fact, Fact::End)), "{text}");
+    assert!(facts(&history).any(|fact| matches!(fact, Fact::Table { .. })), "{text}");
+}
+
+#[tokio::test]
+async fn ctrl_c_ends_it_early_and_there_is_a_history() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let child = chaos(&out, &["--duration", "1h", "--faults", "pause,kill", "--clients", "2", "--nodes", "5"]);
+    let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).expect("it runs");
+    // The first fault is under way, or over.
+    let logs = || std::fs::read_to_string(out.join("clients.log")).is_ok();
+    let deadline = Instant::now() + LONG;
+    while !logs() {
+        assert!(Instant::now() < deadline, "the clients were not started");
+        sleep(Duration::from_millis(50)).await;
+    }
+    sleep(Duration::from_millis(4_000)).await;
+    kill_process(pid, Signal::INT).unwrap();
+    let (code, text) = output(child).await;
+    assert!(code == 0 || code == 31, "{code}: {text}");
+    assert_eq!(left_over(&out), [] as [String; 0]);
+    assert!(facts(&history(&out)).any(|fact| matches!(fact, Fact::End)), "{text}");
+}
+
+#[tokio::test]
+async fn it_overwrites_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("precious"), "x").unwrap();
+    let (code, text) = output(chaos(folder.path(), &["--duration", "1s"])).await;
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("--out"), "{text}");
+    let (code, text) = output(chaos(&folder.path().join("new"), &["--faults", "earthquake"])).await;
+    assert_eq!(code, 2, "{text}");
+    assert!("all".parse::<Faults>().is_ok());
+}
