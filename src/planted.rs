@@ -4,7 +4,15 @@
 //! service could have, and that others have had; runs under faults and simulations must convict each of them. They exist only in builds
 //! with the cargo feature `planted-bugs`, which no release has: in all others, [`Planted::is_on`] is `false` at compile time.
 //!
-//! At most one is on in a process: the one that the environment variable `LOCKKEEPER_PLANTED_BUG` names.
+//! At most one is on in a process: the one that the environment variable `LOCKKEEPER_PLANTED_BUG` names, or the one that was
+//! chosen by `choose`, for those who run many nodes in one process.
+
+/// The version of this build: one that can have planted bugs says so, and cannot be taken for a release.
+#[cfg(feature = "planted-bugs")]
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+planted-bugs");
+/// The version of this build.
+#[cfg(not(feature = "planted-bugs"))]
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A bug that can be planted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,9 +92,33 @@ impl Planted {
     }
 }
 
+/// The place in [`Planted::ALL`] of the one that was chosen, [`NONE`], or [`BY_ENVIRONMENT`].
+#[cfg(feature = "planted-bugs")]
+static CHOSEN: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(BY_ENVIRONMENT);
+#[cfg(feature = "planted-bugs")]
+const NONE: u8 = u8::MAX;
+#[cfg(feature = "planted-bugs")]
+const BY_ENVIRONMENT: u8 = u8::MAX - 1;
+
+/// Has this one on from now on, or none, in the whole process: whatever the environment says.
+#[cfg(feature = "planted-bugs")]
+pub fn choose(planted: Option<Planted>) {
+    let place = planted.and_then(|planted| Planted::ALL.iter().position(|known| *known == planted));
+    let place = place.and_then(|place| u8::try_from(place).ok()).unwrap_or(NONE);
+    CHOSEN.store(place, std::sync::atomic::Ordering::Relaxed);
+}
+
 /// The one that is on, if this build can have any. A name that is none ends the process: a search for nothing must not look like one.
 #[cfg(feature = "planted-bugs")]
 pub fn planted() -> Option<Planted> {
+    match CHOSEN.load(std::sync::atomic::Ordering::Relaxed) {
+        BY_ENVIRONMENT => by_environment(),
+        place => Planted::ALL.get(usize::from(place)).copied(),
+    }
+}
+
+#[cfg(feature = "planted-bugs")]
+fn by_environment() -> Option<Planted> {
     use std::sync::OnceLock;
     static PLANTED: OnceLock<Option<Planted>> = OnceLock::new();
     *PLANTED.get_or_init(|| {

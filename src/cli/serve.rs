@@ -16,10 +16,12 @@ use tokio::{sync::oneshot, time};
 use tracing::{error, info, warn};
 
 use super::{exit::Exit, logging, signals::Signals};
-use crate::planted::planted;
-use crate::server::{
-    self, ServeError,
-    config::{Config, Overrides},
+use crate::{
+    planted::{Planted, planted},
+    server::{
+        self, ServeError,
+        config::{Config, Overrides},
+    },
 };
 
 /// A node that drains has a deadline for each step; this is for the case that one of them does not hold.
@@ -76,8 +78,9 @@ impl Serve {
 
         logging::start(config.node_id, &config.log);
         logging::abort_on_panic();
-        if let Some(planted) = planted() {
-            warn!("this node has a bug that was planted on purpose: {}", planted.name());
+        if cfg!(feature = "planted-bugs") {
+            let planted = planted().map_or("none now", Planted::name);
+            warn!("THIS BUILD CAN HAVE BUGS THAT WERE PLANTED ON PURPOSE, and is for tests only; planted: {planted}");
         }
         config.warnings().iter().for_each(|warning| warn!(file = %file.display(), "{warning}"));
 

@@ -29,6 +29,9 @@ pub struct Links {
 impl Links {
     /// To and between these nodes, which listen at these addresses.
     pub fn new(members: &[Member], seed: u64) -> io::Result<Self> {
+        // Held until all links have ports of their own: none takes that of a node which does not run at the moment.
+        let addresses = members.iter().flat_map(|member| [&member.client_address, &member.peer_address]);
+        let _held: Vec<_> = addresses.filter_map(|address| TcpListener::bind(address).ok()).collect();
         let mut links = Self {
             nodes: members.iter().map(|member| member.node_id).collect(),
             peers: BTreeMap::new(),

@@ -14,13 +14,17 @@ use crate::{
         history::Fact,
         links::{Links, Way},
         record::Recorder,
-        run::{clients::Clients, observe::Observer},
+        run::{clients::Clients, observe::Observer, operator::Operator},
+        workload::locks::Lock,
     },
     local::{LocalCluster, Signal},
 };
 
 /// Longer than any session of the workload lives.
 const CLIENT_PAUSE: Duration = Duration::from_millis(3_200);
+/// For how long one is sought who holds something. Who is looked at stands still: not for long.
+const HOLDER_WAIT: Duration = Duration::from_secs(4);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(60);
 /// For how long a leader is waited for, to be the one who is hit.
 const LEADER_WAIT: Duration = Duration::from_secs(5);
 /// How far a wall clock jumps.
@@ -38,6 +42,7 @@ pub(in crate::chaos) struct World {
     pub(in crate::chaos) links: Links,
     pub(in crate::chaos) clients: Clients,
     pub(in crate::chaos) observer: Observer,
+    pub(in crate::chaos) operator: Operator,
     pub(in crate::chaos) recorder: Recorder,
     pub(in crate::chaos) tools: Tools,
     pub(in crate::chaos) random: StdRng,
@@ -158,11 +163,39 @@ impl World {
         }
     }
 
-    /// Of several that are stopped, one is likely to hold something.
+    /// Kills a client that has something in its hands, and starts another in its place. The locks that the dead one held.
+    pub(in crate::chaos) async fn kill_a_holder(&mut self) -> io::Result<Vec<Lock>> {
+        let (stopped, held) = self.stop_holders(1).await;
+        for place in stopped {
+            self.clients.replace(place).await?;
+        }
+        Ok(held)
+    }
+
+    /// About half of them stand still, and meanwhile somebody else takes over what they hold, and writes: when they go on, they are late.
     async fn pause_client(&mut self) -> io::Result<bool> {
-        let paused = self.clients.pause_some(&mut self.random);
-        sleep(CLIENT_PAUSE).await;
-        Ok(paused > 0)
+        let until = Instant::now() + CLIENT_PAUSE;
+        let (stopped, held) = self.stop_holders(self.clients.count().div_ceil(2)).await;
+        self.operator.take_over(&held).await;
+        sleep(until.saturating_duration_since(Instant::now())).await;
+        Ok(!stopped.is_empty() && !held.is_empty())
+    }
+
+    /// Stops so many clients, of which one at least holds something: which clients, and what they hold. Only who stands still holds what
+    /// it is seen to hold until something is done about it. With bad luck, nothing.
+    async fn stop_holders(&mut self, count: usize) -> (Vec<usize>, Vec<Lock>) {
+        let by = Instant::now() + HOLDER_WAIT;
+        loop {
+            let mut stopped = self.clients.some(count, &mut self.random);
+            stopped.retain(|place| self.clients.signal(*place, Signal::STOP));
+            let names: Vec<_> = stopped.iter().map(|place| self.clients.name(*place)).collect();
+            let held = self.operator.in_the_hands_of(&names).await;
+            if !held.is_empty() || Instant::now() >= by {
+                return (stopped, held);
+            }
+            self.clients.signal_all(Signal::CONT);
+            sleep(BETWEEN_LOOKS).await;
+        }
     }
 
     async fn kill(&mut self, id: u64) {

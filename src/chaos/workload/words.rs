@@ -17,6 +17,8 @@ pub(in crate::chaos) fn end(begun: Begun, error: &Error) {
     match error {
         Error::Invalid(_) | Error::Endpoint(_) => begun.failed("invalid"),
         Error::Refused(refused) => begun.failed(reason(refused.reason)),
+        // It had left its queue for a while: what it saw says nothing of the order in which others were served.
+        Error::NotAcquired(not) if not.place_lost => begun.failed("place_lost"),
         Error::NotAcquired(not) => begun.failed(if not.waited { "timed_out" } else { "busy" }),
         Error::NotEnsured { .. } => begun.failed("not_ensured"),
         Error::NoCluster { .. } => begun.failed("unavailable"),
