@@ -3,7 +3,7 @@
 use std::{fs, io, path::PathBuf, time::Duration};
 
 use rand::{Rng as _, rngs::StdRng, seq::IndexedRandom as _};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     Fault,
@@ -22,8 +22,10 @@ use crate::{
 
 /// Longer than any session of the workload lives.
 const CLIENT_PAUSE: Duration = Duration::from_millis(3_200);
-/// For how long one is sought who holds something. Who is looked at stands still: not for long.
-const HOLDER_WAIT: Duration = Duration::from_secs(4);
+/// For how long one is sought who holds something: on a slow machine, it may take many looks.
+const HOLDER_WAIT: Duration = Duration::from_secs(20);
+/// Who is looked at stands still. Not for long: it is to have its locks afterwards.
+const LOOK: Duration = Duration::from_millis(600);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(60);
 /// For how long a leader is waited for, to be the one who is hit.
 const LEADER_WAIT: Duration = Duration::from_secs(5);
@@ -189,7 +191,7 @@ impl World {
             let mut stopped = self.clients.some(count, &mut self.random);
             stopped.retain(|place| self.clients.signal(*place, Signal::STOP));
             let names: Vec<_> = stopped.iter().map(|place| self.clients.name(*place)).collect();
-            let held = self.operator.in_the_hands_of(&names).await;
+            let held = timeout(LOOK, self.operator.in_the_hands_of(&names)).await.unwrap_or_default();
             if !held.is_empty() || Instant::now() >= by {
                 return (stopped, held);
             }

@@ -114,7 +114,11 @@ impl Operator {
                 self.release(guard).await;
                 true
             }
-            Err(_) => false,
+            Err(_) => {
+                // Who has it, if it is not let go.
+                self.look(&lock.name).await;
+                false
+            }
         });
         let all = futures::future::join_all(takes).await.into_iter().all(|taken| taken);
         self.close(session).await;
