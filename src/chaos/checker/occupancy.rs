@@ -68,9 +68,9 @@ pub(super) fn locks<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, Lock> {
     for (place, operation, acquire) in run.acquires() {
         let gone = leavings.gone(run, operation, acquire);
         let several = operation.locks.len() > 1;
-        for lock in operation.locks {
-            let lock = locks.entry(lock).or_default();
-            let held = matches!(operation.ended, Ended::Ok(_)) || seen.contains(&(&**lock, &*acquire.session));
+        for name in operation.locks {
+            let lock = locks.entry(name).or_default();
+            let held = matches!(operation.ended, Ended::Ok(_)) || seen.contains(&(&**name, &*acquire.session));
             if held && gone.left == Left::Died {
                 let session = run.session(&acquire.session);
                 lock.deaths.extend(session.and_then(|session| session.died).map(|(died_ns, _)| died_ns));
