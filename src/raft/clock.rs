@@ -61,10 +61,11 @@ impl LeaderClock {
     }
 }
 
-/// For [`Planted::StampFromWallClock`]: the time by a host's wall clock, off by up to a minute, as such clocks are.
+/// For [`Planted::StampFromWallClock`]: the time by a host's wall clock, off by minutes, as clocks are that nobody sets. Of processes that
+/// follow each other, the later ones are ahead.
 fn wrong_clock() -> Stamp {
     let since_1970 = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-    let off_s = u64::from(std::process::id() % 7) * 10;
+    let off_s = u64::from(std::process::id()) * 60;
     Stamp(since_1970.as_millis() as u64 + off_s * 1000)
 }
 

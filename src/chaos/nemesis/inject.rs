@@ -206,6 +206,12 @@ impl World {
         }
     }
 
+    /// Kills all nodes, and starts them again.
+    pub(in crate::chaos) async fn restart_all(&mut self) -> io::Result<()> {
+        self.kill_all().await?;
+        self.start_all()
+    }
+
     async fn kill_all(&mut self) -> io::Result<bool> {
         for id in self.ids() {
             self.cluster.node(id).signal(Signal::KILL);

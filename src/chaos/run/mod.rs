@@ -7,7 +7,8 @@
 //! ```
 //!
 //! * `clients`: the client processes; `observe`: what the nodes say of themselves;
-//! * `operator`: what the runner does itself; `vigil`: a lock and a queue that last through each fault;
+//! * `operator`: what the runner does itself; `vigil` and `pledge`: what lasts through each fault;
+//!   `comings`: what comes and goes all the while;
 //! * `merge`: one history out of many parts; [`worth`]: whether enough happened.
 //!
 //! A run never judges: that is [`super::checker`]'s, and anybody can do it again from the file. It only says what kept it from being a
@@ -16,9 +17,11 @@
 //! Whatever is started ends with the run, also when its future is dropped or its process is killed.
 
 pub(super) mod clients;
+mod comings;
 mod merge;
 pub(super) mod observe;
 pub(super) mod operator;
+mod pledge;
 mod vigil;
 pub mod worth;
 
@@ -68,8 +71,12 @@ const STAMP_NS: u64 = 1_000_000;
 const COMPARE: Duration = Duration::from_millis(1_500);
 const COMPARE_AT_END: Duration = Duration::from_secs(10);
 /// Few, so that whoever was away for a while needs a snapshot, and whoever starts again begins with one.
-const SNAPSHOT_ENTRIES: u64 = 40;
+const SNAPSHOT_ENTRIES: u64 = 25;
 const KEEP_ENTRIES: u64 = 10;
+/// What is done to each cluster at the end.
+const RESTART: &str = "restart-at-rest";
+/// For how long a snapshot is waited for before it.
+const SNAPSHOT_BOUND: Duration = Duration::from_secs(10);
 /// A machine that is so much slower than was thought ends the run before all faults had their turn.
 const SLOWNESS_MAX: u32 = 4;
 /// Between two words on how far it is.
@@ -234,6 +241,8 @@ impl Run {
         let planned = plan.within(options.duration);
         let operator = self.world.operator.clone();
         let _round = operator.go_round(options.seed);
+        let finish = CancellationToken::new();
+        let coming = operator.come_and_go(finish.clone());
         let (mut tried, mut fired) = (0_u32, BTreeSet::new());
         while self.goes_on() && began.elapsed() < options.duration * SLOWNESS_MAX {
             if began.elapsed() >= options.duration && tried as usize >= planned.len() {
@@ -249,6 +258,8 @@ impl Run {
             }
             self.recover(fault, vigil).await;
         }
+        finish.cancel();
+        let _ = coming.await;
         // Who breaks a run off has not asked for more than there was.
         if !self.stop.is_cancelled() {
             self.outcome.missed = planned.into_iter().filter(|fault| !fired.contains(fault)).collect();
@@ -335,6 +346,9 @@ impl Run {
         match self.world.cluster.ready(LIVENESS_BOUND).await {
             Err(error) => self.outcome.troubles.push(error.to_string()),
             Ok(()) => {
+                if self.goes_on() {
+                    self.restart_at_rest().await;
+                }
                 self.world.operator.read_all().await;
                 if !self.world.observer.compare_tables(Instant::now() + COMPARE_AT_END).await {
                     self.outcome.troubles.push("at rest, not all nodes came to the same index".to_owned());
@@ -355,6 +369,26 @@ impl Run {
         merge::merge(parts.path(), meta(options.seed), &outcome.history)
             .inspect_err(|_| parts.disable_cleanup(true))?;
         Ok(outcome)
+    }
+
+    /// The clients are gone, and hold nothing. All nodes take a snapshot of that, and start from it: also what is in no grant any more is
+    /// remembered.
+    async fn restart_at_rest(&mut self) {
+        let World { observer, operator, .. } = &self.world;
+        let index = observer.sight().applied_index();
+        let by = Instant::now() + SNAPSHOT_BOUND;
+        operator.renew_until(by, async || observer.sight().snapshots_reach(index)).await;
+        self.world.recorder.fact(Fact::Fault { name: RESTART.to_owned() });
+        let restarted = self.world.restart_all().await;
+        self.world.recorder.fact(Fact::Heal { name: Some(RESTART.to_owned()) });
+        let by = Instant::now() + LIVENESS_BOUND;
+        if let Err(error) = restarted {
+            self.outcome.troubles.push(format!("at rest: {error}"));
+        } else if let Err(error) = self.world.cluster.ready(LIVENESS_BOUND).await {
+            self.outcome.troubles.push(format!("after a {RESTART}: {error}"));
+        } else if !self.world.operator.probe(by).await {
+            self.outcome.troubles.push(format!("after a {RESTART}, not all locks were served"));
+        }
     }
 
     fn set_phase(&self, phase: &str) {
@@ -416,7 +450,7 @@ async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, 
     if let Some(pid) = cluster.node(1).pid() {
         tools.try_on(pid).await;
     }
-    cluster.kill().await;
+    cluster.stop().await;
 
     let links = Links::new(&cluster.node(1).config().members.clone(), options.seed)?;
     cluster.route(|node, member| links.member(node, member))?;

@@ -9,6 +9,7 @@ use std::{
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
+use tonic::transport::{Channel, Endpoint};
 
 use crate::{
     chaos::{
@@ -25,21 +26,27 @@ const REASON: &str = "the run has it so";
 /// Longer than a dead session may live, so that one that lives longer is seen to.
 const INHERIT: Duration = Duration::from_millis(4_000 + super::EXPIRY_BOUND_MS);
 /// Longer than all probes of one heal take.
-const PROBE_TTL: Duration = Duration::from_secs(20);
+pub(super) const PROBE_TTL: Duration = Duration::from_secs(20);
 
 /// The runner's own client.
 #[derive(Clone, Debug)]
 pub(in crate::chaos) struct Operator {
     pub(super) client: Client,
     pub(super) recorder: Recorder,
+    /// Each by itself.
+    pub(super) nodes: Vec<Channel>,
     /// Of what the locks protect.
     socket: PathBuf,
 }
 
 impl Operator {
     pub(super) fn new(endpoints: &str, socket: &Path, recorder: Recorder) -> Result<Self, Error> {
+        let node = |address| {
+            Some(Endpoint::from_shared(format!("http://{address}")).ok()?.connect_timeout(ATTEMPT_LIMIT).connect_lazy())
+        };
+        let nodes = endpoints.split(',').filter_map(node).collect();
         let client = Client::builder(endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build()?;
-        Ok(Self { client, recorder, socket: socket.to_owned() })
+        Ok(Self { client, recorder, nodes, socket: socket.to_owned() })
     }
 
     /// Reads locks, and takes some back, in the background until this is dropped.
@@ -219,6 +226,16 @@ impl Operator {
             Ok(()) => begun.ok(Answer::Release {}),
             Err(error) => words::end(begun, &error),
         }
+    }
+
+    /// Renews a session, one time after the other, until this is the case, or for so long: entries for the log, and nothing else changes.
+    pub(super) async fn renew_until(&self, by: Instant, is_enough: impl AsyncFn() -> bool) {
+        let Some(session) = self.open(by).await else { return };
+        while Instant::now() < by && !is_enough().await {
+            // A failure is as good as a renewal: it is tried again.
+            let _ = session.renew().await;
+        }
+        self.close(session).await;
     }
 
     /// Reads the locks that are, or were last, in use: what the run ends with.

@@ -1,4 +1,4 @@
-//! A lock that is held, and a queue that stands, from before a fault until after it.
+//! A lock that is held, a queue that stands, and a request that was answered, from before a fault until after it.
 //!
 //! Whatever is done to a cluster, what it acknowledged before is there afterwards, and those who waited are served in their order. Clients
 //! hold and wait for short times, so what they happen to have when a fault comes is by chance. This is there at each one.
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{HANDOVER_BOUND_MS, LIVENESS_BOUND, operator::Operator};
+use super::{HANDOVER_BOUND_MS, LIVENESS_BOUND, operator::Operator, pledge::Pledge};
 use crate::{
     chaos::{
         history::{Answer, Call, Mode},
@@ -23,8 +23,8 @@ const TTL: Duration = LIVENESS_BOUND.saturating_mul(3);
 const LINE: [Mode; 4] = [Mode::Exclusive, Mode::Shared, Mode::Exclusive, Mode::Exclusive];
 /// For how long one is expected to be seen in the queue.
 const SEEN_BY: Duration = Duration::from_secs(2);
-/// For how long the queue is expected to be served. Longer than is promised, so that a broken promise is seen.
-const SERVED_BY: Duration = Duration::from_millis(HANDOVER_BOUND_MS + 3_000);
+/// How long it may take until one who has the lock knows it. Longer than is promised, so that a broken promise is seen.
+const TOLD_WITHIN: Duration = Duration::from_millis(HANDOVER_BOUND_MS + 1_500);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 /// A lock of its own, and those who want it.
@@ -34,6 +34,7 @@ pub(super) struct Vigil {
     session: Session,
     guard: Guard,
     line: Vec<AbortOnDropHandle<()>>,
+    pledge: Pledge,
     _watching: AbortOnDropHandle<()>,
 }
 
@@ -44,7 +45,8 @@ impl Operator {
         let session = self.open_for(TTL, Instant::now()).await?;
         let watching = holder::watch(self.recorder.clone(), &session);
         let guard = self.acquire(&session, &lock, Duration::ZERO).await.ok()?;
-        let mut vigil = Vigil { lock, session, guard, line: Vec::new(), _watching: watching };
+        let pledge = self.give_pledge(self.open_for(TTL, Instant::now()).await?, number).await;
+        let mut vigil = Vigil { lock, session, guard, line: Vec::new(), pledge, _watching: watching };
         for mode in LINE {
             let session = self.open_for(TTL, Instant::now()).await?;
             let (id, lock) = (session.id().to_string(), Lock { mode, ..vigil.lock.clone() });
@@ -74,9 +76,11 @@ impl Operator {
         }
     }
 
-    /// Asks whether the lock is still held, gives it back, and sees the queue served. Whether it was.
+    /// Asks whether all is as it was, gives the lock back, and sees the queue served by then. Whether it was.
     pub(super) async fn end_vigil(&self, vigil: Vigil) -> bool {
-        let Vigil { lock, session, guard, line, _watching } = vigil;
+        let Vigil { lock, session, guard, line, pledge, _watching } = vigil;
+        let by = Instant::now() + LIVENESS_BOUND;
+        self.redeem(pledge, by).await;
         let token = guard.token().0;
         self.look(&lock.name).await;
         let begun = self.recorder.begin(std::slice::from_ref(&lock.name), Call::Check { token });
@@ -86,12 +90,18 @@ impl Operator {
         }
         self.release(guard).await;
         self.close(session).await;
-        let by = Instant::now() + SERVED_BY;
+        let mut granted = None;
         while line.iter().any(|standing| !standing.is_finished()) {
-            if Instant::now() >= by {
+            let holders =
+                self.look(&lock.name).await.holders.into_iter().map(|holder| holder.token).collect::<Vec<_>>();
+            let since = match granted.take() {
+                Some((known, since)) if known == holders && !holders.is_empty() => since,
+                _ => Instant::now(),
+            };
+            if since.elapsed() >= TOLD_WITHIN || Instant::now() >= by {
                 return false;
             }
-            self.look(&lock.name).await;
+            granted = Some((holders, since));
             sleep(BETWEEN_LOOKS).await;
         }
         true

@@ -29,7 +29,7 @@ pub(in crate::chaos) fn end(begun: Begun, error: &Error) {
 }
 
 /// The same, for a call that was sent once, to one node.
-pub(super) fn end_call(begun: Begun, status: &Status) {
+pub(in crate::chaos) fn end_call(begun: Begun, status: &Status) {
     match retry(status).as_deref() {
         Some("safe") => begun.failed("unavailable"),
         Some("no") => begun.failed(reason(reason_of(status))),
@@ -43,7 +43,7 @@ pub(super) fn is_safe(status: &Status) -> bool {
 }
 
 /// It was refused for good: to send it again would change nothing.
-pub(super) fn is_decided(status: &Status) -> bool {
+pub(in crate::chaos) fn is_decided(status: &Status) -> bool {
     retry(status).as_deref() == Some("no")
 }
 
