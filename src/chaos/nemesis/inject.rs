@@ -29,6 +29,8 @@ const LOOK: Duration = Duration::from_millis(600);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(60);
 /// For how long a leader is waited for, to be the one who is hit.
 const LEADER_WAIT: Duration = Duration::from_secs(5);
+/// For how long another one is waited for.
+const NEW_LEADER_WAIT: Duration = Duration::from_secs(10);
 /// How far a wall clock jumps.
 const JUMP: &str = "+7h";
 const NO_JUMP: &str = "+0";
@@ -66,13 +68,19 @@ impl World {
             Fault::PartitionHalves => self.split_in_halves(),
             Fault::PartitionOneWay => self.ids().iter().for_each(|other| self.links.silence(node, *other)),
             Fault::PartitionBridge => self.split_but_for(follower),
-            Fault::PartitionLeader => others.iter().for_each(|other| self.links.cut(leader, *other)),
+            Fault::PartitionLeader => {
+                others.iter().for_each(|other| self.links.cut(leader, *other));
+                return Ok(self.another_leads(leader, lasting).await);
+            }
             Fault::PartitionAll => self.links.split(&[]),
             Fault::PartitionClients => self.cut_from_clients(leader),
             Fault::Delay => self.delay(),
             Fault::Resets => self.reset_until(until).await,
             Fault::ReplyLost => self.lose_replies_until(leader, until).await,
-            Fault::PauseLeader => self.cluster.node(leader).signal(Signal::STOP),
+            Fault::PauseLeader => {
+                self.cluster.node(leader).signal(Signal::STOP);
+                return Ok(self.another_leads(leader, lasting).await);
+            }
             Fault::PauseFollower => self.cluster.node(follower).signal(Signal::STOP),
             Fault::PauseClient => return self.pause_client().await,
             Fault::KillLeader => self.kill(leader).await,
@@ -104,6 +112,19 @@ impl World {
             self.kill(id).await;
         }
         self.start_all()
+    }
+
+    /// Waits until there is a new leader, and for a while after that: now both believe to lead. False: there was none.
+    async fn another_leads(&self, old: u64, lasting: Duration) -> bool {
+        let by = Instant::now() + NEW_LEADER_WAIT;
+        while Instant::now() < by {
+            if self.observer.leader_by(by).await.is_some_and(|leader| leader != old) {
+                sleep(lasting).await;
+                return true;
+            }
+            sleep(BETWEEN_LOOKS).await;
+        }
+        false
     }
 
     fn ids(&self) -> Vec<u64> {

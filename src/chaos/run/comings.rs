@@ -39,7 +39,7 @@ impl Operator {
         }))
     }
 
-    /// Until something is not as usual: then the session is given up for a new one.
+    /// For as long as the session lives.
     async fn beside_one_that_stays(&self, session: &Session, number: &mut u64, finish: &CancellationToken) {
         let mut next = || {
             *number += 1;
@@ -49,7 +49,7 @@ impl Operator {
         let Ok(stays) = self.acquire(session, &staying, Duration::ZERO).await else { return };
         while session.loss().is_none() && !finish.is_cancelled() {
             let lock = next();
-            let Ok(comes) = self.acquire(session, &lock, Duration::ZERO).await else { break };
+            let Ok(comes) = self.acquire(session, &lock, Duration::ZERO).await else { continue };
             self.ask_all(&lock.name).await;
             self.release(comes).await;
             future::join(self.ask_all(&lock.name), self.ask_all(&staying.name)).await;

@@ -113,7 +113,7 @@ impl Operator {
 
     /// Queues for these locks at once, and writes to what each of them protects as soon as it has it. Whether all were to be had.
     pub(in crate::chaos) async fn take_over(&self, locks: &[locks::Lock]) -> bool {
-        let Some(session) = self.open(Instant::now()).await else { return false };
+        let Some(session) = self.open(Instant::now() + super::LIVENESS_BOUND).await else { return false };
         let takes = locks.iter().map(async |lock| match self.acquire(&session, lock, INHERIT).await {
             Ok(guard) => {
                 let mut registers = Writes::new(&self.socket, self.recorder.clone());
