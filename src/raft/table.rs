@@ -20,6 +20,7 @@ use super::types::*;
 use crate::machine::{
     Change, Command, Event, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Ticket, Time, WaitEnd,
 };
+use crate::planted::Planted;
 
 /// Log entries whose changes a watcher may lag behind before it is sent the whole state again.
 const CHANGES_KEPT: usize = 1024;
@@ -230,7 +231,12 @@ impl Table {
     fn deliver(&self, reply: Reply) -> Delivery {
         let Reply::Queued(ticket) = reply else { return Delivery { reply, wait: None } };
         let (call, end) = oneshot::channel();
-        lock(&self.waits).entry(ticket).or_default().push(call);
+        let mut waits = lock(&self.waits);
+        let calls = waits.entry(ticket).or_default();
+        match Planted::WaitLostOnDisconnect.is_on() && calls.iter().any(oneshot::Sender::is_closed) {
+            true => std::mem::forget(call),
+            false => calls.push(call),
+        }
         Delivery { reply, wait: Some(end) }
     }
 

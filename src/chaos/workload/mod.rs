@@ -10,13 +10,14 @@
 //! A holder writes *without* looking whether it still holds the lock. That is what a process does that was stopped between the look and
 //! the write, and what fences are for.
 //!
-//! * `locks`: which locks, by turns; `resource`: what they protect; `words`: answers, in the words of a history.
+//! * `locks`: which locks, by turns; `resource`: what they protect; `writes`: writing to it; `words`: answers, in the words of a history.
 
 mod caller;
-mod holder;
+pub(super) mod holder;
 pub(super) mod locks;
 pub(super) mod resource;
 pub(super) mod words;
+pub(super) mod writes;
 
 use std::{
     io::{self, Write as _},
