@@ -173,6 +173,8 @@ impl World {
             self.links.all().filter(|_| self.random.random()).for_each(crate::chaos::links::Link::reset);
             sleep(Duration::from_millis(self.random.random_range(30..250))).await;
         }
+        // Whoever waits for an answer now has to come back for it.
+        self.links.all().for_each(crate::chaos::links::Link::reset);
     }
 
     async fn lose_replies_until(&mut self, leader: u64, until: Instant) {
