@@ -176,6 +176,8 @@ impl World {
             self.links.all().filter(|_| self.random.random()).for_each(crate::chaos::links::Link::reset);
             self.rest(30..250).await;
         }
+        // Whoever waits for an answer now has to come back for it.
+        self.links.all().for_each(crate::chaos::links::Link::reset);
     }
 
     async fn lose_replies_until(&mut self, leader: u64, until: Instant) {
