@@ -30,5 +30,3 @@ fi
 RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" run cargo doc --locked --no-deps
 # All targets are built before the first test runs: tests/examples.rs finds the examples.
 run cargo test --locked
-# Last, the tests' own test: bugs that are put in on purpose, by a feature that no release has, must be found.
-run cargo test --locked --features planted-bugs --test calibration
