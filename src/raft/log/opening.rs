@@ -60,6 +60,18 @@ pub enum OpenError {
         /// The log's directory.
         directory: PathBuf,
     },
+    /// sled did not come to an end, as it does on some damaged files.
+    #[error(
+        "the log in {} was not opened within {limit:?}: if its disk was busy or stuck, start this member again; if that repeats, the \
+         files are damaged: remove the member from the cluster, then add a new one with a new id and an empty directory",
+        directory.display()
+    )]
+    Late {
+        /// The log's directory.
+        directory: PathBuf,
+        /// How long it was given.
+        limit: Duration,
+    },
     /// The system refused.
     #[error("the log in {} cannot be opened: {action}: {source}", directory.display())]
     Io {
@@ -157,13 +169,7 @@ fn open_guarded(request: &Request, database: &Path, mark: Option<Mark>) -> Guard
     };
     database::guarded("log-open", request.open_limit, work).unwrap_or_else(|stumbled| match stumbled {
         Stumbled::NotStarted(error) => Err(failed("starting a thread")(error)),
-        Stumbled::Late => {
-            let source = io::Error::new(
-                io::ErrorKind::TimedOut,
-                format!("sled did not return within {:?}; if that repeats, the files are damaged", request.open_limit),
-            );
-            Err(failed("opening the database")(source))
-        }
+        Stumbled::Late => Err(OpenError::Late { directory: directory.clone(), limit: request.open_limit }),
         // It does so too when a sync fails. Then the disk is to be mended, not the cluster.
         Stumbled::Panicked(panic) => Err(damaged(
             directory,
