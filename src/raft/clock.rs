@@ -62,11 +62,12 @@ impl LeaderClock {
 }
 
 /// For [`Planted::StampFromWallClock`]: the time by a host's wall clock, off by minutes, as clocks are that nobody sets. Of processes that
-/// follow each other, the later ones are ahead.
+/// follow each other, the later one is a minute ahead for each second.
 fn wrong_clock() -> Stamp {
-    let since_1970 = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-    let off_s = u64::from(std::process::id()) * 60;
-    Stamp(since_1970.as_millis() as u64 + off_s * 1000)
+    use std::{sync::OnceLock, time::UNIX_EPOCH};
+    static AHEAD_MS: OnceLock<u64> = OnceLock::new();
+    let now_ms = || UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64;
+    Stamp(AHEAD_MS.get_or_init(|| 60 * now_ms()) + now_ms())
 }
 
 #[cfg(test)]

@@ -38,7 +38,8 @@
 //! | `write` | to the resource that `lock` protects: `token`, `mode`; `fenced`: false if the resource takes every token | accepted. `seq`: the resource's own count, if it has one |
 //!
 //! A `fail` says why in `value.reason`: `busy`, `timed_out`, `cancelled`, `not_held`, `session_expired`, `session_unknown`,
-//! `session_closed`, `refused_token` (a write), `unavailable` (nothing happened: no leader, no node), or a word of its own.
+//! `session_closed`, `refused_token` (a write), `unavailable` (nothing happened: no leader, no node), `place_lost` (as `timed_out`, but it had
+//! taken a new place in the queue meanwhile), or a word of its own.
 //!
 //! # Facts
 //!

@@ -43,6 +43,7 @@ use self::{
     clients::{Clients, Setting},
     observe::Observer,
     operator::Operator,
+    pledge::Pledge,
     vigil::Vigil,
 };
 use super::{
@@ -253,11 +254,12 @@ impl Run {
             let vigil = operator.begin_vigil(tried).await;
             self.calm().await?;
             let Some(fault) = plan.next().filter(|_| self.goes_on()) else { break };
+            let late = operator.pledge(&format!("pledge/{tried}/late")).await;
             tried += 1;
             if self.inflict(fault).await? {
                 fired.insert(fault);
             }
-            self.recover(fault, vigil).await;
+            self.recover(fault, late, vigil).await;
         }
         finish.cancel();
         let _ = coming.await;
@@ -304,7 +306,7 @@ impl Run {
     }
 
     /// Ends the fault, and sees whether the cluster comes back.
-    async fn recover(&mut self, fault: Fault, vigil: Option<Vigil>) {
+    async fn recover(&mut self, fault: Fault, late: Option<Pledge>, vigil: Option<Vigil>) {
         self.set_phase("healing");
         if let Err(error) = self.world.heal().await {
             return self.outcome.troubles.push(format!("after {fault}: {error}"));
@@ -315,6 +317,9 @@ impl Run {
             return self.outcome.troubles.push(format!("after {fault}: {error}"));
         }
         let operator = &self.world.operator;
+        if let Some(late) = late {
+            operator.redeem(late, by).await;
+        }
         if let Some(vigil) = vigil
             && !operator.end_vigil(vigil).await
         {

@@ -1,13 +1,14 @@
 //! A request that was answered before a fault, and is sent again after it: it has happened, and has the same answer.
 //!
-//! Clients do that too, while their sessions live. This one's session outlives the fault.
+//! Clients do that too, while their sessions live. This one's session outlives the fault. One is given long before, so that it is in a
+//! snapshot and not in the log; another one the moment before, so that it is the last thing in the log.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
-use super::operator::Operator;
+use super::{operator::Operator, vigil::TTL};
 use crate::{
     chaos::{
         history::{Acquire, Answer, Call},
@@ -29,15 +30,17 @@ pub(super) struct Pledge {
 }
 
 impl Operator {
-    /// Acquires the lock of this number, which is used once.
-    pub(super) async fn give_pledge(&self, session: Session, number: u32) -> Pledge {
-        let pledge = Pledge { session, lock: format!("pledge/{number}") };
+    /// Acquires this lock, which is used once. `None`: there is no cluster at the moment.
+    pub(super) async fn pledge(&self, lock: &str) -> Option<Pledge> {
+        let session = self.open_for(TTL, Instant::now()).await?;
+        let pledge = Pledge { session, lock: lock.to_owned() };
         self.send_until_answered(&pledge, false, Instant::now() + ATTEMPT_LIMIT).await;
-        pledge
+        Some(pledge)
     }
 
-    /// Acquires it again, by the same request.
+    /// Looks whether it is still held, and acquires it again, by the same request.
     pub(super) async fn redeem(&self, pledge: Pledge, by: Instant) {
+        self.look(&pledge.lock).await;
         self.send_until_answered(&pledge, true, by).await;
         self.close(pledge.session).await;
     }

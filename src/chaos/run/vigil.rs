@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Longer than it takes until a fault comes, lasts and is over.
-const TTL: Duration = LIVENESS_BOUND.saturating_mul(3);
+pub(super) const TTL: Duration = LIVENESS_BOUND.saturating_mul(3);
 /// Of those who queue, while it is held by one who would share it. Who would share it too, and comes later, must not overtake.
 const LINE: [Mode; 4] = [Mode::Exclusive, Mode::Shared, Mode::Exclusive, Mode::Exclusive];
 /// For how long one is expected to be seen in the queue.
@@ -45,7 +45,7 @@ impl Operator {
         let session = self.open_for(TTL, Instant::now()).await?;
         let watching = holder::watch(self.recorder.clone(), &session);
         let guard = self.acquire(&session, &lock, Duration::ZERO).await.ok()?;
-        let pledge = self.give_pledge(self.open_for(TTL, Instant::now()).await?, number).await;
+        let pledge = self.pledge(&format!("pledge/{number}/early")).await?;
         let mut vigil = Vigil { lock, session, guard, line: Vec::new(), pledge, _watching: watching };
         for mode in LINE {
             let session = self.open_for(TTL, Instant::now()).await?;
