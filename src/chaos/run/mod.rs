@@ -34,21 +34,18 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
+use self::clients::{Clients, Setting};
 pub use self::tally::Tally;
-use self::{
-    clients::{Clients, Setting},
-    observe::Observer,
-    operator::Operator,
-};
+pub use self::{observe::Observer, operator::Operator};
 use super::{
     history::{Fact, Meta},
     links::Links,
     nemesis::{Fault, Plan, inject::World, tools::Tools},
     record::{Recorder, Timeline},
-    workload::resource::Resource,
+    workload::{ATTEMPT_LIMIT, CALL_LIMIT, resource::Resource},
 };
 use crate::{
-    client,
+    client::{self, Client},
     local::{self, LocalCluster, LocalError},
     server::config::RaftConfig,
 };
@@ -193,9 +190,10 @@ impl Run {
         let nemesis = recorder("nemesis")?;
 
         let (cluster, links, tools) = start(options, &nemesis).await?;
-        let observer = Observer::watch(&cluster, recorder("observer")?);
+        let observer = Observer::of_cluster(&cluster, recorder("observer")?);
         let endpoints = links.client_addresses().collect::<Vec<_>>().join(",");
-        let operator = Operator::new(&endpoints, recorder("operator")?)?;
+        let client = Client::builder(&endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build()?;
+        let operator = Operator::new(client, recorder("operator")?);
         let sockets = tempfile::tempdir()?;
         let socket = sockets.path().join("resource");
         let resource = Resource::serve(&socket)?;

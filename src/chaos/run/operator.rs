@@ -10,7 +10,7 @@ use crate::{
     chaos::{
         history::{Acquire, Answer, Call, Lease, Mode, Modes, Wait},
         record::Recorder,
-        workload::{ATTEMPT_LIMIT, CALL_LIMIT, locks, words},
+        workload::{locks, words},
     },
     client::{Client, Error, Session, SessionOptions},
 };
@@ -24,19 +24,19 @@ const PROBE_TTL: Duration = Duration::from_secs(20);
 
 /// The runner's own client.
 #[derive(Clone, Debug)]
-pub(super) struct Operator {
+pub struct Operator {
     client: Client,
     recorder: Recorder,
 }
 
 impl Operator {
-    pub(super) fn new(endpoints: &str, recorder: Recorder) -> Result<Self, Error> {
-        let client = Client::builder(endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build()?;
-        Ok(Self { client, recorder })
+    /// With this way to the cluster, which gives up as those of the workload do.
+    pub fn new(client: Client, recorder: Recorder) -> Self {
+        Self { client, recorder }
     }
 
     /// Reads locks, and takes some back, in the background until this is dropped.
-    pub(super) fn go_round(&self, seed: u64) -> AbortOnDropHandle<()> {
+    pub fn go_round(&self, seed: u64) -> AbortOnDropHandle<()> {
         let (operator, mut random) = (self.clone(), StdRng::seed_from_u64(seed));
         AbortOnDropHandle::new(tokio::spawn(async move {
             loop {
@@ -78,7 +78,7 @@ impl Operator {
     }
 
     /// Queues for all locks at once, whoever has them: the dead too.
-    pub(super) async fn wait_for_all(&self) {
+    pub async fn wait_for_all(&self) {
         let Some(session) = self.open(Instant::now()).await else { return };
         let round = locks::round(self.recorder.timeline());
         let waits = (0..locks::COUNT).map(|place| self.acquire(&session, locks::of(round, place), INHERIT));
@@ -87,7 +87,7 @@ impl Operator {
     }
 
     /// Whether fresh acquires of all locks are answered by then.
-    pub(super) async fn probe(&self, by: Instant) -> bool {
+    pub async fn probe(&self, by: Instant) -> bool {
         let Some(session) = self.open(by).await else { return false };
         let round = locks::round(self.recorder.timeline());
         let mut all = true;
@@ -171,7 +171,7 @@ impl Operator {
     }
 
     /// Reads the locks that are, or were last, in use: what the run ends with.
-    pub(super) async fn read_all(&self) {
+    pub async fn read_all(&self) {
         let round = locks::round(self.recorder.timeline());
         for round in round.saturating_sub(4)..=round {
             for place in 0..locks::COUNT {
