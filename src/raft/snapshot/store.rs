@@ -75,7 +75,8 @@ impl SnapshotStore {
     pub fn open_with(directory: &Path, blocking: Blocking) -> Result<Self, SnapshotError> {
         let failed = |source| SnapshotError::Io { directory: directory.to_owned(), source };
         let found = Self::prepare(directory).map_err(failed)?;
-        let latest = found.last().map(|(_, path)| SnapshotFile::check(path, true, blocking).map_err(|error| (path, error)));
+        let latest =
+            found.last().map(|(_, path)| SnapshotFile::check(path, true, blocking).map_err(|error| (path, error)));
         let latest = latest.transpose().map_err(|(path, error)| match error.raw_os_error() {
             None => SnapshotError::Damaged { path: path.clone(), what: error.to_string() },
             Some(_) => failed(error),
@@ -107,7 +108,8 @@ impl SnapshotStore {
     /// Writes a snapshot, and makes it the newest unless there is a newer one by then.
     pub fn write(&self, meta: &SnapshotMeta, records: impl Iterator<Item = Vec<u8>>) -> io::Result<SnapshotFile> {
         let path = self.partial();
-        let written = file::write(&path, meta, records).and_then(|()| SnapshotFile::check(&path, false, self.inner.blocking));
+        let written =
+            file::write(&path, meta, records).and_then(|()| SnapshotFile::check(&path, false, self.inner.blocking));
         let written = written.inspect_err(|_| {
             // It is not there, or is deleted at the next start.
             let _ = fs::remove_file(&path);
