@@ -17,6 +17,9 @@ use crate::child::{self, Asked, Report};
 /// One vacuous run of so many is no failure. More: the faults do not hit, or the clients do nothing.
 const RUNS_PER_VACUOUS: u64 = 8;
 
+/// After so many runs, a word on how it goes.
+const PROGRESS_EVERY: u64 = 20;
+
 /// When there were enough seeds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Until {
@@ -92,6 +95,9 @@ pub(crate) fn failure(seed: u64, report: &Report, history: &str) -> String {
 impl Results {
     fn add(&mut self, seed: u64, report: Report) {
         self.runs += 1;
+        if self.runs.is_multiple_of(PROGRESS_EVERY) {
+            println!("{} seeds, {} failed, {} vacuous", self.runs, self.failed.len(), self.vacuous.len());
+        }
         self.simulated += Duration::from_millis(report.simulated_ms);
         for (what, count) in &report.counts {
             *self.counts.entry(what.clone()).or_default() += count;

@@ -246,9 +246,7 @@ impl World {
     /// As seen by all others, it stops: nothing comes from it, nothing reaches it, and its clock stands still. What it does meanwhile
     /// shows when it goes on.
     fn pause_node(&mut self, node: u64) {
-        let host = node_host(node);
-        let others: Vec<_> = self.other_nodes(node).into_iter().chain(self.clients()).collect();
-        self.between(&[host], &others, Order::Hold);
+        self.around(node, Order::Hold);
         self.sites[node as usize - 1].clock.stop(true);
     }
 
@@ -278,6 +276,10 @@ impl World {
     fn kill(&mut self, node: u64) {
         if self.down.insert(node) {
             self.recorder.fact(Fact::Killed { node });
+            // Of a machine that lost its power nobody hears; of a process that was killed, its system says that it is gone.
+            if self.random.random_bool(0.5) {
+                self.around(node, Order::Cut);
+            }
             self.order(Order::Crash(node_host(node)));
         }
     }
@@ -286,6 +288,7 @@ impl World {
         if self.down.remove(&node) {
             self.recorder.fact(Fact::Started { node });
             self.order(Order::Start(node_host(node)));
+            self.around(node, Order::Mend);
         }
     }
 
@@ -305,6 +308,12 @@ impl World {
                 self.order(order(one.clone(), other.clone()));
             }
         }
+    }
+
+    /// To all links of a node.
+    fn around(&self, node: u64, order: impl Fn(String, String) -> Order) {
+        let others: Vec<_> = self.other_nodes(node).into_iter().chain(self.clients()).collect();
+        self.between(&[node_host(node)], &others, order);
     }
 
     fn nodes(&self) -> Vec<String> {

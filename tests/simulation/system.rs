@@ -140,10 +140,8 @@ fn read_clock(clock: c_int) -> Option<Timespec> {
     ];
     let known = known.into_iter().find(|known| *known as c_int == clock)?;
     let Some(simulated) = SIMULATED.get() else { return Some(system_time(known)) };
-    let base_s = match known {
-        ClockId::Realtime | ClockId::RealtimeCoarse => WALL_BASE_S,
-        _ => MONOTONIC_BASE_S,
-    };
+    let is_wall = matches!(known, ClockId::Realtime | ClockId::RealtimeCoarse);
+    let base_s = if is_wall { WALL_BASE_S } else { MONOTONIC_BASE_S };
     let seconds = base_s + simulated.now_ns / 1_000_000_000;
     let nanoseconds = simulated.now_ns % 1_000_000_000;
     Some(Timespec { tv_sec: seconds.cast_signed(), tv_nsec: nanoseconds.cast_signed() })
