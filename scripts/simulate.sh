@@ -14,7 +14,7 @@ usage() {
 }
 
 simulate() {
-    exec cargo test --locked --quiet --release --test simulation -- --exact --nocapture "$@"
+    exec cargo test --locked --quiet --profile simulation --test simulation -- --exact --nocapture "$@"
 }
 
 case ${1:-} in

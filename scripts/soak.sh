@@ -36,7 +36,7 @@ while (($(date +%s) < end)); do
     code=0
     "$program" chaos --duration "$run" --seed "$seed" --nodes "$nodes" --faults "$faults" --clients "$clients" \
         --out "$out" >"$directory/$seed.txt" 2>"$directory/$seed.log" || code=$?
-    counts=$(grep -oE '[0-9]+ (operations, .*|elections, .*)$' "$directory/$seed.txt" | paste -sd ' ' || true)
+    counts=$(tail -n 1 "$directory/$seed.txt")
     echo "$(date -u +%FT%TZ) exit $code seed $seed nodes $nodes faults $faults clients $clients: $counts" | tee -a "$tally"
     case $code in
     0) rm -rf "$out" "$directory/$seed.txt" "$directory/$seed.log" ;;
@@ -52,4 +52,7 @@ while (($(date +%s) < end)); do
         ;;
     esac
 done
+# What was seen in all: the numbers of the lines above, each before its word.
+grep ' exit 0 ' "$tally" | grep -oE '[0-9]+ (operations|grants|hand-overs|faults|elections|nodes|clients|s$)' |
+    awk '{ sum[$2] += $1 } END { for (word in sum) print sum[word], word }' | sort -k 2
 echo "$(grep -c ' exit 0 ' "$tally") runs held, $thin showed too little"

@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    fs::File,
+    fs::{self, File},
     io::{BufReader, IsTerminal as _, Write as _, stderr},
     path::PathBuf,
     time::Duration,
@@ -12,17 +12,13 @@ use clap::{Args, ValueHint};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Exit, Failure,
-    check::{self, Worst},
-    output::print,
-    signals::Signals,
-};
+use super::{Exit, Failure, check::Worst, output::print, signals::Signals};
 use crate::chaos::{
     checker::{Finding, Property, Verdict, check},
     history::{History, ReadError},
     nemesis::{Fault, Faults},
-    run::{Options, Outcome, Progress, RunError, Tally, run},
+    report::{About, Report, Summary},
+    run::{Options, Outcome, Progress, RunError, run, worth},
 };
 
 /// Plain lines are for files: not so many of them.
@@ -69,11 +65,15 @@ impl Chaos {
         say(&format!("seed {seed}; again: {}", self.command(seed)));
         let directory = options.directory.clone();
         let outcome = watched(options).await?;
-        let judged = tokio::task::spawn_blocking(move || Judged::of(outcome));
+        let versions = vec![("lockkeeper".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
+        let about = About { command: Some(self.command(seed)), versions };
+        let judged = tokio::task::spawn_blocking(move || Judged::of(outcome, about));
         let judged = judged.await.map_err(|error| Failure::new(Exit::Error, error))?;
         let judged = judged.map_err(|error| Failure::new(Exit::Error, error))?;
         print(&judged.text())?;
-        print(&format!("\n{}: history.jsonl, nodes/\nagain: {}\n", directory.display(), self.command(seed)))?;
+        let page = directory.join("report.html");
+        print(&format!("\nto look at: {}; beside it: report.json, history.jsonl, nodes/\n", page.display()))?;
+        print(&format!("\n{}\n", judged.verdict()))?;
         Ok(judged.exit())
     }
 
@@ -144,72 +144,85 @@ fn say(message: &str) {
 /// A run, and what to think of it.
 struct Judged {
     outcome: Outcome,
-    history: History,
     findings: Vec<Finding>,
-    tally: Tally,
+    inherited: usize,
+    /// What makes it worth less than it should be.
+    vacuous: Vec<String>,
+    summary: Summary,
+    /// The report, for a terminal.
+    report: String,
 }
 
 impl Judged {
-    fn of(outcome: Outcome) -> Result<Self, ReadError> {
+    /// Judges it, and writes the reports beside the history.
+    fn of(outcome: Outcome, about: About) -> Result<Self, ReadError> {
         let history = History::read(BufReader::new(File::open(&outcome.history)?))?;
-        let (findings, tally) = (check(&history)?, Tally::of(&history)?);
-        Ok(Self { outcome, history, findings, tally })
+        let findings = check(&history)?;
+        let report = Report::of(&history, about, findings.iter().cloned().map(Into::into).collect())?;
+        fs::write(outcome.history.with_file_name("report.html"), report.page())?;
+        fs::write(outcome.history.with_file_name("report.json"), report.document())?;
+        let inherited = worth::inherited(&history)?;
+        let missing = worth::missing(report.summary(), inherited).into_iter().map(str::to_owned);
+        let missed = outcome.missed.iter().map(|fault| format!("{fault} was to be, and hit nothing"));
+        let vacuous = missing.chain(missed).collect();
+        let (summary, report) = (report.summary().clone(), report.text());
+        Ok(Self { outcome, findings, inherited, vacuous, summary, report })
     }
 
-    /// What makes it worth less than it should be.
-    fn vacuous(&self) -> Vec<String> {
-        let missed = self.outcome.missed.iter().map(|fault| format!("{fault} was to be, and hit nothing"));
-        self.tally.missing().into_iter().map(str::to_owned).chain(missed).collect()
-    }
-
-    /// The checker looks at dead clients' locks only when they pass on late. That they passed on at all is in the tally.
+    /// The checker looks at dead clients' locks only when they pass on late. That they passed on at all is counted here.
     fn is_known_otherwise(&self, finding: &Finding) -> bool {
-        finding.property == Property::EventualExpiry && finding.verdict == Verdict::Vacuous && self.tally.inherited > 0
+        finding.property == Property::EventualExpiry && finding.verdict == Verdict::Vacuous && self.inherited > 0
     }
 
     fn exit(&self) -> Exit {
         let findings = self.findings.iter().filter(|finding| !self.is_known_otherwise(finding));
         let findings = findings.map(Worst::of).fold(Worst::Holds, Worst::max);
         let troubles = if self.outcome.troubles.is_empty() { Worst::Holds } else { Worst::Violated };
-        let vacuous = if self.vacuous().is_empty() { Worst::Holds } else { Worst::Open };
+        let vacuous = if self.vacuous.is_empty() { Worst::Holds } else { Worst::Open };
         findings.max(troubles).max(vacuous).exit()
     }
 
+    /// In one line.
+    fn verdict(&self) -> String {
+        let of = |worst| self.findings.iter().filter(move |finding| Worst::of(finding) == worst);
+        let names = |worst| of(worst).map(|finding| finding.property.to_string()).collect::<Vec<_>>().join(", ");
+        let word = if of(Worst::Violated).next().is_some() {
+            format!("VIOLATED: {}", names(Worst::Violated))
+        } else if !self.outcome.troubles.is_empty() {
+            "TROUBLE, as told above".to_owned()
+        } else if !self.vacuous.is_empty() {
+            "too little happened, as told above".to_owned()
+        } else if self.exit() == Exit::Success {
+            format!("{} properties hold", of(Worst::Holds).count())
+        } else {
+            format!("UNDECIDED: {}", names(Worst::Open))
+        };
+        let Summary { grants, hand_overs, elections, nodes_killed, clients_killed, duration_ms, .. } = &self.summary;
+        let operations: usize = self.summary.operations.iter().map(|count| count.invoked).sum();
+        let faults: usize = self.summary.faults.iter().map(|fault| fault.times).sum();
+        format!(
+            "{word}: {operations} operations, {grants} grants, {hand_overs} hand-overs, {faults} faults, {elections} elections, \
+             {nodes_killed} nodes and {clients_killed} clients killed in {} s",
+            duration_ms / 1000
+        )
+    }
+
     fn text(&self) -> String {
-        let mut text = check::text(&self.history, &self.findings);
-        text.push('\n');
-        text.push_str(&self.counts());
-        let Outcome { troubles, skipped, not_reached, .. } = &self.outcome;
+        let Outcome { troubles, skipped, not_reached, refused_writes, late_writes, .. } = &self.outcome;
+        let mut text = format!(
+            "{}\nlate writes: {refused_writes} refused by fences, {late_writes} taken where there is none\n\
+             locks that passed on from clients that were killed: {}\n",
+            self.report, self.inherited
+        );
         for (fault, why) in skipped {
-            text.push_str(&format!("  skipped: {fault}: {why}\n"));
+            text.push_str(&format!("skipped: {fault}: {why}\n"));
         }
         if !not_reached.is_empty() {
             let names: Vec<_> = not_reached.iter().map(|fault: &Fault| fault.name()).collect();
-            text.push_str(&format!("  no time for: {} (a longer --duration has it)\n", names.join(", ")));
+            text.push_str(&format!("no time for: {} (a longer --duration has it)\n", names.join(", ")));
         }
-        for what in self.vacuous() {
-            text.push_str(&format!("  VACUOUS: {what}\n"));
-        }
-        for trouble in troubles {
-            text.push_str(&format!("  TROUBLE: {trouble}\n"));
-        }
+        self.vacuous.iter().for_each(|what| text.push_str(&format!("VACUOUS: {what}\n")));
+        troubles.iter().for_each(|trouble| text.push_str(&format!("TROUBLE: {trouble}\n")));
         text
-    }
-
-    fn counts(&self) -> String {
-        let Tally { operations, grants, hand_overs, inherited, expiries, elections, snapshots_installed, .. } =
-            self.tally;
-        let Tally { nodes_killed, clients_killed, faults, .. } = &self.tally;
-        let Outcome { refused_writes, late_writes, .. } = &self.outcome;
-        let faults: Vec<_> = faults.iter().map(|(name, count)| format!("{name} {count}")).collect();
-        format!(
-            "  {operations} operations, {grants} grants, {hand_overs} hand-overs, {expiries} expiries, \
-             {inherited} locks passed on from the dead\n  \
-             {elections} elections, {snapshots_installed} snapshots installed, {nodes_killed} nodes and \
-             {clients_killed} clients killed\n  \
-             {refused_writes} late writes refused by fences; {late_writes} taken where there is none\n  \
-             faults: {}\n",
-            faults.join(", ")
-        )
     }
 }

@@ -108,7 +108,7 @@ impl Worst {
 }
 
 /// One line a property; then each violation, with its piece of the history.
-pub(super) fn text(history: &History, findings: &[Finding]) -> String {
+fn text(history: &History, findings: &[Finding]) -> String {
     let mut text = String::new();
     for Finding { property, verdict, evidence } in findings {
         let verdict = match verdict {

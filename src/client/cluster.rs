@@ -166,6 +166,9 @@ impl Client {
     /// Revokes a grant of a lock, or all of them when `token` is `None`. They are held until their holders let go, or to the deadline
     /// that their sessions have now. `now` opens the lock at once: only for holders that are known to be dead.
     ///
+    /// Returns what is revoked now. Nothing: the grant is over, or nobody holds the lock; perhaps because an earlier sending of this very
+    /// request opened it, and its answer was lost.
+    ///
     /// Without a token it is not repeated once its outcome is unknown: the lock may have passed on to someone innocent. Dropped before
     /// its end, it may have taken effect.
     ///

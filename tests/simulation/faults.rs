@@ -95,7 +95,7 @@ impl World {
     /// Breaks something, for a while.
     pub(crate) async fn inflict(&mut self, faults: &[&'static str]) {
         for fault in faults {
-            self.recorder.fact(Fact::Fault { name: (*fault).to_owned() });
+            self.recorder.fact(Fact::Fault { name: (*fault).to_owned(), nodes: Vec::new(), silent: Vec::new() });
         }
         for fault in faults {
             self.begin(fault).await;

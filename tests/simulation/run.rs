@@ -16,7 +16,8 @@ use lockkeeper::chaos::{
     checker::{self, Finding, Property, Verdict},
     history::{Event, Fact, History, Meta, What, Writer},
     record::Recorder,
-    run::{Observer, Operator, Tally},
+    report::{About, Report as Told, Summary},
+    run::{Observer, Operator, worth},
     workload::resource::Registers,
 };
 use rand::{SeedableRng as _, rngs::StdRng};
@@ -65,7 +66,7 @@ pub(crate) struct Outcome {
     pub(crate) troubles: Vec<String>,
     /// Too little happened to show anything.
     pub(crate) missing: Vec<String>,
-    pub(crate) tally: Tally,
+    pub(crate) summary: Summary,
     pub(crate) simulated: Duration,
     /// Entries applied; writes that were lost in crashes; writes refused by fences, and taken although too late.
     pub(crate) counts: [(&'static str, u64); 4],
@@ -74,31 +75,20 @@ pub(crate) struct Outcome {
 impl Outcome {
     /// In short.
     pub(crate) fn report(&self) -> Report {
-        let Tally {
-            operations,
-            grants,
-            hand_overs,
-            expiries,
-            inherited,
-            elections,
-            snapshots_installed,
-            nodes_killed,
-            clients_killed,
-            faults,
-        } = &self.tally;
-        let tally = [
-            ("operations", *operations),
-            ("grants", *grants),
-            ("hand-overs", *hand_overs),
-            ("expiries", *expiries),
-            ("inherited", *inherited),
-            ("elections", *elections),
-            ("snapshots installed", *snapshots_installed),
-            ("nodes killed", *nodes_killed),
-            ("clients killed", *clients_killed),
-            ("faults", faults.values().sum()),
+        let summary = &self.summary;
+        let seen = [
+            ("operations", summary.operations.iter().map(|count| count.invoked).sum()),
+            ("grants", summary.grants),
+            ("hand-overs", summary.hand_overs),
+            ("expiries", summary.expiries),
+            ("elections", summary.elections),
+            ("snapshots installed", summary.snapshots_installed),
+            ("nodes killed", summary.nodes_killed),
+            ("clients killed", summary.clients_killed),
+            ("faults", summary.faults.iter().map(|fault| fault.times).sum()),
         ];
-        let counts = tally.into_iter().chain(self.counts).map(|(what, count)| (what.to_owned(), count)).collect();
+        let seen = seen.into_iter().map(|(what, count)| (what, count as u64));
+        let counts = seen.chain(self.counts).map(|(what, count)| (what.to_owned(), count)).collect();
         Report {
             troubles: self.troubles.clone(),
             missing: self.missing.clone(),
@@ -263,10 +253,12 @@ impl Stage {
         troubles.extend(self.ledger.troubles());
         troubles.extend(ended.err().map(|error| error.to_string()));
         let history = History::read(&*lines).map_err(std::io::Error::other)?;
-        let tally = Tally::of(&history).map_err(std::io::Error::other)?;
         let findings = checker::check(&history).map_err(std::io::Error::other)?;
         troubles.extend(findings.iter().filter_map(convicted));
-        let missing = missing(&tally, &findings);
+        let told = Told::of(&history, About::default(), Vec::new()).map_err(std::io::Error::other)?;
+        let summary = told.summary().clone();
+        let inherited = worth::inherited(&history).map_err(std::io::Error::other)?;
+        let missing = missing(&summary, inherited, &findings);
         let dropped = self.sites.iter().map(|site| site.disk.dropped()).sum();
         let counts = [
             ("entries", self.ledger.entries() as u64),
@@ -274,13 +266,13 @@ impl Stage {
             ("writes refused by fences", self.registers.refused()),
             ("late writes without a fence", self.registers.late()),
         ];
-        Ok(Outcome { history: lines, troubles, missing, tally, simulated: self.sim.elapsed(), counts })
+        Ok(Outcome { history: lines, troubles, missing, summary, simulated: self.sim.elapsed(), counts })
     }
 }
 
 /// What should have happened in a run that shows something.
-fn missing(tally: &Tally, findings: &[Finding]) -> Vec<String> {
-    let mut missing: Vec<_> = tally.missing().into_iter().map(str::to_owned).collect();
+fn missing(summary: &Summary, inherited: usize, findings: &[Finding]) -> Vec<String> {
+    let mut missing: Vec<_> = worth::missing(summary, inherited).into_iter().map(str::to_owned).collect();
     let vacuous = findings.iter().filter(|finding| finding.verdict == Verdict::Vacuous).map(|finding| finding.property);
     // The checker sees a wait for a dead holder's lock only where the lock passed on later than it had to. Here it seldom does; that
     // it passed on at all, the tally has.

@@ -21,7 +21,7 @@ impl Calm {
         let mut begun_ns = 0;
         for (time_ns, fact) in facts {
             let was_calm = open.is_empty();
-            if let Fact::Fault { name } = fact {
+            if let Fact::Fault { name, .. } = fact {
                 open.insert(name);
                 if was_calm {
                     begun_ns = time_ns;
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     fn fault(name: &str) -> Fact {
-        Fact::Fault { name: name.to_owned() }
+        Fact::Fault { name: name.to_owned(), nodes: Vec::new(), silent: Vec::new() }
     }
 
     #[test]

@@ -213,7 +213,8 @@ impl<'r> Ends<'r> {
 fn revoked(run: &Run<'_>, grant: &Grant<'_>, force: &Operation<'_>) -> Option<Mark> {
     let Call::ForceRelease { token, now } = force.call else { return None };
     let spared = match force.ended {
-        Ended::Ok(Answer::ForceRelease { revoked }) => !revoked.contains(&grant.token),
+        // One that names the grant and revoked nothing found it over: perhaps by an earlier sending of its own, whose answer was lost.
+        Ended::Ok(Answer::ForceRelease { revoked }) => *token != Some(grant.token) && !revoked.contains(&grant.token),
         Ended::Ok(_) | Ended::Fail(_) | Ended::Info | Ended::Open => token.is_some_and(|token| token != grant.token),
     };
     if spared || force.ended_ns < grant.invoked_ns {

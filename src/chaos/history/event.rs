@@ -320,6 +320,12 @@ pub enum Fact {
     Fault {
         /// Which.
         name: String,
+        /// Whom it hits, where it is about single nodes.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        nodes: Vec<u64>,
+        /// From which node to which nothing passes any more.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        silent: Vec<(u64, u64)>,
     },
     /// A fault is over.
     Heal {

@@ -48,7 +48,8 @@
 //! | `renewed` | `session`, `sent_ns`, `ttl_ms` | a renewal in the background was acknowledged now; it was sent at `sent_ns` |
 //! | `lost` | `session`, `why`, `token` | a holder noticed that its session, or one grant, is lost. `why`: `expired` or `unknown` (the cluster said so), `closed`, `revoked`, `out_of_contact` (it counted itself) |
 //! | `died` | `process` | a client was killed: it does nothing from here on, and renews nothing |
-//! | `fault`, `heal` | `name` | a fault begins; it is over. `heal` without a name ends all of them |
+//! | `fault` | `name`; `nodes`: whom it hits; `silent`: from which node to which nothing passes, `[[1,2],[1,3]]` | a fault begins |
+//! | `heal` | `name` | it is over. Without a name: all of them |
 //! | `killed`, `started` | `node` | a node was killed; runs again |
 //! | `elected` | `node`, `term` | a node became leader |
 //! | `snapshot_installed` | `node`, `index` | a node took a snapshot from its leader |

@@ -21,7 +21,6 @@ use crate::{local::free_port, server::config::Member};
 /// All the links of a cluster.
 #[derive(Debug)]
 pub struct Links {
-    nodes: Vec<u64>,
     peers: BTreeMap<(u64, u64), Link>,
     clients: BTreeMap<u64, Link>,
 }
@@ -29,11 +28,7 @@ pub struct Links {
 impl Links {
     /// To and between these nodes, which listen at these addresses.
     pub fn new(members: &[Member], seed: u64) -> io::Result<Self> {
-        let mut links = Self {
-            nodes: members.iter().map(|member| member.node_id).collect(),
-            peers: BTreeMap::new(),
-            clients: BTreeMap::new(),
-        };
+        let mut links = Self { peers: BTreeMap::new(), clients: BTreeMap::new() };
         for to in members {
             links.clients.insert(to.node_id, link(&to.client_address, seed)?);
             for from in members.iter().filter(|from| from.node_id != to.node_id) {
@@ -73,22 +68,6 @@ impl Links {
         if let (Some(out), Some(back)) = (self.peers.get(&(from, to)), self.peers.get(&(to, from))) {
             out.set_forth(Way::Held);
             back.set_back(Way::Held);
-        }
-    }
-
-    /// Nothing passes between these two any more, in either direction.
-    pub fn cut(&self, one: u64, other: u64) {
-        self.silence(one, other);
-        self.silence(other, one);
-    }
-
-    /// Only those within one of these groups reach each other. A node in several of them is a bridge; one in none is alone.
-    pub fn split(&self, groups: &[&[u64]]) {
-        let together = |one, other| groups.iter().any(|group| group.contains(&one) && group.contains(&other));
-        for (place, one) in self.nodes.iter().enumerate() {
-            for other in self.nodes[place + 1..].iter().filter(|other| !together(*one, **other)) {
-                self.cut(*one, *other);
-            }
         }
     }
 
@@ -141,15 +120,8 @@ mod tests {
         let links = Links::new(&members(3), 1).unwrap();
         links.silence(1, 2);
         assert_eq!(broken(&links), [(1, 2), (2, 1)]);
+        assert!(links.clients.values().all(Link::is_whole));
         links.heal();
         assert_eq!(broken(&links), []);
-    }
-
-    #[tokio::test]
-    async fn a_bridge_sees_all_and_the_others_are_split() {
-        let links = Links::new(&members(5), 1).unwrap();
-        links.split(&[&[1, 2, 3], &[3, 4, 5]]);
-        assert_eq!(broken(&links), [(1, 4), (1, 5), (2, 4), (2, 5), (4, 1), (4, 2), (5, 1), (5, 2)]);
-        assert!(links.clients.values().all(Link::is_whole));
     }
 }

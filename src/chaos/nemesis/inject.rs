@@ -1,12 +1,14 @@
 //! Doing it, and undoing it.
 
-use std::{fs, io, path::PathBuf, time::Duration};
+use std::{fs, io, ops::Range, path::PathBuf, time::Duration};
 
-use rand::{Rng as _, rngs::StdRng, seq::IndexedRandom as _};
-use tokio::time::{Instant, sleep};
+use rand::{Rng as _, rngs::StdRng};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Fault,
+    aim::Aim,
     tools::{Tools, Trace},
 };
 use crate::{
@@ -44,40 +46,66 @@ pub(in crate::chaos) struct World {
     pub(in crate::chaos) traces: Vec<Trace>,
     /// Nodes that may end by themselves, for what is done to their disks.
     pub(in crate::chaos) may_end: Vec<u64>,
+    /// Faults end early then. They are not dropped: one that has begun to kill also says so.
+    pub(in crate::chaos) stop: CancellationToken,
 }
 
 impl World {
     /// Begins a fault, and keeps it up for a while. False: it could not be done, or hit nothing.
     pub(in crate::chaos) async fn inflict(&mut self, fault: Fault) -> io::Result<bool> {
         let Some(leader) = self.observer.leader_by(Instant::now() + LEADER_WAIT).await else { return Ok(false) };
-        let others: Vec<u64> = self.ids().into_iter().filter(|id| *id != leader).collect();
-        let Some(&follower) = others.choose(&mut self.random) else { return Ok(false) };
-        let node = *[leader, follower].choose(&mut self.random).expect("it has two");
-        let lasting = Duration::from_millis(self.random.random_range(1_500..3_500));
-        let until = Instant::now() + lasting;
-        match fault {
-            Fault::PartitionHalves => self.split_in_halves(),
-            Fault::PartitionOneWay => self.ids().iter().for_each(|other| self.links.silence(node, *other)),
-            Fault::PartitionBridge => self.split_but_for(follower),
-            Fault::PartitionLeader => others.iter().for_each(|other| self.links.cut(leader, *other)),
-            Fault::PartitionAll => self.links.split(&[]),
-            Fault::PartitionClients => self.cut_from_clients(leader),
-            Fault::Delay => self.delay(),
-            Fault::Resets => self.reset_until(until).await,
-            Fault::ReplyLost => self.lose_replies_until(leader, until).await,
-            Fault::PauseLeader => self.cluster.node(leader).signal(Signal::STOP),
-            Fault::PauseFollower => self.cluster.node(follower).signal(Signal::STOP),
-            Fault::PauseClient => return self.pause_client().await,
-            Fault::KillLeader => self.kill(leader).await,
-            Fault::KillFollower => self.kill(follower).await,
-            Fault::KillAll => return self.kill_all().await,
-            Fault::KillStaggered => return self.kill_one_by_one().await,
-            Fault::ClockJump => self.set_clock(node, JUMP)?,
-            Fault::SlowSync => return self.trace(node, SYNCS, "delay_enter=120000", until).await,
-            Fault::FailedSync => return self.trace(node, SYNCS, "error=EIO", until).await,
-            Fault::DiskFull => return self.trace(node, WRITES, "error=ENOSPC", until).await,
+        let ids: Vec<u64> = self.cluster.nodes().map(crate::local::Node::id).collect();
+        let aim = Aim::take(fault, leader, &ids, &mut self.random);
+        let (name, nodes, silent) = (fault.name().to_owned(), aim.nodes.clone(), aim.silent.clone());
+        self.recorder.fact(Fact::Fault { name, nodes, silent });
+        aim.silent.iter().for_each(|(from, to)| self.links.silence(*from, *to));
+        let until = Instant::now() + Duration::from_millis(self.random.random_range(1_500..3_500));
+        let hit = self.hit(fault, &aim.nodes, until).await?;
+        if hit && !fault.has_its_own_time() {
+            self.rest_until(until).await;
         }
-        sleep(until.saturating_duration_since(Instant::now())).await;
+        Ok(hit)
+    }
+
+    async fn rest(&mut self, ms: Range<u64>) {
+        let ms = self.random.random_range(ms);
+        self.rest_until(Instant::now() + Duration::from_millis(ms)).await;
+    }
+
+    async fn rest_until(&self, until: Instant) {
+        let _ = timeout_at(until, self.stop.cancelled()).await;
+    }
+
+    fn goes_on(&self, until: Instant) -> bool {
+        Instant::now() < until && !self.stop.is_cancelled()
+    }
+
+    /// What is done to processes, to their disks, and to more than the links between nodes.
+    async fn hit(&mut self, fault: Fault, nodes: &[u64], until: Instant) -> io::Result<bool> {
+        match (fault, nodes) {
+            (
+                Fault::PartitionHalves
+                | Fault::PartitionOneWay
+                | Fault::PartitionBridge
+                | Fault::PartitionLeader
+                | Fault::PartitionAll,
+                _,
+            ) => {}
+            (Fault::Delay, _) => self.delay(),
+            (Fault::Resets, _) => self.reset_until(until).await,
+            (Fault::PauseClient, _) => return self.pause_client().await,
+            (Fault::KillAll, _) => self.kill_all().await,
+            (Fault::KillStaggered, _) => self.kill_one_by_one(nodes).await?,
+            (_, &[]) => return Ok(false),
+            (Fault::PartitionClients, &[node, ..]) => self.cut_from_clients(node),
+            (Fault::ReplyLost, &[node, ..]) => self.lose_replies_until(node, until).await,
+            (Fault::PauseLeader | Fault::PauseFollower, &[node, ..]) => self.cluster.node(node).signal(Signal::STOP),
+            (Fault::KillLeader | Fault::KillFollower, &[node, ..]) => self.kill(node).await,
+            (Fault::ClockJump, &[node, ..]) => self.set_clock(node, JUMP)?,
+            (Fault::SlowSync, &[node, ..]) => return self.trace(node, SYNCS, "delay_enter=120000").await,
+            (Fault::FailedSync, &[node, ..]) => return self.trace(node, SYNCS, "error=EIO").await,
+            (Fault::DiskFull, &[node, ..]) => return self.trace(node, WRITES, "error=ENOSPC").await,
+        }
         Ok(true)
     }
 
@@ -103,24 +131,6 @@ impl World {
         self.cluster.nodes().map(crate::local::Node::id).collect()
     }
 
-    fn shuffled(&mut self) -> Vec<u64> {
-        let mut ids = self.ids();
-        rand::seq::SliceRandom::shuffle(&mut *ids, &mut self.random);
-        ids
-    }
-
-    fn split_in_halves(&mut self) {
-        let ids = self.shuffled();
-        let (majority, minority) = ids.split_at(ids.len() / 2 + 1);
-        self.links.split(&[majority, minority]);
-    }
-
-    fn split_but_for(&mut self, bridge: u64) {
-        let others: Vec<u64> = self.shuffled().into_iter().filter(|id| *id != bridge).collect();
-        let (one, two) = others.split_at(others.len() / 2);
-        self.links.split(&[&[one, &[bridge]].concat(), &[two, &[bridge]].concat()]);
-    }
-
     /// Nobody is told, or everybody is.
     fn cut_from_clients(&mut self, node: u64) {
         let link = self.links.of_clients(node);
@@ -141,27 +151,27 @@ impl World {
     }
 
     async fn reset_until(&mut self, until: Instant) {
-        while Instant::now() < until {
+        while self.goes_on(until) {
             self.links.all().filter(|_| self.random.random()).for_each(crate::chaos::links::Link::reset);
-            sleep(Duration::from_millis(self.random.random_range(30..250))).await;
+            self.rest(30..250).await;
         }
     }
 
     async fn lose_replies_until(&mut self, leader: u64, until: Instant) {
-        while Instant::now() < until {
+        while self.goes_on(until) {
+            self.links.of_clients(leader).set_back(Way::Held);
+            self.rest(30..200).await;
             let link = self.links.of_clients(leader);
-            link.set_back(Way::Held);
-            sleep(Duration::from_millis(self.random.random_range(30..200))).await;
             link.reset();
             link.heal();
-            sleep(Duration::from_millis(self.random.random_range(50..250))).await;
+            self.rest(50..250).await;
         }
     }
 
     /// Of several that are stopped, one is likely to hold something.
     async fn pause_client(&mut self) -> io::Result<bool> {
         let paused = self.clients.pause_some(&mut self.random);
-        sleep(CLIENT_PAUSE).await;
+        self.rest_until(Instant::now() + CLIENT_PAUSE).await;
         Ok(paused > 0)
     }
 
@@ -171,25 +181,24 @@ impl World {
         }
     }
 
-    async fn kill_all(&mut self) -> io::Result<bool> {
+    async fn kill_all(&mut self) {
         for id in self.ids() {
             self.cluster.node(id).signal(Signal::KILL);
         }
         for id in self.ids() {
             self.kill(id).await;
         }
-        sleep(Duration::from_millis(self.random.random_range(50..800))).await;
-        Ok(true)
+        self.rest(50..800).await;
     }
 
-    async fn kill_one_by_one(&mut self) -> io::Result<bool> {
-        for id in self.shuffled() {
-            self.kill(id).await;
-            sleep(Duration::from_millis(self.random.random_range(100..900))).await;
+    async fn kill_one_by_one(&mut self, nodes: &[u64]) -> io::Result<()> {
+        for id in nodes {
+            self.kill(*id).await;
+            self.rest(100..900).await;
             self.start_all()?;
-            sleep(Duration::from_millis(self.random.random_range(0..900))).await;
+            self.rest(0..900).await;
         }
-        Ok(true)
+        Ok(())
     }
 
     fn start_all(&mut self) -> io::Result<()> {
@@ -214,7 +223,7 @@ impl World {
         }
     }
 
-    async fn trace(&mut self, id: u64, calls: &str, how: &str, until: Instant) -> io::Result<bool> {
+    async fn trace(&mut self, id: u64, calls: &str, how: &str) -> io::Result<bool> {
         let Some(pid) = self.cluster.node(id).pid() else { return Ok(false) };
         if !how.starts_with("delay") {
             self.may_end.push(id);
@@ -225,7 +234,6 @@ impl World {
             // It also ends when the node does.
             Err(_) => return Ok(!self.cluster.node_mut(id).is_alive()),
         }
-        sleep(until.saturating_duration_since(Instant::now())).await;
         Ok(true)
     }
 }

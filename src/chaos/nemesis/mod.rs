@@ -1,10 +1,11 @@
 //! Who breaks things.
 //!
 //! A run goes from calm to a fault, from there to its end, and to the question whether the cluster serves again. [`Fault`] lists what can
-//! be done to it, `plan` says in which order, `inject` does it, and `tools` finds the programs that some of it needs.
+//! be done to it, `plan` says in which order, `aim` whom it hits, `inject` does it, and `tools` finds the programs that some of it needs.
 //!
 //! What is deliberately absent: faults that need root. No namespaces, no mounts: all of this runs on anybody's machine.
 
+mod aim;
 pub(super) mod inject;
 mod plan;
 pub(super) mod tools;
@@ -102,6 +103,11 @@ impl Fault {
     /// As on the command line and in a history.
     pub fn name(self) -> &'static str {
         FAULTS.iter().find(|(fault, ..)| *fault == self).map_or("", |(.., name)| name)
+    }
+
+    /// Whether it is over when it is done. The others are kept up for a while.
+    fn has_its_own_time(self) -> bool {
+        matches!(self, Self::PauseClient | Self::KillAll | Self::KillStaggered)
     }
 
     /// With which others it belongs.

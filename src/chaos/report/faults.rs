@@ -1,6 +1,6 @@
 //! Faults and nodes: what was done to the cluster, and who led it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -15,6 +15,17 @@ pub(super) struct Span {
     pub(super) lines: (usize, usize),
 }
 
+/// A fault that was injected.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct Injected {
+    #[serde(flatten)]
+    pub(super) span: Span,
+    /// Whom it hit, for people.
+    pub(super) hit: String,
+    #[serde(skip)]
+    nodes: Vec<u64>,
+}
+
 /// What happened to a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Node {
@@ -22,8 +33,8 @@ pub(super) struct Node {
     pub(super) led: Vec<(u64, Span)>,
     /// Killed, and not started yet.
     pub(super) down: Vec<Span>,
-    /// Under a fault that names it.
-    pub(super) faulty: Vec<(String, Span)>,
+    /// Under a fault that hit it.
+    pub(super) faulty: Vec<(String, Injected)>,
     /// Moments: snapshots and tables.
     pub(super) moments: Vec<(Moment, u64, usize)>,
 }
@@ -36,28 +47,59 @@ pub(super) enum Moment {
 }
 
 /// All that was injected, by name, each in order.
-pub(super) fn faults(history: &History) -> BTreeMap<&str, Vec<Span>> {
-    let mut faults: BTreeMap<&str, Vec<Span>> = BTreeMap::new();
-    let mut open: BTreeMap<&str, (u64, usize)> = BTreeMap::new();
+pub(super) fn faults(history: &History) -> BTreeMap<&str, Vec<Injected>> {
+    let mut faults: BTreeMap<&str, Vec<Injected>> = BTreeMap::new();
+    let mut open: BTreeMap<&str, (u64, usize, Vec<u64>, String)> = BTreeMap::new();
+    let mut end = |name, (from_ns, begun, nodes, hit): (u64, usize, Vec<u64>, String), to_ns, line: Option<usize>| {
+        let span = Span { from_ns, to_ns, lines: (begun, line.unwrap_or(begun)) };
+        faults.entry(name).or_default().push(Injected { span, hit, nodes });
+    };
     for (line, event) in &history.events {
         let What::Fact(fact) = &event.what else { continue };
-        if let Fact::Fault { name } = fact {
-            open.entry(name).or_insert((event.time_ns, *line));
+        if let Fact::Fault { name, nodes, silent } = fact {
+            let hit = || (event.time_ns, *line, all_hit(nodes, silent), words(nodes, silent));
+            open.entry(name).or_insert_with(hit);
         } else if let Fact::Heal { name } = fact {
-            let healed = |fault: &&str| name.as_ref().is_none_or(|name| name == fault);
-            let ended: Vec<_> =
-                open.iter().filter(|(fault, _)| healed(fault)).map(|(fault, from)| (*fault, *from)).collect();
-            for (fault, (from_ns, begun)) in ended {
-                open.remove(fault);
-                faults.entry(fault).or_default().push(Span { from_ns, to_ns: event.time_ns, lines: (begun, *line) });
+            let healed: Vec<&str> =
+                open.keys().copied().filter(|fault| name.as_ref().is_none_or(|name| name == fault)).collect();
+            for fault in healed {
+                if let Some(begun) = open.remove(fault) {
+                    end(fault, begun, event.time_ns, Some(*line));
+                }
             }
         }
     }
-    for (fault, (from_ns, line)) in open {
-        let to_ns = last_ns(history);
-        faults.entry(fault).or_default().push(Span { from_ns, to_ns, lines: (line, line) });
+    for (fault, begun) in open {
+        end(fault, begun, last_ns(history), None);
     }
     faults
+}
+
+/// Those that it names, and those that are not heard any more.
+fn all_hit(nodes: &[u64], silent: &[(u64, u64)]) -> Vec<u64> {
+    let all: BTreeSet<u64> = nodes.iter().copied().chain(silent.iter().map(|(from, _)| *from)).collect();
+    all.into_iter().collect()
+}
+
+/// `node 2; cut 1–2, 3→2`.
+fn words(nodes: &[u64], silent: &[(u64, u64)]) -> String {
+    let names: Vec<_> = nodes.iter().map(u64::to_string).collect();
+    let word = |(from, to): &(u64, u64)| match (silent.contains(&(*to, *from)), from < to) {
+        (true, true) => Some(format!("{from}–{to}")),
+        (true, false) => None,
+        (false, _) => Some(format!("{from}→{to}")),
+    };
+    let cuts: Vec<_> = silent.iter().filter_map(word).collect();
+    let mut parts = Vec::new();
+    match nodes.len() {
+        0 => {}
+        1 => parts.push(format!("node {}", names[0])),
+        _ => parts.push(format!("nodes {}", names.join(", "))),
+    }
+    if !cuts.is_empty() {
+        parts.push(format!("cut {}", cuts.join(", ")));
+    }
+    parts.join("; ")
 }
 
 /// All nodes that the history names.
@@ -93,7 +135,7 @@ pub(super) fn nodes(history: &History) -> BTreeMap<u64, Node> {
     for (node, (from_ns, line)) in down {
         nodes.entry(node).or_default().down.push(Span { from_ns, to_ns, lines: (line, line) });
     }
-    name_faults(&mut nodes, history);
+    mark_faulty(&mut nodes, history);
     nodes
 }
 
@@ -103,23 +145,16 @@ fn deposed(nodes: &mut BTreeMap<u64, Node>, leader: Option<(u64, u64, u64, usize
     }
 }
 
-/// A fault's name is for people: `pause node 2`. Where it says which nodes, it shows on them.
-fn name_faults(nodes: &mut BTreeMap<u64, Node>, history: &History) {
-    for (name, spans) in faults(history) {
-        for node in named(name) {
-            if let Some(known) = nodes.get_mut(&node) {
-                known.faulty.extend(spans.iter().map(|span| (name.to_owned(), *span)));
+fn mark_faulty(nodes: &mut BTreeMap<u64, Node>, history: &History) {
+    for (name, injected) in faults(history) {
+        for one in injected {
+            for node in &one.nodes {
+                if let Some(known) = nodes.get_mut(node) {
+                    known.faulty.push((name.to_owned(), one.clone()));
+                }
             }
         }
     }
-}
-
-/// The numbers that follow the word `node`, apart from it or not.
-fn named(fault: &str) -> Vec<u64> {
-    let words: Vec<_> = fault.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
-    let joined = words.iter().filter_map(|word| word.strip_prefix("node")?.parse().ok());
-    let apart = words.windows(2).filter(|pair| pair[0] == "node").filter_map(|pair| pair[1].parse().ok());
-    joined.chain(apart).collect()
 }
 
 fn last_ns(history: &History) -> u64 {
@@ -161,7 +196,9 @@ mod tests {
             ("b", vec![span(20, 50, (3, 6))]),
             ("c", vec![span(60, 70, (7, 7))]),
         ];
-        assert_eq!(faults(&history), BTreeMap::from(expected));
+        let spans = |injected: Vec<Injected>| injected.into_iter().map(|one| one.span).collect::<Vec<_>>();
+        let found: BTreeMap<_, _> = faults(&history).into_iter().map(|(name, all)| (name, spans(all))).collect();
+        assert_eq!(found, BTreeMap::from(expected));
     }
 
     #[test]
@@ -169,7 +206,7 @@ mod tests {
         let history = history(&[
             r#""f":"elected","value":{"node":1,"term":1}"#,
             r#""f":"elected","value":{"node":2,"term":2}"#,
-            r#""f":"fault","value":{"name":"slow disk of node 1"}"#,
+            r#""f":"fault","value":{"name":"slow-sync","nodes":[1]}"#,
             r#""f":"killed","value":{"node":1}"#,
             r#""f":"killed","value":{"node":2}"#,
             r#""f":"started","value":{"node":2}"#,
@@ -180,14 +217,16 @@ mod tests {
         assert_eq!(nodes[&2].led, [(2, span(20, 50, (3, 6)))]);
         assert_eq!(nodes[&1].down, [span(40, 70, (5, 5))]);
         assert_eq!(nodes[&2].down, [span(50, 60, (6, 7))]);
-        assert_eq!(nodes[&1].faulty, [("slow disk of node 1".to_owned(), span(30, 70, (4, 4)))]);
+        let (name, slow) = &nodes[&1].faulty[0];
+        assert_eq!((&**name, slow.span, &*slow.hit), ("slow-sync", span(30, 70, (4, 4)), "node 1"));
+        assert!(nodes[&2].faulty.is_empty());
     }
 
     #[test]
-    fn a_fault_may_name_nodes() {
-        assert_eq!(named("pause node 2"), [2]);
-        assert_eq!(named("cut node1-node3"), [1, 3]);
-        assert!(named("disk full").is_empty());
-        assert!(named("node").is_empty());
+    fn what_is_cut_is_said_once_for_both_ways() {
+        assert_eq!(words(&[2], &[(1, 2), (2, 1), (2, 3)]), "node 2; cut 1–2, 2→3");
+        assert_eq!(words(&[3, 1], &[]), "nodes 3, 1");
+        assert_eq!(words(&[], &[]), "");
+        assert_eq!(all_hit(&[3], &[(1, 2), (2, 1), (1, 3)]), [1, 2, 3]);
     }
 }

@@ -90,7 +90,7 @@ const byBegin = (a, b) => a.from - b.from;
 const sections = [
   {
     title: 'Faults',
-    lanes: timeline.faults.map(({ name, spans }) => ({ name, layers: [bars('fault', spans.map((one) => ({ ...span('fault', one), name })))] })),
+    lanes: timeline.faults.map(({ name, spans }) => ({ name, layers: [bars('fault', spans.map((one) => ({ ...span('fault', one), name, hit: one.hit })))] })),
   },
   {
     title: 'Nodes',
@@ -100,7 +100,7 @@ const sections = [
         bars('node', [
           ...led.map(([term, one]) => ({ ...span('led', one), term })),
           ...down.map((one) => span('down', one)),
-          ...faulty.map(([fault, one]) => ({ ...span('faulty', one), name: fault })),
+          ...faulty.map(([fault, one]) => ({ ...span('faulty', one), name: fault, hit: one.hit })),
         ].sort(byBegin)),
         bars('marks', marks.map(mark).sort(byBegin)),
       ],

@@ -114,7 +114,7 @@ function hatch(left, right, y, height, color, view) {
 const PAINTERS = {
   fault(item, left, right, y, height, view) {
     box(left, right, y, height, look['fault-edge']);
-    label(item.name, left, right, y, height, look.ground, view);
+    label(item.hit || item.name, left, right, y, height, look.ground, view);
   },
   led(item, left, right, y, height, view) {
     box(left, right, y, height, look.lead);

@@ -136,7 +136,7 @@ function titleOf(item, lane) {
     case 'session': return `session ${item.session} of ${lane.name}: ${lasted}; end: ${item.end}`;
     case 'led': return `${lane.name} led term ${item.term} for ${lasted}`;
     case 'down': return `${lane.name} was down for ${lasted}`;
-    case 'faulty': case 'fault': return `fault: ${item.name}, for ${lasted}`;
+    case 'faulty': case 'fault': return `fault: ${item.name}${item.hit && ` (${item.hit})`}, for ${lasted}`;
     default: return `${lane.name}: ${MARK_NAMES[item.what] ?? item.what.replace('_', ' ')}`;
   }
 }
@@ -209,8 +209,7 @@ function showPinned() {
 }
 
 clientSection.open = clientSection.lanes.length <= 12;
-faultSection.open = faultSection.lanes.length <= 10;
-nodeSection.open = lockSection.open = true;
+faultSection.open = nodeSection.open = lockSection.open = true;
 readLook();
 writeHead();
 writeVerdicts();

@@ -178,10 +178,10 @@ pub(super) fn is_refused_write(operation: &Operation<'_>) -> bool {
 }
 
 fn fault_counts(history: &History) -> Vec<FaultCount> {
-    let count = |(name, spans): (&str, Vec<faults::Span>)| FaultCount {
+    let count = |(name, spans): (&str, Vec<faults::Injected>)| FaultCount {
         name: name.to_owned(),
         times: spans.len(),
-        lasted_ms: spans.iter().map(|span| span.to_ns - span.from_ns).sum::<u64>() / 1_000_000,
+        lasted_ms: spans.iter().map(|one| one.span.to_ns - one.span.from_ns).sum::<u64>() / 1_000_000,
     };
     faults::faults(history).into_iter().map(count).collect()
 }

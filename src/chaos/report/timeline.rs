@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use super::{
-    faults::{self, Moment, Span},
+    faults::{self, Injected, Moment, Span},
     leases::{self, Lease, LeaseEnd},
     packed::{Packed, Texts},
     tenures::{self, End, Tenure},
@@ -32,7 +32,7 @@ pub(super) struct Timeline {
 #[derive(Debug, Serialize)]
 struct FaultLane {
     name: String,
-    spans: Vec<Span>,
+    spans: Vec<Injected>,
 }
 
 #[derive(Debug, Serialize)]
@@ -40,7 +40,7 @@ struct NodeLane {
     name: String,
     led: Vec<(u64, Span)>,
     down: Vec<Span>,
-    faulty: Vec<(String, Span)>,
+    faulty: Vec<(String, Injected)>,
     marks: Vec<Mark>,
 }
 
@@ -50,6 +50,13 @@ struct LockLane {
     tenures: Vec<TenureBar>,
     waits: Vec<OperationBar>,
     marks: Vec<Mark>,
+}
+
+impl LockLane {
+    fn begins_ns(&self) -> Option<u64> {
+        let bars = self.tenures.first().map(|bar| bar.0).into_iter().chain(self.waits.first().map(|bar| bar.0));
+        bars.chain(self.marks.first().map(|mark| mark.0)).min()
+    }
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -158,12 +165,11 @@ impl<'h> Scene<'h> {
                 }
             }
         }
-        let named = |(name, mut lane): (&str, LockLane)| {
-            lane.name = name.to_owned();
-            lane.marks.sort_unstable();
-            lane
-        };
-        lanes.into_iter().map(named).collect()
+        let mut lanes: Vec<_> =
+            lanes.into_iter().map(|(name, lane)| LockLane { name: name.to_owned(), ..lane }).collect();
+        lanes.iter_mut().for_each(|lane| lane.marks.sort_unstable());
+        lanes.sort_by_key(LockLane::begins_ns);
+        lanes
     }
 
     fn client_lanes(

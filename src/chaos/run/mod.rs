@@ -7,7 +7,7 @@
 //! ```
 //!
 //! * `clients`: the client processes; `operator`: what the runner does itself; `observe`: what the nodes say of themselves;
-//! * `merge`: one history out of many parts; `tally`: how much there was of everything.
+//! * `merge`: one history out of many parts; [`worth`]: whether enough happened.
 //!
 //! A run never judges: that is [`super::checker`]'s, and anybody can do it again from the file. It only says what kept it from being a
 //! run at all: a fault that could not be done, a node that ended by itself, a cluster that did not come back.
@@ -18,7 +18,7 @@ pub(super) mod clients;
 mod merge;
 pub(super) mod observe;
 mod operator;
-mod tally;
+pub mod worth;
 
 use std::{
     collections::BTreeSet,
@@ -35,7 +35,6 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use self::clients::{Clients, Setting};
-pub use self::tally::Tally;
 pub use self::{observe::Observer, operator::Operator};
 use super::{
     history::{Fact, Meta},
@@ -217,6 +216,7 @@ impl Run {
             random: StdRng::seed_from_u64(options.seed),
             traces: Vec::new(),
             may_end: Vec::new(),
+            stop: stop.clone(),
         };
         let outcome = Outcome { history: options.directory.join("history.jsonl"), ..Outcome::default() };
         let telling = tell(&world, timeline, &phase, progress);
@@ -279,13 +279,7 @@ impl Run {
 
     async fn inflict(&mut self, fault: Fault) -> io::Result<bool> {
         self.set_phase(fault.name());
-        self.world.recorder.fact(Fact::Fault { name: fault.name().to_owned() });
-        let stop = self.stop.clone();
-        tokio::select! {
-            fired = self.world.inflict(fault) => fired,
-            // Whatever was begun is undone by the heal.
-            () = stop.cancelled() => Ok(true),
-        }
+        self.world.inflict(fault).await
     }
 
     /// Ends the fault, and sees whether the cluster comes back.

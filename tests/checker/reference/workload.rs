@@ -122,7 +122,10 @@ impl World {
             }
         }
         for heal in [400 * MS, 800 * MS] {
-            self.tell_later(heal - 50 * MS, Fact::Fault { name: "storm".into() });
+            self.tell_later(
+                heal - 50 * MS,
+                Fact::Fault { name: "storm".into(), nodes: Vec::new(), silent: Vec::new() },
+            );
             self.tell_later(heal, Fact::Heal { name: None });
         }
         while let Some(((now_ns, _), next)) = self.next.pop_first() {
