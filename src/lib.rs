@@ -17,6 +17,7 @@
 //! [`fence`], which is for resources: it knows [`machine`]'s tokens, and keeps them in `raft`'s manner.
 
 pub mod environment;
+pub mod planted;
 pub mod proto;
 
 pub mod machine;

@@ -13,12 +13,15 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{Exit, Failure, check::Worst, output::print, signals::Signals};
-use crate::chaos::{
-    checker::{Finding, Property, Verdict, check},
-    history::{History, ReadError},
-    nemesis::{Fault, Faults},
-    report::{About, Report, Summary},
-    run::{Options, Outcome, Progress, RunError, run, worth},
+use crate::{
+    chaos::{
+        checker::{Finding, check},
+        history::{History, ReadError},
+        nemesis::{Fault, Faults},
+        report::{About, Report, Summary},
+        run::{Options, Outcome, Progress, RunError, run, worth},
+    },
+    planted::VERSION,
 };
 
 /// Plain lines are for files: not so many of them.
@@ -65,7 +68,7 @@ impl Chaos {
         say(&format!("seed {seed}; again: {}", self.command(seed)));
         let directory = options.directory.clone();
         let outcome = watched(options).await?;
-        let versions = vec![("lockkeeper".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
+        let versions = vec![("lockkeeper".to_owned(), VERSION.to_owned())];
         let about = About { command: Some(self.command(seed)), versions };
         let judged = tokio::task::spawn_blocking(move || Judged::of(outcome, about));
         let judged = judged.await.map_err(|error| Failure::new(Exit::Error, error))?;
@@ -145,7 +148,6 @@ fn say(message: &str) {
 struct Judged {
     outcome: Outcome,
     findings: Vec<Finding>,
-    inherited: usize,
     /// What makes it worth less than it should be.
     vacuous: Vec<String>,
     summary: Summary,
@@ -161,22 +163,15 @@ impl Judged {
         let report = Report::of(&history, about, findings.iter().cloned().map(Into::into).collect())?;
         fs::write(outcome.history.with_file_name("report.html"), report.page())?;
         fs::write(outcome.history.with_file_name("report.json"), report.document())?;
-        let inherited = worth::inherited(&history)?;
-        let missing = worth::missing(report.summary(), inherited).into_iter().map(str::to_owned);
+        let missing = worth::missing(report.summary()).into_iter().map(str::to_owned);
         let missed = outcome.missed.iter().map(|fault| format!("{fault} was to be, and hit nothing"));
         let vacuous = missing.chain(missed).collect();
         let (summary, report) = (report.summary().clone(), report.text());
-        Ok(Self { outcome, findings, inherited, vacuous, summary, report })
-    }
-
-    /// The checker looks at dead clients' locks only when they pass on late. That they passed on at all is counted here.
-    fn is_known_otherwise(&self, finding: &Finding) -> bool {
-        finding.property == Property::EventualExpiry && finding.verdict == Verdict::Vacuous && self.inherited > 0
+        Ok(Self { outcome, findings, vacuous, summary, report })
     }
 
     fn exit(&self) -> Exit {
-        let findings = self.findings.iter().filter(|finding| !self.is_known_otherwise(finding));
-        let findings = findings.map(Worst::of).fold(Worst::Holds, Worst::max);
+        let findings = self.findings.iter().map(Worst::of).fold(Worst::Holds, Worst::max);
         let troubles = if self.outcome.troubles.is_empty() { Worst::Holds } else { Worst::Violated };
         let vacuous = if self.vacuous.is_empty() { Worst::Holds } else { Worst::Open };
         findings.max(troubles).max(vacuous).exit()
@@ -193,7 +188,7 @@ impl Judged {
         } else if !self.vacuous.is_empty() {
             "too little happened, as told above".to_owned()
         } else if self.exit() == Exit::Success {
-            format!("{} properties hold", of(Worst::Holds).count())
+            format!("all {} properties hold", self.findings.len())
         } else {
             format!("UNDECIDED: {}", names(Worst::Open))
         };
@@ -210,9 +205,8 @@ impl Judged {
     fn text(&self) -> String {
         let Outcome { troubles, skipped, not_reached, refused_writes, late_writes, .. } = &self.outcome;
         let mut text = format!(
-            "{}\nlate writes: {refused_writes} refused by fences, {late_writes} taken where there is none\n\
-             locks that passed on from clients that were killed: {}\n",
-            self.report, self.inherited
+            "{}\nlate writes: {refused_writes} refused by fences, {late_writes} taken where there is none\n",
+            self.report
         );
         for (fault, why) in skipped {
             text.push_str(&format!("skipped: {fault}: {why}\n"));

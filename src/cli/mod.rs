@@ -40,11 +40,14 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use self::exit::{Exit, Failure};
-use crate::client::{Client, DEFAULT_ENDPOINTS};
+use crate::{
+    client::{Client, DEFAULT_ENDPOINTS},
+    planted::VERSION,
+};
 
 /// A lock service for distributed systems: replicated by Raft, every grant with a fencing token.
 #[derive(Parser, Debug)]
-#[command(name = "lockkeeper", version, max_term_width = 120, after_help = exit::HELP)]
+#[command(name = "lockkeeper", version = VERSION, max_term_width = 120, after_help = exit::HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -12,10 +12,13 @@ use super::{
     exit::{Exit, Failure},
     output::{Format, Output, print},
 };
-use crate::chaos::{
-    checker::check,
-    history::{History, ReadError},
-    report::{About, Report},
+use crate::{
+    chaos::{
+        checker::check,
+        history::{History, ReadError},
+        report::{About, Report},
+    },
+    planted::VERSION,
 };
 
 /// Tells what happened in a run: a summary, and a page with its timeline.
@@ -40,7 +43,7 @@ pub(super) struct ReportOf {
 impl ReportOf {
     pub(super) fn run(&self) -> Result<Exit, Failure> {
         let history = read(&self.history)?;
-        let versions = vec![("lockkeeper".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
+        let versions = vec![("lockkeeper".to_owned(), VERSION.to_owned())];
         let about = About { command: self.repeat.clone(), versions };
         let findings = check(&history).map_err(|error| unreadable(&self.history, &error))?;
         let findings = findings.into_iter().map(Into::into).collect();

@@ -16,9 +16,12 @@ use tokio::{sync::oneshot, time};
 use tracing::{error, info, warn};
 
 use super::{exit::Exit, logging, signals::Signals};
-use crate::server::{
-    self, ServeError,
-    config::{Config, Overrides},
+use crate::{
+    planted::{Planted, planted},
+    server::{
+        self, ServeError,
+        config::{Config, Overrides},
+    },
 };
 
 /// A node that drains has a deadline for each step; this is for the case that one of them does not hold.
@@ -75,6 +78,10 @@ impl Serve {
 
         logging::start(config.node_id, &config.log);
         logging::abort_on_panic();
+        if cfg!(feature = "planted-bugs") {
+            let planted = planted().map_or("none now", Planted::name);
+            warn!("THIS BUILD CAN HAVE BUGS THAT WERE PLANTED ON PURPOSE, and is for tests only; planted: {planted}");
+        }
         config.warnings().iter().for_each(|warning| warn!(file = %file.display(), "{warning}"));
 
         match run(config, until_stdin_closes) {

@@ -163,7 +163,8 @@ impl Acquire {
         match answer.outcome {
             Some(Outcome::Granted(grant)) => {
                 pending.settled();
-                Ok(Guard::new(self.session, grant.token, acquire.wants()))
+                let place_lost = pending.place_lost;
+                Ok(Guard::new(self.session, grant.token, acquire.wants(), place_lost))
             }
             Some(Outcome::Busy(busy)) => Err(pending.not_acquired(false, busy)),
             Some(Outcome::TimedOut(busy)) => Err(pending.not_acquired(true, busy)),
@@ -186,11 +187,13 @@ impl IntoFuture for Acquire {
 struct Pending {
     core: Arc<Core>,
     request: Option<Outstanding>,
+    /// Its wait was cancelled, and it waits anew.
+    place_lost: bool,
 }
 
 impl Pending {
     fn new(core: &Arc<Core>) -> Self {
-        Self { core: core.clone(), request: None }
+        Self { core: core.clone(), request: None, place_lost: false }
     }
 
     /// A wait whose call broke off for too long is cancelled by the cluster. Its caller still wants it: it goes to the end of the queue.
@@ -202,6 +205,7 @@ impl Pending {
                 Err(Error::Refused(refused))
                     if refused.reason == Reason::WaitCancelled && in_time(acquire.wait, began) =>
                 {
+                    self.place_lost = true;
                     sleep(backoff.next(self.core.client.caller.jitter())).await;
                 }
                 answer => return answer,
@@ -232,7 +236,7 @@ impl Pending {
 
     fn not_acquired(&mut self, waited: bool, busy: v1::Busy) -> Error {
         self.settled();
-        Error::NotAcquired(Box::new(NotAcquired { waited, busy }))
+        Error::NotAcquired(Box::new(NotAcquired { waited, place_lost: self.place_lost, busy }))
     }
 }
 

@@ -76,6 +76,8 @@ impl fmt::Display for Refused {
 pub struct NotAcquired {
     /// It waited as long as it was to; otherwise it was not to wait.
     pub waited: bool,
+    /// As [`super::Guard::place_lost`].
+    pub place_lost: bool,
     /// The first of the locks asked for that was not to be had, a holder of it, and the length of its queue.
     pub busy: v1::Busy,
 }

@@ -35,6 +35,7 @@ pub struct Guard {
     session: Session,
     grant: Arc<Grant>,
     names: Vec<LockName>,
+    place_lost: bool,
     /// What became of its release, once that has begun.
     release: OnceLock<watch::Receiver<Option<Result<(), Error>>>>,
 }
@@ -58,10 +59,10 @@ pub struct Danger {
 }
 
 impl Guard {
-    pub(super) fn new(session: Session, token: u64, wants: &[Want]) -> Self {
+    pub(super) fn new(session: Session, token: u64, wants: &[Want], place_lost: bool) -> Self {
         let names = wants.iter().map(|want| want.name.clone()).collect();
         let grant = Grant { core: session.core().clone(), token, let_go: CancellationToken::new() };
-        Self { session, grant: Arc::new(grant), names, release: OnceLock::new() }
+        Self { session, grant: Arc::new(grant), names, place_lost, release: OnceLock::new() }
     }
 
     /// The grant's name and fence: higher than that of any grant before, in the whole cluster, for ever.
@@ -72,6 +73,12 @@ impl Guard {
     /// The locks, in the order of their names.
     pub fn names(&self) -> &[LockName] {
         &self.names
+    }
+
+    /// Whether it did not keep its place in a queue until it was granted. A wait whose call broke off for too long is cancelled by the
+    /// cluster; the library then goes to the end of the queue, and others who came later may have been served before.
+    pub fn place_lost(&self) -> bool {
+        self.place_lost
     }
 
     /// The session that holds it.

@@ -253,6 +253,12 @@ impl LocalCluster {
     pub async fn stop(&mut self) {
         future::join_all(self.nodes.values_mut().map(Node::stop)).await;
     }
+
+    /// Kills all nodes at once, and waits until they are dead.
+    pub async fn kill(&mut self) {
+        self.nodes.values().for_each(|node| node.signal(Signal::KILL));
+        future::join_all(self.nodes.values_mut().map(Node::kill)).await;
+    }
 }
 
 impl Drop for LocalCluster {

@@ -91,6 +91,10 @@ impl Machine {
         if !self.session_mut(session).grants.contains(token) {
             return Err(Refusal::NotHeld);
         }
+        let token = match Planted::ReleaseIgnoresToken.is_on() {
+            true => self.session_mut(session).grants.iter().next().unwrap_or(token),
+            false => token,
+        };
         let mut freed = Vec::new();
         self.end_grant(token, GrantEnd::Released, &mut freed, events);
         self.hand_on(freed, events);

@@ -58,6 +58,8 @@ use std::{fmt, sync::Arc};
 
 use imbl::{OrdMap, OrdSet};
 
+use crate::planted::Planted;
+
 pub use check::Broken;
 pub use limits::*;
 pub use records::Record;

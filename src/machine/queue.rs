@@ -68,7 +68,9 @@ impl Machine {
             {
                 return Err(Refusal::ModeMismatch { name: want.name.clone(), in_use: mode.permits() });
             }
-            if survey.obstacle.is_none() && (lock.queue_length() > 0 || !lock.admits(want.mode)) {
+            if survey.obstacle.is_none()
+                && (lock.queue_length() > 0 && !Planted::ReaderOvertakes.is_on() || !lock.admits(want.mode))
+            {
                 survey.obstacle = Some(want.name.clone());
             }
         }

@@ -96,19 +96,30 @@ pub enum Record {
 impl Machine {
     /// All of the table, in a fixed order.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
-        let Self { now, last_token, last_ticket, .. } = *self;
+        let Self { now, mut last_token, last_ticket, .. } = *self;
+        if Planted::TokenNotInSnapshot.is_on() {
+            last_token = self.grants.get_max().map_or(Token(0), |(token, _)| *token);
+        }
+        let queue = !Planted::QueueNotInSnapshot.is_on();
+        let replies = !Planted::RepliesNotInSnapshot.is_on();
         std::iter::once(Record::Clock { now, last_token, last_ticket })
             .chain(self.ended.iter().map(|(session, end)| Record::Ended { session, end }))
             .chain(self.sessions.iter().map(|(id, session)| session_record(*id, session)))
             .chain(self.locks.iter().filter_map(|(name, lock)| lock_record(name, lock)))
             .chain(self.grants.iter().map(|(token, held)| self.grant_record(*token, held)))
-            .chain(self.waits.iter().map(|(ticket, waiting)| wait_record(*ticket, waiting)))
-            .chain(self.replies.iter().map(|((session, request), remembered)| Record::Reply {
-                session: *session,
-                request: *request,
-                asked: remembered.asked.clone(),
-                reply: remembered.reply.clone(),
-            }))
+            .chain(self.waits.iter().filter(move |_| queue).map(|(ticket, waiting)| wait_record(*ticket, waiting)))
+            .chain(
+                self.replies
+                    .iter()
+                    .filter(move |_| replies)
+                    .filter(move |(_, remembered)| queue || !matches!(remembered.reply, Reply::Queued(_)))
+                    .map(|((session, request), remembered)| Record::Reply {
+                        session: *session,
+                        request: *request,
+                        asked: remembered.asked.clone(),
+                        reply: remembered.reply.clone(),
+                    }),
+            )
     }
 
     fn grant_record(&self, token: Token, held: &Held) -> Record {

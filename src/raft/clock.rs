@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::machine::Stamp;
+use crate::{machine::Stamp, planted::Planted};
 
 /// How often the leader looks at its clock, at the least.
 pub const BEAT: Duration = Duration::from_millis(100);
@@ -54,8 +54,19 @@ impl LeaderClock {
     }
 
     fn stamp(&self) -> Stamp {
+        if Planted::StampFromWallClock.is_on() {
+            return wrong_clock();
+        }
         Stamp(self.base.0 + self.counted.as_millis() as u64)
     }
+}
+
+/// For [`Planted::StampFromWallClock`]: the time by a host's wall clock, off by minutes, as clocks are that nobody sets. Of processes that
+/// follow each other, the later ones are ahead.
+fn wrong_clock() -> Stamp {
+    let since_1970 = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let off_s = u64::from(std::process::id()) * 60;
+    Stamp(since_1970.as_millis() as u64 + off_s * 1000)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 //! The file also says how far the log once reached, so that a log which is lost or cut short as a whole, and therefore consistent in
 //! itself, is noticed: see [`Identity::check_log`].
 
-use std::{collections::BTreeMap, io, path::PathBuf};
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 
 use rand::RngCore;
 use serde::{Deserialize, Serialize};
@@ -178,9 +178,9 @@ pub struct Identity {
     /// `None`: lives in memory alone.
     directory: Option<PathBuf>,
     /// What is on disk.
-    record: watch::Sender<Record>,
+    record: Arc<watch::Sender<Record>>,
     /// One update at a time.
-    writing: Mutex<()>,
+    writing: Arc<Mutex<()>>,
 }
 
 impl Identity {
@@ -224,8 +224,8 @@ impl Identity {
             node_id: record.node_id,
             incarnation: record.incarnation,
             directory,
-            record: watch::Sender::new(record),
-            writing: Mutex::new(()),
+            record: Arc::new(watch::Sender::new(record)),
+            writing: Arc::new(Mutex::new(())),
         }
     }
 
@@ -358,21 +358,27 @@ impl Identity {
         }
     }
 
-    /// Applies a change to the file, then to what is in memory. Changes nothing if it fails.
+    /// Applies a change to the file, then to what is in memory. Changes nothing if it fails. Once the write has begun, it also ends, and
+    /// the next one waits for it, where whoever asked for it does not: a call that breaks off.
     async fn update(&self, change: impl FnOnce(&mut Record) -> Result<(), IdentityError>) -> Result<(), IdentityError> {
-        let _one_at_a_time = self.writing.lock().await;
+        let one_at_a_time = Arc::clone(&self.writing).lock_owned().await;
         let mut record = self.record.borrow().clone();
         change(&mut record)?;
         if record == *self.record.borrow() {
             return Ok(());
         }
-        if let Some(directory) = self.directory.clone() {
-            let on_disk = record.clone();
-            let written = tokio::task::spawn_blocking(move || file::write(&directory, &on_disk));
-            written.await.expect("the writer does not panic, and nobody aborts it")?;
-        }
-        self.record.send_replace(record);
-        Ok(())
+        let Some(directory) = self.directory.clone() else {
+            self.record.send_replace(record);
+            return Ok(());
+        };
+        let known = Arc::clone(&self.record);
+        let written = tokio::task::spawn_blocking(move || {
+            let _one_at_a_time = one_at_a_time;
+            file::write(&directory, &record)?;
+            known.send_replace(record);
+            Ok(())
+        });
+        written.await.expect("the writer does not panic, and nobody aborts it")
     }
 }
 

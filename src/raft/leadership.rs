@@ -74,7 +74,7 @@ pub(super) async fn follow_leadership(
             None if known.is_some() => {
                 tracing::info!(term = known, "this node no longer leads");
                 leadership.send_replace(None);
-                table.break_off_waits();
+                table.calls().break_off();
             }
             None => {}
         }
@@ -84,7 +84,7 @@ pub(super) async fn follow_leadership(
         };
         if !changed {
             leadership.send_replace(None);
-            table.break_off_waits();
+            table.calls().break_off();
             return;
         }
     }

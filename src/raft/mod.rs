@@ -4,11 +4,12 @@
 //!
 //! * [`proposer`] and [`leadership`]: batches, stamped by the leader's [`clock`];
 //! * [`log`]: the log on disk; [`network`]: to the peers; openraft between them;
-//! * [`state_machine`] and [`table`]: what is committed, applied; [`snapshot`]: what is applied, on disk.
+//! * [`state_machine`] and [`table`]: what is committed, applied; [`calls`]: who waits for it; [`snapshot`]: what is applied, on disk.
 //!
 //! [`identity`] and [`forming`]: who this node is, and how a cluster comes into being. [`types`], [`wire`], [`commands`] and
 //! [`records`]: what all of them speak. `durable_map` is no part of it: the fence keeps there what it has seen.
 
+pub mod calls;
 pub mod clock;
 pub mod commands;
 pub(crate) mod durable_map;

@@ -19,7 +19,7 @@ use super::{
     ticker::tick,
     types::*,
 };
-use crate::{environment::Environment, machine::Command};
+use crate::{environment::Environment, machine::Command, planted::Planted};
 
 /// This node's copy, and the way to change all of them.
 #[derive(Clone, Debug)]
@@ -65,6 +65,9 @@ impl Replica {
     /// One round to a quorum serves all the reads that wait for one (the read index of Raft, §6.4 of Ongaro's thesis). `look` must be
     /// short: `apply` waits for it.
     pub async fn read<T>(&self, patience: Duration, look: impl FnOnce(&Applied) -> T) -> Result<T, NoReply> {
+        if Planted::ReadWithoutIndex.is_on() {
+            return Ok(self.table.read(look));
+        }
         if self.cut_off() {
             return Err(NoReply::NoQuorum);
         }

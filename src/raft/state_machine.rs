@@ -83,7 +83,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         let restored = blocking.run(move || snapshots.publish(&file).and_then(|()| read(&file))).await?;
         self.table.restore(restored);
         // The calls that wait here waited for a table that is gone; their clients ask again.
-        self.table.break_off_waits();
+        self.table.calls().break_off();
         Ok(())
     }
 

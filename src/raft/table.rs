@@ -15,12 +15,10 @@ use std::{
     },
 };
 
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 
-use super::types::*;
-use crate::machine::{
-    Change, Command, Event, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Ticket, Time, WaitEnd,
-};
+use super::{calls::Calls, types::*};
+use crate::machine::{Change, Command, Event, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Time};
 
 /// Log entries whose changes a watcher may lag behind before it is sent the whole state again.
 const CHANGES_KEPT: usize = 1024;
@@ -83,7 +81,7 @@ impl Applied {
 #[derive(Debug)]
 pub struct Table {
     applied: RwLock<Applied>,
-    waits: Mutex<HashMap<Ticket, Vec<oneshot::Sender<WaitEnd>>>>,
+    calls: Calls,
     listeners: Mutex<HashMap<SessionId, Vec<mpsc::Sender<Notice>>>>,
     changes: broadcast::Sender<Arc<Changes>>,
     term: watch::Sender<u64>,
@@ -103,7 +101,7 @@ impl Table {
     pub fn new(inspector: Option<Arc<dyn Inspect>>) -> Self {
         Self {
             applied: RwLock::default(),
-            waits: Mutex::default(),
+            calls: Calls::default(),
             listeners: Mutex::default(),
             changes: broadcast::channel(CHANGES_KEPT).0,
             term: watch::channel(0).0,
@@ -164,26 +162,9 @@ impl Table {
         }
     }
 
-    /// Whether a call waits, on this node, for the end of this wait.
-    pub fn is_awaited(&self, ticket: Ticket) -> bool {
-        lock(&self.waits).get(&ticket).is_some_and(|calls| calls.iter().any(|call| !call.is_closed()))
-    }
-
-    /// Breaks off all the calls that wait here: they are to be repeated at the new leader, which would cancel the wait of a call
-    /// that it does not see.
-    pub fn break_off_waits(&self) {
-        lock(&self.waits).clear();
-    }
-
-    /// Forgets the calls that broke off.
-    pub fn forget_broken(&self, ticket: Ticket) {
-        let mut waits = lock(&self.waits);
-        if let Some(calls) = waits.get_mut(&ticket) {
-            calls.retain(|call| !call.is_closed());
-            if calls.is_empty() {
-                waits.remove(&ticket);
-            }
-        }
+    /// The calls on this node that wait.
+    pub fn calls(&self) -> &Calls {
+        &self.calls
     }
 
     /// Applies one entry. With `answer`, this node proposed it, and the calls behind it wait for the deliveries.
@@ -216,6 +197,7 @@ impl Table {
             applied.membership = StoredMembership::new(Some(log_id), membership);
         }
         self.publish(&applied);
+        self.told.store(applied.index(), Ordering::Release);
     }
 
     /// Puts a snapshot in the place of what is here.
@@ -223,6 +205,7 @@ impl Table {
         let mut applied = self.write();
         *applied = restored;
         self.publish(&applied);
+        self.told.store(applied.index(), Ordering::Release);
     }
 
     /// What a snapshot is made of: a clone that costs next to nothing.
@@ -245,17 +228,15 @@ impl Table {
     }
 
     fn deliver(&self, reply: Reply) -> Delivery {
-        let Reply::Queued(ticket) = reply else { return Delivery { reply, wait: None } };
-        let (call, end) = oneshot::channel();
-        lock(&self.waits).entry(ticket).or_default().push(call);
-        Delivery { reply, wait: Some(end) }
+        let wait = if let Reply::Queued(ticket) = reply { Some(self.calls.begin(ticket)) } else { None };
+        Delivery { reply, wait }
     }
 
     fn tell(&self, index: u64, events: Vec<Event>) {
         let mut changes = Vec::new();
         for event in events {
             match event {
-                Event::WaitEnded { ticket, end } => self.end_wait(ticket, end),
+                Event::WaitEnded { ticket, end } => self.calls.end(ticket, &end),
                 Event::SessionEnded { session, end } => self.notify(Notice { session, what: Loss::Ended(end) }),
                 Event::Revoked { session, revocation } => {
                     self.notify(Notice { session, what: Loss::Revoked(revocation) });
@@ -268,14 +249,6 @@ impl Table {
             let _ = self.changes.send(Arc::new(Changes { index, changes }));
         }
         self.told.store(index, Ordering::Release);
-    }
-
-    fn end_wait(&self, ticket: Ticket, end: WaitEnd) {
-        let calls = lock(&self.waits).remove(&ticket).unwrap_or_default();
-        for call in calls {
-            // An error says that the call broke off: its grant stays with its session.
-            let _ = call.send(end.clone());
-        }
     }
 
     fn notify(&self, notice: Notice) {

@@ -4,9 +4,9 @@ use std::fmt;
 
 use bytes::Bytes;
 use openraft::{impls::leader_id_std, raft, type_config::alias};
-use tokio::sync::oneshot;
 
-use crate::machine::{Reply, WaitEnd};
+use super::calls::Call;
+use crate::machine::Reply;
 
 /// Where openraft's tasks, timers and random numbers come from.
 pub type Runtime = openraft_rt_tokio::TokioRuntime;
@@ -70,8 +70,8 @@ pub struct Applied(pub Vec<Delivery>);
 pub struct Delivery {
     /// The machine's reply.
     pub reply: Reply,
-    /// For [`Reply::Queued`]: where the end of the wait will arrive.
-    pub wait: Option<oneshot::Receiver<WaitEnd>>,
+    /// For [`Reply::Queued`]: the call that waits now.
+    pub wait: Option<Call>,
 }
 
 /// Where a member is reached.

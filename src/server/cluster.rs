@@ -8,6 +8,7 @@ use tonic::{Request, Response, Status};
 use super::errors::internal;
 use crate::{
     environment::Blocking,
+    planted::VERSION,
     proto::v1::{self, cluster_server},
     raft::{
         Replica,
@@ -34,7 +35,7 @@ impl cluster_server::Cluster for Cluster {
         };
         let mut status = show(&metrics, &self.replica);
         status.cluster_id = self.cluster_id.to_string();
-        status.version = env!("CARGO_PKG_VERSION").to_string();
+        status.version = VERSION.to_owned();
         status.serving = trouble.is_none();
         status.trouble = trouble.unwrap_or_default().to_string();
         self.replica.table().read(|applied| {

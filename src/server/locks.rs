@@ -35,9 +35,7 @@ impl locks_server::Locks for Locks {
         let outcome = match (reply, wait) {
             (Reply::Acquired(end), _) => outcome(end)?,
             (Reply::Busy(busy), _) => acquire_response::Outcome::Busy(convert::show_busy(busy)),
-            (Reply::Queued(ticket), Some(end)) => {
-                outcome(waiting::end_of_wait(&self.replica, ticket, end, repeatable).await?)?
-            }
+            (Reply::Queued(_), Some(call)) => outcome(waiting::end_of_wait(&self.replica, call, repeatable).await?)?,
             (other, _) => return Err(unexpected(other)),
         };
         Ok(Response::new(v1::AcquireResponse { outcome: Some(outcome) }))

@@ -222,6 +222,7 @@ where
     tasks.spawn(note_committed(identity, replica.clone()));
     tasks.spawn(raft_stops(replica.clone()));
     let mut background = JoinSet::new();
+    background.spawn(waiting::give_up_places(replica.clone()));
     background.spawn(waiting::sweep(replica.clone()));
     background.spawn(health::report(services.cluster.clone(), reporter.clone()));
 

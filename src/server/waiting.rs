@@ -1,19 +1,29 @@
 //! Acquires that wait: the calls behind them, and what becomes of those whose call broke off.
 //!
 //! A wait lives in the table; a call only listens for its end. When the call breaks off, the wait is cancelled after [`GRACE`],
-//! unless the same request came again meanwhile and listens. A new leader does the same for the waits that it finds: their calls
-//! were with another node.
+//! unless the same request came again meanwhile and listens. A new leader does the same for the waits that it finds, and for which no
+//! call came to it: theirs were with another node.
 
-use std::time::Duration;
+use std::{
+    collections::{HashMap, VecDeque},
+    future::pending,
+    time::Duration,
+};
 
-use futures::{StreamExt, stream};
-use tokio::{sync::oneshot, time::sleep};
+use futures::{StreamExt, stream, stream::FuturesUnordered};
+use tokio::{
+    task::yield_now,
+    time::{Instant, sleep, sleep_until},
+};
 use tonic::{Code, Status};
 
 use super::{PATIENCE, errors::unknown};
 use crate::{
     machine::{Command, Ticket, WaitEnd},
-    raft::{NoReply, Replica},
+    raft::{
+        NoReply, Replica,
+        calls::{Broken, Call},
+    },
 };
 
 /// How long the place of a broken call is kept.
@@ -23,46 +33,57 @@ pub const GRACE: Duration = Duration::from_secs(5);
 const CANCELLATIONS: usize = 64;
 
 /// Waits for the end of a wait. Dropping the future is how a call breaks off.
-pub(super) async fn end_of_wait(
-    replica: &Replica,
-    ticket: Ticket,
-    end: oneshot::Receiver<WaitEnd>,
-    repeatable: bool,
-) -> Result<WaitEnd, Status> {
+pub(super) async fn end_of_wait(replica: &Replica, mut call: Call, repeatable: bool) -> Result<WaitEnd, Status> {
     let broken_off = || {
         unknown(Code::Unavailable, "this node no longer leads: repeat the request with the same id to keep its place")
     };
+    if !repeatable {
+        call.is_not_repeatable();
+    }
     // Leadership was lost between the proposal and here: the calls that wait were told before this one began to. The new leader
     // does not see it, so it must be repeated there.
     if !replica.leads() {
         return Err(broken_off());
     }
-    // Without a request id nobody can come back for the place.
-    let grace = if repeatable { GRACE } else { Duration::ZERO };
-    let mut call = Call { replica: replica.clone(), ticket, grace, broken: true };
-    let end = end.await;
-    call.broken = false;
-    end.map_err(|_| broken_off())
+    call.end().await.ok_or_else(broken_off)
 }
 
-/// A call that waits.
-struct Call {
-    replica: Replica,
-    ticket: Ticket,
-    grace: Duration,
-    broken: bool,
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        if self.broken {
-            let (replica, ticket, grace) = (self.replica.clone(), self.ticket, self.grace);
-            tokio::spawn(async move {
-                sleep(grace).await;
-                replica.table().forget_broken(ticket);
-                cancel_unless_awaited(&replica, ticket).await;
-            });
-        }
+/// Cancels the waits whose calls broke off and did not come back.
+pub(super) async fn give_up_places(replica: Replica) {
+    let Some(mut breaks) = replica.table().calls().breaks() else { return };
+    // All are kept equally long: who broke off first is due first. Of one that broke off again meanwhile, only the last time counts.
+    let mut kept: VecDeque<(Instant, Ticket)> = VecDeque::new();
+    let mut last: HashMap<Ticket, Instant> = HashMap::new();
+    let mut cancelling = FuturesUnordered::new();
+    loop {
+        let next = kept.front().map(|(due, _)| *due);
+        let due = async {
+            match next {
+                Some(due) => sleep_until(due).await,
+                None => pending().await,
+            }
+        };
+        let given_up = tokio::select! {
+            broken = breaks.recv() => match broken {
+                Some(Broken { ticket, is_repeatable: true }) => {
+                    let due = Instant::now() + GRACE;
+                    kept.push_back((due, ticket));
+                    last.insert(ticket, due);
+                    continue;
+                }
+                // Without a request id nobody can come back for the place.
+                Some(Broken { ticket, is_repeatable: false }) => ticket,
+                None => return,
+            },
+            () = due => match kept.pop_front().filter(|(due, ticket)| last.get(ticket) == Some(due)) {
+                Some((_, ticket)) => ticket,
+                None => continue,
+            },
+            Some(()) = cancelling.next() => continue,
+        };
+        last.remove(&given_up);
+        replica.table().calls().forget_broken(given_up);
+        cancelling.push(cancel_unless_awaited(&replica, given_up));
     }
 }
 
@@ -80,8 +101,15 @@ pub(super) async fn sweep(replica: Replica) {
             }
             () = sleep(GRACE), if leads => {}
         }
-        let tickets = replica.table().read(|applied| applied.machine.clone());
-        let cancellations = tickets.waits().map(|ticket| cancel_unless_awaited(&replica, ticket));
+        let table = replica.table();
+        let found = table.read(Clone::clone);
+        // By then, the calls behind all that is found are known.
+        while table.told() < found.index() {
+            yield_now().await;
+        }
+        // For one that came and broke off, it is not the time since the election that counts.
+        let left = found.machine.waits().filter(|ticket| !table.calls().has_come(*ticket));
+        let cancellations = left.map(|ticket| cancel_unless_awaited(&replica, ticket));
         stream::iter(cancellations).buffer_unordered(CANCELLATIONS).collect::<()>().await;
         if led.changed().await.is_err() {
             return;
@@ -90,7 +118,7 @@ pub(super) async fn sweep(replica: Replica) {
 }
 
 async fn cancel_unless_awaited(replica: &Replica, ticket: Ticket) {
-    while !replica.table().is_awaited(ticket) {
+    while !replica.table().calls().is_awaited(ticket) {
         match replica.propose(Command::CancelWait { ticket }, PATIENCE).await {
             // The next leader finds it.
             Ok(_) | Err(NoReply::NotLeader) => return,

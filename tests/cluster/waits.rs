@@ -7,8 +7,12 @@ use lockkeeper::{
         AcquireRequest, OpenSessionRequest, ReleaseRequest, RequestId, Want, acquire_request, acquire_response,
         locks_client::LocksClient, release_request, sessions_client::SessionsClient,
     },
+    server::GRACE,
 };
-use tokio::task::JoinHandle;
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
 use tonic::{Status, transport::Channel};
 use tonic_types::StatusExt;
 
@@ -207,4 +211,29 @@ async fn the_next_leader_gives_up_the_places_that_nobody_comes_back_for() {
     assert_eq!(until_waiting(&client, "seat", 1).await, [place], "who asked again waits on");
     held.release().await.expect("it was held");
     patient.await.expect("no panic").expect("granted").release().await.expect("it was held");
+}
+
+/// A new leader gives up the places that it found and nobody came back for. Those of calls that came and broke off are not among them,
+/// whenever that was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_breaks_off_shortly_after_an_election_keeps_its_place() {
+    let mut cluster = cluster().await;
+    let client = client(&cluster);
+    let held = long_session(&client).await.acquire("seat").await.expect("free");
+    let leading = leader(&cluster).await;
+    cluster.node_mut(leading).kill().await;
+    let waiting = Plain::open(leaders_channel(&cluster).await).await;
+    let elected = Instant::now();
+    let mut call = waiting.acquire(Some(1), "seat");
+    let place = until_waiting(&client, "seat", 1).await;
+    while elected.elapsed() < 2 * GRACE {
+        call.abort();
+        // Most of the time it is broken off, and never for long.
+        sleep(GRACE / 4).await;
+        call = waiting.acquire(Some(1), "seat");
+        sleep(GRACE / 100).await;
+        assert_eq!(tickets(&client, "seat").await, place, "{:?} after the election", elected.elapsed());
+    }
+    held.release().await.expect("it was held");
+    call.await.expect("no panic").expect("granted");
 }

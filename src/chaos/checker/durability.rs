@@ -11,13 +11,15 @@ use std::{
 
 use super::{
     grants::{Grant, Grants},
-    run::{Mark, Run},
+    run::{Acknowledged, Mark, Run},
+    show::Ms,
     tenures::Overlap,
     verdict::{Conviction, Finding, Inquiry, Property},
 };
 use crate::chaos::history::{Answer, Call, Ended, Fact, Operation};
 
 enum Lost<'r> {
+    Session { session: &'r str, told: Mark, lease: Acknowledged },
     Grant { lock: &'r str, grant: &'r Grant<'r>, read: &'r Operation<'r> },
     Release { grant: &'r Grant<'r>, released_line: usize, read: &'r Operation<'r> },
     LastToken { token: u64, known: Mark, shown: u64, read: &'r Operation<'r> },
@@ -26,6 +28,10 @@ enum Lost<'r> {
 impl fmt::Display for Lost<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Session { session, told, lease } => {
+                let (told, until) = (Ms(told.0), Ms(lease.until_ns));
+                write!(f, "session {session:?} was to live until {until}, and at {told} nobody knew it any more")
+            }
             Self::Grant { lock, grant, read } => {
                 write!(f, "lock {lock:?}: {grant} held it, and a {} did not find it", read.call.function())
             }
@@ -42,6 +48,7 @@ impl fmt::Display for Lost<'_> {
 impl Conviction for Lost<'_> {
     fn lines(&self) -> Vec<usize> {
         match self {
+            Self::Session { told, lease, .. } => vec![lease.line, told.1],
             Self::Grant { grant, read, .. } => vec![grant.answered_line, grant.until_line, read.ended_line],
             Self::Release { grant, released_line, read } => vec![grant.answered_line, *released_line, read.ended_line],
             Self::LastToken { known, read, .. } => vec![known.1, read.ended_line],
@@ -65,6 +72,7 @@ pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>, overlaps: &[Overlap<'_>]
     views(run, grants, &released, &expected, &mut inquiry);
     single(run, grants, &released, &expected, &mut inquiry);
     last_tokens(run, grants, &mut inquiry);
+    sessions(run, &mut inquiry);
     let restarts = run.facts.iter().filter(|told| matches!(told.fact, Fact::Started { .. })).count();
     inquiry.saw("restarts", restarts as u64);
     inquiry.close()
@@ -178,6 +186,18 @@ fn found_again(grant: Option<&Grant<'_>>, read: &Operation<'_>, released: &Relea
     let Some(grant) = grant else { return };
     if let Some((_, released_line)) = released.get(&grant.token).copied().filter(|(ns, _)| *ns < read.invoked_ns) {
         inquiry.convict(&Lost::Release { grant, released_line, read });
+    }
+}
+
+fn sessions(run: &Run<'_>, inquiry: &mut Inquiry) {
+    let mut sessions: Vec<_> = run.sessions.iter().collect();
+    sessions.sort_unstable_by_key(|(name, _)| **name);
+    for (session, record) in sessions {
+        let (Some(lease), Some((told, "session_unknown"))) = (record.trusted, record.over) else { continue };
+        let closed = record.closing.is_some_and(|closing| closing < told);
+        if told.0 < lease.until_ns && !closed {
+            inquiry.convict(&Lost::Session { session, told, lease });
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The holder counts from the *sending* of its last acknowledged open or renewal; the cluster from a stamp that was made later. So
 //! before that sending plus the TTL, the cluster neither says that the session is over nor gives its locks to another. One machine, one
-//! monotonic clock: this is exact, but for `stamp_ns` of the meta.
+//! monotonic clock: this is exact, but for `stamp_ns` of the meta. (A session that the cluster does not know any more is lost: that is
+//! `durability`'s.)
 
 use std::fmt;
 
@@ -56,7 +57,7 @@ pub(super) fn judge(run: &Run<'_>, overlaps: &[Overlap<'_>]) -> Finding {
     for (session, record) in sessions {
         let Some(lease) = record.trusted else { continue };
         inquiry.saw("sessions with a lease", 1);
-        let Some((told, "session_expired" | "session_unknown")) = record.over else { continue };
+        let Some((told, "session_expired")) = record.over else { continue };
         inquiry.saw("expiries noticed", 1);
         let closed = record.closing.is_some_and(|closing| closing < told);
         if told.0 < lease.until_ns && !closed {

@@ -1,7 +1,8 @@
 //! Eventual expiry: a dead holder's lock passes on.
 //!
 //! A process that `died` renews nothing any more. After its TTL, plus the `expiry_bound_ms` of the meta, its locks are granted to those
-//! who wait. Both count calm time only: while there is no leader, the cluster's time stands still, and no session expires.
+//! who wait, and no read shows it as a holder. Both count calm time only: while there is no leader, the cluster's time stands still, and
+//! no session expires.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -11,52 +12,83 @@ use super::{
     show::Ms,
     verdict::{Conviction, Finding, Inquiry, Property},
 };
+use crate::chaos::history::{Answer, Ended, Operation};
 
-struct NotPassedOn<'r> {
-    lock: &'r str,
-    holder: Gone,
-    free_ns: u64,
-    waiter: &'r str,
-    lines: [usize; 2],
+enum NotPassedOn<'r> {
+    Awaited { lock: &'r str, holder: Gone, free_ns: u64, waiter: &'r Operation<'r> },
+    Seen { session: &'r str, died_line: usize, due_ns: u64, read: &'r Operation<'r> },
 }
 
 impl fmt::Display for NotPassedOn<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lock, holder, free_ns, waiter, .. } = self;
-        let (expired, free) = (Ms(holder.ns), Ms(*free_ns));
-        write!(
-            f,
-            "lock {lock:?}: its holder died and was to expire at {expired}, and {waiter:?} waited {free} more for it"
-        )
+        match self {
+            Self::Awaited { lock, holder, free_ns, waiter } => {
+                let (expired, free, waiter) = (Ms(holder.ns), Ms(*free_ns), waiter.process);
+                write!(
+                    f,
+                    "lock {lock:?}: its holder died and was to expire at {expired}, and {waiter:?} waited {free} more for it"
+                )
+            }
+            Self::Seen { session, due_ns, read, .. } => {
+                let (lock, due, read) = (read.locks.first().map_or("", String::as_str), Ms(*due_ns), Ms(read.ended_ns));
+                write!(
+                    f,
+                    "session {session:?} died and was to be over by {due}, and a read at {read} shows it holding {lock:?}"
+                )
+            }
+        }
     }
 }
 
 impl Conviction for NotPassedOn<'_> {
     fn lines(&self) -> Vec<usize> {
-        [&[self.holder.line][..], &self.lines].concat()
+        match self {
+            Self::Awaited { holder, waiter, .. } => vec![holder.line, waiter.invoked_line, waiter.ended_line],
+            Self::Seen { died_line, read, .. } => vec![*died_line, read.ended_line],
+        }
     }
 }
 
-pub(super) fn judge(run: &Run<'_>, locks: &BTreeMap<&str, Lock>) -> Finding {
+pub(super) fn judge<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>) -> Finding {
     let mut inquiry = Inquiry::into(Property::EventualExpiry);
-    inquiry.saw("waits for a dead holder's lock", 0);
+    inquiry.saw("locks of the dead that others wanted", 0);
     for (name, lock) in locks {
-        for (wait, gap) in lock.starved() {
-            let Some(holder @ Gone { left: Left::Died, .. }) = gap.after else { continue };
-            inquiry.saw("waits for a dead holder's lock", 1);
-            let Some(bound_ms) = run.meta.expiry_bound_ms else {
-                inquiry.undecided("the meta promises no expiry_bound_ms");
-                continue;
-            };
-            let free_ns = free_ns(run, wait, gap);
-            if free_ns > bound_ms.saturating_mul(MS) {
-                let operation = &run.operations[wait.operation];
-                let lines = [operation.invoked_line, operation.ended_line];
-                inquiry.convict(&NotPassedOn { lock: name, holder, free_ns, waiter: operation.process, lines });
+        inquiry.saw("locks of the dead that others wanted", lock.left_behind());
+        awaited(run, name, lock, &mut inquiry);
+    }
+    seen(run, &mut inquiry);
+    inquiry.close()
+}
+
+fn awaited<'r>(run: &'r Run<'_>, name: &'r str, lock: &Lock, inquiry: &mut Inquiry) {
+    for (wait, gap) in lock.starved() {
+        let Some(holder @ Gone { left: Left::Died, .. }) = gap.after else { continue };
+        inquiry.saw("waits for one after its time", 1);
+        let Some(bound_ms) = run.meta.expiry_bound_ms else {
+            inquiry.undecided("the meta promises no expiry_bound_ms");
+            continue;
+        };
+        let free_ns = free_ns(run, wait, gap);
+        if free_ns > bound_ms.saturating_mul(MS) {
+            let waiter = &run.operations[wait.operation];
+            inquiry.convict(&NotPassedOn::Awaited { lock: name, holder, free_ns, waiter });
+        }
+    }
+}
+
+fn seen(run: &Run<'_>, inquiry: &mut Inquiry) {
+    let Some(bound_ms) = run.meta.expiry_bound_ms else { return };
+    for read in &run.operations {
+        let Ended::Ok(Answer::Get(view)) = read.ended else { continue };
+        for holder in &view.holders {
+            let Some(record) = run.session(&holder.session) else { continue };
+            let Some((died_ns, died_line)) = record.died else { continue };
+            let due_ns = run.calm.after(died_ns, record.ttl_ns.saturating_add(bound_ms.saturating_mul(MS)));
+            if read.invoked_ns > due_ns {
+                inquiry.convict(&NotPassedOn::Seen { session: &holder.session, died_line, due_ns, read });
             }
         }
     }
-    inquiry.close()
 }
 
 /// How much calm time of a wait was in a gap.

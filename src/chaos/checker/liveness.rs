@@ -34,6 +34,7 @@ impl Conviction for NotServed<'_> {
 pub(super) fn judge(run: &Run<'_>) -> Finding {
     let mut inquiry = Inquiry::into(Property::Liveness);
     inquiry.saw("acquires served after a heal", 0);
+    let served = served(run);
     let tries: Vec<_> = run.acquires().filter(|(_, _, acquire)| acquire.wait == Wait::None).collect();
     for (heal_ns, next_ns) in run.calm.heals() {
         let Some(bound_ms) = run.meta.liveness_bound_ms else {
@@ -56,7 +57,7 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
                     inquiry.saw("acquires served after a heal", 1);
                 }
                 Ended::Ok(_) | Ended::Fail(_) | Ended::Info | Ended::Open => {
-                    if due_ns <= until_ns && !gone(run, acquire) {
+                    if due_ns <= until_ns && !gone(run, acquire) && !gave_up(operation, due_ns, &served) {
                         inquiry.convict(&NotServed { operation, due_ns });
                     }
                 }
@@ -64,6 +65,25 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
         }
     }
     inquiry.close()
+}
+
+/// When acquires were answered, by whomever.
+fn served(run: &Run<'_>) -> Vec<u64> {
+    let answered = |operation: &Operation<'_>| match operation.ended {
+        Ended::Ok(_) => true,
+        Ended::Fail(reason) => reason != "unavailable",
+        Ended::Info | Ended::Open => false,
+    };
+    let mut served: Vec<_> =
+        run.acquires().filter(|(_, operation, _)| answered(operation)).map(|(_, it, _)| it.ended_ns).collect();
+    served.sort_unstable();
+    served
+}
+
+/// It did not listen for an answer for as long as is promised, and others had theirs in that time: its own was lost on the way.
+fn gave_up(operation: &Operation<'_>, due_ns: u64, served: &[u64]) -> bool {
+    let next = served.partition_point(|served_ns| *served_ns <= operation.invoked_ns);
+    operation.listened_ns < due_ns && served.get(next).is_some_and(|served_ns| *served_ns <= due_ns)
 }
 
 /// Its session is over: nobody asks any more.

@@ -10,7 +10,7 @@
 //! An acquire of several locks may wait for another of them at the head of this one's queue: while it is under way, nobody is owed
 //! anything.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{
     grants::Cancels,
@@ -57,17 +57,24 @@ pub(super) struct Lock {
     pub(super) gaps: Vec<Gap>,
     pub(super) waits: Vec<Waiting>,
     occupied: Vec<(u64, Gone)>,
+    /// When those died who held it then.
+    deaths: Vec<u64>,
 }
 
 /// All locks, by name.
 pub(super) fn locks<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, Lock> {
-    let leavings = Leavings::of(run);
+    let (leavings, seen) = (Leavings::of(run), seen(run));
     let mut locks: BTreeMap<&str, Lock> = BTreeMap::new();
     for (place, operation, acquire) in run.acquires() {
         let gone = leavings.gone(run, operation, acquire);
         let several = operation.locks.len() > 1;
-        for lock in operation.locks {
-            let lock = locks.entry(lock).or_default();
+        for name in operation.locks {
+            let lock = locks.entry(name).or_default();
+            let held = matches!(operation.ended, Ended::Ok(_)) || seen.contains(&(&**name, &*acquire.session));
+            if held && gone.left == Left::Died {
+                let session = run.session(&acquire.session);
+                lock.deaths.extend(session.and_then(|session| session.died).map(|(died_ns, _)| died_ns));
+            }
             match operation.ended {
                 Ended::Ok(_) if !several => lock.occupied.push((operation.ended_ns, gone)),
                 Ended::Ok(_) | Ended::Info | Ended::Open => lock.occupied.push((operation.invoked_ns, gone)),
@@ -89,6 +96,17 @@ pub(super) fn locks<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, Lock> {
     locks
 }
 
+/// Which session a read showed holding which lock.
+fn seen<'r>(run: &'r Run<'_>) -> HashSet<(&'r str, &'r str)> {
+    let mut seen = HashSet::new();
+    for read in &run.operations {
+        if let Ended::Ok(Answer::Get(view)) = read.ended {
+            seen.extend(view.holders.iter().map(|holder| (&*read.locks[0], &*holder.session)));
+        }
+    }
+    seen
+}
+
 impl Lock {
     fn find_gaps(&mut self, last_ns: u64) {
         self.occupied.sort_unstable();
@@ -101,6 +119,12 @@ impl Lock {
             }
             after = after.max(Some(gone));
         }
+    }
+
+    /// How often somebody died holding it, and others waited for it after that.
+    pub(super) fn left_behind(&self) -> u64 {
+        let wanted = |died_ns: &&u64| self.waits.iter().any(|wait| wait.until_ns > **died_ns);
+        self.deaths.iter().filter(wanted).count() as u64
     }
 
     /// Each wait with the gaps in it.

@@ -2,8 +2,8 @@
 //!
 //! Who came first is known by reads: an acquire that a `get` shows in the queue of a lock is there before all that begin after that
 //! `get` was answered, and before all that the same `get` shows behind it. It is granted before them, and so with a lower token, unless it
-//! ended otherwise: it timed out, was cancelled, or took a new place (`place_lost`). To be passed by one that does not wait is the same
-//! offence.
+//! ended otherwise: it timed out, was cancelled, or took a new place (`place_lost`; seen by another ticket). To be passed by one that does
+//! not wait is the same offence.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,7 +15,7 @@ use super::{
     verdict::{Conviction, Finding, Inquiry, Property},
     waiters::Matcher,
 };
-use crate::chaos::history::{Answer, Call, Ended, Operation, Wait};
+use crate::chaos::history::{Answer, Call, Ended, Operation, Wait, Waiter};
 
 /// An acquire that was seen to wait.
 #[derive(Clone, Copy)]
@@ -66,20 +66,21 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
     let mut inquiry = Inquiry::into(Property::FirstComeFirstServed);
     inquiry.saw("waits seen in a queue", 0);
     let matcher = Matcher::of(run);
-    let mut queues: BTreeMap<&str, HashMap<usize, Queued<'_>>> = BTreeMap::new();
+    let mut queues: BTreeMap<&str, HashMap<(usize, Option<u64>), Queued<'_>>> = BTreeMap::new();
     for read in &run.operations {
         let Ended::Ok(Answer::Get(view)) = read.ended else { continue };
-        let places: Vec<_> = view.waiters.iter().filter_map(|waiter| matcher.waiter(read, &waiter.session)).collect();
+        let place = |waiter: &Waiter| Some((matcher.waiter(read, &waiter.session)?, waiter.ticket));
+        let places: Vec<_> = view.waiters.iter().filter_map(place).collect();
         in_one_view(run, read, &places, &mut inquiry);
         let queue = queues.entry(&read.locks[0]).or_default();
-        for place in places {
+        for (place, ticket) in places {
             let fresh = || Queued {
                 operation: &run.operations[place],
                 since_ns: read.ended_ns,
                 line: read.ended_line,
                 until_ns: until_its_limit(&run.operations[place]),
             };
-            let queued = queue.entry(place).or_insert_with(fresh);
+            let queued = queue.entry((place, ticket)).or_insert_with(fresh);
             if read.ended_ns < queued.since_ns {
                 (queued.since_ns, queued.line) = (read.ended_ns, read.ended_line);
             }
@@ -125,9 +126,9 @@ fn granted<'r>(run: &'r Run<'_>) -> HashMap<&'r str, Vec<&'r Operation<'r>>> {
 }
 
 /// Who stands before whom in one read.
-fn in_one_view<'r>(run: &'r Run<'_>, read: &'r Operation<'_>, places: &[usize], inquiry: &mut Inquiry) {
+fn in_one_view<'r>(run: &'r Run<'_>, read: &'r Operation<'_>, places: &[(usize, Option<u64>)], inquiry: &mut Inquiry) {
     let mut highest: Option<&Operation<'_>> = None;
-    for then in places.iter().map(|place| &run.operations[*place]).filter(|operation| token(operation).is_some()) {
+    for then in places.iter().map(|(place, _)| &run.operations[*place]).filter(|operation| token(operation).is_some()) {
         if let Some(first) = highest.filter(|first| token(first) > token(then)) {
             let (since_ns, line) = (read.ended_ns, read.ended_line);
             let first = Queued { operation: first, since_ns, line, until_ns: 0 };
@@ -141,7 +142,7 @@ fn in_one_view<'r>(run: &'r Run<'_>, read: &'r Operation<'_>, places: &[usize], 
 /// Who was seen before another began.
 fn compare<'r>(
     lock: &'r str,
-    queue: HashMap<usize, Queued<'r>>,
+    queue: HashMap<(usize, Option<u64>), Queued<'r>>,
     granted: Vec<&'r Operation<'r>>,
     inquiry: &mut Inquiry,
 ) {

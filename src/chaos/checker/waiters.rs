@@ -1,12 +1,12 @@
 //! No lost waiter: every wait ends, and no lock is free while somebody waits for it.
 //!
 //! * A lock that certainly nobody holds is granted to who waits for it within the `handover_bound_ms` of the meta, in calm time.
-//! * A wait with a limit ends by it, within the same bound.
+//! * A wait with a limit ends by it, within the same bound. So does one that a read shows to be granted: who has a lock is told.
 //! * When the run ends (`end`), nobody waits any more whose process and session live.
 //! * No read shows a lock that is free while the first in its queue wants nothing else.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt,
 };
 
@@ -24,6 +24,7 @@ enum Lost<'r> {
     Late { waiter: &'r Operation<'r>, due_ns: u64 },
     NeverEnded { waiter: &'r Operation<'r>, end: usize },
     SeenFree { read: &'r Operation<'r>, waiter: &'r Operation<'r> },
+    NotTold { read: &'r Operation<'r>, waiter: &'r Operation<'r>, untold_ns: u64 },
 }
 
 impl fmt::Display for Lost<'_> {
@@ -43,6 +44,14 @@ impl fmt::Display for Lost<'_> {
                 let lock = read.locks.first().map_or("", String::as_str);
                 write!(f, "lock {lock:?} was read as free, with {:?} waiting for it", waiter.process)
             }
+            Self::NotTold { read, waiter, untold_ns } => {
+                let (lock, untold) = (read.locks.first().map_or("", String::as_str), Ms(*untold_ns));
+                write!(
+                    f,
+                    "lock {lock:?} was read as granted to {:?}, which was not told for {untold} more",
+                    waiter.process
+                )
+            }
         }
     }
 }
@@ -55,6 +64,7 @@ impl Conviction for Lost<'_> {
             Self::Late { waiter, .. } => of(waiter),
             Self::NeverEnded { waiter, end } => vec![waiter.invoked_line, *end],
             Self::SeenFree { read, waiter } => vec![waiter.invoked_line, read.ended_line],
+            Self::NotTold { read, waiter, .. } => vec![waiter.invoked_line, read.ended_line, waiter.ended_line],
         }
     }
 }
@@ -64,7 +74,9 @@ pub(super) fn judge<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>) -> Fi
     inquiry.saw("waits", 0);
     free_for_long(run, locks, &mut inquiry);
     each_ends(run, &mut inquiry);
-    seen_free(run, &mut inquiry);
+    let matcher = Matcher::of(run);
+    seen_free(run, &matcher, &mut inquiry);
+    seen_granted(run, &matcher, &mut inquiry);
     inquiry.close()
 }
 
@@ -114,8 +126,7 @@ fn each_ends(run: &Run<'_>, inquiry: &mut Inquiry) {
     }
 }
 
-fn seen_free(run: &Run<'_>, inquiry: &mut Inquiry) {
-    let waiting = Matcher::of(run);
+fn seen_free(run: &Run<'_>, waiting: &Matcher<'_>, inquiry: &mut Inquiry) {
     for read in &run.operations {
         let Ended::Ok(Answer::Get(view)) = read.ended else { continue };
         let Some(first) = view.waiters.first() else { continue };
@@ -130,7 +141,27 @@ fn seen_free(run: &Run<'_>, inquiry: &mut Inquiry) {
     }
 }
 
-/// Finds the acquire that a read shows in a queue.
+/// Each wait once: by the first read that shows it granted.
+fn seen_granted(run: &Run<'_>, waiting: &Matcher<'_>, inquiry: &mut Inquiry) {
+    let Some(bound_ms) = run.meta.handover_bound_ms else { return };
+    let mut seen = HashSet::new();
+    for read in &run.operations {
+        let Ended::Ok(Answer::Get(view)) = read.ended else { continue };
+        for holder in &view.holders {
+            let over = run.session(&holder.session).is_none_or(|it| it.died.is_some() || it.over.is_some());
+            let Some(place) = waiting.waiter(read, &holder.session).filter(|place| !over && seen.insert(*place)) else {
+                continue;
+            };
+            let waiter = &run.operations[place];
+            let untold_ns = run.calm.between(read.ended_ns, waiter.listened_ns.min(run.last_ns));
+            if untold_ns > bound_ms.saturating_mul(MS) {
+                inquiry.convict(&Lost::NotTold { read, waiter, untold_ns });
+            }
+        }
+    }
+}
+
+/// Finds the acquire that a read shows in a queue, or granted in the meantime.
 pub(super) struct Matcher<'r> {
     run: &'r Run<'r>,
     /// By session, in the order of their beginnings.

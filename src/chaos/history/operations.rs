@@ -23,6 +23,8 @@ pub struct Operation<'a> {
     pub ended: Ended<'a>,
     /// When that was known, nanoseconds. `u64::MAX`: it never was.
     pub ended_ns: u64,
+    /// Until when its process listened for an answer, nanoseconds: also where it gave up then. `u64::MAX`: its end is not in the history.
+    pub listened_ns: u64,
     /// The line of that; the line of the beginning if it has no end.
     pub ended_line: usize,
 }
@@ -75,6 +77,7 @@ pub fn operations(history: &History) -> Result<Vec<Operation<'_>>, ReadError> {
             return Err(ReadError::line(*line, what));
         }
         (operation.ended, operation.ended_line) = (ended, *line);
+        operation.listened_ns = event.time_ns;
         // An unknown outcome has no end in time.
         operation.ended_ns = if operation.is_unknown() { u64::MAX } else { event.time_ns };
     }
@@ -91,6 +94,7 @@ fn begun<'a>(line: usize, event: &'a Event, call: &'a Call) -> Operation<'a> {
         invoked_line: line,
         ended: Ended::Open,
         ended_ns: u64::MAX,
+        listened_ns: u64::MAX,
         ended_line: line,
     }
 }

@@ -28,6 +28,9 @@ pub struct Links {
 impl Links {
     /// To and between these nodes, which listen at these addresses.
     pub fn new(members: &[Member], seed: u64) -> io::Result<Self> {
+        // Held until all links have ports of their own: none takes that of a node which does not run at the moment.
+        let addresses = members.iter().flat_map(|member| [&member.client_address, &member.peer_address]);
+        let _held: Vec<_> = addresses.filter_map(|address| TcpListener::bind(address).ok()).collect();
         let mut links = Self { peers: BTreeMap::new(), clients: BTreeMap::new() };
         for to in members {
             links.clients.insert(to.node_id, link(&to.client_address, seed)?);

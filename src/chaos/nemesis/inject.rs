@@ -3,7 +3,7 @@
 use std::{fs, io, ops::Range, path::PathBuf, time::Duration};
 
 use rand::{Rng as _, rngs::StdRng};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -16,15 +16,23 @@ use crate::{
         history::Fact,
         links::{Links, Way},
         record::Recorder,
-        run::{clients::Clients, observe::Observer},
+        run::{clients::Clients, observe::Observer, operator::Operator},
+        workload::locks::Lock,
     },
     local::{LocalCluster, Signal},
 };
 
 /// Longer than any session of the workload lives.
 const CLIENT_PAUSE: Duration = Duration::from_millis(3_200);
+/// For how long one is sought who holds something: on a slow machine, it may take many looks.
+const HOLDER_WAIT: Duration = Duration::from_secs(20);
+/// Who is looked at stands still. Not for long: it is to have its locks afterwards.
+const LOOK: Duration = Duration::from_millis(600);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(60);
 /// For how long a leader is waited for, to be the one who is hit.
 const LEADER_WAIT: Duration = Duration::from_secs(5);
+/// For how long another one is waited for.
+const NEW_LEADER_WAIT: Duration = Duration::from_secs(10);
 /// How far a wall clock jumps.
 const JUMP: &str = "+7h";
 const NO_JUMP: &str = "+0";
@@ -40,6 +48,7 @@ pub(in crate::chaos) struct World {
     pub(in crate::chaos) links: Links,
     pub(in crate::chaos) clients: Clients,
     pub(in crate::chaos) observer: Observer,
+    pub(in crate::chaos) operator: Operator,
     pub(in crate::chaos) recorder: Recorder,
     pub(in crate::chaos) tools: Tools,
     pub(in crate::chaos) random: StdRng,
@@ -82,15 +91,9 @@ impl World {
 
     /// What is done to processes, to their disks, and to more than the links between nodes.
     async fn hit(&mut self, fault: Fault, nodes: &[u64], until: Instant) -> io::Result<bool> {
+        let lasting = until.saturating_duration_since(Instant::now());
         match (fault, nodes) {
-            (
-                Fault::PartitionHalves
-                | Fault::PartitionOneWay
-                | Fault::PartitionBridge
-                | Fault::PartitionLeader
-                | Fault::PartitionAll,
-                _,
-            ) => {}
+            (Fault::PartitionHalves | Fault::PartitionOneWay | Fault::PartitionBridge | Fault::PartitionAll, _) => {}
             (Fault::Delay, _) => self.delay(),
             (Fault::Resets, _) => self.reset_until(until).await,
             (Fault::PauseClient, _) => return self.pause_client().await,
@@ -99,7 +102,12 @@ impl World {
             (_, &[]) => return Ok(false),
             (Fault::PartitionClients, &[node, ..]) => self.cut_from_clients(node),
             (Fault::ReplyLost, &[node, ..]) => self.lose_replies_until(node, until).await,
-            (Fault::PauseLeader | Fault::PauseFollower, &[node, ..]) => self.cluster.node(node).signal(Signal::STOP),
+            (Fault::PartitionLeader, &[node, ..]) => return Ok(self.another_leads(node, lasting).await),
+            (Fault::PauseLeader, &[node, ..]) => {
+                self.cluster.node(node).signal(Signal::STOP);
+                return Ok(self.another_leads(node, lasting).await);
+            }
+            (Fault::PauseFollower, &[node, ..]) => self.cluster.node(node).signal(Signal::STOP),
             (Fault::KillLeader | Fault::KillFollower, &[node, ..]) => self.kill(node).await,
             (Fault::ClockJump, &[node, ..]) => self.set_clock(node, JUMP)?,
             (Fault::SlowSync, &[node, ..]) => return self.trace(node, SYNCS, "delay_enter=120000").await,
@@ -125,6 +133,19 @@ impl World {
             self.kill(id).await;
         }
         self.start_all()
+    }
+
+    /// Waits until there is a new leader, and for a while after that: now both believe to lead. False: there was none.
+    async fn another_leads(&self, old: u64, lasting: Duration) -> bool {
+        let by = Instant::now() + NEW_LEADER_WAIT;
+        while self.goes_on(by) {
+            if self.observer.leader_by(by).await.is_some_and(|leader| leader != old) {
+                self.rest_until(Instant::now() + lasting).await;
+                return true;
+            }
+            self.rest_until(Instant::now() + BETWEEN_LOOKS).await;
+        }
+        false
     }
 
     fn ids(&self) -> Vec<u64> {
@@ -155,6 +176,8 @@ impl World {
             self.links.all().filter(|_| self.random.random()).for_each(crate::chaos::links::Link::reset);
             self.rest(30..250).await;
         }
+        // Whoever waits for an answer now has to come back for it.
+        self.links.all().for_each(crate::chaos::links::Link::reset);
     }
 
     async fn lose_replies_until(&mut self, leader: u64, until: Instant) {
@@ -168,17 +191,51 @@ impl World {
         }
     }
 
-    /// Of several that are stopped, one is likely to hold something.
+    /// Kills a client that has something in its hands, and starts another in its place. The locks that the dead one held.
+    pub(in crate::chaos) async fn kill_a_holder(&mut self) -> io::Result<Vec<Lock>> {
+        let (stopped, held) = self.stop_holders(1).await;
+        for place in stopped {
+            self.clients.replace(place).await?;
+        }
+        Ok(held)
+    }
+
+    /// About half of them stand still, and meanwhile somebody else takes over what they hold, and writes: when they go on, they are late.
     async fn pause_client(&mut self) -> io::Result<bool> {
-        let paused = self.clients.pause_some(&mut self.random);
-        self.rest_until(Instant::now() + CLIENT_PAUSE).await;
-        Ok(paused > 0)
+        let until = Instant::now() + CLIENT_PAUSE;
+        let (stopped, held) = self.stop_holders(self.clients.count().div_ceil(2)).await;
+        self.operator.take_over(&held).await;
+        self.rest_until(until).await;
+        Ok(!stopped.is_empty() && !held.is_empty())
+    }
+
+    /// Stops so many clients, of which one at least holds something: which clients, and what they hold. Only who stands still holds what
+    /// it is seen to hold until something is done about it. With bad luck, nothing.
+    async fn stop_holders(&mut self, count: usize) -> (Vec<usize>, Vec<Lock>) {
+        let by = Instant::now() + HOLDER_WAIT;
+        loop {
+            let mut stopped = self.clients.some(count, &mut self.random);
+            stopped.retain(|place| self.clients.signal(*place, Signal::STOP));
+            let names: Vec<_> = stopped.iter().map(|place| self.clients.name(*place)).collect();
+            let held = timeout(LOOK, self.operator.in_the_hands_of(&names)).await.unwrap_or_default();
+            if !held.is_empty() || !self.goes_on(by) {
+                return (stopped, held);
+            }
+            self.clients.signal_all(Signal::CONT);
+            self.rest_until(Instant::now() + BETWEEN_LOOKS).await;
+        }
     }
 
     async fn kill(&mut self, id: u64) {
         if self.cluster.node_mut(id).kill().await.is_some() {
             self.recorder.fact(Fact::Killed { node: id });
         }
+    }
+
+    /// Kills all nodes, and starts them again.
+    pub(in crate::chaos) async fn restart_all(&mut self) -> io::Result<()> {
+        self.kill_all().await;
+        self.start_all()
     }
 
     async fn kill_all(&mut self) {

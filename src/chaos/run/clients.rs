@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use rand::{Rng as _, rngs::StdRng};
+use rand::rngs::StdRng;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
@@ -113,12 +113,8 @@ impl Clients {
         self.totals.clone()
     }
 
-    /// Kills one in the middle of what it does, and starts another in its place.
-    pub(in crate::chaos) async fn replace_one(&mut self, random: &mut StdRng) -> io::Result<()> {
-        if self.running.is_empty() {
-            return Ok(());
-        }
-        let place = random.random_range(0..self.running.len());
+    /// Kills it in the middle of what it does, and starts another in its place.
+    pub(in crate::chaos) async fn replace(&mut self, place: usize) -> io::Result<()> {
         let (count, client) = (self.running.len(), &mut self.running[place]);
         client.child.start_kill()?;
         client.child.wait().await?;
@@ -128,11 +124,22 @@ impl Clients {
         Ok(())
     }
 
-    /// Stops about half of them; how many.
-    pub(in crate::chaos) fn pause_some(&mut self, random: &mut StdRng) -> usize {
-        let count = self.running.len().div_ceil(2);
-        let chosen = rand::seq::index::sample(random, self.running.len(), count);
-        chosen.into_iter().filter(|place| self.running[*place].signal(Signal::STOP)).count()
+    /// So many of them, by chance, by their places.
+    pub(in crate::chaos) fn some(&self, count: usize, random: &mut StdRng) -> Vec<usize> {
+        rand::seq::index::sample(random, self.running.len(), count.min(self.running.len())).into_vec()
+    }
+
+    pub(in crate::chaos) fn count(&self) -> usize {
+        self.running.len()
+    }
+
+    pub(in crate::chaos) fn name(&self, place: usize) -> String {
+        self.running[place].name()
+    }
+
+    /// Whether there was somebody to send it to.
+    pub(in crate::chaos) fn signal(&self, place: usize, signal: Signal) -> bool {
+        self.running[place].signal(signal)
     }
 
     pub(in crate::chaos) fn signal_all(&self, signal: Signal) {
@@ -178,7 +185,6 @@ impl Client {
         name(self.number, self.generation)
     }
 
-    /// Whether there was somebody to send it to.
     fn signal(&self, signal: Signal) -> bool {
         let pid = self.child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         pid.is_some_and(|pid| kill_process(pid, signal).is_ok())

@@ -6,7 +6,9 @@
 //! DIR/clients.log      what the clients said on stderr
 //! ```
 //!
-//! * `clients`: the client processes; `operator`: what the runner does itself; `observe`: what the nodes say of themselves;
+//! * `clients`: the client processes; `observe`: what the nodes say of themselves;
+//! * `operator`: what the runner does itself; `vigil` and `pledge`: what lasts through each fault;
+//!   `comings`: what comes and goes all the while;
 //! * `merge`: one history out of many parts; [`worth`]: whether enough happened.
 //!
 //! A run never judges: that is [`super::checker`]'s, and anybody can do it again from the file. It only says what kept it from being a
@@ -15,9 +17,12 @@
 //! Whatever is started ends with the run, also when its future is dropped or its process is killed.
 
 pub(super) mod clients;
+mod comings;
 mod merge;
 pub(super) mod observe;
-mod operator;
+pub(super) mod operator;
+mod pledge;
+mod vigil;
 pub mod worth;
 
 use std::{
@@ -34,17 +39,20 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use self::clients::{Clients, Setting};
+use self::{
+    clients::{Clients, Setting},
+    vigil::Vigil,
+};
 pub use self::{observe::Observer, operator::Operator};
 use super::{
     history::{Fact, Meta},
     links::Links,
     nemesis::{Fault, Plan, inject::World, tools::Tools},
     record::{Recorder, Timeline},
-    workload::{ATTEMPT_LIMIT, CALL_LIMIT, resource::Resource},
+    workload::resource::Resource,
 };
 use crate::{
-    client::{self, Client},
+    client,
     local::{self, LocalCluster, LocalError},
     server::config::RaftConfig,
 };
@@ -61,9 +69,13 @@ const STAMP_NS: u64 = 1_000_000;
 /// For how long all nodes are sought at one index while clients go on; at the end, when nobody does anything.
 const COMPARE: Duration = Duration::from_millis(1_500);
 const COMPARE_AT_END: Duration = Duration::from_secs(10);
-/// Few, so that whoever was away for a while needs a snapshot.
-const SNAPSHOT_ENTRIES: u64 = 150;
-const KEEP_ENTRIES: u64 = 20;
+/// Few, so that whoever was away for a while needs a snapshot, and whoever starts again begins with one.
+const SNAPSHOT_ENTRIES: u64 = 25;
+const KEEP_ENTRIES: u64 = 10;
+/// What is done to each cluster at the end.
+const RESTART: &str = "restart-at-rest";
+/// For how long a snapshot is waited for before it.
+const SNAPSHOT_BOUND: Duration = Duration::from_secs(10);
 /// A machine that is so much slower than was thought ends the run before all faults had their turn.
 const SLOWNESS_MAX: u32 = 4;
 /// Between two words on how far it is.
@@ -164,7 +176,6 @@ pub async fn run(
 
 struct Run {
     world: World,
-    operator: Operator,
     resource: Resource,
     parts: tempfile::TempDir,
     _sockets: tempfile::TempDir,
@@ -191,11 +202,10 @@ impl Run {
         let (cluster, links, tools) = start(options, &nemesis).await?;
         let observer = Observer::of_cluster(&cluster, recorder("observer")?);
         let endpoints = links.client_addresses().collect::<Vec<_>>().join(",");
-        let client = Client::builder(&endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build()?;
-        let operator = Operator::new(client, recorder("operator")?);
         let sockets = tempfile::tempdir()?;
         let socket = sockets.path().join("resource");
         let resource = Resource::serve(&socket)?;
+        let operator = Operator::of_cluster(&endpoints, &socket, recorder("operator")?)?;
         let setting = Setting {
             program: options.program.clone(),
             endpoints,
@@ -211,6 +221,7 @@ impl Run {
             links,
             clients,
             observer,
+            operator,
             recorder: nemesis,
             tools,
             random: StdRng::seed_from_u64(options.seed),
@@ -220,7 +231,7 @@ impl Run {
         };
         let outcome = Outcome { history: options.directory.join("history.jsonl"), ..Outcome::default() };
         let telling = tell(&world, timeline, &phase, progress);
-        Ok(Self { world, operator, resource, parts, _sockets: sockets, stop, phase, _telling: telling, outcome })
+        Ok(Self { world, resource, parts, _sockets: sockets, stop, phase, _telling: telling, outcome })
     }
 
     /// Faults, one after the other, until the time is over and those that were to be have been.
@@ -228,21 +239,27 @@ impl Run {
         let began = Instant::now();
         let mut plan = self.plan(options);
         let planned = plan.within(options.duration);
-        let _round = self.operator.go_round(options.seed);
-        let (mut tried, mut fired) = (0, BTreeSet::new());
+        let operator = self.world.operator.clone();
+        let _round = operator.go_round(options.seed);
+        let finish = CancellationToken::new();
+        let coming = operator.come_and_go(finish.clone());
+        let (mut tried, mut fired) = (0_u32, BTreeSet::new());
         while self.goes_on() && began.elapsed() < options.duration * SLOWNESS_MAX {
-            if began.elapsed() >= options.duration && tried >= planned.len() {
+            if began.elapsed() >= options.duration && tried as usize >= planned.len() {
                 break;
             }
             self.set_phase("calm");
+            let vigil = operator.begin_vigil(tried).await;
             self.calm().await?;
             let Some(fault) = plan.next().filter(|_| self.goes_on()) else { break };
             tried += 1;
             if self.inflict(fault).await? {
                 fired.insert(fault);
             }
-            self.recover(fault).await;
+            self.recover(fault, vigil).await;
         }
+        finish.cancel();
+        let _ = coming.await;
         // Who breaks a run off has not asked for more than there was.
         if !self.stop.is_cancelled() {
             self.outcome.missed = planned.into_iter().filter(|fault| !fired.contains(fault)).collect();
@@ -266,13 +283,16 @@ impl Run {
         !self.stop.is_cancelled() && self.outcome.troubles.is_empty()
     }
 
-    /// A client dies, and what it held passes on.
+    /// A client dies with something in its hands, and that passes on.
     async fn calm(&mut self) -> io::Result<()> {
         let until = Instant::now() + CALM;
-        self.world.clients.replace_one(&mut self.world.random).await?;
-        tokio::select! {
-            ((), ()) = async { tokio::join!(self.operator.wait_for_all(), sleep_until(until)) } => {}
-            () = self.stop.cancelled() => {}
+        let held = self.world.kill_a_holder().await?;
+        let (all, ()) = tokio::select! {
+            done = async { tokio::join!(self.world.operator.wait_for_all(&held), sleep_until(until)) } => done,
+            () = self.stop.cancelled() => (true, ()),
+        };
+        if !all {
+            self.outcome.troubles.push("a client was killed, and not all locks were to be had after that".to_owned());
         }
         Ok(())
     }
@@ -283,7 +303,7 @@ impl Run {
     }
 
     /// Ends the fault, and sees whether the cluster comes back.
-    async fn recover(&mut self, fault: Fault) {
+    async fn recover(&mut self, fault: Fault, vigil: Option<Vigil>) {
         self.set_phase("healing");
         if let Err(error) = self.world.heal().await {
             return self.outcome.troubles.push(format!("after {fault}: {error}"));
@@ -293,7 +313,13 @@ impl Run {
         if let Err(error) = self.world.cluster.ready(LIVENESS_BOUND).await {
             return self.outcome.troubles.push(format!("after {fault}: {error}"));
         }
-        if !self.operator.probe(by).await {
+        let operator = &self.world.operator;
+        if let Some(vigil) = vigil
+            && !operator.end_vigil(vigil).await
+        {
+            return self.outcome.troubles.push(format!("after {fault}, those who had waited were not all served"));
+        }
+        if !operator.probe(by).await {
             let bound = LIVENESS_BOUND.as_secs();
             return self.outcome.troubles.push(format!("{bound} s after {fault}, not all locks were served"));
         }
@@ -314,7 +340,10 @@ impl Run {
         match self.world.cluster.ready(LIVENESS_BOUND).await {
             Err(error) => self.outcome.troubles.push(error.to_string()),
             Ok(()) => {
-                self.operator.read_all().await;
+                if self.goes_on() {
+                    self.restart_at_rest().await;
+                }
+                self.world.operator.read_all().await;
                 if !self.world.observer.compare_tables(Instant::now() + COMPARE_AT_END).await {
                     self.outcome.troubles.push("at rest, not all nodes came to the same index".to_owned());
                 }
@@ -329,11 +358,32 @@ impl Run {
         } = self;
         (outcome.refused_writes, outcome.late_writes) = (resource.refused(), resource.late());
         drop((observer, clients));
-        cluster.stop().await;
+        cluster.kill().await;
         drop(links);
         merge::merge(parts.path(), meta(options.seed), &outcome.history)
             .inspect_err(|_| parts.disable_cleanup(true))?;
         Ok(outcome)
+    }
+
+    /// The clients are gone, and hold nothing. All nodes take a snapshot of that, and start from it: also what is in no grant any more is
+    /// remembered.
+    async fn restart_at_rest(&mut self) {
+        let World { observer, operator, .. } = &self.world;
+        let index = observer.sight().applied_index();
+        let by = Instant::now() + SNAPSHOT_BOUND;
+        operator.renew_until(by, async || observer.sight().snapshots_reach(index)).await;
+        let nodes = self.world.cluster.nodes().map(local::Node::id).collect();
+        self.world.recorder.fact(Fact::Fault { name: RESTART.to_owned(), nodes, silent: Vec::new() });
+        let restarted = self.world.restart_all().await;
+        self.world.recorder.fact(Fact::Heal { name: Some(RESTART.to_owned()) });
+        let by = Instant::now() + LIVENESS_BOUND;
+        if let Err(error) = restarted {
+            self.outcome.troubles.push(format!("at rest: {error}"));
+        } else if let Err(error) = self.world.cluster.ready(LIVENESS_BOUND).await {
+            self.outcome.troubles.push(format!("after a {RESTART}: {error}"));
+        } else if !self.world.operator.probe(by).await {
+            self.outcome.troubles.push(format!("after a {RESTART}, not all locks were served"));
+        }
     }
 
     fn set_phase(&self, phase: &str) {

@@ -106,6 +106,16 @@ impl Sight {
         leaders.max_by_key(|status| status.term).map(|status| status.node_id)
     }
 
+    /// How far the log was applied, anywhere.
+    pub(super) fn applied_index(&self) -> u64 {
+        self.lock().statuses.values().map(|(_, status)| status.applied_index).max().unwrap_or(0)
+    }
+
+    /// Whether all nodes have snapshots that reach up to there.
+    pub(super) fn snapshots_reach(&self, index: u64) -> bool {
+        self.lock().statuses.values().all(|(_, status)| status.snapshot_index >= index)
+    }
+
     /// So many elections were seen.
     pub(super) fn elections(&self) -> usize {
         self.lock().elected.len()

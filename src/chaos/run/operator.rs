@@ -1,38 +1,51 @@
-//! What the runner itself does to the locks: reads them, takes some back, and asks after each heal whether they are served.
+//! What the runner itself does to the locks: reads them, takes some back, takes over what others have in their hands, and asks after each
+//! heal whether they are served.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
+use tonic::transport::Channel;
 
 use crate::{
     chaos::{
         history::{Acquire, Answer, Call, Lease, Mode, Modes, Wait},
         record::Recorder,
-        workload::{locks, words},
+        workload::{ATTEMPT_LIMIT, CALL_LIMIT, channel, locks, resource::Place, words, writes::Writes},
     },
-    client::{Client, Error, Session, SessionOptions},
+    client::{Client, Error, Guard, Session, SessionOptions},
+    proto::v1,
 };
 
 const EVERY: std::ops::Range<u64> = 150..600;
 const REASON: &str = "the run has it so";
-/// Longer than a dead session lives.
-const INHERIT: Duration = Duration::from_millis(4_000);
+/// Longer than a dead session may live, so that one that lives longer is seen to.
+const INHERIT: Duration = Duration::from_millis(4_000 + super::EXPIRY_BOUND_MS);
 /// Longer than all probes of one heal take.
-const PROBE_TTL: Duration = Duration::from_secs(20);
+pub(super) const PROBE_TTL: Duration = Duration::from_secs(20);
 
 /// The runner's own client.
 #[derive(Clone, Debug)]
 pub struct Operator {
-    client: Client,
-    recorder: Recorder,
+    pub(super) client: Client,
+    pub(super) recorder: Recorder,
+    /// Each by itself.
+    pub(super) nodes: Vec<Channel>,
+    /// What the locks protect.
+    place: Place,
 }
 
 impl Operator {
-    /// With this way to the cluster, which gives up as those of the workload do.
-    pub fn new(client: Client, recorder: Recorder) -> Self {
-        Self { client, recorder }
+    /// With these ways to the cluster, and to each node by itself, which give up as those of the workload do.
+    pub fn new(client: Client, nodes: Vec<Channel>, place: Place, recorder: Recorder) -> Self {
+        Self { client, recorder, nodes, place }
+    }
+
+    pub(super) fn of_cluster(endpoints: &str, socket: &Path, recorder: Recorder) -> Result<Self, Error> {
+        let nodes = endpoints.split(',').filter_map(channel).collect();
+        let client = Client::builder(endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build()?;
+        Ok(Self::new(client, nodes, Place::Socket(socket.to_owned()), recorder))
     }
 
     /// Reads locks, and takes some back, in the background until this is dropped.
@@ -42,7 +55,8 @@ impl Operator {
             loop {
                 sleep(Duration::from_millis(random.random_range(EVERY))).await;
                 let lock = locks::of(locks::round(operator.recorder.timeline()), random.random_range(0..locks::COUNT));
-                let tokens = operator.get(&lock.name).await;
+                let tokens: Vec<_> =
+                    operator.look(&lock.name).await.holders.iter().map(|holder| holder.token).collect();
                 if let (Some(token), true) = (tokens.choose(&mut random), random.random_range(0..100) < 25) {
                     operator.take_back(&lock.name, *token, random.random_range(0..100) < 25).await;
                 }
@@ -50,21 +64,32 @@ impl Operator {
         }))
     }
 
-    /// The tokens that hold it.
-    async fn get(&self, lock: &str) -> Vec<u64> {
+    /// What a read shows of it: nothing, if there was no answer.
+    pub(super) async fn look(&self, lock: &str) -> v1::LockInfo {
         let begun = self.recorder.begin(&[lock.to_owned()], Call::Get {});
         match self.client.get(lock, false).await {
             Ok(answer) => {
-                let view = words::view(&answer);
-                let tokens = view.holders.iter().map(|holder| holder.token).collect();
-                begun.ok(Answer::Get(view));
-                tokens
+                begun.ok(Answer::Get(words::view(&answer)));
+                answer.lock.unwrap_or_default()
             }
             Err(error) => {
                 words::end(begun, &error);
-                Vec::new()
+                v1::LockInfo::default()
             }
         }
+    }
+
+    /// The locks of the present set that these clients have in their hands, as they can be taken over: by one who has them alone. One of
+    /// several permits is no such lock.
+    pub async fn in_the_hands_of(&self, clients: &[String]) -> Vec<locks::Lock> {
+        let round = locks::round(self.recorder.timeline());
+        let present = (0..locks::COUNT).map(|place| locks::of(round, place));
+        let looks = present.filter(|lock| !matches!(lock.mode, Mode::Permits(_))).map(async |lock| {
+            let holders = self.look(&lock.name).await.holders;
+            let theirs = holders.iter().any(|holder| clients.contains(&holder.label));
+            theirs.then_some(locks::Lock { mode: Mode::Exclusive, ..lock })
+        });
+        futures::future::join_all(looks).await.into_iter().flatten().collect()
     }
 
     async fn take_back(&self, lock: &str, token: u64, now: bool) {
@@ -77,28 +102,46 @@ impl Operator {
         }
     }
 
-    /// Queues for all locks at once, whoever has them: the dead too.
-    pub async fn wait_for_all(&self) {
-        let Some(session) = self.open(Instant::now()).await else { return };
+    /// Queues for these locks and all of the present set at once, whoever has them: the dead too. Whether all were to be had.
+    pub async fn wait_for_all(&self, theirs: &[locks::Lock]) -> bool {
         let round = locks::round(self.recorder.timeline());
-        let waits = (0..locks::COUNT).map(|place| self.acquire(&session, locks::of(round, place), INHERIT));
-        futures::future::join_all(waits).await;
+        let present = (0..locks::COUNT).map(|place| locks::of(round, place));
+        let others = present.filter(|lock| theirs.iter().all(|known| known.name != lock.name));
+        self.take_over(&theirs.iter().cloned().chain(others).collect::<Vec<_>>()).await
+    }
+
+    /// Queues for these locks at once, and writes to what each of them protects as soon as it has it. Whether all were to be had.
+    pub async fn take_over(&self, locks: &[locks::Lock]) -> bool {
+        let Some(session) = self.open(Instant::now() + super::LIVENESS_BOUND).await else { return false };
+        let takes = locks.iter().map(async |lock| match self.acquire(&session, lock, INHERIT).await {
+            Ok(guard) => {
+                let mut registers = Writes::new(&self.place, self.recorder.clone());
+                registers.write_all(std::slice::from_ref(lock), guard.token().0).await;
+                self.release(guard).await;
+                true
+            }
+            Err(_) => {
+                // Who has it, if it is not let go.
+                self.look(&lock.name).await;
+                false
+            }
+        });
+        let all = futures::future::join_all(takes).await.into_iter().all(|taken| taken);
         self.close(session).await;
+        all
     }
 
     /// Whether fresh acquires of all locks are answered by then.
     pub async fn probe(&self, by: Instant) -> bool {
         let Some(session) = self.open(by).await else { return false };
         let round = locks::round(self.recorder.timeline());
-        let mut all = true;
-        for place in 0..locks::COUNT {
-            all &= self.is_served(&session, &locks::of(round, place), by).await;
-        }
+        let served = (0..locks::COUNT).map(async |place| self.is_served(&session, &locks::of(round, place), by).await);
+        let all = futures::future::join_all(served).await.into_iter().all(|served| served);
         self.close(session).await;
         all
     }
 
-    async fn close(&self, session: Session) {
+    pub(super) async fn close(&self, session: Session) {
         let begun = self.recorder.begin(&[], Call::Close { session: session.id().to_string() });
         match session.close().await {
             Ok(()) => begun.ok(Answer::Close {}),
@@ -107,11 +150,15 @@ impl Operator {
     }
 
     async fn open(&self, by: Instant) -> Option<Session> {
+        self.open_for(PROBE_TTL, by).await
+    }
+
+    pub(super) async fn open_for(&self, ttl: Duration, by: Instant) -> Option<Session> {
         loop {
-            let options = SessionOptions { ttl: PROBE_TTL, label: "probe".to_owned() };
+            let options = SessionOptions { ttl, label: "probe".to_owned() };
             if let Ok(session) = self.client.open(options).await {
                 let renewal = *session.renewals().borrow();
-                let ttl_ms = u64::try_from(PROBE_TTL.as_millis()).unwrap_or(u64::MAX);
+                let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
                 let trusted_ms = u64::try_from((renewal.deadline.0 - renewal.sent.0).as_millis()).unwrap_or(ttl_ms);
                 let begun = self.recorder.begin(&[], Call::Open { session: session.id().to_string(), ttl_ms });
                 let sent_ns = Some(self.recorder.timeline().at_ns(renewal.sent));
@@ -124,20 +171,27 @@ impl Operator {
         }
     }
 
+    /// Whether an acquire is granted, or refused for good: that too is an answer.
     async fn is_served(&self, session: &Session, lock: &locks::Lock, by: Instant) -> bool {
         loop {
-            if self.acquire(session, lock.clone(), Duration::ZERO).await {
-                return true;
-            }
-            if Instant::now() >= by {
-                return false;
+            match self.acquire(session, lock, Duration::ZERO).await {
+                Ok(guard) => {
+                    self.release(guard).await;
+                    return true;
+                }
+                Err(Error::NotAcquired(_) | Error::Refused(_)) => return true,
+                Err(_) if Instant::now() >= by => return false,
+                Err(_) => {}
             }
         }
     }
 
-    /// Acquires it, and gives it back. Whether there was a definite answer.
-    async fn acquire(&self, session: &Session, lock: locks::Lock, patience: Duration) -> bool {
-        let names = [lock.name.clone()];
+    pub(super) async fn acquire(
+        &self,
+        session: &Session,
+        lock: &locks::Lock,
+        patience: Duration,
+    ) -> Result<Guard, Error> {
         let wait = match u64::try_from(patience.as_millis()) {
             Ok(ms @ 1..) => Wait::AtMostMs(ms),
             Ok(0) | Err(_) => Wait::None,
@@ -150,24 +204,37 @@ impl Operator {
             Mode::Shared => acquire.shared(),
             Mode::Permits(limit) => acquire.permits(limit),
         };
-        let begun = self.recorder.begin(&names, Call::Acquire(call));
-        let guard = match acquire.await {
-            Ok(guard) => guard,
-            Err(error) => {
-                let is_definite = matches!(error, Error::NotAcquired(_) | Error::Refused(_));
-                words::end(begun, &error);
-                return is_definite;
+        let begun = self.recorder.begin(std::slice::from_ref(&lock.name), Call::Acquire(call));
+        match acquire.await {
+            Ok(guard) => {
+                begun.ok(Answer::Acquire { token: guard.token().0, place_lost: guard.place_lost() });
+                Ok(guard)
             }
-        };
-        let token = guard.token().0;
-        begun.ok(Answer::Acquire { token, place_lost: false });
-        let call = Call::Release { session: session.id().to_string(), token };
+            Err(error) => {
+                words::end(begun, &error);
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) async fn release(&self, guard: Guard) {
+        let names: Vec<_> = guard.names().iter().map(|name| name.as_str().to_owned()).collect();
+        let call = Call::Release { session: guard.session().id().to_string(), token: guard.token().0 };
         let begun = self.recorder.begin(&names, call);
         match guard.release().await {
             Ok(()) => begun.ok(Answer::Release {}),
             Err(error) => words::end(begun, &error),
         }
-        true
+    }
+
+    /// Renews a session, one time after the other, until this is the case, or for so long: entries for the log, and nothing else changes.
+    pub(super) async fn renew_until(&self, by: Instant, is_enough: impl AsyncFn() -> bool) {
+        let Some(session) = self.open(by).await else { return };
+        while Instant::now() < by && !is_enough().await {
+            // A failure is as good as a renewal: it is tried again.
+            let _ = session.renew().await;
+        }
+        self.close(session).await;
     }
 
     /// Reads the locks that are, or were last, in use: what the run ends with.
@@ -175,7 +242,7 @@ impl Operator {
         let round = locks::round(self.recorder.timeline());
         for round in round.saturating_sub(4)..=round {
             for place in 0..locks::COUNT {
-                self.get(&locks::of(round, place).name).await;
+                self.look(&locks::of(round, place).name).await;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A task that speaks to the nodes without the library: what happens once must happen once, however often it is sent.
+//! A task that speaks to the nodes without the library: what happens once must happen once, however often it is sent, and however late.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,6 +21,8 @@ use crate::{
     },
 };
 
+/// Requests of a session that are asked for again long after they were answered.
+const ANSWERED_MAX: usize = 3;
 /// Sendings of one request, and some for good measure.
 const SENDINGS_MAX: u32 = 8;
 const OPERATIONS_OF_A_HOLD: u32 = 6;
@@ -41,6 +43,24 @@ struct Session {
     last_request: u64,
     renewed_ns: u64,
     is_over: bool,
+    /// Requests that were answered, and that it still cares about. The oldest first.
+    answered: Vec<Answered>,
+}
+
+/// A request, to be sent again.
+#[derive(Clone)]
+struct Answered {
+    request: u64,
+    lock: String,
+    wait: Wait,
+}
+
+impl Session {
+    /// The id of a request, while all from `lowest` on may be asked for again, and those that were answered and are cared about.
+    fn numbered(&self, id: u64, lowest: u64) -> RequestId {
+        let kept = self.answered.iter().map(|answered| answered.request).filter(|request| *request < lowest);
+        RequestId { id, lowest, kept: kept.collect() }
+    }
 }
 
 /// What became of a request that was sent.
@@ -103,7 +123,7 @@ impl Caller {
                 return None;
             }
         }
-        Some(Session { id, ttl, last_request: 0, renewed_ns, is_over: false })
+        Some(Session { id, ttl, last_request: 0, renewed_ns, is_over: false, answered: Vec::new() })
     }
 
     async fn live(&mut self, mut session: Session) {
@@ -112,6 +132,7 @@ impl Caller {
             if session.is_over || self.shared.is_over() {
                 break;
             }
+            self.ask_again(&mut session).await;
             let is_silent = self.hold(&mut session).await;
             if is_silent {
                 return self.fall_silent(session).await;
@@ -119,6 +140,16 @@ impl Caller {
             self.rest_a_little().await;
         }
         self.close(&session).await;
+    }
+
+    /// One of the requests that were answered some time ago, now and then: whatever was in between, the answer is the same.
+    async fn ask_again(&mut self, session: &mut Session) {
+        let Some(Answered { request, lock, wait }) = session.answered.choose(&mut self.random).cloned() else { return };
+        if percent(&mut self.random, 50)
+            && let Sent::Refused(reason) = self.acquire(session, &lock, request, wait, true).await
+        {
+            session.is_over = is_over(reason);
+        }
     }
 
     async fn rest_a_little(&mut self) {
@@ -189,15 +220,26 @@ impl Caller {
                 break;
             }
         }
+        let is_silent = self.settle(session, &lock, request, token).await;
+        if token.is_some() && percent(&mut self.random, 60) {
+            session.answered.push(Answered { request, lock, wait });
+            let surplus = session.answered.len().saturating_sub(ANSWERED_MAX);
+            session.answered.drain(..surplus);
+        }
+        is_silent
+    }
+
+    /// Gives back what was granted, or gives it up. True: it does not, and will not be heard of again.
+    async fn settle(&mut self, session: &mut Session, lock: &str, request: u64, token: Option<u64>) -> bool {
         match token {
             Some(_) if percent(&mut self.random, 6) => return true,
             Some(token) if percent(&mut self.random, 70) => {
                 self.rest_a_little().await;
-                self.give_back(session, &lock, Call::Release { session: session.id.clone(), token }, request).await;
+                self.give_back(session, lock, Call::Release { session: session.id.clone(), token }, request).await;
             }
             _ => {
                 let call = Call::Cancel { session: session.id.clone(), request: Some(request), op: None };
-                self.give_back(session, &lock, call, request).await;
+                self.give_back(session, lock, call, request).await;
             }
         }
         false
@@ -225,7 +267,7 @@ impl Caller {
         };
         let message = AcquireRequest {
             session_id: id,
-            request: Some(RequestId { id: request, lowest: request, kept: Vec::new() }),
+            request: Some(session.numbered(request, request)),
             locks: vec![Want { name: lock.to_owned(), ..Want::default() }],
             wait: match wait {
                 Wait::None => None,
@@ -267,7 +309,7 @@ impl Caller {
         let by_request = matches!(target, Target::AcquireRequestId(_));
         let message = ReleaseRequest {
             session_id: session.id.clone(),
-            request: Some(RequestId { id: session.last_request, lowest: acquire, kept: Vec::new() }),
+            request: Some(session.numbered(session.last_request, acquire)),
             target: Some(target),
         };
         let begun = self.shared.parts.recorder.begin(&[lock.to_owned()], call);

@@ -8,12 +8,14 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     Shared, TTLS,
     locks::{self, EXCLUSIVE, Lock},
-    percent,
-    resource::{Way, Written},
-    some_ms, words,
+    percent, some_ms, words,
+    writes::Writes,
 };
 use crate::{
-    chaos::history::{self, Answer, Call, Fact, Lease, Mode, Modes, Wait},
+    chaos::{
+        history::{self, Answer, Call, Fact, Lease, Mode, Modes, Wait},
+        record::Recorder,
+    },
     client::{self, Guard, Loss, Session, SessionOptions},
     machine::{Permits, Want},
 };
@@ -28,12 +30,13 @@ const AFTER_ERROR: Duration = Duration::from_millis(200);
 struct Holder {
     shared: Arc<Shared>,
     random: StdRng,
-    way: Option<Way>,
+    registers: Writes,
 }
 
 /// Until it is time to end.
 pub(super) async fn run(shared: Arc<Shared>, random: StdRng) {
-    let mut holder = Holder { shared, random, way: None };
+    let registers = Writes::new(&shared.parts.place, shared.parts.recorder.clone());
+    let mut holder = Holder { shared, random, registers };
     while !holder.shared.is_over() {
         match holder.open().await {
             Some(session) => holder.live(&session).await,
@@ -69,7 +72,7 @@ impl Holder {
 
     /// A session's life: some holds, and its end.
     async fn live(&mut self, session: &Session) {
-        let _watching = watch(&self.shared, session);
+        let _watching = watch(self.shared.parts.recorder.clone(), session);
         for _ in 0..self.random.random_range(4..25) {
             if self.shared.is_over() || session.loss().is_some() {
                 break;
@@ -178,7 +181,7 @@ impl Holder {
         };
         match granted {
             Ok(guard) => {
-                begun.ok(Answer::Acquire { token: guard.token().0, place_lost: false });
+                begun.ok(Answer::Acquire { token: guard.token().0, place_lost: guard.place_lost() });
                 Some(guard)
             }
             Err(error) => {
@@ -202,7 +205,7 @@ impl Holder {
     /// The critical section: writes, and does not look.
     async fn inside(&mut self, guard: &Guard, locks: &[Lock]) {
         let token = guard.token().0;
-        self.write_all(locks, token).await;
+        self.registers.write_all(locks, token).await;
         let hold = if percent(&mut self.random, 8) { 300..1_200 } else { 0..80 };
         let hold = some_ms(&mut self.random, hold);
         self.shared.pause(hold).await;
@@ -213,7 +216,7 @@ impl Holder {
             2 if first.mode == Mode::Exclusive => self.update(guard, &first.name).await,
             _ => {}
         }
-        self.write_all(locks, token).await;
+        self.registers.write_all(locks, token).await;
     }
 
     async fn check(&self, lock: &str, token: u64) {
@@ -234,38 +237,10 @@ impl Holder {
             Err(error) => words::end(begun, &error),
         }
     }
-
-    /// To the register that takes everything, and to the one that checks: permits have no order that it could check.
-    async fn write_all(&mut self, locks: &[Lock], token: u64) {
-        for lock in locks {
-            for fenced in [false, true] {
-                if !(fenced && matches!(lock.mode, Mode::Permits(_))) {
-                    self.write(lock, token, fenced).await;
-                }
-            }
-        }
-    }
-
-    async fn write(&mut self, lock: &Lock, token: u64, fenced: bool) {
-        let way = match self.way.take() {
-            Some(way) => Ok(way),
-            None => Way::open(&self.shared.parts.place).await,
-        };
-        let Ok(mut way) = way else { return };
-        let call = Call::Write { token, mode: lock.mode, fenced };
-        let begun = self.shared.parts.recorder.begin(std::slice::from_ref(&lock.name), call);
-        match way.write(&lock.name, token, lock.mode, fenced).await {
-            Ok(Written::Accepted(seq)) => begun.ok(Answer::Write { seq: Some(seq) }),
-            Ok(Written::Refused) => begun.failed("refused_token"),
-            Err(error) => return begun.unknown(error.to_string()),
-        }
-        self.way = Some(way);
-    }
 }
 
 /// Writes down the session's renewals, and its loss.
-fn watch(shared: &Arc<Shared>, session: &Session) -> AbortOnDropHandle<()> {
-    let recorder = shared.parts.recorder.clone();
+pub(in crate::chaos) fn watch(recorder: Recorder, session: &Session) -> AbortOnDropHandle<()> {
     // Not the session itself: it would be open for as long as it is watched.
     let (mut renewals, session) = (session.renewals(), session.clone());
     AbortOnDropHandle::new(tokio::spawn(async move {

@@ -11,13 +11,14 @@
 //! A holder writes *without* looking whether it still holds the lock. That is what a process does that was stopped between the look and
 //! the write, and what fences are for.
 //!
-//! * `locks`: which locks, by turns; `resource`: what they protect; `words`: answers, in the words of a history.
+//! * `locks`: which locks, by turns; `resource`: what they protect; `writes`: writing to it; `words`: answers, in the words of a history.
 
 mod caller;
-mod holder;
+pub(super) mod holder;
 pub(super) mod locks;
 pub mod resource;
 pub(super) mod words;
+pub(super) mod writes;
 
 use std::{
     io::{self, Write as _},
@@ -35,6 +36,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
+pub use self::locks::Lock;
 use self::resource::Place;
 use super::record::{Recorder, Timeline};
 use crate::client::Client;
@@ -131,7 +133,8 @@ pub async fn run_client(options: ClientOptions) -> io::Result<()> {
     }
 }
 
-fn channel(address: &str) -> Option<Channel> {
+/// A way to one node, without the library.
+pub(super) fn channel(address: &str) -> Option<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
     Some(endpoint.connect_timeout(ATTEMPT_LIMIT).tcp_nodelay(true).connect_lazy())
 }

@@ -17,6 +17,8 @@ pub(in crate::chaos) fn end(begun: Begun, error: &Error) {
     match error {
         Error::Invalid(_) | Error::Endpoint(_) => begun.failed("invalid"),
         Error::Refused(refused) => begun.failed(reason(refused.reason)),
+        // It had left its queue for a while: what it saw says nothing of the order in which others were served.
+        Error::NotAcquired(not) if not.place_lost => begun.failed("place_lost"),
         Error::NotAcquired(not) => begun.failed(if not.waited { "timed_out" } else { "busy" }),
         Error::NotEnsured { .. } => begun.failed("not_ensured"),
         Error::NoCluster { .. } => begun.failed("unavailable"),
@@ -27,7 +29,7 @@ pub(in crate::chaos) fn end(begun: Begun, error: &Error) {
 }
 
 /// The same, for a call that was sent once, to one node.
-pub(super) fn end_call(begun: Begun, status: &Status) {
+pub(in crate::chaos) fn end_call(begun: Begun, status: &Status) {
     match retry(status).as_deref() {
         Some("safe") => begun.failed("unavailable"),
         Some("no") => begun.failed(reason(reason_of(status))),
@@ -41,7 +43,7 @@ pub(super) fn is_safe(status: &Status) -> bool {
 }
 
 /// It was refused for good: to send it again would change nothing.
-pub(super) fn is_decided(status: &Status) -> bool {
+pub(in crate::chaos) fn is_decided(status: &Status) -> bool {
     retry(status).as_deref() == Some("no")
 }
 

@@ -32,11 +32,13 @@ pub struct AttachedAcquire {
     acquire: Arc<machine::Acquire>,
     began: Option<Instant>,
     request: Option<Numbered>,
+    /// Its wait was cancelled, and it waits anew.
+    place_lost: bool,
 }
 
 impl AttachedAcquire {
     pub(super) fn new(session: AttachedSession, acquire: machine::Acquire) -> Self {
-        Self { session, acquire: Arc::new(acquire), began: None, request: None }
+        Self { session, acquire: Arc::new(acquire), began: None, request: None, place_lost: false }
     }
 
     /// Waits until the locks are held. Survives the loss of its connection and a change of leader, and keeps its place in the queue.
@@ -53,7 +55,7 @@ impl AttachedAcquire {
                 Err(Error::Refused(refused))
                     if refused.reason == Reason::WaitCancelled && in_time(self.acquire.wait, began) =>
                 {
-                    self.request = None;
+                    (self.request, self.place_lost) = (None, true);
                     sleep(backoff.next(self.session.client.caller.jitter())).await;
                 }
                 answer => return answer,
@@ -72,10 +74,14 @@ impl AttachedAcquire {
         let answer = answer.await.map_err(super::lost)?;
         match answer.outcome {
             Some(Outcome::Granted(grant)) => Ok(Token(grant.token)),
-            Some(Outcome::Busy(busy)) => Err(not_acquired(false, busy)),
-            Some(Outcome::TimedOut(busy)) => Err(not_acquired(true, busy)),
+            Some(Outcome::Busy(busy)) => Err(self.not_acquired(false, busy)),
+            Some(Outcome::TimedOut(busy)) => Err(self.not_acquired(true, busy)),
             None => Err(Error::Unknown { why: "the answer has no outcome".to_owned() }),
         }
+    }
+
+    fn not_acquired(&self, waited: bool, busy: Busy) -> Error {
+        Error::NotAcquired(Box::new(NotAcquired { waited, place_lost: self.place_lost, busy }))
     }
 
     /// Takes it back, whatever became of it: when this returns `Ok`, it holds nothing and waits for nothing.
@@ -97,8 +103,4 @@ impl AttachedAcquire {
             Err(error) => Err(error),
         }
     }
-}
-
-fn not_acquired(waited: bool, busy: Busy) -> Error {
-    Error::NotAcquired(Box::new(NotAcquired { waited, busy }))
 }

@@ -112,3 +112,19 @@ async fn notices_a_lost_log() {
     let error = identity.check_log(Some(69)).expect_err("cut short");
     assert!(error.to_string().contains("entry 69"), "{error}");
 }
+
+#[tokio::test]
+async fn a_write_that_nobody_waits_for_any_more_is_not_met_by_another() {
+    let home = tempfile::tempdir().expect("a directory");
+    let identity = open(home.path(), "blue", 1).expect("an empty directory is taken");
+    identity.join().await.expect("written");
+    for pair in 1..100 {
+        // Polled once, and dropped: the file is being written by now.
+        let broken_off = identity.meet(2 * pair, founder(2 * pair).incarnation);
+        let _ = tokio::time::timeout(std::time::Duration::ZERO, broken_off).await;
+        identity.meet(2 * pair + 1, founder(2 * pair + 1).incarnation).await.expect("written");
+    }
+    let again = open(home.path(), "blue", 1).expect("its own directory");
+    assert_eq!(*again.record.borrow(), *identity.record.borrow());
+    assert_eq!(again.record.borrow().known(2), Some(founder(2).incarnation), "what had begun was ended");
+}

@@ -20,7 +20,10 @@ use super::{
     memory::next_index,
     tables::{Tables, damaged},
 };
-use crate::raft::types::{Entry, LogId, TypeConfig, Vote};
+use crate::{
+    planted::Planted,
+    raft::types::{Entry, LogId, TypeConfig, Vote},
+};
 
 /// A group is closed when it has so many entries; beyond that a larger one gains nothing.
 const ENTRIES_PER_GROUP: usize = 128;
@@ -227,7 +230,7 @@ impl<D: Disk> Writer<D> {
         if let Some(committed) = group.committed.take().filter(|committed| Some(*committed) <= self.last) {
             self.tables.set_committed(&committed)?;
         }
-        match group.is_dirty {
+        match group.is_dirty && !Planted::AckBeforeSync.is_on() {
             true => self.flush(),
             false => Ok(()),
         }

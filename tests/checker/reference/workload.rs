@@ -372,12 +372,12 @@ impl World {
     }
 
     fn reply(&mut self, who: Who, op: Option<u64>, answer: Answer) {
-        // What holds or gives back can lose its answer. The client then asks again.
+        // What holds or gives back can lose its answer. The client hears of that before the bounds are over, and asks again.
         let f = answer.function();
         let can_be_lost = matches!(f, Function::Acquire | Function::Release);
         if can_be_lost && self.random.random_bool(0.05) {
             let why = "no answer".to_owned();
-            self.at(self.now_ns + 30 * MS, Next::Answer(who, op, What::Info { f, why }));
+            self.at(self.now_ns + 15 * MS, Next::Answer(who, op, What::Info { f, why }));
         } else {
             let later = self.delay();
             self.at(later, Next::Answer(who, op, What::Ok(answer)));

@@ -1,0 +1,98 @@
+//! A request that was answered before a fault, and is sent again after it: it has happened, and has the same answer.
+//!
+//! Clients do that too, while their sessions live. This one's session outlives the fault.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+use tonic::Code;
+
+use super::operator::Operator;
+use crate::{
+    chaos::{
+        history::{Acquire, Answer, Call},
+        workload::{ATTEMPT_LIMIT, words},
+    },
+    client::Session,
+    proto::v1::{AcquireRequest, RequestId, Want, acquire_response::Outcome, locks_client::LocksClient},
+};
+
+/// The only one of its session: the library numbers none of its own there.
+const REQUEST: u64 = 1;
+const BETWEEN_SENDINGS: Duration = Duration::from_millis(60);
+
+/// The session, and the lock that it was granted.
+#[derive(Debug)]
+pub(super) struct Pledge {
+    session: Session,
+    lock: String,
+}
+
+impl Operator {
+    /// Acquires the lock of this number, which is used once.
+    pub(super) async fn give_pledge(&self, session: Session, number: u32) -> Pledge {
+        let pledge = Pledge { session, lock: format!("pledge/{number}") };
+        self.send_until_answered(&pledge, false, Instant::now() + ATTEMPT_LIMIT).await;
+        pledge
+    }
+
+    /// Acquires it again, by the same request.
+    pub(super) async fn redeem(&self, pledge: Pledge, by: Instant) {
+        self.send_until_answered(&pledge, true, by).await;
+        self.close(pledge.session).await;
+    }
+
+    async fn send_until_answered(&self, pledge: &Pledge, mut is_again: bool, by: Instant) {
+        for node in self.nodes.iter().cycle() {
+            if self.send(LocksClient::new(node.clone()), pledge, is_again).await || Instant::now() >= by {
+                return;
+            }
+            is_again = true;
+            sleep(BETWEEN_SENDINGS).await;
+        }
+    }
+
+    /// Whether there was an answer for good.
+    async fn send(&self, mut node: LocksClient<tonic::transport::Channel>, pledge: &Pledge, is_again: bool) -> bool {
+        let session = pledge.session.id().to_string();
+        let call = match is_again {
+            true => Call::Retry { session: session.clone(), request: REQUEST },
+            false => Call::Acquire(Acquire { session: session.clone(), request: Some(REQUEST), ..Acquire::default() }),
+        };
+        let message = AcquireRequest {
+            session_id: session,
+            request: Some(RequestId { id: REQUEST, lowest: REQUEST, kept: Vec::new() }),
+            locks: vec![Want { name: pledge.lock.clone(), ..Want::default() }],
+            ..AcquireRequest::default()
+        };
+        let begun = self.recorder.begin(std::slice::from_ref(&pledge.lock), call);
+        let late = || tonic::Status::new(Code::DeadlineExceeded, "no answer in time");
+        let answer = timeout(ATTEMPT_LIMIT, node.acquire(message)).await.unwrap_or_else(|_| Err(late()));
+        match answer.map(|answer| answer.into_inner().outcome) {
+            Ok(Some(Outcome::Granted(grant))) => {
+                begun.ok(match is_again {
+                    true => Answer::Retry { token: grant.token },
+                    false => Answer::Acquire { token: grant.token, place_lost: false },
+                });
+                true
+            }
+            Ok(Some(Outcome::Busy(_) | Outcome::TimedOut(_))) => {
+                begun.failed("busy");
+                true
+            }
+            Ok(None) => {
+                begun.unknown("the answer has no outcome");
+                false
+            }
+            Err(status) if words::is_decided(&status) => {
+                words::end_call(begun, &status);
+                true
+            }
+            Err(status) => {
+                // Even if this sending did nothing, the next one may.
+                begun.unknown(status.message());
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Writes to what locks protect, and writes down that it did.
+
+use super::{
+    locks::Lock,
+    resource::{Place, Way, Written},
+};
+use crate::chaos::{
+    history::{Answer, Call, Mode},
+    record::Recorder,
+};
+
+/// Somebody who writes.
+#[derive(Debug)]
+pub(in crate::chaos) struct Writes {
+    place: Place,
+    recorder: Recorder,
+    way: Option<Way>,
+}
+
+impl Writes {
+    /// To the registers in this place.
+    pub(in crate::chaos) fn new(place: &Place, recorder: Recorder) -> Self {
+        Self { place: place.clone(), recorder, way: None }
+    }
+
+    /// To the register that takes everything, and to the one that checks: permits have no order that it could check.
+    pub(in crate::chaos) async fn write_all(&mut self, locks: &[Lock], token: u64) {
+        for lock in locks {
+            for fenced in [false, true] {
+                if !(fenced && matches!(lock.mode, Mode::Permits(_))) {
+                    self.write(lock, token, fenced).await;
+                }
+            }
+        }
+    }
+
+    async fn write(&mut self, lock: &Lock, token: u64, fenced: bool) {
+        let way = match self.way.take() {
+            Some(way) => Ok(way),
+            None => Way::open(&self.place).await,
+        };
+        let Ok(mut way) = way else { return };
+        let call = Call::Write { token, mode: lock.mode, fenced };
+        let begun = self.recorder.begin(std::slice::from_ref(&lock.name), call);
+        match way.write(&lock.name, token, lock.mode, fenced).await {
+            Ok(Written::Accepted(seq)) => begun.ok(Answer::Write { seq: Some(seq) }),
+            Ok(Written::Refused) => begun.failed("refused_token"),
+            Err(error) => return begun.unknown(error.to_string()),
+        }
+        self.way = Some(way);
+    }
+}

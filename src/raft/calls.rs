@@ -1,0 +1,168 @@
+//! The calls on this node that wait for the end of a wait.
+//!
+//! A wait lives in the table of all nodes; the calls behind it live here, on the node that answers them. One that goes away before its
+//! wait does has *broken off*, wherever it was at that moment, and whoever keeps places is told so.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    machine::{Ticket, WaitEnd},
+    planted::Planted,
+};
+
+/// Calls, by what they wait for.
+#[derive(Debug)]
+pub struct Calls {
+    waiting: Mutex<HashMap<Ticket, Vec<oneshot::Sender<WaitEnd>>>>,
+    // Not bounded, for `drop` cannot wait: it holds at most one for each call that there was room for.
+    broken: mpsc::UnboundedSender<Broken>,
+    breaks: Mutex<Option<mpsc::UnboundedReceiver<Broken>>>,
+}
+
+/// A call broke off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Broken {
+    /// What it waited for.
+    pub ticket: Ticket,
+    /// Somebody may come back for its place.
+    pub is_repeatable: bool,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        let (broken, breaks) = mpsc::unbounded_channel();
+        Self { waiting: Mutex::default(), broken, breaks: Mutex::new(Some(breaks)) }
+    }
+}
+
+impl Calls {
+    pub(super) fn begin(&self, ticket: Ticket) -> Call {
+        let (call, end) = oneshot::channel();
+        let mut waiting = self.waiting();
+        let calls = waiting.entry(ticket).or_default();
+        match Planted::WaitLostOnDisconnect.is_on() && calls.iter().any(oneshot::Sender::is_closed) {
+            true => std::mem::forget(call),
+            false => calls.push(call),
+        }
+        Call { ticket, end, broken: self.broken.clone(), is_repeatable: true, is_over: false }
+    }
+
+    pub(super) fn end(&self, ticket: Ticket, end: &WaitEnd) {
+        let calls = self.waiting().remove(&ticket).unwrap_or_default();
+        for call in calls {
+            // An error says that the call broke off: its grant stays with its session.
+            let _ = call.send(end.clone());
+        }
+    }
+
+    /// Breaks off all of them: they are to be repeated at the new leader, which would cancel the wait of a call that it does not see.
+    pub fn break_off(&self) {
+        self.waiting().clear();
+    }
+
+    /// Whether one waits for the end of this wait.
+    pub fn is_awaited(&self, ticket: Ticket) -> bool {
+        self.waiting().get(&ticket).is_some_and(|calls| calls.iter().any(|call| !call.is_closed()))
+    }
+
+    /// Whether one has come for this wait, and is still here or broke off and was not forgotten.
+    pub fn has_come(&self, ticket: Ticket) -> bool {
+        self.waiting().contains_key(&ticket)
+    }
+
+    /// Forgets those that broke off.
+    pub fn forget_broken(&self, ticket: Ticket) {
+        let mut waiting = self.waiting();
+        if let Some(calls) = waiting.get_mut(&ticket) {
+            calls.retain(|call| !call.is_closed());
+            if calls.is_empty() {
+                waiting.remove(&ticket);
+            }
+        }
+    }
+
+    /// Those that break off, from the beginning on. For one listener: `None` for any other.
+    pub fn breaks(&self) -> Option<mpsc::UnboundedReceiver<Broken>> {
+        self.breaks.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Nothing panics while it holds this.
+    fn waiting(&self) -> MutexGuard<'_, HashMap<Ticket, Vec<oneshot::Sender<WaitEnd>>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call that waits. Dropping it is how it breaks off.
+#[derive(Debug)]
+pub struct Call {
+    ticket: Ticket,
+    end: oneshot::Receiver<WaitEnd>,
+    broken: mpsc::UnboundedSender<Broken>,
+    is_repeatable: bool,
+    is_over: bool,
+}
+
+impl Call {
+    /// Nobody can come back for its place.
+    pub fn is_not_repeatable(&mut self) {
+        self.is_repeatable = false;
+    }
+
+    /// The end of the wait. `None`: this node no longer leads.
+    pub async fn end(mut self) -> Option<WaitEnd> {
+        let end = (&mut self.end).await;
+        self.is_over = true;
+        end.ok()
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if !self.is_over {
+            // Nobody listens any more when the node stops.
+            let _ = self.broken.send(Broken { ticket: self.ticket, is_repeatable: self.is_repeatable });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICKET: Ticket = Ticket(7);
+
+    #[tokio::test]
+    async fn a_call_that_is_dropped_before_anybody_waits_for_it_has_broken_off_too() {
+        let calls = Calls::default();
+        let mut breaks = calls.breaks().expect("nobody else listens");
+        assert!(calls.breaks().is_none());
+        drop(calls.begin(TICKET));
+        let mut second = calls.begin(TICKET);
+        second.is_not_repeatable();
+        assert!(calls.is_awaited(TICKET));
+        drop(second);
+        let broken = |is_repeatable| Some(Broken { ticket: TICKET, is_repeatable });
+        assert_eq!((breaks.recv().await, breaks.recv().await), (broken(true), broken(false)));
+        assert!(!calls.is_awaited(TICKET) && calls.has_come(TICKET));
+        calls.forget_broken(TICKET);
+        assert!(!calls.has_come(TICKET));
+    }
+
+    #[tokio::test]
+    async fn one_that_has_its_end_or_is_sent_away_has_not_broken_off() {
+        let calls = Calls::default();
+        let mut breaks = calls.breaks().expect("nobody else listens");
+        let call = calls.begin(TICKET);
+        calls.end(TICKET, &WaitEnd::Cancelled);
+        assert_eq!(call.end().await, Some(WaitEnd::Cancelled));
+        let call = calls.begin(TICKET);
+        calls.break_off();
+        assert_eq!(call.end().await, None);
+        assert!(breaks.try_recv().is_err());
+    }
+}
