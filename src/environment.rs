@@ -1,10 +1,11 @@
-//! Where time and chance come from.
+//! Where time and chance come from, and where work that blocks is done.
 //!
-//! No other place reads a clock or draws a random number, so that a simulation can put its own in their place (together with
-//! paused tokio time, which the timers of the whole program follow).
+//! No other place reads a clock, draws a random number or moves work to another thread, so that a simulation can put its own in
+//! their place (together with paused tokio time, which the timers of the whole program follow).
 
 use std::{
     fmt::Debug,
+    io,
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -27,19 +28,41 @@ pub trait Random: Debug + Send + Sync + 'static {
     fn bits(&self) -> u128;
 }
 
-/// The clock and the random source of one node.
+/// Where work is done that blocks: reading and writing files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Blocking {
+    /// On threads of its own, so that other tasks go on.
+    #[default]
+    OnThreads,
+    /// Here and at once: a simulation has one thread, and its time stands still meanwhile.
+    Here,
+}
+
+impl Blocking {
+    /// Does it. Fails as the work does; also if the runtime ends, and then it may still be done. Dropping the future does not stop it.
+    pub async fn run<T: Send + 'static>(self, work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+        match self {
+            Self::OnThreads => tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?,
+            Self::Here => work(),
+        }
+    }
+}
+
+/// What one node has of its machine, beside the network and the disk.
 #[derive(Clone, Debug)]
 pub struct Environment {
     /// What time it is.
     pub clock: Arc<dyn Clock>,
     /// What comes by chance.
     pub random: Arc<dyn Random>,
+    /// Where it waits for files.
+    pub blocking: Blocking,
 }
 
 impl Environment {
     /// That of a real machine.
     pub fn system() -> Self {
-        Self { clock: Arc::new(SystemClock), random: Arc::new(SystemRandom) }
+        Self { clock: Arc::new(SystemClock), random: Arc::new(SystemRandom), blocking: Blocking::OnThreads }
     }
 
     /// A generator of random numbers for those who want one, seeded from this chance.

@@ -3,6 +3,7 @@
 //! * [`history`]: what clients, nodes and faults did, one event a line, in a format that anyone can check;
 //! * [`checker`]: judges a history, property by property, and shows the few lines that convict;
 //! * [`report`]: what a run was like, for people: a summary, and a page to look at;
+//! * [`record`]: writing one down, as it comes about;
 //! * [`links`]: the network between processes of this machine, which can be broken;
 //! * [`nemesis`]: who breaks it, and stops, kills and starves processes;
 //! * [`workload`]: what clients do meanwhile, each a process of its own;
@@ -16,7 +17,7 @@ pub mod checker;
 pub mod history;
 pub mod report;
 
-mod record;
+pub mod record;
 
 pub mod links;
 pub mod nemesis;

@@ -79,7 +79,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     async fn install_snapshot(&mut self, _meta: &SnapshotMeta, file: SnapshotFile) -> io::Result<()> {
         let snapshots = self.snapshots.clone();
         // Durable before it is used: once it is, the log behind it is purged.
-        let restored = blocking(move || snapshots.publish(&file).and_then(|()| read(&file))).await?;
+        let blocking = snapshots.blocking();
+        let restored = blocking.run(move || snapshots.publish(&file).and_then(|()| read(&file))).await?;
         self.table.restore(restored);
         // The calls that wait here waited for a table that is gone; their clients ask again.
         self.table.calls().break_off();
@@ -105,8 +106,9 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
         let frozen = self.frozen.clone();
         let snapshots = self.snapshots.clone();
         let meta = SnapshotMeta { last_log_id: frozen.log_id, last_membership: frozen.membership.clone() };
-        let file =
-            blocking(move || snapshots.write(&meta, frozen.machine.records().map(|r| records::encode(&r)))).await?;
+        let blocking = snapshots.blocking();
+        let write = move || snapshots.write(&meta, frozen.machine.records().map(|r| records::encode(&r)));
+        let file = blocking.run(write).await?;
         Ok(openraft::Snapshot { meta: file.meta().clone(), snapshot: file })
     }
 }
@@ -133,8 +135,4 @@ fn damaged(log_id: &LogId, why: &str) -> io::Error {
          remove this member from the cluster and add a new one, or install that version"
     );
     io::Error::new(io::ErrorKind::InvalidData, message)
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }

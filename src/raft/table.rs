@@ -8,6 +8,7 @@
 
 use std::{
     collections::HashMap,
+    fmt::Debug,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -52,6 +53,12 @@ pub enum Loss {
     Revoked(Revocation),
 }
 
+/// Looks at the table after each entry that was applied, and each snapshot that took its place. For simulations, which check it there.
+pub trait Inspect: Debug + Send + Sync + 'static {
+    /// Nothing is applied before it returns.
+    fn look(&self, applied: &Applied);
+}
+
 /// What is applied.
 #[derive(Clone, Debug, Default)]
 pub struct Applied {
@@ -80,10 +87,18 @@ pub struct Table {
     term: watch::Sender<u64>,
     deadline: watch::Sender<Option<Stamp>>,
     told: AtomicU64,
+    inspector: Option<Arc<dyn Inspect>>,
 }
 
 impl Default for Table {
     fn default() -> Self {
+        Self::new(None)
+    }
+}
+
+impl Table {
+    /// An empty one, which `inspector` looks at whenever it has changed.
+    pub fn new(inspector: Option<Arc<dyn Inspect>>) -> Self {
         Self {
             applied: RwLock::default(),
             calls: Calls::default(),
@@ -92,11 +107,10 @@ impl Default for Table {
             term: watch::channel(0).0,
             deadline: watch::channel(None).0,
             told: AtomicU64::new(0),
+            inspector,
         }
     }
-}
 
-impl Table {
     /// Looks at the machine. `look` runs under a lock that `apply` needs: it must be short and must not block.
     pub fn read<T>(&self, look: impl FnOnce(&Applied) -> T) -> T {
         look(&self.applied.read().unwrap_or_else(PoisonError::into_inner))
@@ -206,6 +220,9 @@ impl Table {
     fn publish(&self, applied: &Applied) {
         let term = applied.log_id.map_or(0, |id| id.leader_id.term);
         self.term.send_if_modified(|known| std::mem::replace(known, term) != term);
+        if let Some(inspector) = &self.inspector {
+            inspector.look(applied);
+        }
         let deadline = applied.machine.next_deadline();
         self.deadline.send_if_modified(|known| std::mem::replace(known, deadline) != deadline);
     }

@@ -6,7 +6,6 @@ use std::{io, pin::Pin};
 
 use bytes::Bytes;
 use futures::{Stream, stream};
-use tokio::task::spawn_blocking;
 use tokio_util::io::StreamReader;
 
 use super::{
@@ -14,6 +13,7 @@ use super::{
     snapshot::{Receiving, SnapshotFile, SnapshotStore},
     types::SnapshotMeta,
 };
+use crate::environment::Blocking;
 
 type Pieces = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
@@ -26,11 +26,12 @@ impl SnapshotSource for SnapshotFile {
 
     async fn open(&self) -> io::Result<Self::Reader> {
         let pieces = stream::try_unfold((self.clone(), 0), async |(file, offset): (SnapshotFile, u64)| {
-            let (file, piece) = blocking(move || {
+            let blocking = file.blocking();
+            let read = move || {
                 let piece = file.read_at(offset, SNAPSHOT_PIECE_BYTES)?;
                 Ok((file, piece))
-            })
-            .await?;
+            };
+            let (file, piece) = blocking.run(read).await?;
             let next = offset + piece.len() as u64;
             Ok((!piece.is_empty()).then_some((piece, (file, next))))
         });
@@ -44,36 +45,38 @@ impl SnapshotSink for SnapshotStore {
 
     async fn begin(&self, meta: &SnapshotMeta, length: u64) -> io::Result<Arriving> {
         let (store, meta) = (self.clone(), meta.clone());
-        blocking(move || store.receive(meta, length)).await.map(|receiving| Arriving(Some(receiving)))
+        let blocking = store.blocking();
+        let receiving = blocking.run(move || store.receive(meta, length)).await?;
+        Ok(Arriving { receiving: Some(receiving), blocking })
     }
 }
 
-/// A snapshot that arrives. `None` only while a piece of it is written, and after a piece that could not be.
+/// A snapshot that arrives.
 #[derive(Debug)]
-pub struct Arriving(Option<Receiving>);
+pub struct Arriving {
+    /// `None` only while a piece of it is written, and after a piece that could not be.
+    receiving: Option<Receiving>,
+    blocking: Blocking,
+}
 
 impl SnapshotReceiver for Arriving {
     type SnapshotData = SnapshotFile;
 
     async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
         let mut receiving = self.take()?;
-        let receiving = blocking(move || receiving.write(&bytes).map(|()| receiving)).await?;
-        self.0 = Some(receiving);
+        let receiving = self.blocking.run(move || receiving.write(&bytes).map(|()| receiving)).await?;
+        self.receiving = Some(receiving);
         Ok(())
     }
 
     async fn finish(mut self) -> io::Result<SnapshotFile> {
         let receiving = self.take()?;
-        blocking(move || receiving.finish()).await
+        self.blocking.run(move || receiving.finish()).await
     }
 }
 
 impl Arriving {
     fn take(&mut self) -> io::Result<Receiving> {
-        self.0.take().ok_or_else(|| io::Error::other("a piece of this snapshot could not be written"))
+        self.receiving.take().ok_or_else(|| io::Error::other("a piece of this snapshot could not be written"))
     }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    spawn_blocking(work).await.map_err(io::Error::other)?
 }

@@ -7,6 +7,7 @@ use tonic::{Request, Response, Status};
 
 use super::errors::internal;
 use crate::{
+    environment::Blocking,
     planted::VERSION,
     proto::v1::{self, cluster_server},
     raft::{
@@ -20,6 +21,7 @@ use crate::{
 pub(super) struct Cluster {
     pub(super) cluster_id: Arc<str>,
     pub(super) replica: Replica,
+    pub(super) blocking: Blocking,
 }
 
 #[tonic::async_trait]
@@ -84,9 +86,8 @@ impl Cluster {
 
     async fn table_hash(&self) -> Result<(u64, u64), Status> {
         let applied = self.replica.table().read(Clone::clone);
-        tokio::task::spawn_blocking(move || (applied.index(), applied.machine.hash()))
-            .await
-            .map_err(|_| internal("the hash of the table could not be computed"))
+        let hashed = self.blocking.run(move || Ok((applied.index(), applied.machine.hash()))).await;
+        hashed.map_err(|_| internal("the hash of the table could not be computed"))
     }
 }
 

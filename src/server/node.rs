@@ -49,7 +49,7 @@ use crate::{
         network::{Network, PeerService},
         snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
         state_machine::StateMachine,
-        table::{Applied, Table},
+        table::{Applied, Inspect, Table},
         types::{Node, TypeConfig},
     },
     transport::{self, Connect, Connection, Listen, TcpConnector},
@@ -136,6 +136,8 @@ pub struct Parts<L, C, S> {
     pub log: S,
     /// Its snapshots.
     pub snapshots: SnapshotStore,
+    /// Who looks at its table whenever it has changed.
+    pub inspector: Option<Arc<dyn Inspect>>,
 }
 
 /// Runs a node on this machine until `shutdown` ends, and then until what is in flight is answered, for a few seconds at the most.
@@ -148,8 +150,17 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()> + Send + '
     let opening = (config.clone(), environment.clone());
     let opened = tokio::task::spawn_blocking(move || open(&opening.0, &opening.1)).await;
     let (identity, log, snapshots) = opened.map_err(|stopped| ServeError::Raft(stopped.to_string()))??;
-    let parts =
-        Parts { config, clients, peers, connector: TcpConnector, environment, identity, log: log.clone(), snapshots };
+    let parts = Parts {
+        config,
+        clients,
+        peers,
+        connector: TcpConnector,
+        environment,
+        identity,
+        log: log.clone(),
+        snapshots,
+        inspector: None,
+    };
     let ended = run(parts, shutdown).await;
     if let Err(error) = log.close().await {
         tracing::warn!(%error, "the log was not closed in order; nothing that was acknowledged is lost");
@@ -182,12 +193,14 @@ where
     C: Connect,
     S: RaftLogStorage<TypeConfig>,
 {
-    let Parts { config, clients, peers, connector, environment, identity, mut log, snapshots } = parts;
+    let Parts { config, clients, peers, connector, environment, identity, mut log, snapshots, inspector } = parts;
     check_log(&identity, &mut log, &snapshots).await?;
     let plan = plan(&config);
-    let table = Arc::new(Table::default());
+    let table = Arc::new(Table::new(inspector));
     let peer_service = PeerService::new(Arc::clone(&identity), &plan.members, snapshots.clone());
-    let machine = restore(Arc::clone(&table), snapshots).await?;
+    let restoring = (Arc::clone(&table), snapshots);
+    let machine = environment.blocking.run(move || StateMachine::open(restoring.0, restoring.1)).await;
+    let machine = machine.map_err(ServeError::Restore)?;
     let network =
         Network::<C, SnapshotFile>::new(connector.clone(), Arc::clone(&identity)).with_configured(plan.members.clone());
     let raft_config = Arc::new(raft_config(&config)?);
@@ -326,7 +339,8 @@ impl Services {
         let locks = Locks { replica: replica.clone() };
         let dial: Dial = Arc::new(move |address| transport::channel(connector.clone(), address));
         let gateway = Gateway::new(sessions.clone(), locks.clone(), dial, stopping);
-        let cluster = Cluster { cluster_id: config.cluster_id.as_str().into(), replica: replica.clone() };
+        let (cluster_id, blocking) = (config.cluster_id.as_str().into(), environment.blocking);
+        let cluster = Cluster { cluster_id, replica: replica.clone(), blocking };
         Self { sessions, locks, gateway, cluster }
     }
 
@@ -404,11 +418,6 @@ fn raft_config(config: &Config) -> Result<openraft::Config, ServeError> {
         ..openraft::Config::default()
     };
     raft.validate().map_err(|invalid| ServeError::Config(format!("the timing under [raft] does not fit: {invalid}")))
-}
-
-async fn restore(table: Arc<Table>, snapshots: SnapshotStore) -> Result<StateMachine, ServeError> {
-    let opened = tokio::task::spawn_blocking(move || StateMachine::open(table, snapshots)).await;
-    opened.map_err(stopped)?.map_err(ServeError::Restore)
 }
 
 fn stopped(why: impl std::fmt::Display) -> ServeError {

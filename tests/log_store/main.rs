@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod machine;
 mod reopening;
 mod suite;
 mod support;

@@ -41,11 +41,10 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use self::{
     clients::{Clients, Setting},
-    observe::Observer,
-    operator::Operator,
     pledge::Pledge,
     vigil::Vigil,
 };
+pub use self::{observe::Observer, operator::Operator};
 use super::{
     history::{Fact, Meta},
     links::Links,
@@ -202,12 +201,12 @@ impl Run {
         let nemesis = recorder("nemesis")?;
 
         let (cluster, links, tools) = start(options, &nemesis).await?;
-        let observer = Observer::watch(&cluster, recorder("observer")?);
+        let observer = Observer::of_cluster(&cluster, recorder("observer")?);
         let endpoints = links.client_addresses().collect::<Vec<_>>().join(",");
         let sockets = tempfile::tempdir()?;
         let socket = sockets.path().join("resource");
         let resource = Resource::serve(&socket)?;
-        let operator = Operator::new(&endpoints, &socket, recorder("operator")?)?;
+        let operator = Operator::of_cluster(&endpoints, &socket, recorder("operator")?)?;
         let setting = Setting {
             program: options.program.clone(),
             endpoints,

@@ -27,7 +27,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(40);
 
 /// Watches all nodes, not through the links, and writes down elections and snapshots.
 #[derive(Debug)]
-pub(in crate::chaos) struct Observer {
+pub struct Observer {
     nodes: BTreeMap<u64, Channel>,
     seen: Sight,
     recorder: Recorder,
@@ -46,8 +46,12 @@ struct Seen {
 }
 
 impl Observer {
-    pub(super) fn watch(cluster: &LocalCluster, recorder: Recorder) -> Self {
-        let nodes: BTreeMap<_, _> = cluster.nodes().map(|node| (node.id(), channel(&node.endpoint()))).collect();
+    pub(super) fn of_cluster(cluster: &LocalCluster, recorder: Recorder) -> Self {
+        Self::watch(cluster.nodes().map(|node| (node.id(), channel(&node.endpoint()))).collect(), recorder)
+    }
+
+    /// Watches nodes by their ids, in the background until it is dropped.
+    pub fn watch(nodes: BTreeMap<u64, Channel>, recorder: Recorder) -> Self {
         let seen = Sight::default();
         let watching = nodes.iter().map(|(id, channel)| {
             let task = watch(*id, channel.clone(), seen.clone(), recorder.clone());
@@ -58,7 +62,7 @@ impl Observer {
     }
 
     /// Who says that it leads, in the highest term; as soon as somebody does. `None`: nobody did by then.
-    pub(in crate::chaos) async fn leader_by(&self, by: Instant) -> Option<u64> {
+    pub async fn leader_by(&self, by: Instant) -> Option<u64> {
         loop {
             match self.seen.leader() {
                 None if Instant::now() < by => sleep(EVERY).await,
@@ -72,7 +76,7 @@ impl Observer {
     }
 
     /// Looks until all nodes are found at the same index, and writes down their tables there. False: they were not, by then.
-    pub(super) async fn compare_tables(&self, by: Instant) -> bool {
+    pub async fn compare_tables(&self, by: Instant) -> bool {
         loop {
             let looks = self.nodes.iter().map(|(id, channel)| async { (*id, status(channel.clone(), true).await) });
             let found: Vec<_> = futures::future::join_all(looks).await;

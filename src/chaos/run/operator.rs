@@ -1,21 +1,18 @@
 //! What the runner itself does to the locks: reads them, takes some back, takes over what others have in their hands, and asks after each
 //! heal whether they are served.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 use crate::{
     chaos::{
         history::{Acquire, Answer, Call, Lease, Mode, Modes, Wait},
         record::Recorder,
-        workload::{ATTEMPT_LIMIT, CALL_LIMIT, locks, words, writes::Writes},
+        workload::{ATTEMPT_LIMIT, CALL_LIMIT, channel, locks, resource::Place, words, writes::Writes},
     },
     client::{Client, Error, Guard, Session, SessionOptions},
     proto::v1,
@@ -30,27 +27,29 @@ pub(super) const PROBE_TTL: Duration = Duration::from_secs(20);
 
 /// The runner's own client.
 #[derive(Clone, Debug)]
-pub(in crate::chaos) struct Operator {
+pub struct Operator {
     pub(super) client: Client,
     pub(super) recorder: Recorder,
     /// Each by itself.
     pub(super) nodes: Vec<Channel>,
-    /// Of what the locks protect.
-    socket: PathBuf,
+    /// What the locks protect.
+    place: Place,
 }
 
 impl Operator {
-    pub(super) fn new(endpoints: &str, socket: &Path, recorder: Recorder) -> Result<Self, Error> {
-        let node = |address| {
-            Some(Endpoint::from_shared(format!("http://{address}")).ok()?.connect_timeout(ATTEMPT_LIMIT).connect_lazy())
-        };
-        let nodes = endpoints.split(',').filter_map(node).collect();
+    /// With these ways to the cluster, and to each node by itself, which give up as those of the workload do.
+    pub fn new(client: Client, nodes: Vec<Channel>, place: Place, recorder: Recorder) -> Self {
+        Self { client, recorder, nodes, place }
+    }
+
+    pub(super) fn of_cluster(endpoints: &str, socket: &Path, recorder: Recorder) -> Result<Self, Error> {
+        let nodes = endpoints.split(',').filter_map(channel).collect();
         let client = Client::builder(endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build()?;
-        Ok(Self { client, recorder, nodes, socket: socket.to_owned() })
+        Ok(Self::new(client, nodes, Place::Socket(socket.to_owned()), recorder))
     }
 
     /// Reads locks, and takes some back, in the background until this is dropped.
-    pub(super) fn go_round(&self, seed: u64) -> AbortOnDropHandle<()> {
+    pub fn go_round(&self, seed: u64) -> AbortOnDropHandle<()> {
         let (operator, mut random) = (self.clone(), StdRng::seed_from_u64(seed));
         AbortOnDropHandle::new(tokio::spawn(async move {
             loop {
@@ -82,7 +81,7 @@ impl Operator {
 
     /// The locks of the present set that these clients have in their hands, as they can be taken over: by one who has them alone. One of
     /// several permits is no such lock.
-    pub(in crate::chaos) async fn in_the_hands_of(&self, clients: &[String]) -> Vec<locks::Lock> {
+    pub async fn in_the_hands_of(&self, clients: &[String]) -> Vec<locks::Lock> {
         let round = locks::round(self.recorder.timeline());
         let present = (0..locks::COUNT).map(|place| locks::of(round, place));
         let looks = present.filter(|lock| !matches!(lock.mode, Mode::Permits(_))).map(async |lock| {
@@ -104,7 +103,7 @@ impl Operator {
     }
 
     /// Queues for these locks and all of the present set at once, whoever has them: the dead too. Whether all were to be had.
-    pub(super) async fn wait_for_all(&self, theirs: &[locks::Lock]) -> bool {
+    pub async fn wait_for_all(&self, theirs: &[locks::Lock]) -> bool {
         let round = locks::round(self.recorder.timeline());
         let present = (0..locks::COUNT).map(|place| locks::of(round, place));
         let others = present.filter(|lock| theirs.iter().all(|known| known.name != lock.name));
@@ -112,11 +111,11 @@ impl Operator {
     }
 
     /// Queues for these locks at once, and writes to what each of them protects as soon as it has it. Whether all were to be had.
-    pub(in crate::chaos) async fn take_over(&self, locks: &[locks::Lock]) -> bool {
+    pub async fn take_over(&self, locks: &[locks::Lock]) -> bool {
         let Some(session) = self.open(Instant::now() + super::LIVENESS_BOUND).await else { return false };
         let takes = locks.iter().map(async |lock| match self.acquire(&session, lock, INHERIT).await {
             Ok(guard) => {
-                let mut registers = Writes::new(&self.socket, self.recorder.clone());
+                let mut registers = Writes::new(&self.place, self.recorder.clone());
                 registers.write_all(std::slice::from_ref(lock), guard.token().0).await;
                 self.release(guard).await;
                 true
@@ -133,7 +132,7 @@ impl Operator {
     }
 
     /// Whether fresh acquires of all locks are answered by then.
-    pub(super) async fn probe(&self, by: Instant) -> bool {
+    pub async fn probe(&self, by: Instant) -> bool {
         let Some(session) = self.open(by).await else { return false };
         let round = locks::round(self.recorder.timeline());
         let served = (0..locks::COUNT).map(async |place| self.is_served(&session, &locks::of(round, place), by).await);
@@ -239,7 +238,7 @@ impl Operator {
     }
 
     /// Reads the locks that are, or were last, in use: what the run ends with.
-    pub(super) async fn read_all(&self) {
+    pub async fn read_all(&self) {
         let round = locks::round(self.recorder.timeline());
         for round in round.saturating_sub(4)..=round {
             for place in 0..locks::COUNT {

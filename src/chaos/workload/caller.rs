@@ -4,10 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use rand::{Rng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio::time::timeout;
-use tonic::{
-    Code, Status,
-    transport::{Channel, Endpoint},
-};
+use tonic::{Code, Status, transport::Channel};
 
 use super::{
     ATTEMPT_LIMIT, Shared, TTLS,
@@ -76,8 +73,7 @@ enum Sent<A> {
 
 /// Until it is time to end.
 pub(super) async fn run(shared: Arc<Shared>, mut random: StdRng) {
-    let endpoints = shared.options.endpoints.split(',');
-    let nodes: Vec<_> = endpoints.filter_map(channel).collect();
+    let nodes = shared.parts.nodes.clone();
     let next = random.random_range(0..nodes.len().max(1));
     let mut caller = Caller { shared, random, nodes, next };
     while !caller.shared.is_over() && !caller.nodes.is_empty() {
@@ -86,11 +82,6 @@ pub(super) async fn run(shared: Arc<Shared>, mut random: StdRng) {
             None => caller.rest().await,
         }
     }
-}
-
-fn channel(address: &str) -> Option<Channel> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
-    Some(endpoint.connect_timeout(ATTEMPT_LIMIT).tcp_nodelay(true).connect_lazy())
 }
 
 impl Caller {
@@ -119,11 +110,11 @@ impl Caller {
     async fn open(&mut self) -> Option<Session> {
         let (id, ttl) = (SessionId(self.random.random()).to_string(), *TTLS.choose(&mut self.random)?);
         let ttl_ms = u32::try_from(ttl.as_millis()).ok()?;
-        let label = self.shared.options.name.clone();
+        let label = self.shared.parts.name.clone();
         let message = OpenSessionRequest { session_id: id.clone(), ttl_ms, label };
-        let renewed_ns = self.shared.recorder.timeline().now_ns();
+        let renewed_ns = self.shared.parts.recorder.timeline().now_ns();
         let call = Call::Open { session: id.clone(), ttl_ms: ttl_ms.into() };
-        let begun = self.shared.recorder.begin(&[], call);
+        let begun = self.shared.parts.recorder.begin(&[], call);
         let mut service = SessionsClient::new(self.node());
         match self.send(ATTEMPT_LIMIT, service.open(message)).await {
             Ok(_) => begun.ok(Answer::Open(Lease::default())),
@@ -167,7 +158,7 @@ impl Caller {
     }
 
     async fn renew_if_due(&mut self, session: &mut Session) {
-        let age_ns = self.shared.recorder.timeline().now_ns().saturating_sub(session.renewed_ns);
+        let age_ns = self.shared.parts.recorder.timeline().now_ns().saturating_sub(session.renewed_ns);
         if Duration::from_nanos(age_ns) < session.ttl / 3 {
             return;
         }
@@ -181,8 +172,8 @@ impl Caller {
 
     /// Whether that was decided.
     async fn renew(&mut self, session: &mut Session) -> bool {
-        let sent_ns = self.shared.recorder.timeline().now_ns();
-        let begun = self.shared.recorder.begin(&[], Call::Renew { session: session.id.clone() });
+        let sent_ns = self.shared.parts.recorder.timeline().now_ns();
+        let begun = self.shared.parts.recorder.begin(&[], Call::Renew { session: session.id.clone() });
         let message = RenewSessionRequest { session_id: session.id.clone() };
         let mut service = SessionsClient::new(self.node());
         match self.send(ATTEMPT_LIMIT, service.renew(message)).await {
@@ -201,7 +192,7 @@ impl Caller {
 
     /// Acquires, sends that again, and gives it back. True: it does not, and will not be heard of again.
     async fn hold(&mut self, session: &mut Session) -> bool {
-        let (round, place) = (locks::round(self.shared.recorder.timeline()), self.random.random_range(EXCLUSIVE));
+        let (round, place) = (locks::round(self.shared.parts.recorder.timeline()), self.random.random_range(EXCLUSIVE));
         if !self.shared.budget.spend(round, &[place], OPERATIONS_OF_A_HOLD) {
             return false;
         }
@@ -287,7 +278,7 @@ impl Caller {
         };
         // Now and then it hangs up, whatever is on its way.
         let limit = if percent(&mut self.random, 30) { some_ms(&mut self.random, 1..60) } else { ATTEMPT_LIMIT };
-        let begun = self.shared.recorder.begin(&[lock.to_owned()], call);
+        let begun = self.shared.parts.recorder.begin(&[lock.to_owned()], call);
         let mut service = LocksClient::new(self.node());
         match self.send(limit, service.acquire(message)).await.map(|answer| answer.outcome) {
             Ok(Some(Outcome::Granted(grant))) => {
@@ -321,7 +312,7 @@ impl Caller {
             request: Some(session.numbered(session.last_request, acquire)),
             target: Some(target),
         };
-        let begun = self.shared.recorder.begin(&[lock.to_owned()], call);
+        let begun = self.shared.parts.recorder.begin(&[lock.to_owned()], call);
         let mut may_have_worked = false;
         for _ in 0..SENDINGS_MAX {
             let mut service = LocksClient::new(self.node());
@@ -353,7 +344,7 @@ impl Caller {
     }
 
     async fn close(&mut self, session: &Session) {
-        let begun = self.shared.recorder.begin(&[], Call::Close { session: session.id.clone() });
+        let begun = self.shared.parts.recorder.begin(&[], Call::Close { session: session.id.clone() });
         let mut service = SessionsClient::new(self.node());
         match self.send(ATTEMPT_LIMIT, service.close(CloseSessionRequest { session_id: session.id.clone() })).await {
             Ok(_) => begun.ok(Answer::Close {}),

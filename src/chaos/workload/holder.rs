@@ -35,7 +35,7 @@ struct Holder {
 
 /// Until it is time to end.
 pub(super) async fn run(shared: Arc<Shared>, random: StdRng) {
-    let registers = Writes::new(&shared.options.resource, shared.recorder.clone());
+    let registers = Writes::new(&shared.parts.place, shared.parts.recorder.clone());
     let mut holder = Holder { shared, random, registers };
     while !holder.shared.is_over() {
         match holder.open().await {
@@ -48,10 +48,10 @@ pub(super) async fn run(shared: Arc<Shared>, random: StdRng) {
 impl Holder {
     async fn open(&mut self) -> Option<Session> {
         let ttl = *TTLS.choose(&mut self.random)?;
-        let options = SessionOptions { ttl, label: self.shared.options.name.clone() };
+        let options = SessionOptions { ttl, label: self.shared.parts.name.clone() };
         // The library draws the session's name: it is known when it is open. What is not acknowledged never holds anything.
-        let begun_ns = self.shared.recorder.timeline().now_ns();
-        match self.shared.client.open(options).await {
+        let begun_ns = self.shared.parts.recorder.timeline().now_ns();
+        match self.shared.parts.client.open(options).await {
             Ok(session) => {
                 self.opened(&session, ttl, begun_ns);
                 Some(session)
@@ -62,7 +62,7 @@ impl Holder {
 
     /// Trust ends a margin before the TTL does, and then the library ends the session itself: that is the lease that it has.
     fn opened(&self, session: &Session, ttl: Duration, begun_ns: u64) {
-        let recorder = &self.shared.recorder;
+        let recorder = &self.shared.parts.recorder;
         let renewal = *session.renewals().borrow();
         let trusted = renewal.deadline.0.saturating_sub(renewal.sent.0);
         let sent_ns = recorder.timeline().at_ns(renewal.sent).max(begun_ns);
@@ -72,7 +72,7 @@ impl Holder {
 
     /// A session's life: some holds, and its end.
     async fn live(&mut self, session: &Session) {
-        let _watching = watch(self.shared.recorder.clone(), session);
+        let _watching = watch(self.shared.parts.recorder.clone(), session);
         for _ in 0..self.random.random_range(4..25) {
             if self.shared.is_over() || session.loss().is_some() {
                 break;
@@ -85,7 +85,7 @@ impl Holder {
             let pause = some_ms(&mut self.random, 5..60);
             self.shared.pause(pause).await;
         }
-        let begun = self.shared.recorder.begin(&[], Call::Close { session: name(session) });
+        let begun = self.shared.parts.recorder.begin(&[], Call::Close { session: name(session) });
         match session.clone().close().await {
             Ok(()) => begun.ok(Answer::Close {}),
             Err(error) => words::end(begun, &error),
@@ -93,13 +93,14 @@ impl Holder {
     }
 
     async fn read(&mut self) {
-        let lock = locks::of(locks::round(self.shared.recorder.timeline()), self.random.random_range(0..locks::COUNT));
+        let lock =
+            locks::of(locks::round(self.shared.parts.recorder.timeline()), self.random.random_range(0..locks::COUNT));
         self.get(&lock.name).await;
     }
 
     async fn get(&self, name: &str) {
-        let begun = self.shared.recorder.begin(&[name.to_owned()], Call::Get {});
-        match self.shared.client.get(name, false).await {
+        let begun = self.shared.parts.recorder.begin(&[name.to_owned()], Call::Get {});
+        match self.shared.parts.client.get(name, false).await {
             Ok(answer) => begun.ok(Answer::Get(words::view(&answer))),
             Err(error) => words::end(begun, &error),
         }
@@ -126,7 +127,7 @@ impl Holder {
 
     /// The locks in these places, when the budget has them; otherwise none, a little later.
     async fn locks(&mut self, places: &[usize]) -> Vec<Lock> {
-        let round = locks::round(self.shared.recorder.timeline());
+        let round = locks::round(self.shared.parts.recorder.timeline());
         if self.shared.budget.spend(round, places, OPERATIONS_OF_A_HOLD) {
             return places.iter().map(|place| locks::of(round, *place)).collect();
         }
@@ -142,10 +143,10 @@ impl Holder {
         self.inside(&guard, locks).await;
         if let Some(Loss::Revoked { .. }) = guard.loss() {
             let (session, token) = (name(session), Some(guard.token().0));
-            self.shared.recorder.fact(Fact::Lost { session, why: "revoked".to_owned(), token });
+            self.shared.parts.recorder.fact(Fact::Lost { session, why: "revoked".to_owned(), token });
         }
         let (session, token) = (name(session), guard.token().0);
-        let begun = self.shared.recorder.begin(&names(locks), Call::Release { session, token });
+        let begun = self.shared.parts.recorder.begin(&names(locks), Call::Release { session, token });
         match guard.release().await {
             Ok(()) => begun.ok(Answer::Release {}),
             Err(error) => words::end(begun, &error),
@@ -168,7 +169,7 @@ impl Holder {
             wait,
             lock_delay_ms: millis(lock_delay),
         };
-        let begun = self.shared.recorder.begin(&names(locks), Call::Acquire(call));
+        let begun = self.shared.parts.recorder.begin(&names(locks), Call::Acquire(call));
         let patience = some_ms(&mut self.random, PATIENCE);
         let granted = tokio::select! {
             granted = acquire => granted,
@@ -219,8 +220,8 @@ impl Holder {
     }
 
     async fn check(&self, lock: &str, token: u64) {
-        let begun = self.shared.recorder.begin(&[lock.to_owned()], Call::Check { token });
-        match self.shared.client.check(lock, token).await {
+        let begun = self.shared.parts.recorder.begin(&[lock.to_owned()], Call::Check { token });
+        match self.shared.parts.client.check(lock, token).await {
             Ok(answer) => begun.ok(Answer::Check { held: answer.held }),
             Err(error) => words::end(begun, &error),
         }
@@ -230,7 +231,7 @@ impl Holder {
         let data = format!("{:x}", self.random.random::<u32>());
         let (session, token) = (name(guard.session()), guard.token().0);
         let call = Call::Update { session, token, data: Some(data.clone()) };
-        let begun = self.shared.recorder.begin(&[lock.to_owned()], call);
+        let begun = self.shared.parts.recorder.begin(&[lock.to_owned()], call);
         match guard.update(lock, Some(data.as_bytes()), false).await {
             Ok(()) => begun.ok(Answer::Update {}),
             Err(error) => words::end(begun, &error),

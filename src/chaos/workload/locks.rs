@@ -14,10 +14,11 @@ const MODES: [Mode; 7] =
 
 /// A lock of the present set.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::chaos) struct Lock {
-    pub(in crate::chaos) name: String,
+pub struct Lock {
+    /// Its name.
+    pub name: String,
     /// How it is held; where that is shared, now and then also exclusively.
-    pub(in crate::chaos) mode: Mode,
+    pub mode: Mode,
 }
 
 /// The places of locks that are only held exclusively.

@@ -1,7 +1,8 @@
 //! What clients do while the faults come.
 //!
-//! Each client is a process of its own (`lockkeeper chaos-client`), so that it can be stopped and killed in the middle of what it does.
-//! It runs several tasks at once, each with sessions of its own, and writes its part of the history to a file:
+//! Each client is a process of its own (`lockkeeper chaos-client`), so that it can be stopped and killed in the middle of what it does;
+//! in a simulation, a simulated one ([`run`]). It runs several tasks at once, each with sessions of its own, and writes its part of the
+//! history:
 //!
 //! * `holder`: uses the library, as an application would: acquires in all ways, writes to what the lock protects, releases, reads;
 //! * `caller`: speaks to the nodes without the library: it sends the same request again, cancels by the request's id, renews by hand, and
@@ -15,7 +16,7 @@
 mod caller;
 pub(super) mod holder;
 pub(super) mod locks;
-pub(super) mod resource;
+pub mod resource;
 pub(super) mod words;
 pub(super) mod writes;
 
@@ -28,12 +29,15 @@ use std::{
 
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use tokio::{
-    sync::oneshot,
+    sync::{oneshot, watch},
     task::JoinSet,
     time::{interval, sleep},
 };
 use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
 
+pub use self::locks::Lock;
+use self::resource::Place;
 use super::record::{Recorder, Timeline};
 use crate::client::Client;
 
@@ -44,9 +48,9 @@ pub(super) const TTLS: [Duration; 3] =
 const HOLDERS: u64 = 3;
 const CALLERS: u64 = 1;
 /// How long a client's call may take: longer than an election, shorter than a fault.
-pub(super) const CALL_LIMIT: Duration = Duration::from_secs(3);
+pub const CALL_LIMIT: Duration = Duration::from_secs(3);
 /// How long one node is given to answer.
-pub(super) const ATTEMPT_LIMIT: Duration = Duration::from_millis(700);
+pub const ATTEMPT_LIMIT: Duration = Duration::from_millis(700);
 /// Between two lines that say how far it is.
 const TELL_EVERY: Duration = Duration::from_millis(500);
 
@@ -69,13 +73,32 @@ pub struct ClientOptions {
     pub processes: u32,
 }
 
-/// What the tasks of a process share.
+/// What a client is made of.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// Its name in the history.
+    pub name: String,
+    /// So that it does the same again, if the cluster does.
+    pub seed: u64,
+    /// Clients of the run.
+    pub clients: u32,
+    /// Its way to the cluster, by the library.
+    pub client: Client,
+    /// Its way to each node, without.
+    pub nodes: Vec<Channel>,
+    /// What the locks protect.
+    pub place: Place,
+    /// Its part of the history.
+    pub recorder: Recorder,
+    /// False: its tasks stop where they are next, as those of a stopped process do, until it is true.
+    pub going: watch::Receiver<bool>,
+}
+
+/// What the tasks of a client share.
 #[derive(Debug)]
 struct Shared {
-    client: Client,
-    recorder: Recorder,
+    parts: Parts,
     budget: locks::Budget,
-    options: ClientOptions,
     /// It is time to end.
     finish: CancellationToken,
 }
@@ -84,31 +107,50 @@ struct Shared {
 pub async fn run_client(options: ClientOptions) -> io::Result<()> {
     let recorder = Recorder::create(&options.out, &options.name, Timeline::of_base(options.base_ns))?;
     let client = Client::builder(&options.endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build();
-    let shared = Arc::new(Shared {
+    let parts = Parts {
+        name: options.name,
+        seed: options.seed,
+        clients: options.processes,
         client: client.map_err(io::Error::other)?,
-        recorder,
-        budget: locks::Budget::new(options.processes),
-        options,
-        finish: CancellationToken::new(),
-    });
+        nodes: options.endpoints.split(',').filter_map(channel).collect(),
+        place: Place::Socket(options.resource),
+        recorder: recorder.clone(),
+        // A process is stopped by others.
+        going: watch::channel(true).1,
+    };
+    let finish = CancellationToken::new();
+    let until_over = async {
+        tokio::select! {
+            () = until_stdin_closes() => {}
+            () = tell(&recorder) => {}
+        }
+        finish.cancel();
+    };
+    tokio::join!(run(parts, finish.clone()), until_over);
+    match recorder.failure() {
+        None => Ok(()),
+        Some(error) => Err(io::Error::other(format!("{}: {error}", options.out.display()))),
+    }
+}
+
+/// A way to one node, without the library.
+pub(super) fn channel(address: &str) -> Option<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
+    Some(endpoint.connect_timeout(ATTEMPT_LIMIT).tcp_nodelay(true).connect_lazy())
+}
+
+/// Uses locks until `finish`, then ends what it has begun.
+pub async fn run(parts: Parts, finish: CancellationToken) {
+    let shared = Arc::new(Shared { budget: locks::Budget::new(parts.clients), parts, finish });
     let mut tasks = JoinSet::new();
     for number in 0..HOLDERS + CALLERS {
-        let random = StdRng::seed_from_u64(shared.options.seed.wrapping_add(number));
+        let random = StdRng::seed_from_u64(shared.parts.seed.wrapping_add(number));
         match number < HOLDERS {
             true => tasks.spawn(holder::run(Arc::clone(&shared), random)),
             false => tasks.spawn(caller::run(Arc::clone(&shared), random)),
         };
     }
-    tokio::select! {
-        () = until_stdin_closes() => {}
-        () = tell(&shared.recorder) => {}
-    }
-    shared.finish.cancel();
     while tasks.join_next().await.is_some() {}
-    match shared.recorder.failure() {
-        None => Ok(()),
-        Some(error) => Err(io::Error::other(format!("{}: {error}", shared.options.out.display()))),
-    }
 }
 
 async fn until_stdin_closes() {
@@ -135,15 +177,18 @@ async fn tell(recorder: &Recorder) {
 
 impl Shared {
     fn is_over(&self) -> bool {
-        self.finish.is_cancelled() || self.recorder.failure().is_some()
+        self.finish.is_cancelled() || self.parts.recorder.failure().is_some()
     }
 
     /// Waits so long, or until it is time to end.
     async fn pause(&self, time: Duration) {
         tokio::select! {
-            () = sleep(time) => {}
+            biased;
             () = self.finish.cancelled() => {}
+            () = sleep(time) => {}
         }
+        // An error says that nobody is there any more who could stop it.
+        let _ = self.parts.going.clone().wait_for(|going| *going).await;
     }
 }
 

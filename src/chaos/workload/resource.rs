@@ -1,12 +1,12 @@
 //! What the locks protect: for each lock a register that checks tokens, and beside it one that takes whatever comes.
 //!
 //! They live in the runner, and outlast the clients: a write that is refused, or comes too late, is one that a real storage would have
-//! seen. Reached over a Unix socket, one line a write and one line an answer.
+//! seen. Reached over a Unix socket, one line a write and one line an answer; where clients are no processes, at once.
 
 use std::{
     collections::HashMap,
     io,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -48,7 +48,7 @@ struct Write {
 /// What a register says to a write.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Written {
+pub enum Written {
     /// Taken, as its so manieth.
     Accepted(u64),
     /// The token is too old.
@@ -62,7 +62,8 @@ pub(in crate::chaos) struct Resource {
     _serving: AbortOnDropHandle<()>,
 }
 
-struct Registers {
+/// The registers themselves.
+pub struct Registers {
     fence: Fence<Memory>,
     fenced: Mutex<HashMap<String, u64>>,
     open: Mutex<HashMap<String, (u64, Seen)>>,
@@ -74,26 +75,19 @@ impl Resource {
     /// Listens on this socket, until it is dropped.
     pub(in crate::chaos) fn serve(socket: &Path) -> io::Result<Self> {
         let listener = UnixListener::bind(socket)?;
-        let fence = Fence::open(Memory).map_err(io::Error::other)?;
-        let registers = Arc::new(Registers {
-            fence,
-            fenced: Mutex::default(),
-            open: Mutex::default(),
-            late: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-        });
+        let registers = Arc::new(Registers::new()?);
         let serving = tokio::spawn(accept(listener, Arc::clone(&registers)));
         Ok(Self { registers, _serving: AbortOnDropHandle::new(serving) })
     }
 
     /// Writes that the registers which check have refused.
     pub(in crate::chaos) fn refused(&self) -> u64 {
-        self.registers.refused.load(Ordering::Relaxed)
+        self.registers.refused()
     }
 
     /// Writes that the others took, although they came too late: each would have overwritten a newer one.
     pub(in crate::chaos) fn late(&self) -> u64 {
-        self.registers.late.load(Ordering::Relaxed)
+        self.registers.late()
     }
 }
 
@@ -122,6 +116,23 @@ async fn serve(stream: UnixStream, registers: Arc<Registers>) -> io::Result<()> 
 }
 
 impl Registers {
+    /// Without a write so far. Fails never, but for a reason that the fence has.
+    pub fn new() -> io::Result<Self> {
+        let fence = Fence::open(Memory).map_err(io::Error::other)?;
+        let (fenced, open) = (Mutex::default(), Mutex::default());
+        Ok(Self { fence, fenced, open, late: AtomicU64::new(0), refused: AtomicU64::new(0) })
+    }
+
+    /// Writes that the registers which check have refused.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Writes that the others took, although they came too late: each would have overwritten a newer one.
+    pub fn late(&self) -> u64 {
+        self.late.load(Ordering::Relaxed)
+    }
+
     async fn write(&self, write: Write) -> io::Result<Written> {
         if !write.fenced {
             return Ok(Written::Accepted(self.write_open(write)));
@@ -171,23 +182,55 @@ impl std::fmt::Debug for Registers {
     }
 }
 
+/// Where a client finds the registers.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// In another process, at this socket.
+    Socket(PathBuf),
+    /// In this one.
+    Here(Arc<Registers>),
+}
+
 /// A client's way to the registers.
 #[derive(Debug)]
-pub(super) struct Way {
-    writer: OwnedWriteHalf,
-    answers: Lines<BufReader<OwnedReadHalf>>,
+pub(super) enum Way {
+    Socket(Connection),
+    Here(Arc<Registers>),
 }
 
 impl Way {
-    pub(super) async fn open(socket: &Path) -> io::Result<Self> {
-        let (reader, writer) = UnixStream::connect(socket).await?.into_split();
-        Ok(Self { writer, answers: BufReader::new(reader).lines() })
+    pub(super) async fn open(place: &Place) -> io::Result<Self> {
+        match place {
+            Place::Socket(socket) => Connection::open(socket).await.map(Self::Socket),
+            Place::Here(registers) => Ok(Self::Here(Arc::clone(registers))),
+        }
     }
 
     /// Fails if there is no answer: then nobody knows whether it was taken, and this way is of no more use.
     pub(super) async fn write(&mut self, lock: &str, token: u64, mode: Mode, fenced: bool) -> io::Result<Written> {
         let write = Write { lock: lock.to_owned(), token, mode, fenced };
-        self.writer.write_all(format!("{}\n", serde_json::to_string(&write)?).as_bytes()).await?;
+        match self {
+            Self::Socket(connection) => connection.write(&write).await,
+            Self::Here(registers) => registers.write(write).await,
+        }
+    }
+}
+
+/// A connection to the socket.
+#[derive(Debug)]
+pub(super) struct Connection {
+    writer: OwnedWriteHalf,
+    answers: Lines<BufReader<OwnedReadHalf>>,
+}
+
+impl Connection {
+    async fn open(socket: &Path) -> io::Result<Self> {
+        let (reader, writer) = UnixStream::connect(socket).await?.into_split();
+        Ok(Self { writer, answers: BufReader::new(reader).lines() })
+    }
+
+    async fn write(&mut self, write: &Write) -> io::Result<Written> {
+        self.writer.write_all(format!("{}\n", serde_json::to_string(write)?).as_bytes()).await?;
         match timeout(PATIENCE, self.answers.next_line()).await {
             Ok(answer) => Ok(serde_json::from_str(&answer?.ok_or(io::ErrorKind::UnexpectedEof)?)?),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
@@ -204,7 +247,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("socket");
         let resource = Resource::serve(&socket).unwrap();
-        let mut way = Way::open(&socket).await.unwrap();
+        let mut way = Way::open(&Place::Socket(socket)).await.unwrap();
         for fenced in [true, false] {
             let mut write = async |token, mode| way.write("jobs", token, mode, fenced).await.unwrap();
             assert_eq!(write(2, Mode::Exclusive).await, Written::Accepted(1));

@@ -1,10 +1,8 @@
 //! Writes to what locks protect, and writes down that it did.
 
-use std::path::{Path, PathBuf};
-
 use super::{
     locks::Lock,
-    resource::{Way, Written},
+    resource::{Place, Way, Written},
 };
 use crate::chaos::{
     history::{Answer, Call, Mode},
@@ -14,15 +12,15 @@ use crate::chaos::{
 /// Somebody who writes.
 #[derive(Debug)]
 pub(in crate::chaos) struct Writes {
-    socket: PathBuf,
+    place: Place,
     recorder: Recorder,
     way: Option<Way>,
 }
 
 impl Writes {
-    /// Over this socket.
-    pub(in crate::chaos) fn new(socket: &Path, recorder: Recorder) -> Self {
-        Self { socket: socket.to_owned(), recorder, way: None }
+    /// To the registers in this place.
+    pub(in crate::chaos) fn new(place: &Place, recorder: Recorder) -> Self {
+        Self { place: place.clone(), recorder, way: None }
     }
 
     /// To the register that takes everything, and to the one that checks: permits have no order that it could check.
@@ -39,7 +37,7 @@ impl Writes {
     async fn write(&mut self, lock: &Lock, token: u64, fenced: bool) {
         let way = match self.way.take() {
             Some(way) => Ok(way),
-            None => Way::open(&self.socket).await,
+            None => Way::open(&self.place).await,
         };
         let Ok(mut way) = way else { return };
         let call = Call::Write { token, mode: lock.mode, fenced };

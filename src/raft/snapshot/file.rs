@@ -12,6 +12,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use crate::{
+    environment::Blocking,
     proto::internal as pb,
     raft::{
         files,
@@ -31,6 +32,7 @@ const CHECKSUM_BYTES: u64 = 4;
 #[derive(Clone, Debug)]
 pub struct SnapshotFile {
     inner: Arc<Inner>,
+    blocking: Blocking,
 }
 
 #[derive(Debug)]
@@ -82,6 +84,11 @@ impl SnapshotFile {
         Ok(Records { input, is_over: false })
     }
 
+    /// Where to wait for it.
+    pub(crate) fn blocking(&self) -> Blocking {
+        self.blocking
+    }
+
     pub(super) fn index(&self) -> u64 {
         self.inner.meta.last_log_id.map_or(0, |id| id.index)
     }
@@ -99,12 +106,12 @@ impl SnapshotFile {
     }
 
     /// Opens a file and checks all of it. It stays if it is published already; otherwise it goes when nobody uses it any more.
-    pub(super) fn check(path: &Path, is_published: bool) -> io::Result<Self> {
+    pub(super) fn check(path: &Path, is_published: bool, blocking: Blocking) -> io::Result<Self> {
         let file = File::open(path)?;
         let length = file.metadata()?.len();
         let meta = check(&file, length)?;
         let name = Mutex::new(Name { path: path.to_owned(), is_published });
-        Ok(Self { inner: Arc::new(Inner { meta, file, length, name }) })
+        Ok(Self { inner: Arc::new(Inner { meta, file, length, name }), blocking })
     }
 }
 

@@ -11,16 +11,19 @@ use std::{
 };
 
 use super::file::{self, SnapshotFile};
-use crate::raft::{
-    files::{self, PARTIAL_SUFFIX},
-    types::SnapshotMeta,
+use crate::{
+    environment::Blocking,
+    raft::{
+        files::{self, PARTIAL_SUFFIX},
+        types::SnapshotMeta,
+    },
 };
 
 const PREFIX: &str = "snapshot-";
 
 /// The snapshots in a directory. Clones are the same store.
 ///
-/// All of its methods block, and are for `spawn_blocking`, but for [`latest`](Self::latest).
+/// All of its methods block, and are for [`Blocking::run`], but for [`latest`](Self::latest).
 #[derive(Clone, Debug)]
 pub struct SnapshotStore {
     inner: Arc<Inner>,
@@ -29,6 +32,7 @@ pub struct SnapshotStore {
 #[derive(Debug)]
 struct Inner {
     directory: PathBuf,
+    blocking: Blocking,
     latest: Mutex<Option<SnapshotFile>>,
     /// Held while a snapshot is given its name, which takes time; `latest` is not.
     publishing: Mutex<()>,
@@ -64,9 +68,15 @@ pub enum SnapshotError {
 impl SnapshotStore {
     /// Opens the snapshots in a directory, or makes the directory. Checks the newest, and deletes what is older or unfinished.
     pub fn open(directory: &Path) -> Result<Self, SnapshotError> {
+        Self::open_with(directory, Blocking::OnThreads)
+    }
+
+    /// The same, for a node that waits for its files in this way.
+    pub fn open_with(directory: &Path, blocking: Blocking) -> Result<Self, SnapshotError> {
         let failed = |source| SnapshotError::Io { directory: directory.to_owned(), source };
         let found = Self::prepare(directory).map_err(failed)?;
-        let latest = found.last().map(|(_, path)| SnapshotFile::check(path, true).map_err(|error| (path, error)));
+        let latest =
+            found.last().map(|(_, path)| SnapshotFile::check(path, true, blocking).map_err(|error| (path, error)));
         let latest = latest.transpose().map_err(|(path, error)| match error.raw_os_error() {
             None => SnapshotError::Damaged { path: path.clone(), what: error.to_string() },
             Some(_) => failed(error),
@@ -81,7 +91,13 @@ impl SnapshotStore {
             fs::remove_file(older).map_err(failed)?;
         }
         let (latest, publishing, partials) = (Mutex::new(latest), Mutex::new(()), AtomicU64::new(0));
-        Ok(Self { inner: Arc::new(Inner { directory: directory.to_owned(), latest, publishing, partials }) })
+        let directory = directory.to_owned();
+        Ok(Self { inner: Arc::new(Inner { directory, blocking, latest, publishing, partials }) })
+    }
+
+    /// Where to wait for it.
+    pub(crate) fn blocking(&self) -> Blocking {
+        self.inner.blocking
     }
 
     /// The newest snapshot.
@@ -92,7 +108,8 @@ impl SnapshotStore {
     /// Writes a snapshot, and makes it the newest unless there is a newer one by then.
     pub fn write(&self, meta: &SnapshotMeta, records: impl Iterator<Item = Vec<u8>>) -> io::Result<SnapshotFile> {
         let path = self.partial();
-        let written = file::write(&path, meta, records).and_then(|()| SnapshotFile::check(&path, false));
+        let written =
+            file::write(&path, meta, records).and_then(|()| SnapshotFile::check(&path, false, self.inner.blocking));
         let written = written.inspect_err(|_| {
             // It is not there, or is deleted at the next start.
             let _ = fs::remove_file(&path);
@@ -105,7 +122,7 @@ impl SnapshotStore {
     pub fn receive(&self, meta: SnapshotMeta, length: u64) -> io::Result<Receiving> {
         let path = self.partial();
         let file = File::create(&path)?;
-        Ok(Receiving { meta, length, received: 0, partial: Partial(path), file })
+        Ok(Receiving { meta, length, received: 0, partial: Partial(path), file, blocking: self.inner.blocking })
     }
 
     /// Makes a snapshot the newest, durably, unless there is one that reaches as far. To do it again changes nothing.
@@ -157,6 +174,7 @@ pub struct Receiving {
     received: u64,
     file: File,
     partial: Partial,
+    blocking: Blocking,
 }
 
 /// An unfinished file, which goes with its owner.
@@ -180,7 +198,7 @@ impl Receiving {
             return Err(rejected("it is shorter than announced"));
         }
         self.file.sync_all()?;
-        let snapshot = SnapshotFile::check(&self.partial.0, false)?;
+        let snapshot = SnapshotFile::check(&self.partial.0, false, self.blocking)?;
         // From here on the file goes with the snapshot.
         std::mem::forget(self.partial);
         match *snapshot.meta() == self.meta {

@@ -1,0 +1,154 @@
+//! Many seeds, as many at a time as there are processors, and what came of them.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::child::{self, Asked, Report};
+
+/// One vacuous run of so many is no failure. More: the faults do not hit, or the clients do nothing.
+const RUNS_PER_VACUOUS: u64 = 8;
+
+/// After so many runs, a word on how it goes.
+const PROGRESS_EVERY: u64 = 20;
+
+/// When there were enough seeds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Until {
+    Elapsed(Duration),
+    Runs(u64),
+}
+
+/// What came of many seeds.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    pub(crate) runs: u64,
+    pub(crate) vacuous: Vec<(u64, Vec<String>)>,
+    pub(crate) failed: Vec<(u64, Report)>,
+    simulated: Duration,
+    counts: BTreeMap<String, u64>,
+    took: Duration,
+}
+
+/// Runs seeds, in their order. Each that fails is told at once.
+pub(crate) fn run(seeds: impl Fn(u64) -> Option<u64> + Sync, until: Until) -> Results {
+    let began = Instant::now();
+    let (next, results) = (AtomicU64::new(0), Mutex::new(Results::default()));
+    let is_over = |place: u64| match until {
+        Until::Elapsed(time) => began.elapsed() >= time,
+        Until::Runs(runs) => place >= runs,
+    };
+    let work = || {
+        loop {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let Some(seed) = seeds(place).filter(|_| !is_over(place)) else { return };
+            let report = one(seed);
+            results.lock().expect("no worker panics while it has the results").add(seed, report);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    let results = results.into_inner().expect("no worker panics while it has the results");
+    Results { took: began.elapsed(), ..results }
+}
+
+fn one(seed: u64) -> Report {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let report = child::run(seed, directory.path(), Asked::default()).expect("this program can be run again");
+    if !report.troubles.is_empty() {
+        let kept = keep(seed, directory.path());
+        println!("{}", failure(seed, &report, &kept));
+    }
+    report
+}
+
+/// Keeps the history of a run that failed.
+fn keep(seed: u64, directory: &Path) -> String {
+    let place = place_of(seed);
+    let kept =
+        fs::create_dir_all(&place).and_then(|()| fs::copy(directory.join(child::HISTORY), place.join(child::HISTORY)));
+    kept.map_or_else(|error| format!("not kept: {error}"), |_| place.join(child::HISTORY).display().to_string())
+}
+
+/// Where what is left of a seed is kept.
+pub(crate) fn place_of(seed: u64) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("simulation").join(seed.to_string())
+}
+
+/// What a seed found, and how to see it again.
+pub(crate) fn failure(seed: u64, report: &Report, history: &str) -> String {
+    let troubles = report.troubles.join("\n  ");
+    format!("seed {seed} failed:\n  {troubles}\n  history: {history}\n  replay: scripts/simulate.sh {seed}")
+}
+
+impl Results {
+    fn add(&mut self, seed: u64, report: Report) {
+        self.runs += 1;
+        if self.runs.is_multiple_of(PROGRESS_EVERY) {
+            println!("{} seeds, {} failed, {} vacuous", self.runs, self.failed.len(), self.vacuous.len());
+        }
+        self.simulated += Duration::from_millis(report.simulated_ms);
+        for (what, count) in &report.counts {
+            *self.counts.entry(what.clone()).or_default() += count;
+        }
+        if !report.troubles.is_empty() {
+            self.failed.push((seed, report));
+        } else if !report.missing.is_empty() {
+            self.vacuous.push((seed, report.missing));
+        }
+    }
+
+    /// Says how much there was, and fails if something was found, or too little was to be seen.
+    pub(crate) fn conclude(&self) {
+        println!("{}", self.summary());
+        assert!(self.runs > 0, "there was no run at all");
+        let failed: Vec<_> = self.failed.iter().map(|(seed, _)| seed).collect();
+        assert!(failed.is_empty(), "these seeds failed, see above: {failed:?}");
+        let vacuous = self.vacuous.len() as u64;
+        assert!(vacuous <= 1 + self.runs / RUNS_PER_VACUOUS, "too many runs have shown nothing: {:?}", self.vacuous);
+    }
+
+    fn summary(&self) -> String {
+        let (real, simulated) = (self.took.as_secs_f64(), self.simulated.as_secs_f64());
+        let counts: Vec<_> = self.counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        format!(
+            "{} seeds, of which {} failed and {} were vacuous, in {real:.0} s: {:.1} seeds a minute, {:.1} simulated seconds a \
+             second, {:.1} simulated hours\n{}",
+            self.runs,
+            self.failed.len(),
+            self.vacuous.len(),
+            self.runs as f64 * 60.0 / real,
+            simulated / real,
+            simulated / 3600.0,
+            counts.join(", "),
+        )
+    }
+}
+
+/// Whether two files are the same; where they are not, the first line that differs.
+pub(crate) fn first_difference(one: &Path, other: &Path) -> io::Result<Option<String>> {
+    let (one, other) = (fs::read_to_string(one)?, fs::read_to_string(other)?);
+    if one == other {
+        return Ok(None);
+    }
+    let lines = one
+        .lines()
+        .map(Some)
+        .chain(std::iter::repeat(None))
+        .zip(other.lines().map(Some).chain(std::iter::repeat(None)));
+    let found = lines.enumerate().find(|(_, (one, other))| one != other);
+    Ok(found.map(|(place, (one, other))| {
+        format!("line {}:\n  {}\n  {}", place + 1, one.unwrap_or("(its end)"), other.unwrap_or("(its end)"))
+    }))
+}

@@ -1,0 +1,127 @@
+//! A seed, in a process of its own: this test program again, with only the test `child::run_one`.
+//!
+//! Tokio counts the runtimes of a process, and seeds them by their number: a second run in one process is not the same as the first. A
+//! process of its own is also what a run deserves that panics, or does not end.
+
+use std::{
+    env, fs, io, panic,
+    path::{Path, PathBuf},
+    process::{self, Child, Command, Stdio},
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{plan::Plan, run, system, trace};
+
+const SEED: &str = "LOCKKEEPER_SIMULATED_SEED";
+const DIRECTORY: &str = "LOCKKEEPER_SIMULATED_DIRECTORY";
+const TRACED: &str = "LOCKKEEPER_SIMULATED_TRACE";
+const SECONDS: &str = "LOCKKEEPER_SIMULATED_SECONDS";
+
+/// What a run leaves in its directory.
+pub(crate) const HISTORY: &str = "history.jsonl";
+pub(crate) const TRACE: &str = "trace.txt";
+const REPORT: &str = "report.json";
+
+/// Async code nests deeply without optimizations.
+const STACK_BYTES: usize = 64 << 20;
+/// No run takes so long, unless it does not end.
+const LIMIT: Duration = Duration::from_secs(1_200);
+
+/// What came of a seed.
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// What must not be.
+    pub(crate) troubles: Vec<String>,
+    /// Why it has shown nothing.
+    pub(crate) missing: Vec<String>,
+    pub(crate) simulated_ms: u64,
+    /// How much there was of everything.
+    pub(crate) counts: Vec<(String, u64)>,
+}
+
+/// How to run a seed.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Asked {
+    /// With a trace.
+    pub(crate) traced: bool,
+    /// For so many simulated seconds, rather than as many as the seed says.
+    pub(crate) seconds: Option<u64>,
+}
+
+/// Runs a seed, and leaves what it was like in this directory.
+pub(crate) fn run(seed: u64, directory: &Path, asked: Asked) -> io::Result<Report> {
+    let mut command = Command::new(env::current_exe()?);
+    command.args(["child::run_one", "--exact", "--nocapture"]).env(SEED, seed.to_string()).env(DIRECTORY, directory);
+    if asked.traced {
+        command.env(TRACED, "1");
+    }
+    if let Some(seconds) = asked.seconds {
+        command.env(SECONDS, seconds.to_string());
+    }
+    let said = fs::File::create(directory.join("stderr.txt"))?;
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said).spawn()?;
+    let ended = wait(&mut child)?;
+    match fs::read(directory.join(REPORT)) {
+        Ok(report) => Ok(serde_json::from_slice(&report)?),
+        Err(_) => {
+            let said = fs::read_to_string(directory.join("stderr.txt"))?;
+            let trouble = format!("the run broke off ({ended}): {}", said.trim_end());
+            Ok(Report { troubles: vec![trouble], ..Report::default() })
+        }
+    }
+}
+
+fn wait(child: &mut Child) -> io::Result<String> {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status.to_string());
+        }
+        if began.elapsed() > LIMIT {
+            child.kill()?;
+            child.wait()?;
+            return Ok(format!("it did not end within {} s", LIMIT.as_secs()));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The run, where the environment asks for one.
+#[test]
+fn run_one() {
+    let Some(seed) = env::var(SEED).ok().and_then(|seed| seed.parse().ok()) else { return };
+    let directory = PathBuf::from(env::var_os(DIRECTORY).expect("whoever names a seed names a directory"));
+    let seconds = env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok());
+    let asked = Asked { traced: env::var_os(TRACED).is_some(), seconds };
+    end_on_panic();
+    // A fresh thread: this one has drawn random numbers of its own.
+    let simulation = thread::Builder::new().stack_size(STACK_BYTES).spawn(move || simulate(seed, &directory, asked));
+    let outcome = simulation.expect("there is room for a thread").join();
+    outcome.expect("a panic ends the process").expect("the run's directory can be written");
+}
+
+/// Also where it would be caught: a task that panics must not look like one that ended.
+fn end_on_panic() {
+    let show = panic::take_hook();
+    let shown = Mutex::new(());
+    panic::set_hook(Box::new(move |panic| {
+        let _one_at_a_time = shown.lock();
+        show(panic);
+        process::abort();
+    }));
+}
+
+fn simulate(seed: u64, directory: &Path, asked: Asked) -> io::Result<()> {
+    system::enter(seed);
+    let tracing = if asked.traced { Some(trace::begin(&directory.join(TRACE))?) } else { None };
+    let mut plan = Plan::of(seed);
+    plan.duration = asked.seconds.map_or(plan.duration, Duration::from_secs);
+    let outcome = run::run(plan)?;
+    tracing.map_or(Ok(()), trace::Tracing::end)?;
+    fs::write(directory.join(HISTORY), &outcome.history)?;
+    fs::write(directory.join(REPORT), serde_json::to_vec(&outcome.report())?)
+}

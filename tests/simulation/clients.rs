@@ -1,0 +1,133 @@
+//! The clients of a simulated run: the same workload as against real processes, with the real library.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU32, AtomicUsize, Ordering},
+};
+
+use lockkeeper::{
+    chaos::{
+        record::{Recorder, Sink, Timeline},
+        workload::{
+            self, ATTEMPT_LIMIT, CALL_LIMIT, Parts,
+            resource::{Place, Registers},
+        },
+    },
+    client::{self, Client},
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::{network, system::SimulatedClock};
+
+/// What all that write a history share.
+#[derive(Clone)]
+pub(crate) struct Book {
+    lines: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Book {
+    pub(crate) fn new() -> Self {
+        Self { lines: Arc::default() }
+    }
+
+    /// For a process of this name.
+    pub(crate) fn recorder(&self, process: &str) -> Recorder {
+        let sink: Sink = Arc::new(Mutex::new(Page(Arc::clone(&self.lines))));
+        Recorder::new(sink, process, Timeline::of_clock(&SimulatedClock))
+    }
+
+    /// All that was written.
+    pub(crate) fn lines(&self) -> Vec<u8> {
+        self.lines.lock().expect("nothing panics while it has the lines").clone()
+    }
+}
+
+/// One process's way into the book.
+struct Page(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Page {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("nothing panics while it has the lines").extend_from_slice(bytes);
+        crate::trace::say("history", format_args!("{}", String::from_utf8_lossy(bytes).trim_end()));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What the client processes of a run share.
+pub(crate) struct Clients {
+    pub(crate) count: u32,
+    pub(crate) nodes: u64,
+    pub(crate) seed: u64,
+    pub(crate) book: Book,
+    pub(crate) registers: Arc<Registers>,
+    /// It is time to end.
+    pub(crate) finish: CancellationToken,
+    /// Those that have ended in good order.
+    pub(crate) finished: AtomicUsize,
+}
+
+/// One of them, and its successors.
+pub(crate) struct Desk {
+    pub(crate) number: u32,
+    /// Who comes back after being killed is somebody else.
+    generation: AtomicU32,
+    pub(crate) going: watch::Sender<bool>,
+}
+
+impl Desk {
+    pub(crate) fn new(number: u32) -> Self {
+        Self { number, generation: AtomicU32::new(0), going: watch::Sender::new(true) }
+    }
+
+    /// The name of its host.
+    pub(crate) fn host(&self) -> String {
+        format!("client{}", self.number)
+    }
+
+    /// The name, in the history, of whoever is there now.
+    pub(crate) fn name(&self) -> String {
+        match self.generation.load(Ordering::Relaxed) {
+            0 | 1 => format!("c{}", self.number),
+            generation => format!("c{}.{generation}", self.number),
+        }
+    }
+
+    /// A process that works until it is time to end, or it is killed.
+    pub(crate) async fn work(self: Arc<Self>, clients: Arc<Clients>) -> turmoil::Result {
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
+        let name = self.name();
+        let seed = clients.seed ^ (u64::from(self.number) << 32) ^ (u64::from(generation) << 16);
+        let parts = Parts {
+            seed,
+            clients: clients.count,
+            client: client(clients.nodes, seed)?,
+            nodes: (1..=clients.nodes).map(|node| channel(&network::client_address(node))).collect(),
+            place: Place::Here(Arc::clone(&clients.registers)),
+            recorder: clients.book.recorder(&name),
+            going: self.going.subscribe(),
+            name,
+        };
+        workload::run(parts, clients.finish.clone()).await;
+        clients.finished.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A way to the cluster by the library.
+pub(crate) fn client(nodes: u64, seed: u64) -> Result<Client, client::Error> {
+    let endpoints: Vec<_> = (1..=nodes).map(network::client_address).collect();
+    let builder = Client::builder(&endpoints.join(",")).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT);
+    builder.clock(Arc::new(SimulatedClock)).connect(Arc::new(network::dial)).seed(seed).build()
+}
+
+/// A way to one node, without it.
+pub(crate) fn channel(address: &str) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address of ours makes a URL");
+    network::dial(endpoint.connect_timeout(ATTEMPT_LIMIT))
+}

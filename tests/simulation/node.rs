@@ -1,0 +1,194 @@
+//! A node of a simulated cluster: the server itself, on a disk, a clock and a network that are simulated.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use lockkeeper::{
+    environment::{Blocking, Clock, Environment, Random},
+    raft::{
+        identity::Identity,
+        snapshot::SnapshotStore,
+        table::{Applied, Inspect},
+    },
+    server::{
+        config::{Config, Member, RaftConfig},
+        node::{Parts, run},
+    },
+};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+use tokio::time::Instant;
+
+use crate::{
+    log::{Disk, Log},
+    network::{self, CLIENT_PORT, Dialer, Door, PEER_PORT},
+    system, trace,
+};
+
+const CLUSTER_ID: &str = "simulated";
+
+/// What outlasts a node's process.
+#[derive(Debug)]
+pub(crate) struct Site {
+    config: Config,
+    pub(crate) disk: Arc<Disk>,
+    /// In memory, and as good as on a disk: an update shows only once it is whole.
+    identity: Arc<Identity>,
+    /// Of the snapshots. They are real files, although the rest of the disk is not: a snapshot is synced before anybody hears of it, so
+    /// that there is nothing that a crash between two steps of the simulation could take back.
+    directory: PathBuf,
+    environment: Environment,
+    pub(crate) clock: Arc<NodeClock>,
+    ledger: Arc<Ledger>,
+}
+
+impl Site {
+    /// A node of a cluster of so many, before its first start.
+    pub(crate) fn new(
+        node: u64,
+        nodes: u64,
+        raft: RaftConfig,
+        disk: Disk,
+        directory: PathBuf,
+        ledger: Arc<Ledger>,
+        seed: u64,
+    ) -> Self {
+        let member = |node_id| Member {
+            node_id,
+            client_address: network::client_address(node_id),
+            peer_address: network::peer_address(node_id),
+        };
+        let config = Config {
+            cluster_id: CLUSTER_ID.to_owned(),
+            node_id: node,
+            bootstrap: true,
+            raft,
+            members: (1..=nodes).map(member).collect(),
+            ..Config::default()
+        };
+        let mut random = StdRng::seed_from_u64(seed);
+        let cluster_id = CLUSTER_ID.parse().expect("it is one");
+        let identity = Arc::new(Identity::in_memory(&cluster_id, node, &mut random));
+        let clock = Arc::new(NodeClock::default());
+        let environment = Environment {
+            clock: Arc::clone(&clock) as Arc<dyn Clock>,
+            random: Arc::new(Chance(Mutex::new(random))),
+            blocking: Blocking::Here,
+        };
+        Self { config, disk: Arc::new(disk), identity, directory, environment, clock, ledger }
+    }
+
+    /// Its id.
+    pub(crate) fn id(&self) -> u64 {
+        self.config.node_id
+    }
+
+    /// Its process. Does not end but by itself: with an error, or when the simulation kills it.
+    pub(crate) async fn serve(self: Arc<Self>) -> turmoil::Result {
+        let parts = Parts {
+            config: self.config.clone(),
+            clients: Door::open(CLIENT_PORT).await?,
+            peers: Door::open(PEER_PORT).await?,
+            connector: Dialer,
+            environment: self.environment.clone(),
+            identity: Arc::clone(&self.identity),
+            log: Log::open(&self.disk),
+            snapshots: SnapshotStore::open_with(&self.directory, Blocking::Here)?,
+            inspector: Some(Arc::new(Inspector { node: self.id(), ledger: Arc::clone(&self.ledger) })),
+        };
+        let ended = run(parts, std::future::pending()).await;
+        Err(format!("node {} ended by itself: {ended:?}", self.id()).into())
+    }
+}
+
+/// A node's clock. It can be stopped, as it is for a process that is.
+#[derive(Debug, Default)]
+pub(crate) struct NodeClock {
+    is_stopped: AtomicBool,
+    stopped_at: Mutex<Option<Instant>>,
+}
+
+impl NodeClock {
+    /// Until it goes again, nobody who looks sees time pass; then all of it at once.
+    pub(crate) fn stop(&self, stop: bool) {
+        self.is_stopped.store(stop, Ordering::Relaxed);
+    }
+}
+
+impl Clock for NodeClock {
+    fn now(&self) -> Instant {
+        let mut stopped_at = self.stopped_at.lock().expect("nothing panics while it has the clock");
+        if self.is_stopped.load(Ordering::Relaxed) {
+            return *stopped_at.get_or_insert_with(Instant::now);
+        }
+        *stopped_at = None;
+        Instant::now()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        system::wall_ms()
+    }
+}
+
+#[derive(Debug)]
+struct Chance(Mutex<StdRng>);
+
+impl Random for Chance {
+    fn bits(&self) -> u128 {
+        self.0.lock().expect("nothing panics while it has the random numbers").random()
+    }
+}
+
+/// The tables that all nodes had, and what was wrong with them.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    known: Mutex<BTreeMap<u64, (u64, u64)>>,
+    troubles: Mutex<Vec<String>>,
+}
+
+impl Ledger {
+    /// What was wrong.
+    pub(crate) fn troubles(&self) -> Vec<String> {
+        self.troubles.lock().expect("nothing panics while it has them").clone()
+    }
+
+    /// How many entries some node has applied.
+    pub(crate) fn entries(&self) -> usize {
+        self.known.lock().expect("nothing panics while it has them").len()
+    }
+
+    fn note(&self, node: u64, index: u64, hash: u64) {
+        let mut known = self.known.lock().expect("nothing panics while it has them");
+        let (first, other) = *known.entry(index).or_insert((node, hash));
+        if other != hash {
+            self.complain(format!("nodes {first} and {node} have different tables at index {index}"));
+        }
+    }
+
+    fn complain(&self, trouble: String) {
+        self.troubles.lock().expect("nothing panics while it has them").push(trouble);
+    }
+}
+
+/// Looks at one node's table after each entry: is it sound, and is it that of the others?
+#[derive(Debug)]
+struct Inspector {
+    node: u64,
+    ledger: Arc<Ledger>,
+}
+
+impl Inspect for Inspector {
+    fn look(&self, applied: &Applied) {
+        let (index, hash) = (applied.index(), applied.machine.hash());
+        trace::say(&network::node_host(self.node), format_args!("applied {index}, table {hash:016x}"));
+        self.ledger.note(self.node, index, hash);
+        if let Err(broken) = applied.machine.check() {
+            self.ledger.complain(format!("node {} at index {index}: {broken}", self.node));
+        }
+    }
+}

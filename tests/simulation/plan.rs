@@ -1,0 +1,43 @@
+//! What a seed chooses before anything happens.
+
+use std::time::Duration;
+
+use lockkeeper::server::config::RaftConfig;
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
+
+/// A run, as its seed has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) nodes: u64,
+    pub(crate) clients: u32,
+    /// For so long, faults begin.
+    pub(crate) duration: Duration,
+    /// How long a message takes.
+    pub(crate) latency: (Duration, Duration),
+    /// How long a disk takes to sync, milliseconds.
+    pub(crate) sync_ms: (u64, u64),
+    pub(crate) raft: RaftConfig,
+}
+
+impl Plan {
+    pub(crate) fn of(seed: u64) -> Self {
+        let mut random = StdRng::seed_from_u64(seed);
+        let latency_ms_max = *[2, 4, 10, 25].choose(&mut random).expect("it is not empty");
+        let sync_ms_max = *[1, 3, 8, 20].choose(&mut random).expect("it is not empty");
+        let raft = RaftConfig {
+            snapshot_entries: *[20, 60, 150, 2_000].choose(&mut random).expect("it is not empty"),
+            keep_entries: *[0, 5, 20, 100].choose(&mut random).expect("it is not empty"),
+            ..RaftConfig::default()
+        };
+        Self {
+            seed,
+            nodes: if random.random_range(0..10) < 6 { 3 } else { 5 },
+            clients: random.random_range(2..=4),
+            duration: Duration::from_secs(random.random_range(60..75)),
+            latency: (Duration::from_millis(1), Duration::from_millis(latency_ms_max)),
+            sync_ms: (0, sync_ms_max),
+            raft,
+        }
+    }
+}
