@@ -30,5 +30,7 @@ fi
 RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" run cargo doc --locked --no-deps
 # All targets are built before the first test runs: tests/examples.rs finds the examples.
 run cargo test --locked
+# Bugs that are put in on purpose: each must be found.
+run cargo test --locked --features planted-bugs --test calibration
 # With optimizations: what counts is how many seeds there are in a minute.
 run cargo test --locked --profile simulation --test simulation -- --nocapture
