@@ -53,6 +53,6 @@ while (($(date +%s) < end)); do
     esac
 done
 # What was seen in all: the numbers of the lines above, each before its word.
-grep ' exit 0 ' "$tally" | grep -oE '[0-9]+ (operations|grants|hand-overs|faults|elections|nodes|clients|s$)' |
-    awk '{ sum[$2] += $1 } END { for (word in sum) print sum[word], word }' | sort -k 2
+sed -n 's/.* exit 0 [^:]*: //p' "$tally" | grep -oE '[0-9]+ (operations|grants|hand-overs|faults|elections|nodes|clients|s$)' |
+    awk '{ sum[$2] += $1 } END { for (word in sum) printf "%d %s\n", sum[word], word }' | sort -k 2
 echo "$(grep -c ' exit 0 ' "$tally") runs held, $thin showed too little"
