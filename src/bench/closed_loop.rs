@@ -1,6 +1,6 @@
 //! Workers that do something again and again, each as soon as its last time is over.
 
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 use futures::future::join_all;
 use tokio::{
@@ -10,7 +10,6 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{BenchError, Series, Timing, recorder::Recorder};
-use crate::client;
 
 /// After a failure: a cluster that refuses at once is not asked without a pause.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -18,13 +17,17 @@ const PAUSE: Duration = Duration::from_millis(1);
 const END_LIMIT: Duration = Duration::from_secs(30);
 
 /// Does something, one time after the other.
-pub(super) trait Worker: Send + 'static {
-    /// Does it once, and answers how long took what counts of it.
-    fn once(&mut self) -> impl Future<Output = Result<Duration, client::Error>> + Send;
+pub trait Worker: Send + 'static {
+    /// Why it may fail: a figure, and no reason to stop.
+    type Error: Display + Send;
+
+    /// Does it once, and answers how long took what counts of it. Dropped before its end when somebody asks to stop.
+    fn once(&mut self) -> impl Future<Output = Result<Duration, Self::Error>> + Send;
 }
 
-/// Lets them work, and measures it.
-pub(super) async fn measure<W: Worker>(
+/// Lets them work, and measures it. `servers`: the processes of what they load, if those are on this machine. So another service can
+/// be measured in the very way in which this one is.
+pub async fn measure<W: Worker>(
     workers: Vec<W>,
     timing: &Timing,
     servers: Option<&[u32]>,

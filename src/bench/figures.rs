@@ -96,8 +96,8 @@ impl Figure {
 pub struct Figures(Vec<(Figure, Option<f64>)>);
 
 impl Figures {
-    /// Adds one.
-    pub(super) fn put(&mut self, figure: Figure, value: impl Into<Option<f64>>) {
+    /// Adds one; `None`: it is not known.
+    pub fn put(&mut self, figure: Figure, value: impl Into<Option<f64>>) {
         self.0.push((figure, value.into()));
     }
 

@@ -24,7 +24,8 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    pub(super) fn record(&mut self, latency: Duration) {
+    /// Adds one.
+    pub fn record(&mut self, latency: Duration) {
         self.0.saturating_record(nanoseconds(latency.clamp(SHORTEST, LONGEST)));
     }
 

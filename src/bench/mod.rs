@@ -51,12 +51,14 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+pub use closed_loop::{Worker, measure};
 pub use figures::{Condition, Figure, Figures, Series, Spread};
 pub use held::Held;
 pub use keep_alive::{KeepAlive, Rate};
 pub use latencies::Latencies;
 pub use report::Report;
 pub use target::Where;
+pub use usage::resident_bytes;
 
 use crate::{client, local::LocalError};
 use target::Target;
@@ -157,8 +159,8 @@ pub enum BenchError {
     /// Only a cluster of our own is killed.
     #[error("failover kills nodes: it is measured with a cluster of its own only, so leave --endpoints out")]
     OwnOnly,
-    /// In a whole repetition nothing succeeded.
-    #[error("no operation succeeded in a repetition ({errors} failed): {first}")]
+    /// In all repetitions together nothing succeeded.
+    #[error("no operation succeeded ({errors} failed): {first}")]
     Nothing {
         /// How many failed.
         errors: u64,

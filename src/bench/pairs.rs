@@ -21,6 +21,8 @@ struct Alone {
 }
 
 impl Worker for Alone {
+    type Error = Error;
+
     async fn once(&mut self) -> Result<Duration, Error> {
         let name = format!("{}{:016x}", self.prefix, rand::random::<u64>());
         let began = Instant::now();
@@ -36,6 +38,8 @@ struct Together {
 }
 
 impl Worker for Together {
+    type Error = Error;
+
     async fn once(&mut self) -> Result<Duration, Error> {
         let began = Instant::now();
         let held = self.session.acquire(&self.name).await?;

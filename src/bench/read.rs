@@ -27,6 +27,8 @@ struct Reader {
 }
 
 impl Worker for Reader {
+    type Error = Error;
+
     async fn once(&mut self) -> Result<Duration, Error> {
         let name = name(&self.prefix, rand::random_range(0..LOCKS));
         let began = Instant::now();

@@ -105,22 +105,25 @@ impl Recorder {
         timed
     }
 
-    /// What it was, as figures. Fails if nothing succeeded in a whole window.
+    /// What it was, as figures. Fails if nothing succeeded in any window.
     pub(super) fn series(
         &self,
         conditions: Vec<(&'static str, Condition)>,
         timed: &[Timed],
     ) -> Result<Series, BenchError> {
         let mut latencies = Latencies::default();
+        let (mut errors, mut first_error) = (0, None);
         let mut repetitions = Vec::with_capacity(timed.len());
         for (window, timed) in self.0.windows.iter().zip(timed) {
             let window = window.lock().expect("nothing panics while it has the window");
-            if window.latencies.count() == 0 {
-                let first = window.first_error.clone().unwrap_or_else(|| "none ended in time".to_owned());
-                return Err(BenchError::Nothing { errors: window.errors, first });
-            }
             latencies.add(&window.latencies);
             repetitions.push(window.figures(timed));
+            errors += window.errors;
+            first_error = first_error.or_else(|| window.first_error.clone());
+        }
+        if latencies.count() == 0 {
+            let first = first_error.unwrap_or_else(|| "none ended in time".to_owned());
+            return Err(BenchError::Nothing { errors, first });
         }
         Ok(Series { conditions, repetitions, latencies })
     }
@@ -133,7 +136,8 @@ impl Window {
         let mut figures = Figures::default();
         figures.put(Figure::PerSecond, operations / elapsed.as_secs_f64());
         self.latencies.put_into(&mut figures);
-        figures.put(Figure::ServersPerOperation, cpu.servers().map(|used| used.as_secs_f64() * 1e6 / operations));
+        let of_servers = cpu.servers().filter(|_| operations > 0.0);
+        figures.put(Figure::ServersPerOperation, of_servers.map(|used| used.as_secs_f64() * 1e6 / operations));
         figures.put(Figure::Servers, share(cpu.servers()));
         figures.put(Figure::Generator, share(cpu.generator()));
         figures.put(Figure::Others, share(cpu.others()));
@@ -180,14 +184,19 @@ mod tests {
     }
 
     #[test]
-    fn a_window_in_which_nothing_succeeds_is_an_error_that_says_why() {
+    fn where_nothing_succeeds_at_all_it_says_why() {
         let recorder = Recorder::new(1, 2);
-        at(&recorder, 1);
-        recorder.note::<&str>(0, Ok(MS));
-        at(&recorder, 2);
-        recorder.note(0, Err("no leader"));
+        for (phase, error) in [(1, "no leader"), (2, "too late")] {
+            at(&recorder, phase);
+            recorder.note(0, Err(error));
+        }
         let error = recorder.series(Vec::new(), &[timed(), timed()]).unwrap_err();
-        assert!(error.to_string().contains("(1 failed): no leader"), "{error}");
+        assert!(error.to_string().contains("(2 failed): no leader"), "{error}");
+        // A repetition in which everything failed is a figure beside others.
+        recorder.note::<&str>(0, Ok(MS));
+        let series = recorder.series(Vec::new(), &[timed(), timed()]).unwrap();
+        assert_eq!(series.repetitions[0].get(Figure::PerSecond), Some(0.0));
+        assert_eq!(series.repetitions[0].get(Figure::P50), None);
     }
 
     #[tokio::test]

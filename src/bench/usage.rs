@@ -66,8 +66,8 @@ fn ticks(ticks: u64) -> Duration {
     Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Memory of a process that is in RAM, bytes.
-pub(super) fn resident_bytes(pid: u32) -> Option<u64> {
+/// Memory of a process that is in RAM, bytes. `None`: there is no such process, or this is not Linux.
+pub fn resident_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

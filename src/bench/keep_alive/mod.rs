@@ -18,7 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use self::stream::{Pace, renew};
 use super::{BenchError, Condition, Series, Timing, recorder::Recorder, target::Target};
-use crate::client::{AttachedSession, Client, SessionOptions};
+use crate::{
+    client::{AttachedSession, Client, SessionOptions},
+    machine::Ttl,
+};
 
 /// Opens and closes that are under way at a time.
 const AT_A_TIME: usize = 256;
@@ -73,6 +76,10 @@ impl fmt::Display for Rate {
 impl KeepAlive {
     /// What of it cannot be.
     pub(super) fn problem(&self) -> Option<String> {
+        let ttl_ms = u32::try_from(self.ttl.as_millis()).unwrap_or(u32::MAX);
+        if let Err(invalid) = Ttl::from_millis(ttl_ms) {
+            return Some(format!("a ttl of {:?} cannot be: {invalid}", self.ttl));
+        }
         // Where the client library begins to worry.
         let slowest = self.sessions as f64 / (self.ttl.as_secs_f64() * 0.9);
         let too_slow = self.rates.iter().find(|rate| matches!(rate, Rate::PerSecond(rate) if *rate < slowest));
