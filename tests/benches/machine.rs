@@ -59,10 +59,9 @@ impl Client {
     }
 
     fn acquire(&mut self, name: &str) -> Token {
-        match self.ask(acquire(name)) {
-            Reply::Acquired(WaitEnd::Granted(grant)) => grant.token,
-            other => panic!("nobody else wants it: {other:?}"),
-        }
+        let reply = self.ask(acquire(name));
+        let Reply::Acquired(WaitEnd::Granted(grant)) = reply else { panic!("nobody else wants it: {reply:?}") };
+        grant.token
     }
 }
 
