@@ -10,7 +10,7 @@
 //! * [`fence`]: what a resource does with the tokens that it is shown;
 //! * [`local`]: a whole cluster of processes on this machine, to try things out and to test;
 //! * [`chaos`]: runs under faults, their histories, the checker that judges them, and reports to look at;
-//! * [`bench`]: how fast a cluster is, and what it costs;
+//! * [`mod@bench`]: how fast a cluster is, and what it costs;
 //! * [`cli`]: the program, one command a file.
 //!
 //! Imports point down only: `cli → server → raft → machine`, `cli → client → proto`, `cli → local → proto`, and `cli → chaos` and
