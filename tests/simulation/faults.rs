@@ -66,6 +66,9 @@ const FAULTS: [&str; 19] = [
 /// They touch no link, and go along with any other.
 const COMPANIONS: [&str; 5] = ["kill-leader", "kill-follower", "kill-client", "slow-sync", "kill-all"];
 
+/// How long syncs take on a busy disk, milliseconds: longer than it takes until the power fails.
+const BUSY_SYNC_MS: (u64, u64) = (300, 900);
+
 /// Faults that begin and are still to come.
 pub(crate) struct World {
     pub(crate) plan: Plan,
@@ -196,7 +199,9 @@ impl World {
                 self.kill_for_a_while(follower).await;
             }
             "kill-all" => {
+                self.wait_for_pending_writes().await;
                 self.kill_all();
+                self.sites.iter().for_each(|site| site.disk.set_sync_ms(self.plan.sync_ms));
                 let time = self.some_ms(10, 2_500);
                 sleep(time).await;
                 self.start_all();
@@ -260,6 +265,15 @@ impl World {
     fn pause_node(&mut self, node: u64) {
         self.around(node, Order::Hold);
         self.sites[node as usize - 1].clock.stop(true);
+    }
+
+    /// In half of all cases, disks are busy for a while, so that there is something to lose.
+    async fn wait_for_pending_writes(&mut self) {
+        if self.random.random_bool(0.5) {
+            self.sites.iter().for_each(|site| site.disk.set_sync_ms(BUSY_SYNC_MS));
+            let time = self.some_ms(20, BUSY_SYNC_MS.0);
+            sleep(time).await;
+        }
     }
 
     async fn kill_for_a_while(&mut self, node: u64) {
