@@ -25,7 +25,7 @@ if has fmt rustfmt; then
     run cargo fmt --check
 fi
 if has clippy clippy; then
-    run cargo clippy --locked --all-targets -- -D warnings
+    run cargo clippy --locked --all-targets --test simulation -- -D warnings
 fi
 RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" run cargo doc --locked --no-deps
 # All targets are built before the first test runs: tests/examples.rs finds the examples.

@@ -31,6 +31,7 @@ pub struct LeaderClock {
 impl LeaderClock {
     /// `base` is the last stamp in the log, all of which this node has applied.
     pub fn start(base: Stamp, now: Instant) -> Self {
+        let base = if Planted::StampFromWallClock.is_on() { wrong_clock() } else { base };
         Self { base, counted: Duration::ZERO, looked: now }
     }
 
@@ -54,20 +55,15 @@ impl LeaderClock {
     }
 
     fn stamp(&self) -> Stamp {
-        if Planted::StampFromWallClock.is_on() {
-            return wrong_clock();
-        }
         Stamp(self.base.0 + self.counted.as_millis() as u64)
     }
 }
 
 /// For [`Planted::StampFromWallClock`]: the time by a host's wall clock, off by minutes, as clocks are that nobody sets. Of processes that
-/// follow each other, the later one is a minute ahead for each second.
+/// follow each other, and of those that lead one after the other, the later one is a minute ahead for each second.
 fn wrong_clock() -> Stamp {
-    use std::{sync::OnceLock, time::UNIX_EPOCH};
-    static AHEAD_MS: OnceLock<u64> = OnceLock::new();
-    let now_ms = || UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64;
-    Stamp(AHEAD_MS.get_or_init(|| 60 * now_ms()) + now_ms())
+    let since_1970 = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Stamp(61 * since_1970.as_millis() as u64)
 }
 
 #[cfg(test)]

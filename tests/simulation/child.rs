@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lockkeeper::planted::Planted;
 use serde::{Deserialize, Serialize};
 
 use crate::{plan::Plan, run, system, trace};
@@ -20,6 +21,7 @@ const SEED: &str = "LOCKKEEPER_SIMULATED_SEED";
 const DIRECTORY: &str = "LOCKKEEPER_SIMULATED_DIRECTORY";
 const TRACED: &str = "LOCKKEEPER_SIMULATED_TRACE";
 const SECONDS: &str = "LOCKKEEPER_SIMULATED_SECONDS";
+const BUG: &str = "LOCKKEEPER_PLANTED_BUG";
 
 /// What a run leaves in its directory.
 pub(crate) const HISTORY: &str = "history.jsonl";
@@ -36,6 +38,8 @@ const LIMIT: Duration = Duration::from_secs(1_200);
 pub(crate) struct Report {
     /// What must not be.
     pub(crate) troubles: Vec<String>,
+    /// The properties that are violated, by their names.
+    pub(crate) violated: Vec<String>,
     /// Why it has shown nothing.
     pub(crate) missing: Vec<String>,
     pub(crate) simulated_ms: u64,
@@ -50,6 +54,8 @@ pub(crate) struct Asked {
     pub(crate) traced: bool,
     /// For so many simulated seconds, rather than as many as the seed says.
     pub(crate) seconds: Option<u64>,
+    /// With this bug in it, rather than with the one that the environment names, if any.
+    pub(crate) bug: Option<Planted>,
 }
 
 /// Runs a seed, and leaves what it was like in this directory.
@@ -61,6 +67,9 @@ pub(crate) fn run(seed: u64, directory: &Path, asked: Asked) -> io::Result<Repor
     }
     if let Some(seconds) = asked.seconds {
         command.env(SECONDS, seconds.to_string());
+    }
+    if let Some(bug) = asked.bug {
+        command.env(BUG, bug.name());
     }
     let said = fs::File::create(directory.join("stderr.txt"))?;
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said).spawn()?;
@@ -96,7 +105,7 @@ fn run_one() {
     let Some(seed) = env::var(SEED).ok().and_then(|seed| seed.parse().ok()) else { return };
     let directory = PathBuf::from(env::var_os(DIRECTORY).expect("whoever names a seed names a directory"));
     let seconds = env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok());
-    let asked = Asked { traced: env::var_os(TRACED).is_some(), seconds };
+    let asked = Asked { traced: env::var_os(TRACED).is_some(), seconds, bug: None };
     end_on_panic();
     // A fresh thread: this one has drawn random numbers of its own.
     let simulation = thread::Builder::new().stack_size(STACK_BYTES).spawn(move || simulate(seed, &directory, asked));

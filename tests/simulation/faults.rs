@@ -5,15 +5,19 @@
 
 use std::{cell::RefCell, collections::BTreeSet, rc::Rc, sync::Arc, time::Duration};
 
-use lockkeeper::chaos::{history::Fact, record::Recorder, run::Observer};
+use lockkeeper::chaos::{
+    history::Fact,
+    record::Recorder,
+    run::{Observer, Operator},
+};
 use rand::{
-    Rng as _,
+    Rng as _, SeedableRng as _,
     rngs::StdRng,
     seq::{IndexedRandom as _, SliceRandom as _},
 };
 use tokio::time::{Instant, sleep};
 
-use crate::{clients::Desk, network::node_host, node::Site, plan::Plan};
+use crate::{clients::Desk, director::DIRECTOR, network::node_host, node::Site, plan::Plan};
 
 /// What the simulation is to do between two steps.
 #[derive(Clone, Debug)]
@@ -62,6 +66,9 @@ const FAULTS: [&str; 19] = [
 /// They touch no link, and go along with any other.
 const COMPANIONS: [&str; 5] = ["kill-leader", "kill-follower", "kill-client", "slow-sync", "kill-all"];
 
+/// How long syncs take on a busy disk, milliseconds: longer than it takes until the power fails.
+const BUSY_SYNC_MS: (u64, u64) = (300, 900);
+
 /// Faults that begin and are still to come.
 pub(crate) struct World {
     pub(crate) plan: Plan,
@@ -69,15 +76,31 @@ pub(crate) struct World {
     pub(crate) desks: Vec<Arc<Desk>>,
     pub(crate) orders: Rc<RefCell<Vec<Order>>>,
     pub(crate) observer: Observer,
+    pub(crate) operator: Operator,
     pub(crate) recorder: Recorder,
     pub(crate) random: StdRng,
     /// Nodes that do not run.
-    pub(crate) down: BTreeSet<u64>,
+    down: BTreeSet<u64>,
     /// Faults to come, so that all have their turn.
-    pub(crate) deck: Vec<&'static str>,
+    deck: Vec<&'static str>,
 }
 
 impl World {
+    /// With everything whole.
+    pub(crate) fn new(
+        plan: Plan,
+        sites: Vec<Arc<Site>>,
+        desks: Vec<Arc<Desk>>,
+        orders: Rc<RefCell<Vec<Order>>>,
+        observer: Observer,
+        operator: Operator,
+        recorder: Recorder,
+    ) -> Self {
+        let random = StdRng::seed_from_u64(plan.seed ^ 0x5eed);
+        let (down, deck) = (BTreeSet::new(), Vec::new());
+        Self { plan, sites, desks, orders, observer, operator, recorder, random, down, deck }
+    }
+
     /// What is done next: one fault, or two that go together.
     pub(crate) fn choose(&mut self) -> Vec<&'static str> {
         if self.deck.is_empty() {
@@ -176,9 +199,9 @@ impl World {
                 self.kill_for_a_while(follower).await;
             }
             "kill-all" => {
-                for node in 1..=self.plan.nodes {
-                    self.kill(node);
-                }
+                self.wait_for_pending_writes().await;
+                self.kill_all();
+                self.sites.iter().for_each(|site| site.disk.set_sync_ms(self.plan.sync_ms));
                 let time = self.some_ms(10, 2_500);
                 sleep(time).await;
                 self.start_all();
@@ -205,7 +228,7 @@ impl World {
 
     /// Ends all of it.
     pub(crate) fn heal(&mut self) {
-        for (one, other) in self.links() {
+        for (one, other) in self.links().into_iter().chain(self.watched()) {
             self.order(Order::Mend(one, other));
         }
         for site in &self.sites {
@@ -218,18 +241,12 @@ impl World {
         self.start_all();
     }
 
-    /// A client process dies in the middle of what it does, and another takes its place.
-    pub(crate) fn replace_client(&mut self) {
-        let desk = self.desks.choose(&mut self.random).expect("there are clients");
-        self.recorder.fact(Fact::Died { process: desk.name() });
-        self.order(Order::Crash(desk.host()));
-        self.order(Order::Start(desk.host()));
-    }
-
     /// Connections break, and come back, again and again.
     async fn flicker(&mut self) {
         for _ in 0..self.random.random_range(3..9) {
-            let links = self.some_links(50);
+            let mut links = self.some_links(50);
+            let watched = self.watched();
+            links.extend(watched.into_iter().filter(|_| self.random.random_bool(0.5)));
             for (one, other) in &links {
                 self.order(Order::Cut(one.clone(), other.clone()));
             }
@@ -250,19 +267,12 @@ impl World {
         self.sites[node as usize - 1].clock.stop(true);
     }
 
-    /// About half of the clients stop, with locks in their hands until they are somebody else's.
-    async fn pause_clients(&mut self) {
-        let count = self.desks.len().div_ceil(2);
-        let chosen: Vec<_> = self.desks.choose_multiple(&mut self.random, count).map(Arc::clone).collect();
-        for desk in &chosen {
-            desk.going.send_replace(false);
-            self.between(&[desk.host()], &self.nodes(), Order::Hold);
-        }
-        let time = self.some_ms(2_000, 4_000);
-        sleep(time).await;
-        for desk in &chosen {
-            desk.going.send_replace(true);
-            self.between(&[desk.host()], &self.nodes(), Order::Mend);
+    /// In half of all cases, disks are busy for a while, so that there is something to lose.
+    async fn wait_for_pending_writes(&mut self) {
+        if self.random.random_bool(0.5) {
+            self.sites.iter().for_each(|site| site.disk.set_sync_ms(BUSY_SYNC_MS));
+            let time = self.some_ms(20, BUSY_SYNC_MS.0);
+            sleep(time).await;
         }
     }
 
@@ -271,6 +281,12 @@ impl World {
         let time = self.some_ms(10, 2_500);
         sleep(time).await;
         self.start(node);
+    }
+
+    pub(crate) fn kill_all(&mut self) {
+        for node in 1..=self.plan.nodes {
+            self.kill(node);
+        }
     }
 
     fn kill(&mut self, node: u64) {
@@ -298,11 +314,11 @@ impl World {
         }
     }
 
-    fn order(&self, order: Order) {
+    pub(crate) fn order(&self, order: Order) {
         self.orders.borrow_mut().push(order);
     }
 
-    fn between(&self, ones: &[String], others: &[String], order: impl Fn(String, String) -> Order) {
+    pub(crate) fn between(&self, ones: &[String], others: &[String], order: impl Fn(String, String) -> Order) {
         for one in ones {
             for other in others.iter().filter(|other| *other != one) {
                 self.order(order(one.clone(), other.clone()));
@@ -316,7 +332,7 @@ impl World {
         self.between(&[node_host(node)], &others, order);
     }
 
-    fn nodes(&self) -> Vec<String> {
+    pub(crate) fn nodes(&self) -> Vec<String> {
         (1..=self.plan.nodes).map(node_host).collect()
     }
 
@@ -328,7 +344,12 @@ impl World {
         self.desks.iter().map(|desk| desk.host()).collect()
     }
 
-    /// All that can be broken: those of the one who watches cannot.
+    /// Those of the director, who watches, and whose sessions outlast the faults: only now and then something happens to them.
+    fn watched(&self) -> Vec<(String, String)> {
+        self.nodes().into_iter().map(|node| (node, DIRECTOR.to_owned())).collect()
+    }
+
+    /// All others.
     fn links(&self) -> Vec<(String, String)> {
         let nodes = self.nodes();
         let mut links = Vec::new();
@@ -372,7 +393,7 @@ impl World {
         }
     }
 
-    fn some_ms(&mut self, least: u64, most: u64) -> Duration {
+    pub(crate) fn some_ms(&mut self, least: u64, most: u64) -> Duration {
         Duration::from_millis(self.random.random_range(least..most))
     }
 }

@@ -13,7 +13,10 @@ use std::{
     time::Duration,
 };
 
-use lockkeeper::raft::types::{Entry, LogId, TypeConfig, Vote};
+use lockkeeper::{
+    planted::Planted,
+    raft::types::{Entry, LogId, TypeConfig, Vote},
+};
 use openraft::{
     LogState, OptionalSend, RaftLogReader,
     storage::{IOFlushed, RaftLogStorage},
@@ -147,6 +150,16 @@ enum Waiting {
     Vote(oneshot::Sender<()>),
 }
 
+impl Waiting {
+    fn is_synced(self) {
+        match self {
+            Self::Append(callback) => callback.io_completed(Ok(())),
+            // An error says that the caller gave up.
+            Self::Vote(done) => drop(done.send(())),
+        }
+    }
+}
+
 /// Reads it.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader {
@@ -176,13 +189,7 @@ async fn sync(shared: Arc<Shared>) {
             let State { synced, pending, .. } = &mut *state;
             pending.drain(..writes).for_each(|write| synced.apply(write));
         }
-        for waiting in waiting {
-            match waiting {
-                Waiting::Append(callback) => callback.io_completed(Ok(())),
-                // An error says that the caller gave up.
-                Waiting::Vote(done) => drop(done.send(())),
-            }
-        }
+        waiting.into_iter().for_each(Waiting::is_synced);
     }
 }
 
@@ -192,6 +199,16 @@ impl Shared {
     }
 
     fn write(&self, writes: impl IntoIterator<Item = Write>, waiting: Option<Waiting>) {
+        match waiting {
+            Some(waiting) if Planted::AckBeforeSync.is_on() => {
+                self.note(writes, None);
+                waiting.is_synced();
+            }
+            waiting => self.note(writes, waiting),
+        }
+    }
+
+    fn note(&self, writes: impl IntoIterator<Item = Write>, waiting: Option<Waiting>) {
         let mut state = self.disk.lock();
         let mut seen = self.seen();
         for write in writes {

@@ -3,8 +3,10 @@
 //!
 //! * `system`: chance and time of a simulated process; `network`, `log`: in the place of TCP and of sled;
 //! * `node`, `clients`: the server and the workload, put on those;
-//! * `plan`, `faults`: what a seed chooses; `run`: a run from its beginning to its judgement, by the checker of all runs;
-//! * `trace`: what happened, line by line; `child`: a run in a process of its own; `batch`: many of them.
+//! * `plan`, `faults`, `holders`: what a seed chooses; `director`: what happens when;
+//! * `run`: a run from its beginning to its judgement, by the checker of all runs;
+//! * `trace`: what happened, line by line; `child`: a run in a process of its own; `batch`: many of them;
+//! * `planted`: whether bugs that are put in on purpose are found.
 //!
 //! `scripts/simulate.sh` replays a seed, or runs as many fresh ones as it is told to.
 //!
@@ -16,13 +18,17 @@
 mod batch;
 mod child;
 mod clients;
+mod director;
 mod faults;
+mod holders;
 mod log;
 #[path = "../log_store/machine.rs"]
 mod machine;
 mod network;
 mod node;
 mod plan;
+#[cfg(feature = "planted-bugs")]
+mod planted;
 mod run;
 mod suite;
 mod system;
@@ -54,7 +60,7 @@ fn number<T: FromStr>(variable: &str) -> Option<T> {
 #[test]
 fn the_same_seed_twice_gives_the_same_trace() {
     let seed = number(FIRST).unwrap_or_else(|| rand::random::<u32>().into());
-    let asked = Asked { traced: true, seconds: Some(META_SECONDS) };
+    let asked = Asked { traced: true, seconds: Some(META_SECONDS), bug: None };
     let directories = [(); 2].map(|()| tempfile::tempdir().expect("a temporary directory"));
     std::thread::scope(|scope| {
         for directory in &directories {
@@ -100,7 +106,7 @@ fn fresh_seeds_find_nothing() {
 #[ignore = "replays the one seed that it is told"]
 fn replay() {
     let seed = number(REPLAYED).unwrap_or_else(|| panic!("{REPLAYED} names no seed"));
-    let (place, asked) = (batch::place_of(seed), Asked { traced: true, seconds: None });
+    let (place, asked) = (batch::place_of(seed), Asked { traced: true, ..Asked::default() });
     fs::create_dir_all(&place).expect("the directory can be made");
     let report = child::run(seed, &place, asked).expect("this program can be run again");
     let file = |name| place.join(name).display().to_string();

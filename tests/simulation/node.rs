@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -99,7 +99,7 @@ impl Site {
             identity: Arc::clone(&self.identity),
             log: Log::open(&self.disk),
             snapshots: SnapshotStore::open_with(&self.directory, Blocking::Here)?,
-            inspector: Some(Arc::new(Inspector { node: self.id(), ledger: Arc::clone(&self.ledger) })),
+            inspector: Some(Arc::new(Inspector::new(self.id(), Arc::clone(&self.ledger)))),
         };
         let ended = run(parts, std::future::pending()).await;
         Err(format!("node {} ended by itself: {ended:?}", self.id()).into())
@@ -149,6 +149,7 @@ impl Random for Chance {
 pub(crate) struct Ledger {
     known: Mutex<BTreeMap<u64, (u64, u64)>>,
     troubles: Mutex<Vec<String>>,
+    installed: AtomicU64,
 }
 
 impl Ledger {
@@ -160,6 +161,11 @@ impl Ledger {
     /// How many entries some node has applied.
     pub(crate) fn entries(&self) -> usize {
         self.known.lock().expect("nothing panics while it has them").len()
+    }
+
+    /// How many snapshots nodes took from others while they ran.
+    pub(crate) fn installed(&self) -> u64 {
+        self.installed.load(Ordering::Relaxed)
     }
 
     fn note(&self, node: u64, index: u64, hash: u64) {
@@ -180,6 +186,14 @@ impl Ledger {
 struct Inspector {
     node: u64,
     ledger: Arc<Ledger>,
+    /// The index that it saw last; 0: none yet. It starts anew with each process, whose first table may be that of its own snapshot.
+    seen: AtomicU64,
+}
+
+impl Inspector {
+    fn new(node: u64, ledger: Arc<Ledger>) -> Self {
+        Self { node, ledger, seen: AtomicU64::new(0) }
+    }
 }
 
 impl Inspect for Inspector {
@@ -187,6 +201,10 @@ impl Inspect for Inspector {
         let (index, hash) = (applied.index(), applied.machine.hash());
         trace::say(&network::node_host(self.node), format_args!("applied {index}, table {hash:016x}"));
         self.ledger.note(self.node, index, hash);
+        let seen = self.seen.swap(index, Ordering::Relaxed);
+        if seen > 0 && index > seen + 1 {
+            self.ledger.installed.fetch_add(1, Ordering::Relaxed);
+        }
         if let Err(broken) = applied.machine.check() {
             self.ledger.complain(format!("node {} at index {index}: {broken}", self.node));
         }

@@ -25,7 +25,7 @@ const EVERY: Duration = Duration::from_millis(250);
 
 impl Operator {
     /// In the background, until it is told to finish: then nothing of it is left.
-    pub(super) fn come_and_go(&self, finish: CancellationToken) -> AbortOnDropHandle<()> {
+    pub fn come_and_go(&self, finish: CancellationToken) -> AbortOnDropHandle<()> {
         let operator = self.clone();
         AbortOnDropHandle::new(tokio::spawn(async move {
             let mut number = 0;

@@ -39,12 +39,8 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use self::{
-    clients::{Clients, Setting},
-    pledge::Pledge,
-    vigil::Vigil,
-};
-pub use self::{observe::Observer, operator::Operator};
+use self::clients::{Clients, Setting};
+pub use self::{observe::Observer, operator::Operator, pledge::Pledge, vigil::Vigil};
 use super::{
     history::{Fact, Meta},
     links::Links,
@@ -374,9 +370,9 @@ impl Run {
     /// remembered.
     async fn restart_at_rest(&mut self) {
         let World { observer, operator, .. } = &self.world;
-        let index = observer.sight().applied_index();
+        let index = observer.applied_index();
         let by = Instant::now() + SNAPSHOT_BOUND;
-        operator.renew_until(by, async || observer.sight().snapshots_reach(index)).await;
+        operator.renew_until(by, async || observer.snapshots_reach(index)).await;
         let nodes = self.world.cluster.nodes().map(local::Node::id).collect();
         self.world.recorder.fact(Fact::Fault { name: RESTART.to_owned(), nodes, silent: Vec::new() });
         let restarted = self.world.restart_all().await;

@@ -71,6 +71,16 @@ impl Observer {
         }
     }
 
+    /// How far the log was applied, anywhere.
+    pub fn applied_index(&self) -> u64 {
+        self.seen.lock().statuses.values().map(|(_, status)| status.applied_index).max().unwrap_or(0)
+    }
+
+    /// Whether all nodes have snapshots that reach up to there.
+    pub fn snapshots_reach(&self, index: u64) -> bool {
+        self.seen.lock().statuses.values().all(|(_, status)| status.snapshot_index >= index)
+    }
+
     pub(super) fn sight(&self) -> Sight {
         self.seen.clone()
     }
@@ -104,16 +114,6 @@ impl Sight {
         let fresh = seen.statuses.values().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, status)| status);
         let leaders = fresh.filter(|status| status.role() == Role::Leader && status.serving);
         leaders.max_by_key(|status| status.term).map(|status| status.node_id)
-    }
-
-    /// How far the log was applied, anywhere.
-    pub(super) fn applied_index(&self) -> u64 {
-        self.lock().statuses.values().map(|(_, status)| status.applied_index).max().unwrap_or(0)
-    }
-
-    /// Whether all nodes have snapshots that reach up to there.
-    pub(super) fn snapshots_reach(&self, index: u64) -> bool {
-        self.lock().statuses.values().all(|(_, status)| status.snapshot_index >= index)
     }
 
     /// So many elections were seen.

@@ -228,7 +228,7 @@ impl Operator {
     }
 
     /// Renews a session, one time after the other, until this is the case, or for so long: entries for the log, and nothing else changes.
-    pub(super) async fn renew_until(&self, by: Instant, is_enough: impl AsyncFn() -> bool) {
+    pub async fn renew_until(&self, by: Instant, is_enough: impl AsyncFn() -> bool) {
         let Some(session) = self.open(by).await else { return };
         while Instant::now() < by && !is_enough().await {
             // A failure is as good as a renewal: it is tried again.

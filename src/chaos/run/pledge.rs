@@ -24,14 +24,14 @@ const BETWEEN_SENDINGS: Duration = Duration::from_millis(60);
 
 /// The session, and the lock that it was granted.
 #[derive(Debug)]
-pub(super) struct Pledge {
+pub struct Pledge {
     session: Session,
     lock: String,
 }
 
 impl Operator {
     /// Acquires this lock, which is used once. `None`: there is no cluster at the moment.
-    pub(super) async fn pledge(&self, lock: &str) -> Option<Pledge> {
+    pub async fn pledge(&self, lock: &str) -> Option<Pledge> {
         let session = self.open_for(TTL, Instant::now()).await?;
         let pledge = Pledge { session, lock: lock.to_owned() };
         self.send_until_answered(&pledge, false, Instant::now() + ATTEMPT_LIMIT).await;
@@ -39,7 +39,7 @@ impl Operator {
     }
 
     /// Looks whether it is still held, and acquires it again, by the same request.
-    pub(super) async fn redeem(&self, pledge: Pledge, by: Instant) {
+    pub async fn redeem(&self, pledge: Pledge, by: Instant) {
         self.look(&pledge.lock).await;
         self.send_until_answered(&pledge, true, by).await;
         self.close(pledge.session).await;

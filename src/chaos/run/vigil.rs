@@ -29,7 +29,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 /// A lock of its own, and those who want it.
 #[derive(Debug)]
-pub(super) struct Vigil {
+pub struct Vigil {
     lock: Lock,
     session: Session,
     guard: Guard,
@@ -40,7 +40,7 @@ pub(super) struct Vigil {
 
 impl Operator {
     /// On the lock of this number, which is used once. `None`: it was not to be had.
-    pub(super) async fn begin_vigil(&self, number: u32) -> Option<Vigil> {
+    pub async fn begin_vigil(&self, number: u32) -> Option<Vigil> {
         let lock = Lock { name: format!("vigil/{number}"), mode: Mode::Shared };
         let session = self.open_for(TTL, Instant::now()).await?;
         let watching = holder::watch(self.recorder.clone(), &session);
@@ -77,7 +77,7 @@ impl Operator {
     }
 
     /// Asks whether all is as it was, gives the lock back, and sees the queue served by then. Whether it was.
-    pub(super) async fn end_vigil(&self, vigil: Vigil) -> bool {
+    pub async fn end_vigil(&self, vigil: Vigil) -> bool {
         let Vigil { lock, session, guard, line, pledge, _watching } = vigil;
         let by = Instant::now() + LIVENESS_BOUND;
         self.redeem(pledge, by).await;

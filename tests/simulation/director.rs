@@ -1,0 +1,177 @@
+//! Who says what happens when: calm, a fault, healing, again and again; then everybody finishes, and all nodes start from their snapshots.
+//!
+//! As a run against real processes does it (`lockkeeper::chaos::run`), with the same operator, and the same that lasts through each fault
+//! or comes and goes all the while.
+
+use std::{
+    cell::RefCell,
+    rc::Rc,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use lockkeeper::{
+    chaos::{
+        history::Fact,
+        record::Recorder,
+        run::{Observer, Operator, Pledge, Vigil},
+        workload::resource::Place,
+    },
+    client,
+};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    clients::{self, Clients, Desk},
+    faults::{Order, World},
+    network,
+    node::Site,
+    plan::Plan,
+};
+
+/// The name of its host.
+pub(crate) const DIRECTOR: &str = "director";
+/// Whether fresh acquires are answered, and the queues served, so soon after each fault.
+pub(crate) const LIVENESS_BOUND: Duration = Duration::from_secs(20);
+/// Before each fault.
+const CALM: Duration = Duration::from_millis(2_000);
+/// How long clients have to finish.
+const FINISH: Duration = Duration::from_secs(30);
+/// For how long all nodes are sought at one index while clients go on; at the end, when nobody does anything.
+const COMPARE: Duration = Duration::from_millis(500);
+const COMPARE_AT_END: Duration = Duration::from_secs(10);
+/// What is done to each cluster at the end, and for how long snapshots are waited for before it.
+const RESTART: &str = "restart-at-rest";
+const SNAPSHOT_BOUND: Duration = Duration::from_secs(5);
+const DOWN: Duration = Duration::from_millis(300);
+
+/// Runs on a host of its own.
+pub(crate) struct Director {
+    pub(crate) plan: Plan,
+    pub(crate) sites: Vec<Arc<Site>>,
+    pub(crate) desks: Vec<Arc<Desk>>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) orders: Rc<RefCell<Vec<Order>>>,
+    /// What went wrong that no history shows.
+    pub(crate) troubles: Rc<RefCell<Vec<String>>>,
+    pub(crate) nemesis: Recorder,
+}
+
+impl Director {
+    pub(crate) async fn direct(self) -> turmoil::Result {
+        let channels = self.nodes().map(|node| (node, clients::channel(&network::client_address(node)))).collect();
+        let observer = Observer::watch(channels, self.clients.book.recorder("observer"));
+        let (sites, desks, orders) = (self.sites.clone(), self.desks.clone(), Rc::clone(&self.orders));
+        let operator = self.operator()?;
+        let mut world =
+            World::new(self.plan.clone(), sites, desks, orders, observer, operator.clone(), self.nemesis.clone());
+        self.nodes().for_each(|node| self.nemesis.fact(Fact::Started { node }));
+        self.expect(operator.probe(Instant::now() + LIVENESS_BOUND).await, "the cluster did not form");
+        self.break_things(&operator, &mut world).await;
+        self.close(&operator, &mut world).await;
+        Ok(())
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = u64> + use<> {
+        1..=self.plan.nodes
+    }
+
+    fn operator(&self) -> Result<Operator, client::Error> {
+        let nodes = self.nodes().map(|node| clients::channel(&network::client_address(node))).collect();
+        let place = Place::Here(Arc::clone(&self.clients.registers));
+        let client = clients::client(self.plan.nodes, !self.plan.seed)?;
+        Ok(Operator::new(client, nodes, place, self.clients.book.recorder("operator")))
+    }
+
+    async fn break_things(&self, operator: &Operator, world: &mut World) {
+        let began = Instant::now();
+        let _round = operator.go_round(self.plan.seed);
+        let finish = CancellationToken::new();
+        let coming = operator.come_and_go(finish.clone());
+        let mut number = 0;
+        while began.elapsed() < self.plan.duration && self.troubles.borrow().is_empty() {
+            number += 1;
+            let vigil = operator.begin_vigil(number).await;
+            self.calm(operator, world).await;
+            let faults = world.choose();
+            let late = operator.pledge(&format!("pledge/{number}/late")).await;
+            world.inflict(&faults).await;
+            self.recover(operator, world, &faults, (late, vigil)).await;
+        }
+        finish.cancel();
+        // An error says that it had ended by itself.
+        let _ = coming.await;
+    }
+
+    /// A client dies with something in its hands, and that passes on.
+    async fn calm(&self, operator: &Operator, world: &mut World) {
+        let until = Instant::now() + CALM;
+        let held = world.kill_a_holder().await;
+        let (all, ()) = tokio::join!(operator.wait_for_all(&held), sleep_until(until));
+        self.expect(all, "a client was killed, and not all locks were to be had after that");
+    }
+
+    /// Ends the faults, and sees whether the cluster comes back.
+    async fn recover(
+        &self,
+        operator: &Operator,
+        world: &mut World,
+        faults: &[&str],
+        (late, vigil): (Option<Pledge>, Option<Vigil>),
+    ) {
+        world.heal();
+        for fault in faults {
+            self.nemesis.fact(Fact::Heal { name: Some((*fault).to_owned()) });
+        }
+        let (by, after) = (Instant::now() + LIVENESS_BOUND, faults.join(" and "));
+        if let Some(late) = late {
+            operator.redeem(late, by).await;
+        }
+        if let Some(vigil) = vigil {
+            let served = operator.end_vigil(vigil).await;
+            self.expect(served, &format!("after {after}, those who had waited were not all served"));
+        }
+        self.expect(operator.probe(by).await, &format!("after {after}, not all locks were served in time"));
+        world.observer.compare_tables(Instant::now() + COMPARE).await;
+    }
+
+    /// All finish what they have begun.
+    async fn close(&self, operator: &Operator, world: &mut World) {
+        world.heal();
+        self.nemesis.fact(Fact::Heal { name: None });
+        self.clients.finish.cancel();
+        let by = Instant::now() + FINISH;
+        let finished = || self.clients.finished.load(Ordering::Relaxed) >= self.desks.len();
+        while !finished() && Instant::now() < by {
+            sleep(Duration::from_millis(20)).await;
+        }
+        self.expect(finished(), "not all clients finished in time");
+        self.restart_at_rest(operator, world).await;
+        operator.read_all().await;
+        let is_equal = world.observer.compare_tables(Instant::now() + COMPARE_AT_END).await;
+        self.expect(is_equal, "at rest, not all nodes came to the same index");
+        self.nemesis.fact(Fact::End);
+    }
+
+    /// The clients are gone, and hold nothing. All nodes take a snapshot of that, where the seed has them take any so soon, and start from
+    /// it: also what is in no grant any more is remembered.
+    async fn restart_at_rest(&self, operator: &Operator, world: &mut World) {
+        let index = world.observer.applied_index();
+        operator.renew_until(Instant::now() + SNAPSHOT_BOUND, async || world.observer.snapshots_reach(index)).await;
+        let nodes = self.nodes().collect();
+        self.nemesis.fact(Fact::Fault { name: RESTART.to_owned(), nodes, silent: Vec::new() });
+        world.kill_all();
+        sleep(DOWN).await;
+        world.heal();
+        self.nemesis.fact(Fact::Heal { name: Some(RESTART.to_owned()) });
+        let is_served = operator.probe(Instant::now() + LIVENESS_BOUND).await;
+        self.expect(is_served, &format!("after a {RESTART}, not all locks were served in time"));
+    }
+
+    fn expect(&self, holds: bool, trouble: &str) {
+        if !holds {
+            self.troubles.borrow_mut().push(trouble.to_owned());
+        }
+    }
+}

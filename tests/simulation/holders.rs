@@ -1,0 +1,79 @@
+//! Clients that are stopped, or die, with locks in their hands.
+
+use std::{sync::Arc, time::Duration};
+
+use lockkeeper::chaos::{history::Fact, workload::Lock};
+use rand::seq::IndexedRandom as _;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::{
+    clients::Desk,
+    faults::{Order, World},
+};
+
+/// For how long one is sought who holds something.
+const HOLDER_WAIT: Duration = Duration::from_secs(5);
+/// Until the tasks of a client that is stopped have come to where they stop.
+const SETTLE: Duration = Duration::from_millis(30);
+/// Who is looked at stands still. Not for long: it is to have its locks afterwards.
+const LOOK: Duration = Duration::from_millis(300);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(60);
+
+impl World {
+    /// Kills a client that has something in its hands, and starts another in its place. The locks that the dead one held.
+    pub(crate) async fn kill_a_holder(&mut self) -> Vec<Lock> {
+        let (stopped, held) = self.stop_holders(1).await;
+        stopped.iter().for_each(|desk| self.replace(desk));
+        held
+    }
+
+    /// Some client process dies in the middle of what it does, and another takes its place.
+    pub(crate) fn replace_client(&mut self) {
+        let desk = Arc::clone(self.desks.choose(&mut self.random).expect("there are clients"));
+        self.replace(&desk);
+    }
+
+    fn replace(&mut self, desk: &Desk) {
+        self.recorder.fact(Fact::Died { process: desk.name() });
+        self.order(Order::Crash(desk.host()));
+        self.order(Order::Start(desk.host()));
+        desk.going.send_replace(true);
+    }
+
+    /// About half of them stand still, and nothing of them is heard. Meanwhile somebody else takes over what they hold, and writes: when
+    /// they go on, they are late.
+    pub(crate) async fn pause_clients(&mut self) {
+        let (stopped, held) = self.stop_holders(self.desks.len().div_ceil(2)).await;
+        let hosts: Vec<_> = stopped.iter().map(|desk| desk.host()).collect();
+        self.between(&hosts, &self.nodes(), Order::Hold);
+        let time = self.some_ms(2_000, 4_000);
+        let operator = self.operator.clone();
+        tokio::join!(operator.take_over(&held), sleep(time));
+        for desk in &stopped {
+            desk.going.send_replace(true);
+        }
+        self.between(&hosts, &self.nodes(), Order::Mend);
+    }
+
+    /// Stops so many clients, of which one at least holds something: which clients, and what they hold. Only who stands still holds what
+    /// it is seen to hold until something is done about it. With bad luck, nothing.
+    async fn stop_holders(&mut self, count: usize) -> (Vec<Arc<Desk>>, Vec<Lock>) {
+        let by = Instant::now() + HOLDER_WAIT;
+        loop {
+            let stopped: Vec<_> = self.desks.choose_multiple(&mut self.random, count).map(Arc::clone).collect();
+            for desk in &stopped {
+                desk.going.send_replace(false);
+            }
+            sleep(SETTLE).await;
+            let names: Vec<_> = stopped.iter().map(|desk| desk.name()).collect();
+            let held = timeout(LOOK, self.operator.in_the_hands_of(&names)).await.unwrap_or_default();
+            if !held.is_empty() || Instant::now() >= by {
+                return (stopped, held);
+            }
+            for desk in &stopped {
+                desk.going.send_replace(true);
+            }
+            sleep(BETWEEN_LOOKS).await;
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Whether simulations find what is there: each bug of [`lockkeeper::planted`] is put in, and seeds are run, from 1 on, until one convicts it
+//! of what it breaks.
+//!
+//! A run with a bug in it goes on when two nodes have different tables, which no client sees: what counts is the property that the checker
+//! finds broken in the history, as it would in that of real processes.
+
+use std::{
+    env,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Instant,
+};
+
+use lockkeeper::{chaos::checker::Property, planted::Planted};
+
+use crate::child::{self, Asked};
+
+/// So many seeds are enough for each of them.
+const SEEDS_MAX: u64 = 200;
+/// Only this one, by its name.
+const ONLY: &str = "LOCKKEEPER_SIMULATION_BUG";
+
+/// What each of them breaks.
+const CASES: [(Planted, Property); 11] = [
+    (Planted::AckBeforeSync, Property::Durability),
+    (Planted::TokenNotInSnapshot, Property::NoTokenTwice),
+    (Planted::RepliesNotInSnapshot, Property::ExactlyOnce),
+    (Planted::QueueNotInSnapshot, Property::FirstComeFirstServed),
+    (Planted::ReadWithoutIndex, Property::Durability),
+    (Planted::WaitLostOnDisconnect, Property::NoLostWaiter),
+    (Planted::ReleaseIgnoresToken, Property::Durability),
+    (Planted::StampFromWallClock, Property::NoEarlyExpiry),
+    (Planted::EarlyExpiry, Property::NoEarlyExpiry),
+    (Planted::ReaderOvertakes, Property::FirstComeFirstServed),
+    (Planted::NoExpiry, Property::EventualExpiry),
+];
+
+/// What came of one.
+struct Hunt {
+    /// The first seed that was judged to be wrong in any way, and how.
+    noticed: Option<(u64, String)>,
+    /// The first seed that convicted it of what it breaks.
+    convicted: Option<u64>,
+}
+
+fn hunt(bug: Planted, property: Property) -> Hunt {
+    let mut hunt = Hunt { noticed: None, convicted: None };
+    for seed in 1..=SEEDS_MAX {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let asked = Asked { bug: Some(bug), ..Asked::default() };
+        let report = child::run(seed, directory.path(), asked).expect("this program can be run again");
+        let trouble = report.troubles.first().and_then(|trouble| trouble.lines().next());
+        hunt.noticed = hunt.noticed.or_else(|| Some((seed, trouble?.to_owned())));
+        if report.violated.contains(&property.to_string()) {
+            hunt.convicted = Some(seed);
+            break;
+        }
+    }
+    hunt
+}
+
+/// Hunts, and says what came of it. Whether it was convicted.
+fn tell(bug: Planted, property: Property) -> bool {
+    let began = Instant::now();
+    let Hunt { noticed, convicted } = hunt(bug, property);
+    let seed = convicted.map_or_else(|| format!("none of {SEEDS_MAX}"), |seed| format!("seed {seed}"));
+    let first = noticed.map_or_else(String::new, |(seed, how)| format!("; first noticed by seed {seed}: {how}"));
+    println!("{:<24} {:<24} {seed}, {} s{first}", bug.name(), property.to_string(), began.elapsed().as_secs());
+    convicted.is_some()
+}
+
+#[test]
+#[ignore = "takes many minutes: for `scripts/simulate.sh --planted`"]
+fn each_bug_is_convicted_of_what_it_breaks() {
+    let only = env::var(ONLY).ok();
+    let cases: Vec<_> =
+        CASES.iter().filter(|(bug, _)| only.as_ref().is_none_or(|only| bug.name() == only)).copied().collect();
+    assert!(!cases.is_empty(), "no bug is called {only:?}; there are {}", Planted::ALL.map(Planted::name).join(", "));
+    assert!(Planted::ALL.iter().all(|bug| CASES.iter().any(|(known, _)| known == bug)));
+    let (next, escaped) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some((bug, property)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if !tell(*bug, *property) {
+                escaped.lock().expect("nothing panics while it has them").push(bug.name());
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    let escaped = escaped.into_inner().expect("nothing panics while it has them");
+    assert!(escaped.is_empty(), "these bugs were not convicted within {SEEDS_MAX} seeds: {escaped:?}");
+}
