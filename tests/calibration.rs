@@ -151,14 +151,21 @@ async fn each_planted_bug_is_convicted_of_what_it_breaks() {
 }
 
 /// The control, and why tokens matter: clients stand still with locks in their hands, others get those, and the first go on writing. Who
-/// checks tokens refuses them. Who does not takes them.
+/// checks tokens refuses them. Who does not takes them. Not each that stands still is about to write: it may take several.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_bug_all_holds_and_only_who_ignores_tokens_is_corrupted() {
-    let judged = verdict(None, "pause-client", ONE_FAULT, None).await;
-    assert_eq!(judged.code, 0, "{}", judged.text);
-    assert!(judged.writes("unfenced writes out of order") > 0, "{}", judged.text);
-    assert!(judged.writes("writes refused") > 0, "{}", judged.text);
-    assert!(!judged.violates(Property::Fencing));
+    let (mut refused, mut taken) = (0, 0);
+    for _ in 0..ATTEMPTS {
+        let judged = verdict(None, "pause-client", TWO_FAULTS, None).await;
+        assert_eq!(judged.code, 0, "{}", judged.text);
+        assert!(!judged.violates(Property::Fencing));
+        refused += judged.writes("writes refused");
+        taken += judged.writes("unfenced writes out of order");
+        if refused > 0 && taken > 0 {
+            return;
+        }
+    }
+    panic!("{refused} late writes were refused, and {taken} taken");
 }
 
 #[tokio::test]
