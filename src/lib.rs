@@ -10,10 +10,11 @@
 //! * [`fence`]: what a resource does with the tokens that it is shown;
 //! * [`local`]: a whole cluster of processes on this machine, to try things out and to test;
 //! * [`chaos`]: runs under faults, their histories, the checker that judges them, and reports to look at;
+//! * [`mod@bench`]: how fast a cluster is, and what it costs;
 //! * [`cli`]: the program, one command a file.
 //!
-//! Imports point down only: `cli → server → raft → machine`, `cli → client → proto`, `cli → local → proto`, and `cli → chaos` onto
-//! [`client`] and [`local`]. The parts of [`chaos`] that judge need none of the others; only its workload uses
+//! Imports point down only: `cli → server → raft → machine`, `cli → client → proto`, `cli → local → proto`, and `cli → chaos` and
+//! `cli → bench` onto [`client`] and [`local`]. The parts of [`chaos`] that judge need none of the others; only its workload uses
 //! [`fence`], which is for resources: it knows [`machine`]'s tokens, and keeps them in `raft`'s manner.
 
 pub mod environment;
@@ -27,6 +28,7 @@ pub mod raft;
 
 pub mod server;
 
+pub mod bench;
 pub mod chaos;
 pub mod cli;
 pub mod client;

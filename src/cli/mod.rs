@@ -4,6 +4,7 @@
 //! else goes to stderr. How the program ends is in `exit`.
 
 mod acquire;
+mod bench;
 mod chaos;
 mod chaos_client;
 mod check;
@@ -70,6 +71,7 @@ enum Command {
     Verify(verify::Verify),
     Check(check::Check),
     Chaos(chaos::Chaos),
+    Bench(bench::Bench),
     ForceRelease(force_release::ForceRelease),
     Status(status::Status),
     Report(report::ReportOf),
@@ -118,6 +120,7 @@ pub fn run() -> ExitCode {
         Command::Verify(verify) => block_on(verify.run()),
         Command::Check(check) => check.run(),
         Command::Chaos(chaos) => block_on(chaos.run()),
+        Command::Bench(bench) => block_on(bench.run()),
         Command::ChaosClient(client) => block_on(client.run()),
         Command::ForceRelease(force_release) => block_on(force_release.run()),
         Command::Status(status) => block_on(status.run()),

@@ -16,6 +16,7 @@ pub(super) struct Output {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(super) enum Format {
     /// For people.
+    #[value(alias = "table")]
     Text,
     /// For programs.
     Json,

@@ -5,18 +5,13 @@ use std::{future::IntoFuture, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Error, Guard, NotAcquired, Reentrant, Session,
-    backoff::Backoff,
-    call::{Plan, with},
-    guard,
-    requests::Outstanding,
+    Error, Guard, NotAcquired, Reentrant, Session, backoff::Backoff, call::Plan, guard, requests::Outstanding,
     session::Core,
 };
 use crate::{
     machine::{self, Data, LockName, Mode, Permits, SessionId, Wait, Want},
     proto::v1::{
-        self, AcquireRequest, AcquireResponse, Reason, RequestId, acquire_request, acquire_response::Outcome,
-        locks_client::LocksClient, mode,
+        self, AcquireRequest, AcquireResponse, Reason, RequestId, acquire_request, acquire_response::Outcome, mode,
     },
 };
 
@@ -219,7 +214,7 @@ impl Pending {
         let call = caller.call(plan(caller.plan(), acquire.wait), |node| {
             // The first sending that arrives sets the limit; a later one must not set it anew.
             let message = message(self.core.id, request.message(), acquire, began.elapsed());
-            with!(LocksClient, node, acquire, message)
+            node.pipeline.acquire(message)
         });
         let answer = self.core.while_alive(call).await;
         let undecided = matches!(answer, Ok(_) | Err(Error::Unknown { .. }));

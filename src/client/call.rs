@@ -7,7 +7,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tonic::{Response, Status, transport::Channel};
+use tonic::{Response, Status};
 
 use super::{
     Clock, Error,
@@ -16,10 +16,10 @@ use super::{
     nodes::{Node, Nodes},
 };
 
-/// Calls one method of a service on a channel, with a copy of the request.
+/// Calls one method of a service on a node, with a copy of the request.
 macro_rules! with {
-    ($service:ident, $channel:expr, $method:ident, $request:expr) => {{
-        let (channel, request) = ($channel, $request.clone());
+    ($service:ident, $node:expr, $method:ident, $request:expr) => {{
+        let (channel, request) = ($node.channel.clone(), $request.clone());
         async move { $service::new(channel).$method(request).await }
     }};
 }
@@ -86,7 +86,7 @@ impl Caller {
     }
 
     /// Sends until there is an answer. `send` makes the request anew for each attempt.
-    pub(crate) async fn call<A, F>(&self, plan: Plan, send: impl Fn(Channel) -> F) -> Result<A, Error>
+    pub(crate) async fn call<A, F>(&self, plan: Plan, send: impl Fn(&Node) -> F) -> Result<A, Error>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
@@ -118,13 +118,13 @@ impl Caller {
         node: &Node,
         plan: Plan,
         until: Option<Instant>,
-        send: impl Fn(Channel) -> F,
+        send: impl Fn(&Node) -> F,
     ) -> Result<A, Failure>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let answer = tokio::select! {
-            answer = send(node.channel.clone()) => answer,
+            answer = send(node) => answer,
             () = expire(plan.attempt_limit, until) => Err(Status::deadline_exceeded("no answer in time")),
             () = self.moved_on(node), if plan.attempt_limit.is_none() => return Err(Failure::leader_moved()),
         };

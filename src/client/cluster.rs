@@ -7,7 +7,7 @@ use tonic::transport::Endpoint;
 use super::{
     BootClock, Clock, Connect, Election, Error, Session, SessionOptions, Watch,
     call::{self, Caller, with},
-    nodes::{Node, Nodes},
+    nodes::Nodes,
 };
 use crate::{
     machine::{LockName, Reason},
@@ -105,7 +105,7 @@ impl Client {
     pub async fn get(&self, name: &str, stale: bool) -> Result<v1::GetResponse, Error> {
         let name = LockName::new(name)?.as_str().to_owned();
         let request = v1::GetRequest { name, stale, ..v1::GetRequest::default() };
-        self.caller.call(self.caller.plan_read(), |node| with!(LocksClient, node, get, request)).await
+        self.caller.call(self.caller.plan_read(), |node| node.pipeline.get(request.clone())).await
     }
 
     /// A page of the locks under a prefix, in the order of their names. `page_token`: empty, or `next_page_token` of the page before;
@@ -150,7 +150,7 @@ impl Client {
     /// ```
     pub async fn check(&self, name: &str, token: u64) -> Result<v1::CheckResponse, Error> {
         let request = v1::CheckRequest { name: LockName::new(name)?.as_str().to_owned(), token };
-        self.caller.call(self.caller.plan_read(), |node| with!(LocksClient, node, check, request)).await
+        self.caller.call(self.caller.plan_read(), |node| node.pipeline.check(request.clone())).await
     }
 
     /// The locks under a prefix, and every change of them from then on. Nothing is sent before [`Watch::next`].
@@ -208,9 +208,9 @@ impl Client {
     /// # }
     /// ```
     pub async fn status(&self, address: &str, table_hash: bool, limit: Duration) -> Result<v1::StatusResponse, Error> {
-        let Node { channel, .. } = self.caller.nodes.get(address)?;
+        let node = self.caller.nodes.get(address)?;
         let request = v1::StatusRequest { table_hash };
-        self.caller.ask_to_read(limit, with!(ClusterClient, channel, status, request)).await
+        self.caller.ask_to_read(limit, with!(ClusterClient, node, status, request)).await
     }
 
     /// The nodes that this client was told of: host:port.

@@ -313,7 +313,7 @@ async fn release(core: &Core, target: Target) -> Result<(), Error> {
         ReleaseRequest { session_id: core.id.to_string(), request: Some(outstanding.message()), target: Some(target) };
     let caller = &core.client.caller;
     let plan = Plan { limit: None, ..caller.plan() };
-    core.while_alive(caller.call(plan, |node| with!(LocksClient, node, release, request))).await?;
+    core.while_alive(caller.call(plan, |node| node.pipeline.release(request.clone()))).await?;
     Ok(())
 }
 

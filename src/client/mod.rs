@@ -60,6 +60,7 @@ mod guard;
 mod keep_alive;
 mod lease;
 mod nodes;
+mod pipeline;
 mod reentrant;
 mod requests;
 mod session;

@@ -16,13 +16,14 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use super::Error;
+use super::{Error, pipeline::Pipeline};
+use crate::transport::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 
 /// Makes a channel to a node. A parameter, so that a simulation can bring its own network.
 pub type Connect = Arc<dyn Fn(Endpoint) -> Channel + Send + Sync>;
 
 /// In every answer of a node that knows the leader: where clients reach it, host:port.
-const LEADER: &str = "lockkeeper-leader";
+pub(super) const LEADER: &str = "lockkeeper-leader";
 
 /// So many leaders that are not among our endpoints are remembered; far more than any cluster has.
 const LEARNED_MAX: usize = 32;
@@ -32,6 +33,8 @@ const LEARNED_MAX: usize = 32;
 pub(crate) struct Node {
     pub(crate) address: Arc<str>,
     pub(crate) channel: Channel,
+    /// On the channel.
+    pub(crate) pipeline: Pipeline,
 }
 
 /// Those we were told of, and those that they named.
@@ -145,7 +148,8 @@ fn node(address: &str, connect: &Connect) -> Result<Node, Error> {
         return Err(invalid());
     }
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| invalid())?;
-    Ok(Node { address: address.into(), channel: connect(configure(endpoint)) })
+    let channel = connect(configure(endpoint));
+    Ok(Node { address: address.into(), pipeline: Pipeline::on(channel.clone()), channel })
 }
 
 /// A wait can be long and its connection silent: pings tell a dead one from a quiet one.
@@ -153,6 +157,8 @@ fn configure(endpoint: Endpoint) -> Endpoint {
     endpoint
         .connect_timeout(Duration::from_secs(2))
         .tcp_nodelay(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .http2_keep_alive_interval(Duration::from_secs(3))
         .keep_alive_timeout(Duration::from_secs(3))
 }

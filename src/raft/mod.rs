@@ -2,7 +2,7 @@
 //!
 //! [`Replica`] is what the floor above uses: propose a command, read the table. Below it, in the order in which a command passes:
 //!
-//! * [`proposer`] and [`leadership`]: batches, stamped by the leader's [`clock`];
+//! * `renewals`: many sessions in one command; [`proposer`] and [`leadership`]: batches, stamped by the leader's [`clock`]; [`vacancy`]: a leader that was killed;
 //! * [`log`]: the log on disk; [`network`]: to the peers; openraft between them;
 //! * [`state_machine`] and [`table`]: what is committed, applied; [`calls`]: who waits for it; [`snapshot`]: what is applied, on disk.
 //!
@@ -25,8 +25,10 @@ pub mod snapshot;
 pub mod state_machine;
 pub mod table;
 pub mod types;
+pub mod vacancy;
 pub mod wire;
 
+mod renewals;
 mod replica;
 mod ticker;
 mod transfer;

@@ -1,6 +1,6 @@
 //! Commands on their way into the log: group commit.
 //!
-//! One task drains a bounded queue. It closes a batch when the queue is empty, or the batch is large enough; nothing lingers. A few
+//! One task drains a bounded queue. It closes a batch when the queue is empty, or the batch is large enough; nothing lingers. Two
 //! batches are in flight at a time, so that the disk and the peers always have the next one; while they are, the queue fills, and
 //! the next batch is larger. A full queue refuses at once. A batch is bound to the term of the leader that stamped it.
 
@@ -33,8 +33,9 @@ pub const QUEUE: usize = 8192;
 const BATCH_COMMANDS: usize = 512;
 /// Bytes in one batch, about. A command that is larger by itself makes a batch of its own.
 const BATCH_BYTES: usize = 32 * 1024;
-/// Batches between the proposer and the table.
-const IN_FLIGHT: usize = 8;
+/// Batches between the proposer and the table: one at the disks, and the next one gathering behind it. More of them are smaller, and cost
+/// more syncs for the same commands.
+const IN_FLIGHT: usize = 2;
 
 /// Why a command got no reply from the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

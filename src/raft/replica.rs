@@ -15,11 +15,19 @@ use super::{
     Raft,
     leadership::{Led, follow_leadership},
     proposer::{self, NoReply, Proposer},
+    renewals::{self, Renewals},
     table::{Applied, Table},
     ticker::tick,
     types::*,
 };
-use crate::{environment::Environment, machine::Command, planted::Planted};
+use crate::{
+    environment::Environment,
+    machine::{Command, Renewal, SessionId},
+    planted::Planted,
+};
+
+/// For a command of renewals. Who asked for one has a patience of its own.
+const RENEWALS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// This node's copy, and the way to change all of them.
 #[derive(Clone, Debug)]
@@ -27,6 +35,7 @@ pub struct Replica {
     raft: Raft,
     table: Arc<Table>,
     proposer: Proposer,
+    renewals: Renewals,
     led: Led,
     configured: Arc<BTreeMap<u64, Node>>,
     silence_max: Duration,
@@ -49,7 +58,9 @@ impl Replica {
         tasks.spawn(proposer::run(intake, raft.clone(), led.clone(), environment.clone()));
         tasks.spawn(follow_leadership(raft.server_metrics(), Arc::clone(&table), environment.clone(), leadership));
         tasks.spawn(tick(led.clone(), Arc::clone(&table), proposer.clone()));
-        Self { raft, table, proposer, led, configured: Arc::new(configured), silence_max, tasks }
+        let (renewals, wanted) = Renewals::new();
+        tasks.spawn(renewals::run(wanted, proposer.clone(), RENEWALS_PATIENCE));
+        Self { raft, table, proposer, renewals, led, configured: Arc::new(configured), silence_max, tasks }
     }
 
     /// Proposes a command and waits until it is applied, for at most `patience`: see [`Proposer::propose`].
@@ -58,6 +69,20 @@ impl Replica {
             return Err(NoReply::NoQuorum);
         }
         self.proposer.propose(command, patience).await
+    }
+
+    /// Renews a session and waits until that is applied, for at most `patience`. It is held back for some milliseconds, to share a
+    /// command with others.
+    ///
+    /// Dropping the future withdraws a renewal that is not proposed yet.
+    pub async fn renew(&self, session: SessionId, patience: Duration) -> Result<Renewal, NoReply> {
+        if !self.leads() {
+            return Err(NoReply::NotLeader);
+        }
+        if self.cut_off() {
+            return Err(NoReply::NoQuorum);
+        }
+        self.renewals.renew(session, patience).await
     }
 
     /// Looks at the table as it is now, linearizably: all that was answered before this call is in it.

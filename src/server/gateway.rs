@@ -10,12 +10,14 @@ use std::{
 };
 
 use futures::{Stream, StreamExt, TryStreamExt, future::ready};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status, Streaming, codegen::BoxStream, transport::Channel};
 
 use super::{
     errors::{has_reason, no_leader, shutting_down, unknown},
     locks::Locks,
+    pipeline,
     sessions::Sessions,
 };
 use crate::{
@@ -200,6 +202,7 @@ impl sessions_server::Sessions for Gateway {
 #[tonic::async_trait]
 impl locks_server::Locks for Gateway {
     type WatchStream = BoxStream<v1::WatchResponse>;
+    type PipelineStream = ReceiverStream<Result<v1::PipelineResponse, Status>>;
 
     async fn acquire(&self, request: Request<v1::AcquireRequest>) -> Result<Response<v1::AcquireResponse>, Status> {
         pass_on!(self, request, locks, LocksClient, acquire)
@@ -248,5 +251,16 @@ impl locks_server::Locks for Gateway {
         request: Request<v1::ForceReleaseRequest>,
     ) -> Result<Response<v1::ForceReleaseResponse>, Status> {
         pass_on!(self, request, locks, LocksClient, force_release)
+    }
+
+    /// Stays here: its requests are passed on one by one, each to who leads at its time.
+    async fn pipeline(
+        &self,
+        request: Request<Streaming<v1::PipelineRequest>>,
+    ) -> Result<Response<Self::PipelineStream>, Status> {
+        if self.stopping.is_cancelled() {
+            return Err(shutting_down());
+        }
+        Ok(Response::new(pipeline::start(self.clone(), request.into_inner(), self.stopping.clone())))
     }
 }

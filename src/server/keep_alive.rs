@@ -1,6 +1,6 @@
 //! One stream that keeps sessions alive.
 //!
-//! Renewals go into the log as they arrive, several at a time, and each is answered when it is applied. Between the answers, the
+//! Renewals are proposed as they arrive, many at a time, and each is answered when it is applied. Between the answers, the
 //! stream tells at once what its sessions lose. It ends when this node no longer leads: its client goes on at the new leader.
 
 use std::collections::BTreeSet;
@@ -12,11 +12,11 @@ use tonic::{Status, Streaming};
 
 use super::{
     PATIENCE, convert,
-    errors::{invalid, no_leader, no_reply, unexpected},
+    errors::{invalid, no_leader, no_reply},
     unreadable::explained,
 };
 use crate::{
-    machine::{Command, Renewal, Reply, SessionId},
+    machine::{Renewal, SessionId},
     proto::v1::{KeepAliveRequest, KeepAliveResponse, keep_alive_response},
     raft::{
         NoReply, Replica,
@@ -24,8 +24,8 @@ use crate::{
     },
 };
 
-/// Renewals of one stream on their way through the log.
-const IN_FLIGHT: usize = 256;
+/// Renewals of one stream on their way through the log, which takes each some milliseconds.
+const IN_FLIGHT: usize = 2048;
 /// Sessions on one stream.
 const SESSIONS: usize = 10_000;
 /// Answers that wait for a client that does not read them.
@@ -104,24 +104,23 @@ async fn serve(
 type What = keep_alive_response::What;
 
 async fn renew(replica: &Replica, session: SessionId, sequence: u64) -> (SessionId, Result<Vec<What>, Status>) {
-    let reply = match replica.propose(Command::Renew { sessions: vec![session] }, PATIENCE).await {
-        Ok(delivery) => delivery.reply,
+    let renewal = match replica.renew(session, PATIENCE).await {
+        Ok(renewal) => renewal,
         // Not acknowledged, so the client does not count on it, and sends another one.
         Err(NoReply::Unknown | NoReply::Overloaded) => return (session, Ok(Vec::new())),
         Err(no) => return (session, Err(no_reply(no))),
     };
-    let Reply::Renewed(renewals) = reply else { return (session, Err(unexpected(reply))) };
-    let answers = renewals.into_iter().flat_map(|renewal| match renewal {
+    let answers = match renewal {
         Renewal::Renewed { ttl, revoked } => {
             // Said with every renewal until the grant is given back: the notice may have been lost with another stream. And said
             // first: a holder must not take the renewal for one of a grant that renewals no longer extend.
             let revoked = revoked.into_iter().map(|revocation| lost(Loss::Revoked(revocation)));
             let renewed = What::Renewed(keep_alive_response::Renewed { sequence, ttl_ms: ttl.as_millis() });
-            revoked.chain([renewed]).collect::<Vec<_>>()
+            revoked.chain([renewed]).collect()
         }
         Renewal::Ended(end) => vec![lost(Loss::Ended(end))],
-    });
-    (session, Ok(answers.collect()))
+    };
+    (session, Ok(answers))
 }
 
 fn lost(what: Loss) -> What {

@@ -1,7 +1,7 @@
 //! Locks, on the leader.
 
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::{
     PATIENCE, convert,
@@ -27,6 +27,7 @@ pub(super) struct Locks {
 #[tonic::async_trait]
 impl locks_server::Locks for Locks {
     type WatchStream = ReceiverStream<Result<v1::WatchResponse, Status>>;
+    type PipelineStream = ReceiverStream<Result<v1::PipelineResponse, Status>>;
 
     async fn acquire(&self, request: Request<v1::AcquireRequest>) -> Result<Response<v1::AcquireResponse>, Status> {
         let message = request.into_inner();
@@ -117,6 +118,13 @@ impl locks_server::Locks for Locks {
         let Reply::Forced(forced) = reply else { return Err(unexpected(reply)) };
         let forced = forced.into_iter().map(convert::show_forced).collect();
         Ok(Response::new(v1::ForceReleaseResponse { forced }))
+    }
+
+    async fn pipeline(
+        &self,
+        _request: Request<Streaming<v1::PipelineRequest>>,
+    ) -> Result<Response<Self::PipelineStream>, Status> {
+        Err(Status::unimplemented("a peer passes requests on one by one"))
     }
 }
 

@@ -17,6 +17,7 @@ mod health;
 mod keep_alive;
 mod locks;
 mod pages;
+mod pipeline;
 mod sessions;
 mod unreadable;
 mod waiting;

@@ -51,6 +51,7 @@ use crate::{
         state_machine::StateMachine,
         table::{Applied, Inspect, Table},
         types::{Node, TypeConfig},
+        vacancy,
     },
     transport::{self, Connect, Connection, Listen, TcpConnector},
 };
@@ -206,6 +207,7 @@ where
     let raft_config = Arc::new(raft_config(&config)?);
     let raft = Raft::new(config.node_id, raft_config, network, log, machine).await.map_err(stopped)?;
     peer_service.attach(raft.clone());
+    let departures = peer_service.departures();
     let silence_max = 2 * Duration::from_millis(config.raft.election_timeout_ms_max);
     let replica = Replica::start(raft, table, &environment, plan.members.clone(), silence_max);
 
@@ -218,12 +220,15 @@ where
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let client_routes = services.for_clients().add_service(health_service);
     client_server.spawn(listen_to(client_routes, transport::incoming(clients, CLIENT_CONNECTIONS), stopping.clone()));
-    tasks.spawn(take_part(Arc::clone(&identity), replica.clone(), plan, connector));
+    tasks.spawn(take_part(Arc::clone(&identity), replica.clone(), plan, connector.clone()));
     tasks.spawn(note_committed(identity, replica.clone()));
     tasks.spawn(raft_stops(replica.clone()));
     let mut background = JoinSet::new();
     background.spawn(waiting::give_up_places(replica.clone()));
     background.spawn(waiting::sweep(replica.clone()));
+    if let Some(departures) = departures {
+        background.spawn(vacancy::watch(replica.clone(), connector, departures));
+    }
     background.spawn(health::report(services.cluster.clone(), reporter.clone()));
 
     let ended = tokio::select! {

@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{
     PATIENCE, convert,
     convert::page_size,
-    errors::{internal, invalid, invalid_value, no_reply, session_ended, unexpected},
+    errors::{invalid, invalid_value, no_reply, session_ended, unexpected},
     keep_alive,
 };
 use crate::{
@@ -53,15 +53,12 @@ impl sessions_server::Sessions for Sessions {
         request: Request<v1::RenewSessionRequest>,
     ) -> Result<Response<v1::RenewSessionResponse>, Status> {
         let session = convert::session_id(&request.into_inner().session_id)?;
-        let reply = self.propose(Command::Renew { sessions: vec![session] }).await?;
-        let Reply::Renewed(renewals) = reply else { return Err(unexpected(reply)) };
-        match renewals.into_iter().next() {
-            Some(Renewal::Renewed { ttl, revoked }) => Ok(Response::new(v1::RenewSessionResponse {
+        match self.replica.renew(session, PATIENCE).await.map_err(no_reply)? {
+            Renewal::Renewed { ttl, revoked } => Ok(Response::new(v1::RenewSessionResponse {
                 ttl_ms: ttl.as_millis(),
                 revoked: revoked.into_iter().map(convert::show_revocation).collect(),
             })),
-            Some(Renewal::Ended(end)) => Err(session_ended(end)),
-            None => Err(internal("a renewal without an answer")),
+            Renewal::Ended(end) => Err(session_ended(end)),
         }
     }
 

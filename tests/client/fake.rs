@@ -10,11 +10,16 @@ use std::{
     time::Duration,
 };
 
-use futures::{Stream, StreamExt};
+use futures::{
+    Stream, StreamExt,
+    future::{AbortHandle, Abortable},
+};
 use lockkeeper::proto::v1::{
     cluster_server::{Cluster, ClusterServer},
     keep_alive_response::{Renewed, What},
     locks_server::{Locks, LocksServer},
+    pipeline_request::What as Asked,
+    pipeline_response::{Failure, What as Told},
     sessions_server::{Sessions, SessionsServer},
     *,
 };
@@ -40,6 +45,8 @@ pub(crate) enum Call {
     Update(UpdateRequest),
     Get(GetRequest),
     ForceRelease(ForceReleaseRequest),
+    /// On a stream of many requests, of one of them.
+    Cancel,
 }
 
 /// How a node answers its next acquire, get or forced release.
@@ -67,6 +74,8 @@ struct State {
     ttl_ms: Mutex<Option<u32>>,
     script: Mutex<VecDeque<Answer>>,
     leader: Mutex<Option<String>>,
+    /// It knows no stream of many requests.
+    is_old: Mutex<bool>,
     silent: watch::Sender<bool>,
     push: broadcast::Sender<What>,
     calls: watch::Sender<Vec<Call>>,
@@ -81,6 +90,7 @@ impl Node {
             ttl_ms: Mutex::default(),
             script: Mutex::default(),
             leader: Mutex::default(),
+            is_old: Mutex::default(),
             silent: watch::Sender::new(false),
             push: broadcast::Sender::new(16),
             calls: watch::Sender::default(),
@@ -116,6 +126,12 @@ impl Node {
     /// From now on it names this leader.
     pub(crate) fn names_leader(&self, address: &str) {
         *self.fake.0.leader.lock().unwrap() = Some(address.to_owned());
+    }
+
+    /// It is of a version that knows no stream of many requests.
+    pub(crate) fn is_old(&self) -> &Self {
+        *self.fake.0.is_old.lock().unwrap() = true;
+        self
     }
 
     /// It takes renewals and does not answer them.
@@ -202,6 +218,32 @@ impl Fake {
         let mut status = Status::with_error_details(code, reason, details);
         self.name_leader(status.metadata_mut());
         status
+    }
+}
+
+impl Fake {
+    /// One answer on a stream of many. `None`: there is none to a cancellation.
+    async fn answer(self, request: PipelineRequest) -> Option<PipelineResponse> {
+        let answer = match request.what.unwrap() {
+            Asked::Acquire(asked) => self.acquire(Request::new(asked)).await.map(|told| told.map(Told::Acquire)),
+            Asked::Release(asked) => self.release(Request::new(asked)).await.map(|told| told.map(Told::Release)),
+            Asked::Check(asked) => self.check(Request::new(asked)).await.map(|told| told.map(Told::Check)),
+            Asked::Get(asked) => self.get(Request::new(asked)).await.map(|told| told.map(Told::Get)),
+            Asked::Cancel(_) => return None,
+        };
+        let answer = answer.unwrap_or_else(|status| {
+            let (code, message) = (status.code().into(), status.message().to_owned());
+            let failure = Failure { code, message, details: status.details().to_vec() };
+            let mut response = Response::new(Told::Failure(failure));
+            *response.metadata_mut() = status.metadata().clone();
+            response
+        });
+        let leader = answer.metadata().get("lockkeeper-leader").map(|leader| leader.to_str().unwrap().to_owned());
+        Some(PipelineResponse {
+            number: request.number,
+            what: Some(answer.into_inner()),
+            leader: leader.unwrap_or_default(),
+        })
     }
 }
 
@@ -297,6 +339,27 @@ impl Locks for Fake {
 
     async fn list(&self, _: Request<ListRequest>) -> Reply<ListResponse> {
         unused()
+    }
+
+    type PipelineStream = Pin<Box<dyn Stream<Item = Result<PipelineResponse, Status>> + Send>>;
+
+    async fn pipeline(&self, request: Request<Streaming<PipelineRequest>>) -> Reply<Self::PipelineStream> {
+        if *self.0.is_old.lock().unwrap() {
+            return unused();
+        }
+        let (fake, under_way) = (self.clone(), Arc::new(Mutex::new(HashMap::new())));
+        let answers = request.into_inner().filter_map(async |request| request.ok()).map(move |request| {
+            let (handle, registration) = AbortHandle::new_pair();
+            if let Some(Asked::Cancel(_)) = request.what {
+                fake.note(Call::Cancel);
+                under_way.lock().unwrap().remove(&request.number).iter().for_each(AbortHandle::abort);
+            } else {
+                under_way.lock().unwrap().insert(request.number, handle);
+            }
+            Abortable::new(fake.clone().answer(request), registration)
+        });
+        let answers = answers.buffer_unordered(100).filter_map(async |answer| answer.ok().flatten().map(Ok));
+        self.reply(Box::pin(answers))
     }
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;

@@ -149,6 +149,15 @@ async fn a_grant_is_held_and_released_by_its_token() {
 }
 
 #[tokio::test]
+async fn a_node_that_knows_no_stream_of_many_requests_is_asked_by_calls() {
+    let node = Node::start();
+    let session = open(&[node.is_old()]).await;
+    let held = session.acquire("jobs").await.unwrap();
+    held.release().await.unwrap();
+    assert_eq!(node.asked_to_release().await.target, Some(Target::Token(7)));
+}
+
+#[tokio::test]
 async fn what_is_dropped_is_released_and_closed() {
     let node = Node::start();
     let session = open(&[&node]).await;
@@ -200,6 +209,8 @@ async fn an_acquire_that_is_dropped_is_released_by_its_request() {
     let acquire = tokio::spawn(async move { waiting.acquire("jobs").await });
     let request = node.asked_to_acquire().await.request.unwrap();
     acquire.abort();
+    // On the stream of many requests, there is no call whose end would say it.
+    node.asked(|call| matches!(call, Call::Cancel).then_some(())).await;
     let release = node.asked_to_release().await;
     assert_eq!(release.target, Some(Target::AcquireRequestId(request.id)));
     // The server may not forget the acquire before it is released.

@@ -56,6 +56,26 @@ async fn nothing_acknowledged_is_lost_when_all_are_killed() {
     load.finish().await;
 }
 
+/// The lease that followers give their leader, and their election timeout, are longer than the test waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_process_has_ended_is_not_waited_for() {
+    let mut cluster = cluster_with(|options| {
+        options.raft.election_timeout_ms_min = LONG.as_millis() as u64 - 1;
+        options.raft.election_timeout_ms_max = LONG.as_millis() as u64;
+    })
+    .await;
+    let mut load = Load::start(&client(&cluster), 4);
+    for _ in 0..3 {
+        load.progress(50).await;
+        let killed = leader(&cluster).await;
+        cluster.node_mut(killed).kill().await;
+        load.progress(50).await;
+        cluster.node_mut(killed).spawn().expect("it starts again");
+        cluster.ready(LONG).await.expect("it serves again");
+    }
+    load.finish().await;
+}
+
 /// Waits until two nodes at least have applied the same log, and compares what they made of it: all do at some moment, since the
 /// table's hash is taken at an index.
 async fn agree(cluster: &LocalCluster) {

@@ -9,16 +9,13 @@ use super::{
         Error, NotAcquired,
         acquire::{in_time, message, plan},
         backoff::Backoff,
-        call::with,
     },
     AttachedSession,
     numbers::Numbered,
 };
 use crate::{
     machine::{self, Token},
-    proto::v1::{
-        Busy, Reason, ReleaseRequest, acquire_response::Outcome, locks_client::LocksClient, release_request::Target,
-    },
+    proto::v1::{Busy, Reason, ReleaseRequest, acquire_response::Outcome, release_request::Target},
 };
 
 /// An acquire of an [`AttachedSession`]. Nothing is sent before [`AttachedAcquire::granted`].
@@ -69,7 +66,7 @@ impl AttachedAcquire {
         let answer = request.send(caller, plan(caller.plan(), self.acquire.wait), |node, request| {
             // The first sending that arrives sets the limit; a later one must not set it anew.
             let message = message(session, request, &self.acquire, began.elapsed());
-            with!(LocksClient, node, acquire, message)
+            node.pipeline.acquire(message)
         });
         let answer = answer.await.map_err(super::lost)?;
         match answer.outcome {
@@ -95,7 +92,7 @@ impl AttachedAcquire {
         let mut release = Numbered::begin(caller);
         let answer = release.send(caller, caller.plan(), |node, request| {
             let request = ReleaseRequest { session_id: session_id.clone(), request: Some(request), target };
-            with!(LocksClient, node, release, request)
+            node.pipeline.release(request.clone())
         });
         match answer.await.map_err(super::lost) {
             // With the session, all is gone.

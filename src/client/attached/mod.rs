@@ -168,7 +168,7 @@ impl AttachedSession {
             .send(caller, caller.plan(), |node, request| {
                 let (session_id, target) = (session_id.clone(), Some(Target::Token(token.0)));
                 let request = ReleaseRequest { session_id, request: Some(request), target };
-                with!(LocksClient, node, release, request)
+                node.pipeline.release(request.clone())
             })
             .await;
         answer.map(|_| ()).map_err(lost)

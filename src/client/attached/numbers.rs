@@ -17,12 +17,13 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use tonic::{Response, Status, transport::Channel};
+use tonic::{Response, Status};
 
 use super::super::{
     Error,
     call::{Caller, Plan},
     error::Refused,
+    nodes::Node,
 };
 use crate::proto::v1::{Reason, RequestId};
 
@@ -59,7 +60,7 @@ impl Numbered {
         &mut self,
         caller: &Caller,
         plan: Plan,
-        send: impl Fn(Channel, RequestId) -> F,
+        send: impl Fn(&Node, RequestId) -> F,
     ) -> Result<A, Error>
     where
         F: Future<Output = Result<Response<A>, Status>>,
@@ -88,7 +89,7 @@ impl Numbered {
         &mut self,
         caller: &Caller,
         plan: Plan,
-        send: impl Fn(Channel, RequestId) -> F,
+        send: impl Fn(&Node, RequestId) -> F,
     ) -> Result<A, Error>
     where
         F: Future<Output = Result<Response<A>, Status>>,

@@ -60,10 +60,10 @@ mod observe;
 pub use leadership::{Campaign, Leadership};
 pub use observe::Observe;
 
-use super::{Client, Error, Session, call::with};
+use super::{Client, Error, Session};
 use crate::{
     machine::{LockName, Token},
-    proto::v1::{GetRequest, LockInfo, locks_client::LocksClient, mode::Kind},
+    proto::v1::{GetRequest, LockInfo, mode::Kind},
 };
 
 /// An election, by its name: that of the lock that stands behind it. Cheap to clone.
@@ -131,7 +131,7 @@ impl Election {
         // The first of the queue is more than is asked for: that can be long.
         let request = GetRequest { name: self.name.as_str().to_owned(), page_size: 1, ..GetRequest::default() };
         let caller = &self.client.caller;
-        let answer = caller.call(caller.plan(), |node| with!(LocksClient, node, get, request)).await?;
+        let answer = caller.call(caller.plan(), |node| node.pipeline.get(request.clone())).await?;
         Ok(answer.lock.and_then(Leader::of))
     }
 

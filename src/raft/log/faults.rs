@@ -103,6 +103,7 @@ impl Log {
             vote: None,
             purged: None,
             last: None,
+            committed: Arc::default(),
             has_leftovers: false,
             health: Arc::new(Health::new(directory.path().to_owned(), on_failure)),
         };

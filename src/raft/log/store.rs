@@ -24,7 +24,7 @@ use super::{
     memory::{self, Memory, Step},
     opening::{self, OpenError, Opened, Request},
     panics,
-    writer::{Job, Writer},
+    writer::{Committed, Job, Writer},
 };
 use crate::raft::types::{Entry, LogId, TypeConfig, Vote};
 
@@ -83,6 +83,7 @@ pub struct LogReader {
 struct Shared {
     memory: Mutex<Memory>,
     jobs: mpsc::Sender<Job>,
+    committed: Arc<Committed>,
     /// One permit a KiB of queued entries.
     room: Arc<Semaphore>,
     health: Arc<Health>,
@@ -98,8 +99,17 @@ impl LogStore {
         let health = Arc::new(Health::new(directory.to_owned(), on_failure));
         let (vote, purged, last) = (recovered.vote, recovered.purged, recovered.last());
         let has_leftovers = recovered.has_leftovers;
-        let writer =
-            Writer { tables, mark, blobs: Some(blobs), vote, purged, last, has_leftovers, health: health.clone() };
+        let writer = Writer {
+            tables,
+            mark,
+            blobs: Some(blobs),
+            vote,
+            purged,
+            last,
+            committed: Arc::default(),
+            has_leftovers,
+            health: health.clone(),
+        };
         let memory = Memory::new(purged, vote, recovered.committed, recovered.recent);
         Self::start(writer, memory, stall_limit, lock, directory).map_err(|source| OpenError::Io {
             directory: directory.to_owned(),
@@ -116,7 +126,7 @@ impl LogStore {
         directory: &Path,
     ) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel(JOBS_MAX);
-        let health = writer.health.clone();
+        let (health, committed) = (writer.health.clone(), Arc::clone(&writer.committed));
         let watchdog = Watchdog::start(health.clone(), stall_limit)?;
         let directory = directory.to_owned();
         thread::Builder::new().name("log-writer".to_owned()).spawn(move || {
@@ -124,7 +134,7 @@ impl LogStore {
             writer.run(queue, watchdog, lock);
         })?;
         let room = Arc::new(Semaphore::new(QUEUED_BYTES_MAX / 1024));
-        Ok(Self { shared: Arc::new(Shared { memory: Mutex::new(memory), jobs, room, health }) })
+        Ok(Self { shared: Arc::new(Shared { memory: Mutex::new(memory), jobs, committed, room, health }) })
     }
 
     /// Flushes, closes the files and releases the directory. All clones and readers report errors from then on.
@@ -157,7 +167,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
         let Some(committed) = committed else { return Ok(()) };
-        self.shared.send_with(Job::Committed(committed), |memory| memory.committed = Some(committed)).await
+        self.shared.memory().committed = Some(committed);
+        *self.shared.committed.lock().unwrap_or_else(PoisonError::into_inner) = Some(committed);
+        Ok(())
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogId>> {

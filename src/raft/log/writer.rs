@@ -7,7 +7,11 @@
 //! What is left for later: the commit index needs no flush of its own, and goes to disk with the next one; purged entries are
 //! removed in slices, between the groups.
 
-use std::{io, mem, panic, path::PathBuf, sync::Arc};
+use std::{
+    io, mem, panic,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use openraft::storage::IOFlushed;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
@@ -36,8 +40,6 @@ pub(super) enum Job {
     Append { entries: Vec<Entry>, flushed: IOFlushed<TypeConfig>, room: OwnedSemaphorePermit },
     /// Keep the vote, and answer when it is durable.
     Vote { vote: Vote, flushed: oneshot::Sender<()> },
-    /// Remember, at some time, how far the log is committed.
-    Committed(LogId),
     /// Remove all entries after this one.
     Truncate { after: Option<LogId> },
     /// Remove all entries up to and including this one.
@@ -47,6 +49,9 @@ pub(super) enum Job {
     /// End, in order.
     Close { closed: oneshot::Sender<()> },
 }
+
+/// A commit index that is to be written. It wakes nobody: the next group takes it along.
+pub(super) type Committed = Mutex<Option<LogId>>;
 
 /// The writer's state: what is on the disk, flushed or not.
 pub(super) struct Writer<D: Disk> {
@@ -58,6 +63,8 @@ pub(super) struct Writer<D: Disk> {
     pub(super) purged: Option<LogId>,
     /// Of the last entry; if there is none, as `purged`.
     pub(super) last: Option<LogId>,
+    /// How far the log is committed, if that is not written yet.
+    pub(super) committed: Arc<Committed>,
     /// Entries that are purged may still be on the disk.
     pub(super) has_leftovers: bool,
     pub(super) health: Arc<Health>,
@@ -68,7 +75,6 @@ pub(super) struct Writer<D: Disk> {
 struct Group {
     appends: Vec<(IOFlushed<TypeConfig>, OwnedSemaphorePermit)>,
     votes: Vec<oneshot::Sender<()>>,
-    committed: Option<LogId>,
     /// Something needs the flush.
     is_dirty: bool,
     closed: Option<oneshot::Sender<()>>,
@@ -136,12 +142,7 @@ impl<D: Disk> Writer<D> {
             let Some(job) = next else { break Ok(()) };
             entries += match &job {
                 Job::Append { entries, .. } => entries.len(),
-                Job::Vote { .. }
-                | Job::Committed(_)
-                | Job::Truncate { .. }
-                | Job::Purge(_)
-                | Job::Read { .. }
-                | Job::Close { .. } => 0,
+                Job::Vote { .. } | Job::Truncate { .. } | Job::Purge(_) | Job::Read { .. } | Job::Close { .. } => 0,
             };
             if let Err(error) = self.write(job, &mut group) {
                 break Err(error);
@@ -151,7 +152,7 @@ impl<D: Disk> Writer<D> {
                 false => None,
             };
         };
-        match written.and_then(|()| self.finish(&mut group)) {
+        match written.and_then(|()| self.finish(&group)) {
             Ok(()) => {}
             Err(error) => {
                 let failure = error.into();
@@ -191,7 +192,6 @@ impl<D: Disk> Writer<D> {
                 self.tables.set_vote(&vote)?;
                 self.vote = Some(vote);
             }
-            Job::Committed(committed) => group.committed = Some(committed),
             Job::Truncate { after } => {
                 group.is_dirty = true;
                 self.truncate(after)?;
@@ -225,15 +225,25 @@ impl<D: Disk> Writer<D> {
     }
 
     /// Makes a group durable.
-    fn finish(&mut self, group: &mut Group) -> io::Result<()> {
-        // A hint, which may be lost, but must never be ahead of the log: at the next start that would look like a lost end.
-        if let Some(committed) = group.committed.take().filter(|committed| Some(*committed) <= self.last) {
-            self.tables.set_committed(&committed)?;
+    fn finish(&mut self, group: &Group) -> io::Result<()> {
+        if !group.is_dirty {
+            return Ok(());
         }
-        match group.is_dirty && !Planted::AckBeforeSync.is_on() {
-            true => self.flush(),
-            false => Ok(()),
+        self.write_committed()?;
+        match Planted::AckBeforeSync.is_on() {
+            true => Ok(()),
+            false => self.flush(),
         }
+    }
+
+    /// A hint, which may be lost, but must never be ahead of the log: at the next start that would look like a lost end.
+    fn write_committed(&mut self) -> io::Result<()> {
+        let committed = {
+            // Each change of it is whole.
+            let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+            committed.take_if(|committed| Some(*committed) <= self.last)
+        };
+        committed.map_or(Ok(()), |committed| self.tables.set_committed(&committed))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -263,6 +273,7 @@ impl<D: Disk> Writer<D> {
     }
 
     fn close(&mut self) -> io::Result<()> {
+        self.write_committed()?;
         self.flush()?;
         self.write_mark()
     }

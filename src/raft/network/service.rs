@@ -11,7 +11,10 @@ use openraft::{
     errors::{Fatal, RaftError},
     storage::RaftStateMachine,
 };
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::timeout,
+};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{MESSAGE_BYTES_MAX, SNAPSHOT_PIECE_TIMEOUT, SnapshotSink, envelope, snapshot};
@@ -45,7 +48,12 @@ struct Shared<M: RaftStateMachine<TypeConfig>, K> {
     receiving: Semaphore,
     /// Why a call was last refused: said once in the log, not several times a second.
     refusal: Mutex<String>,
+    departed: mpsc::Sender<u64>,
+    departures: Mutex<Option<mpsc::Receiver<u64>>>,
 }
+
+/// Departures that nobody has looked at. More say nothing new.
+const DEPARTURES: usize = 16;
 
 impl<M, K> PeerService<M, K>
 where
@@ -55,6 +63,7 @@ where
     /// A service that only says who it is, until [`PeerService::attach`].
     pub fn new(identity: Arc<Identity>, members: &BTreeMap<u64, Node>, sink: K) -> Self {
         let members = members.iter().map(|(id, node)| pb::Node::new(*id, node)).collect();
+        let (departed, departures) = mpsc::channel(DEPARTURES);
         let shared = Shared {
             identity,
             members,
@@ -62,6 +71,8 @@ where
             raft: OnceLock::new(),
             receiving: Semaphore::new(1),
             refusal: Mutex::default(),
+            departed,
+            departures: Mutex::new(Some(departures)),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -69,6 +80,11 @@ where
     /// From now on calls are answered by `raft`. The first one counts.
     pub fn attach(&self, raft: Raft<TypeConfig, M>) {
         let _ = self.shared.raft.set(raft);
+    }
+
+    /// Peers whose stream of appends broke off instead of coming to its end, by their ids. For one listener: `None` for any other.
+    pub fn departures(&self) -> Option<mpsc::Receiver<u64>> {
+        self.shared.departures.lock().expect("nobody panics with the lock held").take()
     }
 
     /// The service as the server wants it, with its limits.
@@ -131,7 +147,8 @@ where
     ) -> Result<Response<Self::AppendStream>, Status> {
         let (raft, sender) = self.admit(&request).await?;
         let fault = Fault::default();
-        let requests = well_formed(request.into_inner(), sender, fault.clone());
+        let departure = Departure { sender, departed: self.shared.departed.clone(), in_order: false };
+        let requests = well_formed(request.into_inner(), departure, fault.clone());
         let answers = raft.stream_append(requests).map(|answer| answer.map(Into::into).map_err(stopped));
         // Behind the answers to what was in order: what was not.
         let verdict = futures::stream::iter(std::iter::from_fn(move || fault.take()).map(Err));
@@ -199,20 +216,51 @@ impl Fault {
     }
 }
 
+/// Tells, when it is dropped, that a peer's stream broke off.
+struct Departure {
+    sender: u64,
+    departed: mpsc::Sender<u64>,
+    in_order: bool,
+}
+
+impl Drop for Departure {
+    fn drop(&mut self) {
+        if !self.in_order {
+            // Nobody listens, or there is enough to look at.
+            let _ = self.departed.try_send(self.sender);
+        }
+    }
+}
+
 /// The requests of a stream up to the first that cannot be one; `fault` then says why.
 fn well_formed(
     requests: Streaming<pb::AppendRequest>,
-    sender: u64,
+    departure: Departure,
     fault: Fault,
-) -> impl Stream<Item = AppendRequest> + Send + 'static {
-    let check = move |request: Result<pb::AppendRequest, Status>| -> Result<AppendRequest, Status> {
-        let request: AppendRequest = request?.try_into().map_err(malformed)?;
+) -> impl Stream<Item = AppendRequest> + Unpin + Send + 'static {
+    let check = |request: pb::AppendRequest, sender| -> Result<AppendRequest, Status> {
+        let request: AppendRequest = request.try_into().map_err(malformed)?;
         own_vote(&request.vote, sender)?;
         Ok(request)
     };
-    requests
-        .map(check)
-        .scan(fault, |fault, request| std::future::ready(request.map_err(|status| fault.set(status)).ok()))
+    let next = async move |requests: &mut Streaming<pb::AppendRequest>, departure: &mut Departure| match requests
+        .message()
+        .await?
+    {
+        Some(request) => check(request, departure.sender).map(Some),
+        None => {
+            departure.in_order = true;
+            Ok(None)
+        }
+    };
+    let requests = futures::stream::unfold((requests, departure), move |(mut requests, mut departure)| {
+        let fault = fault.clone();
+        async move {
+            let request = next(&mut requests, &mut departure).await.map_err(|status| fault.set(status)).ok()??;
+            Some((request, (requests, departure)))
+        }
+    });
+    Box::pin(requests)
 }
 
 fn ballot(request: pb::VoteRequest, sender: u64) -> Result<VoteRequest, Status> {

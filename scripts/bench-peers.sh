@@ -1,0 +1,249 @@
+#!/usr/bin/env bash
+# Measures Lockkeeper and its peers on this machine, one after the other in one go, and prints what they are beside each other.
+#
+#     scripts/bench-peers.sh [OUT]        results go to OUT (default: a directory of target/), a JSON file for each measurement
+#
+# Peers: etcd, ZooKeeper and Redis, from Debian's packages, with their default settings and default durability (Redis: each write synced).
+# What is not installed is left out, and said so; nothing is installed. Servers run on free ports of 127.0.0.1, in a temporary directory
+# (TMPDIR says where), and end with this script. Ratios of one run mean something; figures of two runs, or beside a busy neighbour, little.
+#
+#     PEERS="lockkeeper etcd zookeeper redis"   which to measure
+#     WORKS="uncontended contended read keepalive failover held"
+#     DURATION=5s REPETITIONS=3 HELD=1000000 FAILOVERS=10
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+peers=${PEERS:-lockkeeper etcd zookeeper redis}
+works=${WORKS:-uncontended contended read keepalive failover held}
+duration=${DURATION:-5s}
+repetitions=${REPETITIONS:-3}
+held=${HELD:-1000000}
+failovers=${FAILOVERS:-10}
+out=${1:-target/bench-peers/$(date +%Y%m%d-%H%M%S)}
+windows=(--warm-up 2s --duration "$duration" --repetitions "$repetitions")
+
+mkdir -p "$out"
+run=$(mktemp -d "${TMPDIR:-/tmp}/lockkeeper-peers.XXXXXX")
+trap 'stop_all; rm -rf "$run"' EXIT
+trap 'exit 130' INT TERM
+
+say() { echo "$*" >&2; }
+
+# ---- servers: for node N, nN.start starts it (again), nN.pid and nN.endpoint say where it is ----
+
+free_port() {
+    local port
+    while :; do
+        port=$((15000 + RANDOM % 17000))
+        if [[ -z ${taken[$port]:-} ]] && ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+            taken[$port]=1
+            port_found=$port
+            return
+        fi
+    done
+}
+declare -A taken
+
+# node DIR N ENDPOINT COMMAND...: prepares and starts one.
+node() {
+    local dir=$1 n=$2 endpoint=$3
+    shift 3
+    echo "$endpoint" >"$dir/n$n.endpoint"
+    {
+        echo '#!/usr/bin/env bash'
+        echo 'ulimit -n "$(ulimit -Hn)"'
+        printf 'setsid nohup'
+        printf ' %q' "$@"
+        printf ' >>%q 2>&1 </dev/null &\necho $! >%q\n' "$dir/n$n.log" "$dir/n$n.pid"
+    } >"$dir/n$n.start"
+    chmod +x "$dir/n$n.start"
+    "$dir/n$n.start"
+}
+
+stop_all() {
+    local pid file
+    for file in "$run"/*/n?.pid; do
+        [[ -f $file ]] || continue
+        pid=$(<"$file")
+        kill -9 "$pid" 2>/dev/null || true
+        rm -f "$file"
+    done
+}
+
+start_etcd() {
+    local dir=$1 n cluster='' client=() peer=()
+    for n in 1 2 3; do
+        free_port && client[n]=$port_found
+        free_port && peer[n]=$port_found
+        cluster+="${cluster:+,}n$n=http://127.0.0.1:${peer[n]}"
+    done
+    for n in 1 2 3; do
+        node "$dir" "$n" "127.0.0.1:${client[n]}" etcd --name "n$n" --data-dir "$dir/n$n" \
+            --listen-client-urls "http://127.0.0.1:${client[n]}" --advertise-client-urls "http://127.0.0.1:${client[n]}" \
+            --listen-peer-urls "http://127.0.0.1:${peer[n]}" --initial-advertise-peer-urls "http://127.0.0.1:${peer[n]}" \
+            --initial-cluster "$cluster" --initial-cluster-state new --logger zap --log-level warn
+    done
+}
+
+start_zookeeper() {
+    local dir=$1 n members='' client=() quorum election
+    for n in 1 2 3; do
+        free_port && client[n]=$port_found
+        free_port && quorum=$port_found
+        free_port && election=$port_found
+        members+="server.$n=127.0.0.1:$quorum:$election"$'\n'
+    done
+    for n in 1 2 3; do
+        mkdir -p "$dir/n$n"
+        echo "$n" >"$dir/n$n/myid"
+        # Debian's zoo.cfg, but for the limit of connections from one host: all of the load comes from here.
+        cat >"$dir/n$n.cfg" <<CONFIG
+tickTime=2000
+initLimit=10
+syncLimit=5
+dataDir=$dir/n$n
+clientPort=${client[n]}
+clientPortAddress=127.0.0.1
+maxClientCnxns=0
+admin.enableServer=false
+4lw.commands.whitelist=srvr
+$members
+CONFIG
+        node "$dir" "$n" "127.0.0.1:${client[n]}" java -cp "$zookeeper_jars" \
+            org.apache.zookeeper.server.quorum.QuorumPeerMain "$dir/n$n.cfg"
+    done
+}
+zookeeper_jars=/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-nop.jar
+
+start_redis() {
+    local dir=$1
+    free_port
+    node "$dir" 1 "127.0.0.1:$port_found" redis-server --port "$port_found" --bind 127.0.0.1 --dir "$dir" \
+        --appendonly yes --appendfsync always --save '' --maxclients 20000
+}
+
+missing() {
+    case $1 in
+    etcd) command -v etcd >/dev/null || echo "apt-get install etcd-server" ;;
+    zookeeper) { command -v java >/dev/null && [[ -f ${zookeeper_jars%%:*} ]]; } || echo "apt-get install zookeeper" ;;
+    redis) command -v redis-server >/dev/null || echo "apt-get install redis-server" ;;
+    lockkeeper) ;;
+    *) echo "there is no such peer" ;;
+    esac
+}
+
+# ---- measuring ----
+
+lockkeeper=target/release/lockkeeper
+driver=target/release/peers
+
+# measure NAME PEER WORK ARGUMENTS...: one measurement of a peer that runs, into OUT/NAME.json.
+measure() {
+    local name=$1 peer=$2 work=$3
+    shift 3
+    say "$peer $work $*"
+    "$driver" measure "$peer" "$work" --servers "$dir" "$@" >"$out/$name.json" || say "!!! $name failed"
+}
+
+# fresh PEER: a new cluster of it, in $dir; the one before is ended.
+fresh() {
+    stop_all
+    rm -rf "${run:?}"/*
+    dir=$run/$1
+    mkdir -p "$dir"
+    "start_$1" "$dir"
+    "$driver" ready "$1" --servers "$dir"
+}
+
+measure_lockkeeper() {
+    local work
+    for work in $works; do
+        say "lockkeeper $work"
+        local arguments=("${windows[@]}")
+        case $work in
+        failover) arguments=(--repetitions "$failovers") ;;
+        held) arguments=(--locks "$held") ;;
+        esac
+        "$lockkeeper" bench "$work" "${arguments[@]}" -o json >"$out/lockkeeper-$work.json" || say "!!! $work failed"
+    done
+}
+
+measure_etcd() {
+    local work
+    for work in $works; do
+        fresh etcd
+        case $work in
+        uncontended) measure etcd-uncontended etcd uncontended --workers 1,16,64,256 "${windows[@]}" ;;
+        contended) measure etcd-lock-contended etcd-lock contended --workers 16,64 "${windows[@]}" ;;
+        read) measure etcd-read etcd read --workers 16,64 "${windows[@]}" ;;
+        keepalive)
+            measure etcd-keepalive-leader etcd keepalive --rate 3000 "${windows[@]}"
+            measure etcd-keepalive-leader-max etcd keepalive "${windows[@]}"
+            measure etcd-keepalive-spread etcd keepalive --rate 3000 --spread "${windows[@]}"
+            measure etcd-keepalive-spread-max etcd keepalive --spread "${windows[@]}"
+            ;;
+        failover) measure etcd-failover etcd failover --repetitions "$failovers" ;;
+        held) measure etcd-held etcd held --count "$held" --workers 256 ;;
+        esac
+    done
+}
+
+measure_zookeeper() {
+    local work
+    for work in $works; do
+        fresh zookeeper
+        # A Java program is slow until it has been compiled by running.
+        "$driver" measure zookeeper uncontended --servers "$dir" --workers 64 --warm-up 20s --duration 1s --repetitions 1 >/dev/null
+        case $work in
+        uncontended)
+            measure zookeeper-uncontended zookeeper uncontended --workers 1,16,64,256 "${windows[@]}"
+            measure zookeeper-recipe-uncontended zookeeper-recipe uncontended --workers 1,16,64,256 "${windows[@]}"
+            ;;
+        contended) measure zookeeper-recipe-contended zookeeper-recipe contended --workers 16,64 "${windows[@]}" ;;
+        read) measure zookeeper-read zookeeper read --workers 16,64 "${windows[@]}" ;;
+        keepalive)
+            measure zookeeper-keepalive zookeeper keepalive --rate 3000 --spread "${windows[@]}"
+            measure zookeeper-keepalive-max zookeeper keepalive --spread "${windows[@]}"
+            ;;
+        failover) measure zookeeper-failover zookeeper failover --repetitions "$failovers" ;;
+        held) measure zookeeper-held zookeeper held --count "$held" --workers 256 ;;
+        esac
+    done
+}
+
+measure_redis() {
+    local work
+    for work in $works; do
+        [[ $work != failover ]] || continue
+        fresh redis
+        case $work in
+        uncontended) measure redis-uncontended redis uncontended --workers 1,16,64,256 "${windows[@]}" ;;
+        contended) measure redis-contended redis contended --workers 16,64 "${windows[@]}" ;;
+        read) measure redis-read redis read --workers 16,64 "${windows[@]}" ;;
+        keepalive) measure redis-keepalive redis keepalive --rate 3000 "${windows[@]}" ;;
+        held) measure redis-held redis held --count "$held" --workers 256 ;;
+        esac
+    done
+}
+
+for peer in $peers; do
+    how=$(missing "$peer")
+    [[ -z $how ]] || say "!!! LEFT OUT: $peer is not here; get it with: $how"
+done
+cargo build --release --locked --bin lockkeeper
+CARGO_TARGET_DIR=$PWD/target cargo build --release --locked --manifest-path tests/peers/Cargo.toml
+
+{
+    date -u +%F
+    uname -sr
+    nproc
+    grep -m1 'model name' /proc/cpuinfo || true
+    cut -d' ' -f1-3 /proc/loadavg
+} >"$out/machine.txt"
+
+for peer in $peers; do
+    [[ -n $(missing "$peer") ]] || "measure_$peer"
+done
+stop_all
+say "results are in $out"
+"$driver" ratios "$out"

@@ -1,0 +1,103 @@
+//! `failover`: how long nobody gets a lock when the leader is killed.
+//!
+//! One client acquires and releases, one lock after the other. The leader is killed between two of them (SIGKILL); what counts is the
+//! time until the next pair is done, by the client's own retries. Then the node is started again, and when it has caught up the next
+//! leader is killed.
+
+use std::time::{Duration, Instant};
+
+use tokio::time::{self, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{BenchError, Figure, Figures, Latencies, Series, Timing, restart::restart, target::Target};
+use crate::{
+    client::{Client, Error, Session, SessionOptions},
+    local::{LocalCluster, Signal},
+    proto::v1::Role,
+};
+
+/// How long a node is given to answer before the client asks the next: as the peers' clients.
+const ATTEMPT: Duration = Duration::from_millis(250);
+/// A failover that takes longer has failed.
+const LIMIT: Duration = Duration::from_secs(60);
+/// After each restart: nodes get to know each other again.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Longer than a failover may take: losing the session would be another story.
+const TTL: Duration = Duration::from_secs(120);
+
+/// Kills so many leaders as there are repetitions.
+pub(super) async fn failover(
+    target: &mut Target,
+    timing: &Timing,
+    stop: &CancellationToken,
+    tell: &super::Tell,
+) -> Result<Series, BenchError> {
+    let client = Client::builder(&target.endpoints).attempt_limit(ATTEMPT).call_limit(LIMIT).build()?;
+    let session = client.open(SessionOptions { ttl: TTL, ..SessionOptions::default() }).await?;
+    let prefix = target.prefix.clone();
+    let cluster = target.own().ok_or(BenchError::OwnOnly)?;
+    let mut latencies = Latencies::default();
+    let mut repetitions = Vec::with_capacity(timing.repetitions);
+    for number in 1..=timing.repetitions {
+        let once = once(cluster, &session, &prefix, timing.warm_up);
+        let took = stop.run_until_cancelled(once).await.ok_or(BenchError::Stopped)??;
+        latencies.record(took);
+        let mut figures = Figures::default();
+        figures.put(Figure::Failover, took.as_secs_f64() * 1e3);
+        repetitions.push(figures);
+        tell(&format!("failover {number} of {}: {} ms", timing.repetitions, took.as_millis()));
+    }
+    drop(session);
+    let nodes = cluster.nodes().count();
+    Ok(Series { conditions: vec![("nodes", nodes.into())], repetitions, latencies })
+}
+
+async fn once(
+    cluster: &mut LocalCluster,
+    session: &Session,
+    prefix: &str,
+    warm_up: Duration,
+) -> Result<Duration, BenchError> {
+    let began = Instant::now();
+    while began.elapsed() < warm_up {
+        pair(session, prefix).await?;
+    }
+    let leader = leader(cluster).await?;
+    pair(session, prefix).await?;
+
+    let killed = Instant::now();
+    cluster.node(leader).signal(Signal::KILL);
+    loop {
+        match time::timeout(LIMIT.saturating_sub(killed.elapsed()), pair(session, prefix)).await {
+            Ok(Ok(())) => break,
+            Ok(Err(_)) => sleep(Duration::from_millis(5)).await,
+            Err(_) => return Err(BenchError::NoFailover(LIMIT)),
+        }
+    }
+    let took = killed.elapsed();
+
+    cluster.node_mut(leader).kill().await;
+    restart(cluster, leader).await?;
+    sleep(SETTLE).await;
+    Ok(took)
+}
+
+/// Of a lock that nobody else wants: there is nothing to wait for.
+async fn pair(session: &Session, prefix: &str) -> Result<(), Error> {
+    let name = format!("{prefix}{:016x}", rand::random::<u64>());
+    session.acquire(&name).no_wait().await?.release().await
+}
+
+/// Who leads; waits until somebody does.
+pub(super) async fn leader(cluster: &LocalCluster) -> Result<u64, BenchError> {
+    let began = Instant::now();
+    loop {
+        let statuses = cluster.statuses().await;
+        let leader = statuses.iter().find(|(_, status)| status.role() == Role::Leader && status.serving);
+        match leader {
+            Some((&id, _)) => return Ok(id),
+            None if began.elapsed() > LIMIT => return Err(BenchError::NoFailover(LIMIT)),
+            None => sleep(Duration::from_millis(20)).await,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! `held`: what a lock costs that is just held, and a restart with many of them.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use futures::future::try_join_all;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    BenchError, Figure, Figures, Latencies, Series,
+    failover::leader,
+    restart::restart,
+    target::{Target, close},
+    usage,
+};
+use crate::{
+    client::{Error, Guard, Session},
+    local::{LocalCluster, Node},
+};
+
+/// After the last acquire, and before memory is measured: what is under way comes to rest.
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// How many locks to hold, and how many acquire them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Locks, each by a grant of its own.
+    pub locks: usize,
+    /// Workers that acquire them.
+    pub workers: usize,
+}
+
+impl Held {
+    /// Fills a cluster, and measures what that does to its nodes if they are ours.
+    pub(super) async fn measure(
+        self,
+        target: &mut Target,
+        stop: &CancellationToken,
+        tell: &super::Tell,
+    ) -> Result<Series, BenchError> {
+        let sessions = target.sessions(self.workers).await?;
+        let measured = stop.run_until_cancelled(self.fill_and_restart(target, &sessions, tell)).await;
+        close(sessions).await;
+        let (figures, latencies) = measured.ok_or(BenchError::Stopped)??;
+        let conditions = vec![("locks", self.locks.into()), ("workers", self.workers.into())];
+        Ok(Series { conditions, repetitions: vec![figures], latencies })
+    }
+
+    async fn fill_and_restart(
+        self,
+        target: &mut Target,
+        sessions: &[Session],
+        tell: &super::Tell,
+    ) -> Result<(Figures, Latencies), BenchError> {
+        let before = target.own().map(|cluster| Footprint::of(cluster));
+        let began = Instant::now();
+        let latencies = self.fill(&target.prefix, sessions).await?;
+        let filled = began.elapsed();
+        tell(&format!("{} locks are held after {:.1} s", self.locks, filled.as_secs_f64()));
+        sleep(SETTLE).await;
+
+        let mut figures = Figures::default();
+        figures.put(Figure::Held, self.locks as f64);
+        figures.put(Figure::Fill, filled.as_secs_f64());
+        figures.put(Figure::PerSecond, self.locks as f64 / filled.as_secs_f64());
+        latencies.put_into(&mut figures);
+        let after = target.own().map(|cluster| Footprint::of(cluster));
+        let per_lock =
+            |bytes: fn(Footprint) -> Option<f64>| Some((bytes(after?)? - bytes(before?)?) / self.locks as f64);
+        figures.put(Figure::MemoryPerLock, per_lock(|footprint| footprint.memory));
+        figures.put(Figure::DiskPerLock, per_lock(|footprint| Some(footprint.disk)));
+        let restarted = match target.own() {
+            Some(cluster) => restart_a_follower(cluster).await?,
+            None => None,
+        };
+        figures.put(Figure::Restart, restarted.map(|took| took.as_secs_f64() * 1e3));
+        Ok((figures, latencies))
+    }
+
+    async fn fill(self, prefix: &str, sessions: &[Session]) -> Result<Latencies, Error> {
+        let latencies = Arc::new(Mutex::new(Latencies::default()));
+        let fill = |worker: usize| {
+            let latencies = &latencies;
+            async move {
+                for number in (worker..self.locks).step_by(self.workers) {
+                    let began = Instant::now();
+                    let held = sessions[worker].acquire(&format!("{prefix}held/{number}")).await?;
+                    latencies.lock().unwrap_or_else(PoisonError::into_inner).record(began.elapsed());
+                    keep(held);
+                }
+                Ok::<(), Error>(())
+            }
+        };
+        try_join_all((0..sessions.len()).map(fill)).await?;
+        Ok(latencies.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+}
+
+/// It ends with its session. Were it dropped, each of a million would be released by a call of its own.
+fn keep(held: Guard) {
+    std::mem::forget(held);
+}
+
+/// A node's use of memory and disk, bytes; the mean of all nodes.
+#[derive(Clone, Copy, Debug)]
+struct Footprint {
+    memory: Option<f64>,
+    disk: f64,
+}
+
+impl Footprint {
+    fn of(cluster: &LocalCluster) -> Self {
+        let nodes = cluster.nodes().count() as f64;
+        let memory: Option<u64> = cluster.nodes().filter_map(Node::pid).map(usage::resident_bytes).sum();
+        let directories = cluster.nodes().map(|node| PathBuf::from(&node.config().data_dir));
+        let disk: u64 = directories.map(|directory| usage::disk_bytes(&directory)).sum();
+        Self { memory: memory.map(|bytes| bytes as f64 / nodes), disk: disk as f64 / nodes }
+    }
+}
+
+/// After a kill. Where there is no quorum without it, it is left alone.
+async fn restart_a_follower(cluster: &mut LocalCluster) -> Result<Option<Duration>, BenchError> {
+    let leader = leader(cluster).await?;
+    let follower = cluster.nodes().map(Node::id).find(|&id| id != leader);
+    let Some(follower) = follower.filter(|_| cluster.nodes().count() > 2) else { return Ok(None) };
+    cluster.node_mut(follower).kill().await;
+    restart(cluster, follower).await.map(Some)
+}

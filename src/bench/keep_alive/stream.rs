@@ -1,0 +1,131 @@
+//! One stream of renewals, and the answers to them.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::super::{BenchError, recorder::Recorder};
+use crate::{
+    client::Client,
+    machine::SessionId,
+    proto::v1::{KeepAliveRequest, KeepAliveResponse, keep_alive_response::What, sessions_client::SessionsClient},
+};
+
+/// Renewals that are handed to the connection and not yet on their way.
+const PIPE: usize = 1_024;
+/// A renewal that is not answered by then failed.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is looked for such, and whether all is over.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// When the next renewal goes out.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pace {
+    /// One after each such time, the first after another.
+    Every { period: Duration, first: Duration },
+    /// Whenever fewer than so many are under way.
+    InFlight(usize),
+}
+
+impl Pace {
+    pub(super) fn every(period: Duration, first_s: f64) -> Self {
+        Self::Every { period, first: Duration::from_secs_f64(first_s) }
+    }
+}
+
+/// Renews the sessions, one after the other and around again, until the recorder says that it is over.
+pub(super) async fn renew(
+    client: Client,
+    sessions: Vec<SessionId>,
+    pace: Pace,
+    place: usize,
+    recorder: Recorder,
+) -> Result<(), BenchError> {
+    let (pipe, requests) = mpsc::channel(PIPE);
+    let mut stream = Renewals::new(sessions, pipe, place, recorder);
+    // The first renewal opens the stream: a server answers when it has seen one.
+    stream.send()?;
+    let mut service = SessionsClient::new(client.caller.nodes.preferred().channel);
+    let mut answers = service.keep_alive(ReceiverStream::new(requests)).await?.into_inner();
+
+    let began = Instant::now();
+    let (mut sent, mut look_at) = (0_u32, began);
+    while !stream.recorder.is_over() {
+        let due = match pace {
+            Pace::Every { period, first } => Some(began + first + period * sent),
+            Pace::InFlight(in_flight) => {
+                while stream.unanswered.len() < in_flight {
+                    stream.send()?;
+                }
+                None
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = answers.message() => match answer? {
+                Some(answer) => stream.hear(answer),
+                None => return Err(BenchError::StreamEnded),
+            },
+            () = sleep_until(due.unwrap_or(look_at)), if due.is_some() => {
+                sent += 1;
+                stream.send()?;
+            }
+            () = sleep_until(look_at) => {
+                look_at = Instant::now() + LOOK;
+                stream.give_up_late_ones();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What of one stream is under way.
+struct Renewals {
+    sessions: Vec<String>,
+    pipe: mpsc::Sender<KeepAliveRequest>,
+    place: usize,
+    recorder: Recorder,
+    sequence: u64,
+    /// When each was sent, by its number.
+    unanswered: BTreeMap<u64, Instant>,
+}
+
+impl Renewals {
+    fn new(sessions: Vec<SessionId>, pipe: mpsc::Sender<KeepAliveRequest>, place: usize, recorder: Recorder) -> Self {
+        let sessions = sessions.iter().map(SessionId::to_string).collect();
+        Self { sessions, pipe, place, recorder, sequence: 0, unanswered: BTreeMap::new() }
+    }
+
+    /// The next one.
+    fn send(&mut self) -> Result<(), BenchError> {
+        let session_id = self.sessions[self.sequence as usize % self.sessions.len()].clone();
+        self.sequence += 1;
+        self.unanswered.insert(self.sequence, Instant::now());
+        let request = KeepAliveRequest { session_id, sequence: self.sequence };
+        // Full: the server takes renewals more slowly than they are due. That is no state to measure in.
+        self.pipe.try_send(request).map_err(|_| BenchError::TooFast)
+    }
+
+    fn hear(&mut self, answer: KeepAliveResponse) {
+        match answer.what {
+            Some(What::Renewed(renewed)) => {
+                if let Some(sent) = self.unanswered.remove(&renewed.sequence) {
+                    self.recorder.note::<&str>(self.place, Ok(sent.elapsed()));
+                }
+            }
+            Some(What::Ended(_)) => self.recorder.note(self.place, Err("a session ended")),
+            Some(What::Revoked(_)) | None => {}
+        }
+    }
+
+    fn give_up_late_ones(&mut self) {
+        while let Some(oldest) = self.unanswered.first_entry().filter(|oldest| oldest.get().elapsed() > PATIENCE) {
+            oldest.remove();
+            self.recorder.note(self.place, Err("a renewal was not answered"));
+        }
+    }
+}

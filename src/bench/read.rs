@@ -1,0 +1,69 @@
+//! `read`: linearizable reads of locks that are held.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    BenchError, Series, Timing,
+    closed_loop::{Worker, measure},
+    target::{Target, close},
+};
+use crate::client::{Client, Error, Guard, Session};
+
+/// How many locks there are to read.
+const LOCKS: usize = 1_000;
+/// Acquires that are under way at a time while they are made.
+const AT_A_TIME: usize = 64;
+
+/// Asks who holds a lock.
+struct Reader {
+    client: Client,
+    prefix: Arc<str>,
+}
+
+impl Worker for Reader {
+    type Error = Error;
+
+    async fn once(&mut self) -> Result<Duration, Error> {
+        let name = name(&self.prefix, rand::random_range(0..LOCKS));
+        let began = Instant::now();
+        self.client.get(&name, false).await?;
+        Ok(began.elapsed())
+    }
+}
+
+fn name(prefix: &str, number: usize) -> String {
+    format!("{prefix}read/{number}")
+}
+
+/// Measures them.
+pub(super) async fn read(
+    target: &Target,
+    workers: usize,
+    timing: &Timing,
+    stop: &CancellationToken,
+) -> Result<Series, BenchError> {
+    let sessions = target.sessions(1).await?;
+    let clients = target.clients(workers)?;
+    let reader =
+        |worker: usize| Reader { client: clients[worker % clients.len()].clone(), prefix: target.prefix.clone() };
+    let measured = match hold(&sessions[0], &target.prefix).await {
+        Ok(_held) => {
+            let readers = (0..workers).map(reader).collect();
+            measure(readers, timing, target.servers().as_deref(), stop).await
+        }
+        Err(error) => Err(error.into()),
+    };
+    close(sessions).await;
+    measured
+}
+
+async fn hold(session: &Session, prefix: &str) -> Result<Vec<Guard>, Error> {
+    let acquire = |number| session.acquire(&name(prefix, number)).into_future();
+    stream::iter(0..LOCKS).map(acquire).buffer_unordered(AT_A_TIME).try_collect().await
+}

@@ -1,0 +1,219 @@
+//! When operations count: not while all warms up, then in one window after the other.
+//!
+//! An operation belongs to the window in which it ends. What began before a window is counted in it, what ends after it is not: over
+//! many operations the two weigh the same.
+
+use std::{
+    fmt::Display,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::{BenchError, Condition, Figure, Figures, Latencies, Series, Timing, usage::Cpu};
+
+/// Where workers report. Clones are the same.
+#[derive(Clone, Debug)]
+pub(super) struct Recorder(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// 0: warming up. From 1 on: the window of this number. One more than there are windows: all is over.
+    phase: AtomicUsize,
+    windows: Vec<Mutex<Window>>,
+}
+
+/// What happened in one window.
+#[derive(Clone, Debug)]
+struct Window {
+    latencies: Latencies,
+    of_worker: Vec<u64>,
+    errors: u64,
+    first_error: Option<String>,
+}
+
+/// How long a window lasted, and what was used meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timed {
+    elapsed: Duration,
+    cpu: Cpu,
+}
+
+impl Recorder {
+    pub(super) fn new(workers: usize, windows: usize) -> Self {
+        let window =
+            Window { latencies: Latencies::default(), of_worker: vec![0; workers], errors: 0, first_error: None };
+        let windows = vec![window; windows].into_iter().map(Mutex::new).collect();
+        Self(Arc::new(Shared { phase: AtomicUsize::new(0), windows }))
+    }
+
+    /// Takes note of an operation that has just ended.
+    pub(super) fn note<E: Display>(&self, worker: usize, outcome: Result<Duration, E>) {
+        let Some(window) = self.phase().checked_sub(1).and_then(|window| self.0.windows.get(window)) else { return };
+        let mut window = window.lock().expect("nothing panics while it has the window");
+        match outcome {
+            Ok(latency) => {
+                window.latencies.record(latency);
+                window.of_worker[worker] += 1;
+            }
+            Err(error) => {
+                window.errors += 1;
+                window.first_error.get_or_insert_with(|| error.to_string());
+            }
+        }
+    }
+
+    /// Nothing counts any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.phase() > self.0.windows.len()
+    }
+
+    fn phase(&self) -> usize {
+        self.0.phase.load(Ordering::Relaxed)
+    }
+
+    fn end(&self) {
+        self.0.phase.store(self.0.windows.len() + 1, Ordering::Relaxed);
+    }
+
+    /// Lets time pass: the warm-up, then each window. When this returns, also early, all is over.
+    pub(super) async fn run(
+        &self,
+        timing: &Timing,
+        servers: Option<&[u32]>,
+        stop: &CancellationToken,
+    ) -> Result<Vec<Timed>, BenchError> {
+        let outcome = stop.run_until_cancelled(self.pass(timing, servers)).await;
+        self.end();
+        outcome.ok_or(BenchError::Stopped)
+    }
+
+    async fn pass(&self, timing: &Timing, servers: Option<&[u32]>) -> Vec<Timed> {
+        sleep(timing.warm_up).await;
+        let mut timed = Vec::with_capacity(self.0.windows.len());
+        for window in 1..=self.0.windows.len() {
+            let (cpu, began) = (Cpu::used(servers), Instant::now());
+            self.0.phase.store(window, Ordering::Relaxed);
+            sleep(timing.duration).await;
+            timed.push(Timed { elapsed: began.elapsed(), cpu: Cpu::used(servers).since(cpu) });
+        }
+        timed
+    }
+
+    /// What it was, as figures. Fails if nothing succeeded in any window.
+    pub(super) fn series(
+        &self,
+        conditions: Vec<(&'static str, Condition)>,
+        timed: &[Timed],
+    ) -> Result<Series, BenchError> {
+        let mut latencies = Latencies::default();
+        let (mut errors, mut first_error) = (0, None);
+        let mut repetitions = Vec::with_capacity(timed.len());
+        for (window, timed) in self.0.windows.iter().zip(timed) {
+            let window = window.lock().expect("nothing panics while it has the window");
+            latencies.add(&window.latencies);
+            repetitions.push(window.figures(timed));
+            errors += window.errors;
+            first_error = first_error.or_else(|| window.first_error.clone());
+        }
+        if latencies.count() == 0 {
+            let first = first_error.unwrap_or_else(|| "none ended in time".to_owned());
+            return Err(BenchError::Nothing { errors, first });
+        }
+        Ok(Series { conditions, repetitions, latencies })
+    }
+}
+
+impl Window {
+    fn figures(&self, Timed { elapsed, cpu }: &Timed) -> Figures {
+        let operations = self.latencies.count() as f64;
+        let share = |used: Option<Duration>| used.map(|used| used.as_secs_f64() / elapsed.as_secs_f64());
+        let mut figures = Figures::default();
+        figures.put(Figure::PerSecond, operations / elapsed.as_secs_f64());
+        self.latencies.put_into(&mut figures);
+        let of_servers = cpu.servers().filter(|_| operations > 0.0);
+        figures.put(Figure::ServersPerOperation, of_servers.map(|used| used.as_secs_f64() * 1e6 / operations));
+        figures.put(Figure::Servers, share(cpu.servers()));
+        figures.put(Figure::Generator, share(cpu.generator()));
+        figures.put(Figure::Others, share(cpu.others()));
+        figures.put(Figure::Fewest, self.of_worker.iter().min().map(|&count| count as f64));
+        figures.put(Figure::Most, self.of_worker.iter().max().map(|&count| count as f64));
+        figures.put(Figure::Errors, self.errors as f64);
+        figures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(recorder: &Recorder, phase: usize) {
+        recorder.0.phase.store(phase, Ordering::Relaxed);
+    }
+
+    fn timed() -> Timed {
+        let now = Cpu::used(None);
+        Timed { elapsed: 10 * MS, cpu: now.since(now) }
+    }
+
+    #[test]
+    fn what_ends_in_a_window_counts_and_nothing_else() {
+        let recorder = Recorder::new(2, 2);
+        // Warming up, in the two windows, and when all is over.
+        for phase in 0..=3 {
+            at(&recorder, phase);
+            assert_eq!(recorder.is_over(), phase == 3);
+            recorder.note::<&str>(0, Ok(MS));
+            recorder.note(1, Err("no"));
+        }
+        let series = recorder.series(Vec::new(), &[timed(), timed()]).unwrap();
+        assert_eq!((series.repetitions.len(), series.latencies.count()), (2, 2));
+        for figures in &series.repetitions {
+            let counts =
+                [Figure::Errors, Figure::Fewest, Figure::Most, Figure::PerSecond].map(|figure| figures.get(figure));
+            assert_eq!(counts, [Some(1.0), Some(0.0), Some(1.0), Some(100.0)]);
+            assert_eq!(figures.get(Figure::Servers), None, "it is not known which they are");
+        }
+    }
+
+    #[test]
+    fn where_nothing_succeeds_at_all_it_says_why() {
+        let recorder = Recorder::new(1, 2);
+        for (phase, error) in [(1, "no leader"), (2, "too late")] {
+            at(&recorder, phase);
+            recorder.note(0, Err(error));
+        }
+        let error = recorder.series(Vec::new(), &[timed(), timed()]).unwrap_err();
+        assert!(error.to_string().contains("(2 failed): no leader"), "{error}");
+        // A repetition in which everything failed is a figure beside others.
+        recorder.note::<&str>(0, Ok(MS));
+        let series = recorder.series(Vec::new(), &[timed(), timed()]).unwrap();
+        assert_eq!(series.repetitions[0].get(Figure::PerSecond), Some(0.0));
+        assert_eq!(series.repetitions[0].get(Figure::P50), None);
+    }
+
+    #[tokio::test]
+    async fn windows_follow_each_other_and_then_all_is_over() {
+        let recorder = Recorder::new(1, 3);
+        let timing = Timing { warm_up: MS, duration: 2 * MS, repetitions: 3 };
+        let timed = recorder.run(&timing, None, &CancellationToken::new()).await.unwrap();
+        assert!(timed.len() == 3 && timed.iter().all(|timed| timed.elapsed >= timing.duration), "{timed:?}");
+        assert!(recorder.is_over());
+    }
+
+    #[tokio::test]
+    async fn it_can_be_stopped() {
+        let (recorder, stop) = (Recorder::new(1, 2), CancellationToken::new());
+        stop.cancel();
+        let timing = Timing { warm_up: Duration::MAX, duration: MS, repetitions: 2 };
+        assert!(matches!(recorder.run(&timing, None, &stop).await, Err(BenchError::Stopped)));
+        assert!(recorder.is_over());
+    }
+}

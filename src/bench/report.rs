@@ -1,0 +1,127 @@
+//! What came out, for programs and for people.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::{Figure, Options, Series, Spread, Where, Work, usage};
+
+/// What was measured, and what came out.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What was measured.
+    pub options: Options,
+    /// A series for each number of workers, or rate.
+    pub series: Vec<Series>,
+}
+
+impl Report {
+    /// For programs. Its fields only ever grow.
+    pub fn document(&self) -> Value {
+        let Options { work, place, timing } = &self.options;
+        let cluster = match place {
+            Where::Own { nodes, .. } => json!({ "own": true, "nodes": nodes }),
+            Where::Endpoints(endpoints) => json!({ "own": false, "endpoints": endpoints }),
+        };
+        json!({
+            "work": work.name(),
+            "meaning": work.meaning(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "debug_build": cfg!(debug_assertions),
+            "machine": { "processors": usage::processors(), "processor": usage::processor(), "kernel": usage::kernel() },
+            "cluster": cluster,
+            "warm_up_s": timing.warm_up.as_secs_f64(),
+            "duration_s": timing.duration.as_secs_f64(),
+            "series": self.series.iter().map(Series::document).collect::<Vec<_>>(),
+        })
+    }
+
+    /// What stands above the table.
+    pub fn heading(&self) -> String {
+        let Options { work, place, timing } = &self.options;
+        let cluster = match place {
+            Where::Own { nodes, .. } => format!("{nodes} nodes and the load on this machine"),
+            Where::Endpoints(endpoints) => endpoints.clone(),
+        };
+        let mut text = format!("{}: {}\n{cluster}; ", work.name(), work.meaning());
+        let repetitions = self.series.first().map_or(0, |series| series.repetitions.len());
+        let spread = if repetitions > 1 { "median (lowest–highest) of " } else { "" };
+        // To write to a string does not fail.
+        let _ = write!(text, "{} processors; {spread}{repetitions}", usage::processors());
+        if self.has(Figure::Servers) {
+            let _ = write!(text, " × {:?} after {:?}", timing.duration, timing.warm_up);
+        }
+        if cfg!(debug_assertions) {
+            text.push_str("\nDEBUG BUILD: these figures say nothing about a release");
+        }
+        text + "\n"
+    }
+
+    /// The heads of the columns, then the cells of each row.
+    pub fn table(&self) -> Vec<Vec<String>> {
+        let figures: Vec<Figure> = self.series.first().into_iter().flat_map(Series::figures).collect();
+        // Elsewhere all have the same, or it does not matter.
+        let is_fairness_asked = matches!(self.options.work, Work::Contended { .. });
+        let shown = figures.into_iter().filter(|figure| is_fairness_asked || !figure.is_of_fairness());
+        let columns: Vec<(Figure, &str)> = shown.filter_map(|figure| Some((figure, figure.title()?))).collect();
+        let conditions = self.series.first().map_or(&[][..], |series| &series.conditions);
+        let titles = conditions.iter().map(|(name, _)| name.replace('_', " ").to_uppercase());
+        let head = titles.chain(columns.iter().map(|(_, title)| (*title).to_owned())).collect();
+        let row = |series: &Series| {
+            let conditions = series.conditions.iter().map(|(_, value)| value.cell());
+            conditions.chain(columns.iter().map(|(figure, _)| cell(*figure, series.spread(*figure)))).collect()
+        };
+        std::iter::once(head).chain(self.series.iter().map(row)).collect()
+    }
+
+    fn has(&self, figure: Figure) -> bool {
+        self.series.iter().any(|series| series.figures().any(|known| known == figure))
+    }
+}
+
+fn cell(figure: Figure, spread: Option<Spread>) -> String {
+    match spread {
+        None => "not known".to_owned(),
+        Some(Spread { median, min, max }) if !figure.is_shown_with_spread() || number(min) == number(max) => {
+            number(median)
+        }
+        Some(Spread { median, min, max }) => format!("{} ({}–{})", number(median), number(min), number(max)),
+    }
+}
+
+/// Three digits, or all before the point.
+fn number(value: f64) -> String {
+    match value {
+        _ if value == value.trunc() || value.abs() >= 100.0 => thousands(value),
+        _ if value.abs() >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+fn thousands(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let (sign, digits) = digits.strip_prefix('-').map_or(("", digits.as_str()), |digits| ("-", digits));
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| str::from_utf8(group).unwrap_or("")).collect();
+    format!("{sign}{}", groups.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits_or_all_before_the_point() {
+        let numbers = [0.0, 0.1234, 1.0, 12.34, 123.4, 1_234.5, 1_000_000.0, -1_234.0].map(number);
+        assert_eq!(numbers, ["0", "0.12", "1", "12.3", "123", "1,234", "1,000,000", "-1,234"]);
+    }
+
+    #[test]
+    fn a_cell_says_how_far_repetitions_lie_apart() {
+        let spread = Spread { median: 2_000.0, min: 1_900.0, max: 2_100.0 };
+        assert_eq!(cell(Figure::PerSecond, Some(spread)), "2,000 (1,900–2,100)");
+        assert_eq!(cell(Figure::Servers, Some(spread)), "2,000");
+        assert_eq!(cell(Figure::PerSecond, Some(Spread { median: 0.0, min: 0.0, max: 0.0 })), "0");
+        assert_eq!(cell(Figure::Servers, None), "not known");
+    }
+}

@@ -1,0 +1,32 @@
+//! Starting a node again, and waiting until it is worth something.
+
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+
+use super::{BenchError, failover::leader};
+use crate::local::LocalCluster;
+
+const LIMIT: Duration = Duration::from_secs(300);
+/// Between two looks at how far it is.
+const POLL: Duration = Duration::from_millis(10);
+
+/// Starts a node that is down, and waits until it serves and has applied all that was committed when it was started. Answers how long
+/// that took.
+pub(super) async fn restart(cluster: &mut LocalCluster, node: u64) -> Result<Duration, BenchError> {
+    let leader = leader(cluster).await?;
+    let committed = cluster.node(leader).status().await?.committed_index;
+    let began = Instant::now();
+    cluster.node_mut(node).spawn()?;
+    loop {
+        let node = cluster.node_mut(node);
+        if let Some(died) = node.has_died() {
+            return Err(died.into());
+        }
+        match node.status().await {
+            Ok(status) if status.serving && status.applied_index >= committed => return Ok(began.elapsed()),
+            _ if began.elapsed() > LIMIT => return Err(BenchError::NotRestarted(LIMIT)),
+            _ => sleep(POLL).await,
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What processes use of the machine, as Linux counts it in `/proc`. Elsewhere, and of processes elsewhere, it is not known.
+
+use std::{fs, path::Path, time::Duration};
+
+/// CPU time used so far, by whom.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cpu {
+    servers: Option<Duration>,
+    generator: Option<Duration>,
+    machine: Option<Duration>,
+}
+
+impl Cpu {
+    /// Up to now; `servers`: their processes, if they are known.
+    pub(super) fn used(servers: Option<&[u32]>) -> Self {
+        let servers = servers.and_then(|pids| pids.iter().map(|&pid| of_process(pid)).sum());
+        Self { servers, generator: of_process(std::process::id()), machine: of_machine() }
+    }
+
+    /// Since an earlier moment.
+    pub(super) fn since(self, earlier: Self) -> Self {
+        let between = |now: Option<Duration>, then: Option<Duration>| Some(now?.saturating_sub(then?));
+        Self {
+            servers: between(self.servers, earlier.servers),
+            generator: between(self.generator, earlier.generator),
+            machine: between(self.machine, earlier.machine),
+        }
+    }
+
+    /// By the nodes of the cluster, all together.
+    pub(super) fn servers(&self) -> Option<Duration> {
+        self.servers
+    }
+
+    /// By this process, which makes the load.
+    pub(super) fn generator(&self) -> Option<Duration> {
+        self.generator
+    }
+
+    /// By all others on this machine: a figure that was taken beside a busy neighbour shows.
+    pub(super) fn others(&self) -> Option<Duration> {
+        Some(self.machine?.saturating_sub(self.generator?).saturating_sub(self.servers.unwrap_or_default()))
+    }
+}
+
+/// Of all its threads, in user mode and in the kernel.
+fn of_process(pid: u32) -> Option<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may contain anything: state is the first field, user and system time are the 12th and 13th.
+    let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(2);
+    Some(ticks(fields.map(|ticks| ticks.parse::<u64>().ok()).sum::<Option<u64>>()?))
+}
+
+/// Of all processors, but for idling and waiting for disks.
+fn of_machine() -> Option<Duration> {
+    const IDLE_AND_WAITING: [usize; 2] = [3, 4];
+    // What guests use is counted as user time too.
+    const FIELDS: usize = 8;
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    let fields = stat.lines().next()?.split_whitespace().skip(1).take(FIELDS).enumerate();
+    let busy = fields.filter(|(place, _)| !IDLE_AND_WAITING.contains(place));
+    Some(ticks(busy.map(|(_, ticks)| ticks.parse::<u64>().ok()).sum::<Option<u64>>()?))
+}
+
+fn ticks(ticks: u64) -> Duration {
+    Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// Memory of a process that is in RAM, bytes. `None`: there is no such process, or this is not Linux.
+pub fn resident_bytes(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// What the files under a directory occupy on its disk, bytes. What goes away meanwhile does not count.
+pub(super) fn disk_bytes(directory: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    const BLOCK_BYTES: u64 = 512;
+    let Ok(entries) = fs::read_dir(directory) else { return 0 };
+    let bytes = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => disk_bytes(&entry.path()),
+        Ok(metadata) => metadata.blocks() * BLOCK_BYTES,
+        Err(_) => 0,
+    };
+    entries.flatten().map(bytes).sum()
+}
+
+/// How many processors there are for this process.
+pub(super) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// What kind they are.
+pub(super) fn processor() -> Option<String> {
+    let info = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let model = info.lines().find_map(|line| line.strip_prefix("model name"))?;
+    Some(model.trim_start_matches([' ', '\t', ':']).to_owned())
+}
+
+/// The system, and its version.
+pub(super) fn kernel() -> String {
+    let system = rustix::system::uname();
+    format!("{} {}", system.sysname().to_string_lossy(), system.release().to_string_lossy())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_works_is_seen_to() {
+        let (pid, began) = (std::process::id(), Cpu::used(Some(&[std::process::id()])));
+        let mut sum = 0_u64;
+        while Cpu::used(Some(&[pid])).since(began).servers() < Some(Duration::from_millis(50)) {
+            sum = (0..100_000).fold(sum, |sum, next| std::hint::black_box(sum ^ next));
+        }
+        let used = Cpu::used(Some(&[pid])).since(began);
+        assert!(used.generator() >= Some(Duration::from_millis(50)), "{used:?} {sum}");
+        assert!(used.others().is_some());
+        assert!(resident_bytes(pid).is_some_and(|bytes| bytes > 100_000));
+    }
+
+    #[test]
+    fn of_a_process_that_is_not_there_nothing_is_known() {
+        assert!(Cpu::used(Some(&[u32::MAX])).servers().is_none());
+        assert!(Cpu::used(None).servers().is_none());
+        assert_eq!(resident_bytes(u32::MAX), None);
+    }
+}

@@ -1,0 +1,269 @@
+//! The requests to one node that are short and many, on one stream.
+//!
+//! To who asks, each is as a call of its own: a future that ends with the answer, and breaks the request off when it is dropped. The
+//! stream is opened with the first request, and anew after each break. No request survives a break: what became of it is not known, as
+//! when a connection breaks under a call.
+//!
+//! A node that does not know the stream (an older version, or a proxy that lets none through) is asked by calls instead.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt, mem,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use futures::{Stream, stream};
+use tokio::sync::{Notify, oneshot};
+use tonic::{Code, Response, Status, transport::Channel};
+
+use super::nodes::LEADER;
+use crate::proto::v1::{
+    AcquireRequest, AcquireResponse, CheckRequest, CheckResponse, GetRequest, GetResponse, PipelineRequest,
+    PipelineResponse, ReleaseRequest, ReleaseResponse,
+    locks_client::LocksClient,
+    pipeline_request::{Cancel, What as Asked},
+    pipeline_response::{Failure, What as Answer},
+};
+
+/// The way of requests to one node. Clones are the same way.
+#[derive(Clone)]
+pub(crate) struct Pipeline {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    channel: Channel,
+    open: Mutex<Option<Arc<Open>>>,
+    is_unknown_there: AtomicBool,
+}
+
+/// One stream.
+#[derive(Default)]
+struct Open {
+    books: Mutex<Books>,
+    /// There is something to send, or nobody to send it to any more.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Books {
+    last: u64,
+    /// Not longer than twice `answers`: a request and its cancellation.
+    to_send: VecDeque<PipelineRequest>,
+    answers: HashMap<u64, oneshot::Sender<Result<PipelineResponse, Status>>>,
+    is_over: bool,
+}
+
+/// A request under way. Dropped, it breaks off.
+struct UnderWay {
+    number: u64,
+    open: Arc<Open>,
+    answer: oneshot::Receiver<Result<PipelineResponse, Status>>,
+    is_answered: bool,
+}
+
+/// Makes the method for one kind of request: on the stream, or by a call where there is none.
+macro_rules! method {
+    ($method:ident, $kind:ident, $request:ty, $response:ty) => {
+        pub(crate) fn $method(
+            &self,
+            request: $request,
+        ) -> impl Future<Output = Result<Response<$response>, Status>> + Send + use<> {
+            let shared = Arc::clone(&self.shared);
+            async move {
+                if !shared.is_unknown_there.load(Ordering::Relaxed) {
+                    match shared.ask(Asked::$kind(request.clone())).await {
+                        Err(status) if status.code() == Code::Unimplemented => {
+                            shared.is_unknown_there.store(true, Ordering::Relaxed);
+                        }
+                        Err(status) => return Err(status),
+                        Ok((Answer::$kind(answer), leader)) => return Ok(named(answer, &leader)),
+                        Ok(_) => return Err(Status::internal("the answer is to another request")),
+                    }
+                }
+                LocksClient::new(shared.channel.clone()).$method(request).await
+            }
+        }
+    };
+}
+
+impl Pipeline {
+    pub(crate) fn on(channel: Channel) -> Self {
+        let is_unknown_there = AtomicBool::new(false);
+        Self { shared: Arc::new(Shared { channel, open: Mutex::default(), is_unknown_there }) }
+    }
+
+    method!(acquire, Acquire, AcquireRequest, AcquireResponse);
+    method!(release, Release, ReleaseRequest, ReleaseResponse);
+    method!(check, Check, CheckRequest, CheckResponse);
+    method!(get, Get, GetRequest, GetResponse);
+}
+
+impl Shared {
+    async fn ask(&self, asked: Asked) -> Result<(Answer, String), Status> {
+        let mut under_way = self.send(asked);
+        let answer = (&mut under_way.answer).await;
+        under_way.is_answered = true;
+        let PipelineResponse { what, leader, .. } = answer.unwrap_or_else(|_| Err(broken()))?;
+        match what {
+            Some(Answer::Failure(Failure { code, message, details })) => {
+                let mut status = Status::with_details(Code::from_i32(code), message, details.into());
+                if let Ok(leader) = leader.parse() {
+                    status.metadata_mut().insert(LEADER, leader);
+                }
+                Err(status)
+            }
+            Some(answer) => Ok((answer, leader)),
+            None => Err(Status::unknown("the answer is empty: it may be one that only a later version knows")),
+        }
+    }
+
+    /// Sends it on the stream that is open, or opens one.
+    fn send(&self, asked: Asked) -> UnderWay {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = Some(asked);
+        if let Some(under_way) = open.as_ref().and_then(|open| open.send(&mut asked)) {
+            return under_way;
+        }
+        let new = open.insert(Arc::default());
+        let under_way = new.send(&mut asked).expect("a new stream is not over");
+        tokio::spawn(serve(self.channel.clone(), Arc::clone(new)));
+        under_way
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let open = self.open.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(open) = open {
+            open.end(&broken());
+        }
+    }
+}
+
+impl Open {
+    /// Takes what is asked and sends it; leaves it if the stream is over.
+    fn send(self: &Arc<Self>, asked: &mut Option<Asked>) -> Option<UnderWay> {
+        let mut books = self.books();
+        if books.is_over {
+            return None;
+        }
+        let (answer, receiver) = oneshot::channel();
+        books.last += 1;
+        let number = books.last;
+        books.answers.insert(number, answer);
+        books.to_send.push_back(PipelineRequest { number, what: asked.take() });
+        drop(books);
+        self.changed.notify_one();
+        Some(UnderWay { number, open: Arc::clone(self), answer: receiver, is_answered: false })
+    }
+
+    fn answered(&self, answer: PipelineResponse) {
+        let waiting = self.books().answers.remove(&answer.number);
+        if let Some(waiting) = waiting {
+            // An error says that it is not wanted any more.
+            let _ = waiting.send(Ok(answer));
+        }
+    }
+
+    /// Tells all that wait why they wait in vain.
+    fn end(&self, why: &Status) {
+        let mut books = self.books();
+        books.is_over = true;
+        books.to_send.clear();
+        let waiting = mem::take(&mut books.answers);
+        drop(books);
+        self.changed.notify_one();
+        for waiting in waiting.into_values() {
+            let _ = waiting.send(Err(why.clone()));
+        }
+    }
+
+    /// Nothing panics while it has the books.
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if self.is_answered {
+            return;
+        }
+        let mut books = self.open.books();
+        if books.answers.remove(&self.number).is_none() {
+            return;
+        }
+        match books.to_send.iter().rposition(|request| request.number == self.number) {
+            // It never left.
+            Some(place) => drop(books.to_send.remove(place)),
+            None => {
+                let cancel = PipelineRequest { number: self.number, what: Some(Asked::Cancel(Cancel {})) };
+                books.to_send.push_back(cancel);
+                drop(books);
+                self.open.changed.notify_one();
+            }
+        }
+    }
+}
+
+/// What there is to send, as it comes. Ends when the stream is over.
+fn requests(open: Arc<Open>) -> impl Stream<Item = PipelineRequest> + Send {
+    stream::unfold(open, async |open| {
+        loop {
+            {
+                let mut books = open.books();
+                if let Some(request) = books.to_send.pop_front() {
+                    drop(books);
+                    return Some((request, open));
+                }
+                if books.is_over {
+                    return None;
+                }
+            }
+            open.changed.notified().await;
+        }
+    })
+}
+
+/// Opens a stream, and hands out its answers until it ends.
+async fn serve(channel: Channel, open: Arc<Open>) {
+    let why = match LocksClient::new(channel).pipeline(requests(Arc::clone(&open))).await {
+        Ok(answers) => {
+            let mut answers = answers.into_inner();
+            loop {
+                match answers.message().await {
+                    Ok(Some(answer)) => open.answered(answer),
+                    Ok(None) => break broken(),
+                    Err(why) => break why,
+                }
+            }
+        }
+        Err(why) => why,
+    };
+    open.end(&why);
+}
+
+fn broken() -> Status {
+    Status::unavailable("the stream of answers broke off")
+}
+
+/// An answer that says who leads, as that to a call does.
+fn named<T>(answer: T, leader: &str) -> Response<T> {
+    let mut response = Response::new(answer);
+    if !leader.is_empty()
+        && let Ok(leader) = leader.parse()
+    {
+        response.metadata_mut().insert(LEADER, leader);
+    }
+    response
+}
+
+impl fmt::Debug for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pipeline").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,152 @@
+//! Many requests on one stream.
+//!
+//! A unary call costs its headers, its trailers, a place in the connection's books and a task of its own, at both ends; that is several
+//! times what its message costs. Here the stream pays for all of that once. Each request is still what it would be as a call, answered
+//! by the same method: this module only numbers them.
+
+use std::collections::HashMap;
+
+use futures::{
+    StreamExt,
+    future::{AbortHandle, Abortable, BoxFuture, FutureExt},
+    stream::FuturesUnordered,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use super::{
+    errors::{invalid, no_reply},
+    gateway::{Gateway, LEADER_KEY},
+    unreadable::explained,
+};
+use crate::{
+    proto::v1::{
+        PipelineRequest, PipelineResponse,
+        locks_server::Locks,
+        pipeline_request::What as Asked,
+        pipeline_response::{Failure, What as Answer},
+    },
+    raft::NoReply,
+};
+
+/// Requests of one stream under way: as many as calls on one connection.
+const UNDER_WAY: usize = crate::transport::STREAMS_PER_CONNECTION_MAX as usize;
+/// Answers that wait for a client that does not read them. While it does not, nothing more is read from it.
+const ANSWERS: usize = 256;
+
+type Answers = mpsc::Sender<Result<PipelineResponse, Status>>;
+
+/// Starts to serve a stream. All that is under way breaks off when it ends.
+///
+/// Once `stopping` is cancelled nothing more is read; what is under way is answered, and then the stream ends.
+pub(super) fn start(
+    gateway: Gateway,
+    requests: Streaming<PipelineRequest>,
+    stopping: CancellationToken,
+) -> ReceiverStream<Result<PipelineResponse, Status>> {
+    let (answers, stream) = mpsc::channel(ANSWERS);
+    tokio::spawn(async move {
+        if let Err(status) = serve(gateway, requests, &answers, &stopping).await {
+            // An error says that the client is gone.
+            let _ = answers.send(Err(status)).await;
+        }
+    });
+    ReceiverStream::new(stream)
+}
+
+/// Ends with `Ok` when the client does.
+async fn serve(
+    gateway: Gateway,
+    mut requests: Streaming<PipelineRequest>,
+    answers: &Answers,
+    stopping: &CancellationToken,
+) -> Result<(), Status> {
+    let mut under_way = FuturesUnordered::new();
+    let mut handles = HashMap::new();
+    while !(stopping.is_cancelled() && under_way.is_empty()) {
+        tokio::select! {
+            request = requests.message(), if !stopping.is_cancelled() => {
+                let PipelineRequest { number, what } = match request {
+                    Ok(Some(request)) => request,
+                    Ok(None) => return Ok(()),
+                    // It is gone, or what it sent cannot be read.
+                    Err(status) => return explained(&status).map_or(Ok(()), Err),
+                };
+                match what {
+                    Some(Asked::Cancel(_)) => {
+                        // `None`: its answer is on its way.
+                        if let Some(handle) = handles.remove(&number) {
+                            AbortHandle::abort(&handle);
+                        }
+                    }
+                    Some(_) if handles.len() >= UNDER_WAY => {
+                        send(answers, answer(number, Err(no_reply(NoReply::Overloaded)))).await?;
+                    }
+                    Some(asked) => {
+                        let (handle, registration) = AbortHandle::new_pair();
+                        if handles.insert(number, handle).is_some() {
+                            return Err(invalid("number", format!("{number} names another request that is under way")));
+                        }
+                        let answered = ask(gateway.clone(), asked).map(move |answered| answer(number, answered));
+                        under_way.push(Abortable::new(answered, registration));
+                    }
+                    None => return Err(invalid("what", "is not set, or is what only a later version knows")),
+                }
+            }
+            Some(answered) = under_way.next() => {
+                // An error says that it was cancelled.
+                if let Ok(answer) = answered {
+                    handles.remove(&answer.number);
+                    send(answers, answer).await?;
+                }
+            }
+            () = answers.closed() => return Ok(()),
+            () = stopping.cancelled(), if !stopping.is_cancelled() => {}
+        }
+    }
+    Ok(())
+}
+
+/// What a call of its own would be answered; and where it was told the leader is.
+type Answered = Result<(Answer, Option<String>), Status>;
+
+fn ask(locks: Gateway, asked: Asked) -> BoxFuture<'static, Answered> {
+    async move {
+        match asked {
+            Asked::Acquire(request) => {
+                locks.acquire(Request::new(request)).await.map(|told| reply(told, Answer::Acquire))
+            }
+            Asked::Release(request) => {
+                locks.release(Request::new(request)).await.map(|told| reply(told, Answer::Release))
+            }
+            Asked::Check(request) => locks.check(Request::new(request)).await.map(|told| reply(told, Answer::Check)),
+            Asked::Get(request) => locks.get(Request::new(request)).await.map(|told| reply(told, Answer::Get)),
+            Asked::Cancel(_) => Err(Status::internal("a cancellation is no request")),
+        }
+    }
+    .boxed()
+}
+
+fn reply<T>(told: Response<T>, what: impl FnOnce(T) -> Answer) -> (Answer, Option<String>) {
+    let leader = told.metadata().get(LEADER_KEY).and_then(|leader| leader.to_str().ok()).map(str::to_owned);
+    (what(told.into_inner()), leader)
+}
+
+fn answer(number: u64, answered: Answered) -> PipelineResponse {
+    let (what, leader) = answered.unwrap_or_else(|status| {
+        let leader = status.metadata().get(LEADER_KEY).and_then(|leader| leader.to_str().ok()).map(str::to_owned);
+        let failure = Failure {
+            code: Code::into(status.code()),
+            message: status.message().to_owned(),
+            details: status.details().to_vec(),
+        };
+        (Answer::Failure(failure), leader)
+    });
+    PipelineResponse { number, what: Some(what), leader: leader.unwrap_or_default() }
+}
+
+async fn send(answers: &Answers, answer: PipelineResponse) -> Result<(), Status> {
+    answers.send(Ok(answer)).await.map_err(|_| Status::cancelled("the client is gone"))
+}

@@ -1,0 +1,178 @@
+//! `lockkeeper bench`: every work runs, says what it found, and leaves nothing behind. How fast it is, no test asks.
+//!
+//! One after the other: each has a machine's worth of processes.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Output, Stdio},
+    time::Duration,
+};
+
+use lockkeeper::local::{LocalCluster, Options};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::Command,
+    sync::Mutex,
+    time::timeout,
+};
+
+/// Longer than any of these takes on a busy machine.
+const LONG: Duration = Duration::from_secs(240);
+const PROGRAM: &str = env!("CARGO_BIN_EXE_lockkeeper");
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+
+/// With its temporary files in `folder`.
+fn bench(folder: &Path, line: &str) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.arg("bench").args(line.split_whitespace()).env("TMPDIR", folder);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+}
+
+async fn run(folder: &Path, line: &str) -> (i32, String, String) {
+    let Output { status, stdout, stderr } =
+        timeout(LONG, bench(folder, line).output()).await.expect("it ends").expect("it runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it is text");
+    (status.code().unwrap_or(-1), text(stdout), text(stderr))
+}
+
+/// Runs it in a cluster of its own, of which nothing is left; its document.
+async fn document(line: &str) -> Value {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let folder = tempfile::tempdir().expect("a place for temporary files");
+    let (code, out, err) = run(folder.path(), &format!("{line} -o json")).await;
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(left_over(folder.path()), [] as [String; 0]);
+    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
+}
+
+/// Files and processes.
+fn left_over(folder: &Path) -> Vec<String> {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path().display().to_string());
+    let name = folder.to_string_lossy().into_owned();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let lines = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
+    files.chain(lines.filter(|line| line.contains(&name))).collect()
+}
+
+/// The median of a figure in each series.
+fn medians(document: &Value, figure: &str) -> Vec<f64> {
+    let series = document["series"].as_array().expect("there are series");
+    let median = |series: &Value| series["figures"][figure]["median"].as_f64();
+    series.iter().map(|series| median(series).unwrap_or_else(|| panic!("no {figure}: {series}"))).collect()
+}
+
+const SHORT: &str = "--warm-up 100ms --duration 1s --repetitions 2";
+
+#[tokio::test]
+async fn each_closed_loop_has_figures_for_each_number_of_workers() {
+    for work in ["uncontended", "contended", "read"] {
+        let document = document(&format!("{work} --workers 1,4 {SHORT}")).await;
+        assert_eq!((&document["work"], &document["cluster"]["nodes"]), (&work.into(), &3.into()));
+        let workers: Vec<_> = document["series"].as_array().unwrap().iter().map(|series| &series["workers"]).collect();
+        assert_eq!(workers, [1, 4]);
+        for figure in ["per_second", "p50_us", "p99_us", "servers_cpu_us_per_operation", "generator_cpus"] {
+            assert!(medians(&document, figure).iter().all(|&value| value > 0.0), "{work}: {figure}: {document}");
+        }
+        assert_eq!(document["series"][0]["repetitions"].as_array().map(Vec::len), Some(2));
+    }
+}
+
+#[tokio::test]
+async fn sessions_are_renewed_at_a_rate_and_as_fast_as_it_goes() {
+    let line = "keepalive --sessions 20 --streams 3 --rate 50,max --workers 6";
+    let document = document(&format!("{line} {SHORT}")).await;
+    assert_eq!(document["series"][0]["rate"], "50");
+    assert!(medians(&document, "per_second").iter().all(|&rate| rate > 0.0), "{document}");
+    assert_eq!(medians(&document, "errors"), [0.0, 0.0], "{document}");
+}
+
+#[tokio::test]
+async fn leaders_are_killed_one_after_the_other() {
+    let document = document("failover --repetitions 2 --warm-up 100ms").await;
+    assert_eq!(document["series"][0]["repetitions"].as_array().map(Vec::len), Some(2));
+    assert!(medians(&document, "failover_ms")[0] > 0.0, "{document}");
+}
+
+#[tokio::test]
+async fn locks_are_held_and_a_node_comes_back_with_them() {
+    let document = document("held --locks 100 --workers 4").await;
+    assert_eq!(medians(&document, "held"), [100.0]);
+    assert!(medians(&document, "restart_ms")[0] > 0.0, "{document}");
+    assert!(document["series"][0]["figures"]["memory_bytes_per_lock"].is_object(), "{document}");
+}
+
+#[tokio::test]
+async fn a_cluster_that_runs_is_measured_from_outside_and_left_as_it_was() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = LocalCluster::start(Options { timeout: LONG, ..Options::new(PROGRAM) }).await.expect("it starts");
+    let picture = folder.path().join("picture.svg");
+    let endpoints = cluster.endpoints().join(",");
+    let line = format!("uncontended -w 2 {SHORT} --endpoints {endpoints} --svg {}", picture.display());
+    let (code, out, err) = run(folder.path(), &line).await;
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("PER SECOND") && out.contains("not known") && out.contains(&endpoints), "{out}");
+    let svg = fs::read_to_string(&picture).expect("it was drawn");
+    assert!(svg.contains("<polyline") && svg.contains("workers 2"), "{svg}");
+
+    let (node, status) =
+        cluster.statuses().await.into_iter().find(|(_, status)| status.leader_id == status.node_id).unwrap();
+    assert_eq!((status.sessions, status.locks), (0, 0), "node {node} still has what the measurement had");
+}
+
+#[tokio::test]
+async fn ctrl_c_ends_it_and_its_cluster() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut child =
+        bench(folder.path(), "uncontended -w 1,2 --warm-up 1ms --duration 200ms --repetitions 1000").spawn().unwrap();
+    let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).expect("it runs");
+    // It says so when it starts its cluster. Whether that serves when the signal comes, or not: it ends.
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    timeout(LONG, lines.next_line()).await.expect("it says something").unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let status = timeout(LONG, child.wait()).await.expect("it ends").unwrap();
+    assert_eq!(status.code(), Some(130));
+    assert_eq!(left_over(folder.path()), [] as [String; 0]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_measured_is_refused_before_anything_is_started() {
+    let folder = tempfile::tempdir().unwrap();
+    for (line, named) in [
+        ("", "Usage"),
+        ("everything", "everything"),
+        ("uncontended -w 0", "0 workers"),
+        ("uncontended -w many", "many"),
+        ("uncontended -w 1000000", "1000000 workers"),
+        ("uncontended --repetitions 0", "1 to 1000"),
+        ("uncontended --duration 0s", "no time"),
+        ("uncontended --duration soon", "soon"),
+        ("uncontended --endpoints nowhere", "nowhere"),
+        ("uncontended --endpoints a:1 --nodes 3", "--nodes"),
+        ("uncontended --nodes 9", "9"),
+        ("keepalive --sessions 0", "streams for 0 sessions"),
+        ("keepalive --sessions 1000 --rate 10", "expire"),
+        ("keepalive --rate fast", "max"),
+        ("keepalive --ttl 1ms --rate max", "ttl"),
+        ("keepalive --sessions 1000000000", "too many"),
+        ("failover --endpoints a:1", "--endpoints"),
+        ("failover --nodes 1", "at least 3"),
+        ("held --locks 0", "no locks"),
+        ("held --workers 0", "0 workers"),
+    ] {
+        let (code, out, err) = run(folder.path(), line).await;
+        assert_eq!((code, out.as_str()), (2, ""), "{line:?}: {err}");
+        assert!(err.contains(named), "{line:?}: {err}");
+    }
+    let (code, _, err) = run(folder.path(), "read --svg /no/such/place.svg").await;
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("/no/such/place.svg"), "{err}");
+    assert_eq!(left_over(folder.path()), [] as [String; 0]);
+}

@@ -1,0 +1,122 @@
+//! What a durable append costs, beside a bare file that is written and synced: `cargo bench --bench log_store`.
+//!
+//! Disks differ, and so does one disk from minute to minute: what tells a regression is the ratio of the two, taken in turns. It is
+//! printed at the end. `TMPDIR` says which disk.
+
+use std::{
+    fs::File,
+    io::Write as _,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use lockkeeper::raft::{
+    log::{LogStore, Options},
+    types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload, TypeConfig},
+};
+use openraft::{
+    storage::{IOFlushed, RaftLogStorage},
+    type_config::TypeConfigExt,
+};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// Entries that are made durable together.
+const GROUPS: [usize; 2] = [1, 64];
+/// Of an entry: what a batch of one acquire has.
+const ENTRY_BYTES: usize = 128;
+/// Appends to each of the two, for the ratio.
+const TURNS: usize = 400;
+
+/// The log of a node.
+struct Log {
+    runtime: Runtime,
+    store: LogStore,
+    next: u64,
+    _directory: TempDir,
+}
+
+impl Log {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a place for temporary files");
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let store = LogStore::open(&directory.path().join("log"), Options::default()).expect("a new log opens");
+        Self { runtime: runtime.expect("a runtime"), store, next: 0, _directory: directory }
+    }
+
+    /// Appends so many entries, and waits until they are durable.
+    fn append(&mut self, count: usize) {
+        let leader_id = CommittedLeaderId::new(1);
+        let entry = |index| Entry {
+            log_id: LogId { leader_id, index },
+            payload: EntryPayload::Normal(Payload(vec![index as u8; ENTRY_BYTES].into())),
+        };
+        let entries: Vec<Entry> = (self.next..).map(entry).take(count).collect();
+        self.next += count as u64;
+        self.runtime.block_on(async {
+            let (flushed, answer) = TypeConfig::oneshot();
+            self.store.append(entries, IOFlushed::<TypeConfig>::signal(flushed)).await.expect("it is appended");
+            answer.await.expect("it is answered").expect("it is durable");
+        });
+    }
+}
+
+/// The least that a durable append can be.
+struct Bare {
+    file: File,
+}
+
+impl Bare {
+    fn new(directory: &Path) -> Self {
+        Self { file: File::create(directory.join("bare")).expect("a new file") }
+    }
+
+    fn append(&mut self, count: usize) {
+        self.file.write_all(&vec![7; ENTRY_BYTES * count]).expect("there is room");
+        self.file.sync_data().expect("the disk syncs");
+    }
+}
+
+fn append(criterion: &mut Criterion) {
+    let directory = tempfile::tempdir().expect("a place for temporary files");
+    let mut group = criterion.benchmark_group("durable append");
+    for count in GROUPS {
+        group.throughput(Throughput::Elements(count as u64));
+        let mut log = Log::new();
+        group.bench_function(BenchmarkId::new("log", count), |bencher| bencher.iter(|| log.append(count)));
+        let mut bare = Bare::new(directory.path());
+        group.bench_function(BenchmarkId::new("bare file", count), |bencher| bencher.iter(|| bare.append(count)));
+    }
+    group.finish();
+}
+
+/// The two in turns: what disturbs one disturbs the other.
+fn ratio(_: &mut Criterion) {
+    let directory = tempfile::tempdir().expect("a place for temporary files");
+    for count in GROUPS {
+        let (mut log, mut bare) = (Log::new(), Bare::new(directory.path()));
+        let (mut of_log, mut of_bare) = (Vec::new(), Vec::new());
+        for _ in 0..TURNS {
+            of_log.push(timed(|| log.append(count)));
+            of_bare.push(timed(|| bare.append(count)));
+        }
+        let (of_log, of_bare) = (median(of_log), median(of_bare));
+        let ratio = of_log.as_secs_f64() / of_bare.as_secs_f64();
+        println!("durable append of {count}: log {of_log:?}, bare file {of_bare:?}: ratio {ratio:.2}");
+    }
+}
+
+fn timed(work: impl FnOnce()) -> Duration {
+    let began = Instant::now();
+    work();
+    began.elapsed()
+}
+
+fn median(mut durations: Vec<Duration>) -> Duration {
+    durations.sort();
+    durations[durations.len() / 2]
+}
+
+criterion_group!(log_store, append, ratio);
+criterion_main!(log_store);
