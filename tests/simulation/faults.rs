@@ -81,6 +81,8 @@ pub(crate) struct World {
     pub(crate) random: StdRng,
     /// Nodes that do not run.
     down: BTreeSet<u64>,
+    /// Nodes that stand still.
+    paused: BTreeSet<u64>,
     /// Faults to come, so that all have their turn.
     deck: Vec<&'static str>,
 }
@@ -97,8 +99,8 @@ impl World {
         recorder: Recorder,
     ) -> Self {
         let random = StdRng::seed_from_u64(plan.seed ^ 0x5eed);
-        let (down, deck) = (BTreeSet::new(), Vec::new());
-        Self { plan, sites, desks, orders, observer, operator, recorder, random, down, deck }
+        let (down, paused, deck) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        Self { plan, sites, desks, orders, observer, operator, recorder, random, down, paused, deck }
     }
 
     /// What is done next: one fault, or two that go together.
@@ -228,6 +230,7 @@ impl World {
 
     /// Ends all of it.
     pub(crate) fn heal(&mut self) {
+        self.paused.clear();
         for (one, other) in self.links().into_iter().chain(self.watched()) {
             self.order(Order::Mend(one, other));
         }
@@ -263,6 +266,7 @@ impl World {
     /// As seen by all others, it stops: nothing comes from it, nothing reaches it, and its clock stands still. What it does meanwhile
     /// shows when it goes on.
     fn pause_node(&mut self, node: u64) {
+        self.paused.insert(node);
         self.around(node, Order::Hold);
         self.sites[node as usize - 1].clock.stop(true);
     }
@@ -315,7 +319,16 @@ impl World {
     }
 
     pub(crate) fn order(&self, order: Order) {
-        self.orders.borrow_mut().push(order);
+        // Whatever else comes and goes, of a node that stands still nobody hears: its clock will jump over this time, and what it does in
+        // it must not be seen before that.
+        let wakes = matches!(&order, Order::Mend(one, other) if self.is_paused(one) || self.is_paused(other));
+        if !wakes {
+            self.orders.borrow_mut().push(order);
+        }
+    }
+
+    fn is_paused(&self, host: &str) -> bool {
+        self.paused.iter().any(|node| node_host(*node) == host)
     }
 
     pub(crate) fn between(&self, ones: &[String], others: &[String], order: impl Fn(String, String) -> Order) {
