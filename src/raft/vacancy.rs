@@ -32,7 +32,7 @@ const PORT_CLOSES_MS: [u64; 6] = [0, 5, 20, 80, 200, 400];
 /// How long the others leave it to the first of them, and so on.
 const TURN: Duration = Duration::from_millis(100);
 /// Pauses after each time that the others are asked: they may notice it a little later.
-const ROUNDS_MS: [u64; 7] = [20, 20, 40, 80, 160, 320, 640];
+const ROUNDS_MS: [u64; 10] = [20, 20, 40, 80, 160, 320, 640, 1280, 1280, 1280];
 
 /// Peers whose streams broke off, by their ids.
 pub type Departures = mpsc::Receiver<u64>;
@@ -87,8 +87,9 @@ impl Vacancy {
         heirs.contains(&metrics.id).then_some(Self { leader: id, vote, address, heirs })
     }
 
+    /// Somebody else leads. A candidate may fail, and two may take each other's votes: then it goes on.
     fn is_over(&self, replica: &Replica) -> bool {
-        replica.raft().metrics().borrow_watched().vote != self.vote
+        replica.raft().metrics().borrow_watched().current_leader.is_some_and(|leader| leader != self.leader)
     }
 
     /// As if the leader had handed over to somebody else: this node then votes for whoever asks.
@@ -103,12 +104,14 @@ impl Vacancy {
     async fn stand(&self, replica: &Replica) {
         let id = *replica.raft().node_id();
         let turn = self.heirs.iter().take_while(|heir| **heir != id).count();
-        sleep(TURN * u32::try_from(turn).unwrap_or(u32::MAX)).await;
+        let turn = u32::try_from(turn).unwrap_or(u32::MAX);
+        sleep(TURN * turn).await;
         for pause_ms in ROUNDS_MS {
             if self.is_over(replica) || replica.raft().trigger().elect(true).await.is_err() {
                 return;
             }
-            sleep(Duration::from_millis(pause_ms)).await;
+            // Not the same pause for all, so that those who stood together do not stand together again.
+            sleep(Duration::from_millis(pause_ms) + TURN / 4 * turn).await;
         }
     }
 }
