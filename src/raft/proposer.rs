@@ -56,7 +56,7 @@ pub enum NoReply {
 
 struct Proposal {
     command: Command,
-    reply: oneshot::Sender<Result<Delivery, NoReply>>,
+    reply: Answer<Delivery>,
 }
 
 /// The way into the log.
@@ -79,15 +79,27 @@ impl Proposer {
         if self.led.borrow().is_none() {
             return Err(NoReply::NotLeader);
         }
-        let (reply, answer) = oneshot::channel();
-        self.queue.try_send(Proposal { command, reply }).map_err(|refused| match refused {
-            mpsc::error::TrySendError::Full(_) => NoReply::Overloaded,
-            mpsc::error::TrySendError::Closed(_) => NoReply::NotLeader,
-        })?;
-        match timeout(patience, answer).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) | Err(_) => Err(NoReply::Unknown),
-        }
+        ask(&self.queue, |reply| Proposal { command, reply }, patience).await
+    }
+}
+
+/// Where the answer to what is in a queue goes.
+pub(super) type Answer<T> = oneshot::Sender<Result<T, NoReply>>;
+
+/// Puts something into a queue, at once or not at all, and waits for its answer, for at most `patience`.
+pub(super) async fn ask<Q, T>(
+    queue: &mpsc::Sender<Q>,
+    question: impl FnOnce(Answer<T>) -> Q,
+    patience: Duration,
+) -> Result<T, NoReply> {
+    let (reply, answer) = oneshot::channel();
+    queue.try_send(question(reply)).map_err(|refused| match refused {
+        mpsc::error::TrySendError::Full(_) => NoReply::Overloaded,
+        mpsc::error::TrySendError::Closed(_) => NoReply::NotLeader,
+    })?;
+    match timeout(patience, answer).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) | Err(_) => Err(NoReply::Unknown),
     }
 }
 
@@ -158,7 +170,7 @@ async fn submit(
 /// Hands the answers of one batch to those who asked.
 async fn answer(
     response: OneshotReceiverOf<TypeConfig, ClientWriteResult<TypeConfig>>,
-    replies: Vec<oneshot::Sender<Result<Delivery, NoReply>>>,
+    replies: Vec<Answer<Delivery>>,
     permit: OwnedSemaphorePermit,
 ) {
     let outcome = match response.await {

@@ -6,13 +6,9 @@
 
 use std::time::Duration;
 
-use tokio::{
-    sync::{mpsc, oneshot},
-    task::JoinSet,
-    time::{sleep, timeout},
-};
+use tokio::{sync::mpsc, task::JoinSet, time::sleep};
 
-use super::proposer::{NoReply, Proposer};
+use super::proposer::{Answer, NoReply, Proposer, ask};
 use crate::machine::{Command, Renewal, Reply, SessionId};
 
 /// How long the first of a command waits for others. A tenth of the shortest TTL.
@@ -26,7 +22,7 @@ const IN_FLIGHT: usize = 4;
 
 struct Wanted {
     session: SessionId,
-    renewed: oneshot::Sender<Result<Renewal, NoReply>>,
+    renewed: Answer<Renewal>,
 }
 
 /// The way for a renewal into the log.
@@ -45,15 +41,7 @@ impl Renewals {
     ///
     /// Dropping the future withdraws a renewal that is not proposed yet.
     pub(super) async fn renew(&self, session: SessionId, patience: Duration) -> Result<Renewal, NoReply> {
-        let (renewed, answer) = oneshot::channel();
-        self.queue.try_send(Wanted { session, renewed }).map_err(|refused| match refused {
-            mpsc::error::TrySendError::Full(_) => NoReply::Overloaded,
-            mpsc::error::TrySendError::Closed(_) => NoReply::NotLeader,
-        })?;
-        match timeout(patience, answer).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) | Err(_) => Err(NoReply::Unknown),
-        }
+        ask(&self.queue, |renewed| Wanted { session, renewed }, patience).await
     }
 }
 

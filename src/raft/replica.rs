@@ -9,7 +9,6 @@ use openraft::{
     raft::ReadPolicy,
 };
 use tokio::{sync::watch, time::timeout};
-use tokio_util::task::TaskTracker;
 
 use super::{
     Raft,
@@ -39,7 +38,6 @@ pub struct Replica {
     led: Led,
     configured: Arc<BTreeMap<u64, Node>>,
     silence_max: Duration,
-    tasks: TaskTracker,
 }
 
 impl Replica {
@@ -54,13 +52,12 @@ impl Replica {
     ) -> Self {
         let (leadership, led) = watch::channel(None);
         let (proposer, intake) = Proposer::new(led.clone());
-        let tasks = TaskTracker::new();
-        tasks.spawn(proposer::run(intake, raft.clone(), led.clone(), environment.clone()));
-        tasks.spawn(follow_leadership(raft.server_metrics(), Arc::clone(&table), environment.clone(), leadership));
-        tasks.spawn(tick(led.clone(), Arc::clone(&table), proposer.clone()));
+        tokio::spawn(proposer::run(intake, raft.clone(), led.clone(), environment.clone()));
+        tokio::spawn(follow_leadership(raft.server_metrics(), Arc::clone(&table), environment.clone(), leadership));
+        tokio::spawn(tick(led.clone(), Arc::clone(&table), proposer.clone()));
         let (renewals, wanted) = Renewals::new();
-        tasks.spawn(renewals::run(wanted, proposer.clone(), RENEWALS_PATIENCE));
-        Self { raft, table, proposer, renewals, led, configured: Arc::new(configured), silence_max, tasks }
+        tokio::spawn(renewals::run(wanted, proposer.clone(), RENEWALS_PATIENCE));
+        Self { raft, table, proposer, renewals, led, configured: Arc::new(configured), silence_max }
     }
 
     /// Proposes a command and waits until it is applied, for at most `patience`: see [`Proposer::propose`].
@@ -157,12 +154,6 @@ impl Replica {
     /// The engine.
     pub fn raft(&self) -> &Raft {
         &self.raft
-    }
-
-    /// Waits for the tasks of [`Replica::start`], once the engine is shut down.
-    pub async fn stopped(&self) {
-        self.tasks.close();
-        self.tasks.wait().await;
     }
 }
 
