@@ -107,10 +107,23 @@ fn run_one() {
     let seconds = env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok());
     let asked = Asked { traced: env::var_os(TRACED).is_some(), seconds, bug: None };
     end_on_panic();
+    // Not by the simulation: how many names were taken already would be chance that does not come from its seed.
+    let files = tempfile::tempdir_in(fast_directory()).expect("a temporary directory");
+    let place = files.path().to_owned();
     // A fresh thread: this one has drawn random numbers of its own.
-    let simulation = thread::Builder::new().stack_size(STACK_BYTES).spawn(move || simulate(seed, &directory, asked));
+    let simulate = move || simulate(seed, &place, &directory, asked);
+    let simulation = thread::Builder::new().stack_size(STACK_BYTES).spawn(simulate);
     let outcome = simulation.expect("there is room for a thread").join();
     outcome.expect("a panic ends the process").expect("the run's directory can be written");
+}
+
+/// In memory where that can be, unless it was said where: the nodes' files are few, but each is synced.
+fn fast_directory() -> PathBuf {
+    let memory = PathBuf::from("/dev/shm");
+    match memory.is_dir() && env::var_os("TMPDIR").is_none() {
+        true => memory,
+        false => env::temp_dir(),
+    }
 }
 
 /// Also where it would be caught: a task that panics must not look like one that ended.
@@ -124,12 +137,12 @@ fn end_on_panic() {
     }));
 }
 
-fn simulate(seed: u64, directory: &Path, asked: Asked) -> io::Result<()> {
+fn simulate(seed: u64, files: &Path, directory: &Path, asked: Asked) -> io::Result<()> {
     system::enter(seed);
     let tracing = if asked.traced { Some(trace::begin(&directory.join(TRACE))?) } else { None };
     let mut plan = Plan::of(seed);
     plan.duration = asked.seconds.map_or(plan.duration, Duration::from_secs);
-    let outcome = run::run(plan)?;
+    let outcome = run::run(plan, files)?;
     tracing.map_or(Ok(()), trace::Tracing::end)?;
     fs::write(directory.join(HISTORY), &outcome.history)?;
     fs::write(directory.join(REPORT), serde_json::to_vec(&outcome.report())?)

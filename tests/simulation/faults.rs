@@ -268,6 +268,7 @@ impl World {
     fn pause_node(&mut self, node: u64) {
         self.paused.insert(node);
         self.around(node, Order::Hold);
+        self.order(Order::Hold(node_host(node), DIRECTOR.to_owned()));
         self.sites[node as usize - 1].clock.stop(true);
     }
 

@@ -34,10 +34,11 @@ mod suite;
 mod system;
 mod trace;
 
-use std::{env, fs, str::FromStr, time::Duration};
+use std::{env, fs, str::FromStr, thread, time::Duration};
 
 use batch::Until;
 use child::Asked;
+use tempfile::TempDir;
 
 /// Seeds that found something once, each with a line on what.
 const PAST: &str = include_str!("seeds.txt");
@@ -48,7 +49,7 @@ const SEEDS: &str = "LOCKKEEPER_SIMULATION_SEEDS";
 const FIRST: &str = "LOCKKEEPER_SIMULATION_FIRST";
 const REPLAYED: &str = "LOCKKEEPER_SIMULATION_REPLAY";
 const SECONDS_USUALLY: u64 = 90;
-/// How long the run is that is made twice, simulated seconds: some faults and what follows, also without optimizations.
+/// How long the run is that is made more than once, simulated seconds: some faults and what follows, also without optimizations.
 const META_SECONDS: u64 = 20;
 
 fn number<T: FromStr>(variable: &str) -> Option<T> {
@@ -56,24 +57,30 @@ fn number<T: FromStr>(variable: &str) -> Option<T> {
     Some(value.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {value:?}")))
 }
 
-/// Before all else: without it, a failure could not be found again.
+/// Before all else: without it, a failure could not be found again. Nor if a run that is looked at were another one.
 #[test]
-fn the_same_seed_twice_gives_the_same_trace() {
+fn the_same_seed_gives_the_same_run() {
     let seed = number(FIRST).unwrap_or_else(|| rand::random::<u32>().into());
-    let asked = Asked { traced: true, seconds: Some(META_SECONDS), bug: None };
-    let directories = [(); 2].map(|()| tempfile::tempdir().expect("a temporary directory"));
-    std::thread::scope(|scope| {
-        for directory in &directories {
-            scope.spawn(|| child::run(seed, directory.path(), asked).expect("this program can be run again"));
+    let [one, other, unseen] = [(); 3].map(|()| tempfile::tempdir().expect("a temporary directory"));
+    thread::scope(|scope| {
+        for (directory, traced) in [(&one, true), (&other, true), (&unseen, false)] {
+            let asked = Asked { traced, seconds: Some(META_SECONDS), bug: None };
+            scope.spawn(move || child::run(seed, directory.path(), asked).expect("this program can be run again"));
         }
     });
-    let traces = directories.each_ref().map(|directory| directory.path().join(child::TRACE));
-    let difference = batch::first_difference(&traces[0], &traces[1]).expect("both runs wrote their traces");
-    let size = fs::metadata(&traces[0]).expect("it was just read").len();
-    assert!(size > 1_000_000, "the trace of seed {seed} has {size} bytes: it cannot be that of a whole run");
-    if let Some(difference) = difference {
-        panic!("seed {seed} gave two different traces, from {difference}");
-    }
+    let same = |name: &str, one: &TempDir, other: &TempDir, least: u64| {
+        let files = [one, other].map(|directory| directory.path().join(name));
+        let difference = batch::first_difference(&files[0], &files[1]).expect("both runs wrote their files");
+        let size = fs::metadata(&files[0]).expect("it was just read").len();
+        assert!(size > least, "{name} of seed {seed} has {size} bytes: it cannot be that of a whole run");
+        assert!(
+            difference.is_none(),
+            "seed {seed} gave two different {name}s, from {}",
+            difference.unwrap_or_default()
+        );
+    };
+    same(child::TRACE, &one, &other, 1_000_000);
+    same(child::HISTORY, &one, &unseen, 100_000);
 }
 
 #[test]

@@ -2,9 +2,8 @@
 
 use std::{
     cell::RefCell,
-    env,
     fmt::Write as _,
-    path::PathBuf,
+    path::Path,
     rc::Rc,
     sync::{Arc, atomic::AtomicUsize},
     time::Duration,
@@ -20,7 +19,6 @@ use lockkeeper::{
     },
     planted::planted,
 };
-use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use turmoil::Sim;
 
@@ -91,22 +89,12 @@ impl Outcome {
     }
 }
 
-/// Makes the run of a plan, on a thread that [`system::enter`]ed its seed.
-pub(crate) fn run(plan: Plan) -> std::io::Result<Outcome> {
+/// Makes the run of a plan, on a thread that [`system::enter`]ed its seed, with the nodes' files in this directory, which is empty.
+pub(crate) fn run(plan: Plan, directory: &Path) -> std::io::Result<Outcome> {
     trace::say("plan", format_args!("{plan:?}"));
-    let directory = tempfile::Builder::new().prefix("simulation-").tempdir_in(fast_directory())?;
-    let mut stage = Stage::set(plan, &directory)?;
+    let mut stage = Stage::set(plan, directory)?;
     let ended = stage.play();
     stage.judge(ended)
-}
-
-/// In memory where that can be, unless it was said where: these files are few, but each is synced.
-fn fast_directory() -> PathBuf {
-    let memory = PathBuf::from("/dev/shm");
-    match memory.is_dir() && env::var_os("TMPDIR").is_none() {
-        true => memory,
-        false => env::temp_dir(),
-    }
 }
 
 /// All that takes part.
@@ -122,7 +110,7 @@ struct Stage {
 }
 
 impl Stage {
-    fn set(plan: Plan, directory: &TempDir) -> std::io::Result<Self> {
+    fn set(plan: Plan, directory: &Path) -> std::io::Result<Self> {
         let mut builder = turmoil::Builder::new();
         builder
             .tick_duration(TICK)
@@ -139,7 +127,7 @@ impl Stage {
         let site = |node: u64| {
             let seed = plan.seed.wrapping_mul(31).wrapping_add(node);
             let disk = Disk::new(seed, plan.sync_ms);
-            let directory = directory.path().join(network::node_host(node));
+            let directory = directory.join(network::node_host(node));
             Arc::new(Site::new(node, plan.nodes, plan.raft.clone(), disk, directory, Arc::clone(&ledger), seed))
         };
         let mut stage = Self {

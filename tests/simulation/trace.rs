@@ -1,7 +1,7 @@
 //! A readable account of a run: each message on the network, each event of the history, each entry applied, each word of the program's
 //! log, one line each, in the order in which they really happened.
 //!
-//! Two runs of one seed have the same trace, byte by byte. What messages say is told by a checksum: two different ones differ.
+//! Two runs of one seed have the same trace, byte by byte, and a run without a trace has the same history as one with it. What messages say is told by a checksum: two different ones differ.
 
 use std::{
     cell::RefCell,
@@ -9,13 +9,14 @@ use std::{
     fs::File,
     io::{self, BufWriter, Write as _},
     path::Path,
+    thread,
 };
 
 use tracing::{
-    Event, Subscriber,
+    Dispatch, Event, Subscriber,
+    dispatcher::{self, DefaultGuard},
     field::{Field, Visit},
     span::{Attributes, Id},
-    subscriber::DefaultGuard,
 };
 use tracing_subscriber::{
     EnvFilter, Layer,
@@ -42,9 +43,14 @@ pub(crate) struct Tracing(DefaultGuard);
 /// From now on, this thread writes its trace into this file.
 pub(crate) fn begin(path: &Path) -> io::Result<Tracing> {
     TRACE.set(Some(BufWriter::new(File::create(path)?)));
+    // On another thread: it has hash maps, and each that a thread makes changes the order of those that it makes after it.
+    let dispatch = thread::spawn(dispatch).join().expect("a filter that is none is no panic");
+    Ok(Tracing(dispatcher::set_default(&dispatch)))
+}
+
+fn dispatch() -> Dispatch {
     let filter = EnvFilter::try_from_env(FILTER_VARIABLE).unwrap_or_else(|_| EnvFilter::new(FILTER));
-    let subscriber = tracing_subscriber::registry().with(Lines.with_filter(filter));
-    Ok(Tracing(tracing::subscriber::set_default(subscriber)))
+    Dispatch::new(tracing_subscriber::registry().with(Lines.with_filter(filter)))
 }
 
 impl Tracing {
