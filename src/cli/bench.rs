@@ -70,7 +70,7 @@ struct KeepAliveWanted {
     #[arg(long, value_name = "N|max,…", value_delimiter = ',', default_value = "3000,max")]
     rate: Vec<Rate>,
     /// With `max`: renewals under way at a time.
-    #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_value = "64")]
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_value = "8192")]
     workers: Vec<usize>,
     #[command(flatten)]
     timing: Windows,

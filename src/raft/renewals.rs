@@ -1,18 +1,23 @@
 //! Renewals on their way into the log: many sessions in one command.
 //!
 //! They are by far the most frequent requests, small, and in no hurry: a client counts its lease from the moment at which it asked. So
-//! the leader holds them back for [`GATHERED_FOR`], and proposes all that came meanwhile as one command. What a renewal costs is then a
-//! message to and fro; the log, the disk and the followers hardly see it.
+//! the leader holds each back for a hundredth of its session's TTL, and proposes all that came meanwhile as one command. What a renewal
+//! costs is then a message to and fro; the log, the disk and the followers hardly see it.
 
 use std::time::Duration;
 
-use tokio::{sync::mpsc, task::JoinSet, time::sleep};
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{Instant, timeout_at},
+};
 
 use super::proposer::{Answer, NoReply, Proposer, ask};
-use crate::machine::{Command, Renewal, Reply, SessionId};
+use crate::machine::{Command, Renewal, Reply, SessionId, Ttl};
 
-/// How long the first of a command waits for others. A tenth of the shortest TTL.
-const GATHERED_FOR: Duration = Duration::from_millis(10);
+/// A renewal waits for others for so much of its session's TTL, and never longer than this.
+const PART_OF_TTL: u32 = 100;
+const GATHERED_FOR_MAX: Duration = Duration::from_millis(100);
 /// Sessions in one command. So many do not wait.
 const SESSIONS: usize = 1024;
 /// Renewals that may wait for the next command. Beyond, callers are refused.
@@ -22,6 +27,8 @@ const IN_FLIGHT: usize = 4;
 
 struct Wanted {
     session: SessionId,
+    /// It waits for others no longer than this.
+    by: Instant,
     renewed: Answer<Renewal>,
 }
 
@@ -37,12 +44,22 @@ impl Renewals {
         (Self { queue }, Intake(intake))
     }
 
-    /// Renews a session, with others. Waits until that is applied, for at most `patience`.
+    /// Renews a session that has this TTL, as far as is known, with others. Waits until that is applied, for at most `patience`.
     ///
     /// Dropping the future withdraws a renewal that is not proposed yet.
-    pub(super) async fn renew(&self, session: SessionId, patience: Duration) -> Result<Renewal, NoReply> {
-        ask(&self.queue, |renewed| Wanted { session, renewed }, patience).await
+    pub(super) async fn renew(
+        &self,
+        session: SessionId,
+        ttl: Option<Ttl>,
+        patience: Duration,
+    ) -> Result<Renewal, NoReply> {
+        let by = Instant::now() + ttl.map_or(Duration::ZERO, gathered_for);
+        ask(&self.queue, |renewed| Wanted { session, by, renewed }, patience).await
     }
+}
+
+fn gathered_for(ttl: Ttl) -> Duration {
+    (Duration::from_millis(u64::from(ttl.as_millis())) / PART_OF_TTL).min(GATHERED_FOR_MAX)
 }
 
 /// The other end of the queue.
@@ -52,18 +69,7 @@ pub(super) struct Intake(mpsc::Receiver<Wanted>);
 pub(super) async fn run(mut intake: Intake, proposer: Proposer, patience: Duration) {
     let mut commands = JoinSet::new();
     loop {
-        let mut gathered = Vec::new();
-        if intake.0.recv_many(&mut gathered, SESSIONS).await == 0 {
-            return;
-        }
-        if gathered.len() < SESSIONS {
-            sleep(GATHERED_FOR).await;
-            while gathered.len() < SESSIONS
-                && let Ok(wanted) = intake.0.try_recv()
-            {
-                gathered.push(wanted);
-            }
-        }
+        let Some(mut gathered) = gather(&mut intake.0).await else { return };
         gathered.retain(|wanted| !wanted.renewed.is_closed());
         if gathered.is_empty() {
             continue;
@@ -74,6 +80,26 @@ pub(super) async fn run(mut intake: Intake, proposer: Proposer, patience: Durati
         let proposer = proposer.clone();
         commands.spawn(async move { propose(gathered, &proposer, patience).await });
     }
+}
+
+/// What comes until the first of it has waited long enough; `None` once nobody can ask any more.
+async fn gather(intake: &mut mpsc::Receiver<Wanted>) -> Option<Vec<Wanted>> {
+    let mut gathered = Vec::new();
+    if intake.recv_many(&mut gathered, SESSIONS).await == 0 {
+        return None;
+    }
+    let mut seen = 0;
+    let mut by = gathered[0].by;
+    while gathered.len() < SESSIONS {
+        by = gathered[seen..].iter().map(|wanted| wanted.by).min().map_or(by, |newest| newest.min(by));
+        seen = gathered.len();
+        let room = SESSIONS - seen;
+        match timeout_at(by, intake.recv_many(&mut gathered, room)).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+    }
+    Some(gathered)
 }
 
 async fn propose(gathered: Vec<Wanted>, proposer: &Proposer, patience: Duration) {
@@ -110,11 +136,38 @@ mod tests {
         let (proposer, _proposals) = Proposer::new(led);
         let (renewals, intake) = Renewals::new();
         let patience = Duration::from_secs(1);
-        assert!(matches!(renewals.renew(SessionId(1), patience).await, Err(NoReply::Unknown)), "nobody gathers yet");
+        assert!(
+            matches!(renewals.renew(SessionId(1), None, patience).await, Err(NoReply::Unknown)),
+            "nobody gathers yet"
+        );
         let gathering = tokio::spawn(run(intake, proposer, patience));
-        assert!(matches!(renewals.renew(SessionId(1), patience).await, Err(NoReply::NotLeader)));
+        assert!(matches!(renewals.renew(SessionId(1), None, patience).await, Err(NoReply::NotLeader)));
         drop(renewals);
         gathering.await.expect("it ends by itself");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_that_come_in_time_share_a_command() {
+        let (renewals, mut intake) = Renewals::new();
+        let began = Instant::now();
+        let ask = |id: u128, ttl_ms: Option<u32>, after_ms: u64| {
+            let renewals = renewals.clone();
+            let ttl = ttl_ms.map(|ttl_ms| Ttl::from_millis(ttl_ms).expect("a good ttl"));
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(after_ms)).await;
+                renewals.renew(SessionId(id), ttl, Duration::from_secs(60)).await
+            })
+        };
+        let ids = |gathered: Option<Vec<Wanted>>| -> Vec<u128> {
+            gathered.expect("somebody asked").iter().map(|wanted| wanted.session.0).collect()
+        };
+        let _asked = [(1, Some(20_000), 0), (2, Some(20_000), 60), (3, Some(3_000), 80), (4, Some(20_000), 105)]
+            .map(|(id, ttl_ms, after_ms)| ask(id, ttl_ms, after_ms));
+        assert_eq!(ids(gather(&mut intake.0).await), [1, 2, 3]);
+        assert_eq!(began.elapsed(), Duration::from_millis(100), "the first waits no longer");
+        let _asked = [ask(5, Some(1_000), 10), ask(6, None, 12)];
+        assert_eq!(ids(gather(&mut intake.0).await), [4, 5, 6]);
+        assert_eq!(began.elapsed(), Duration::from_millis(112), "a session that is not known is answered at once");
     }
 
     #[tokio::test]
@@ -122,10 +175,10 @@ mod tests {
         let (renewals, _intake) = Renewals::new();
         let mut waiting = Vec::new();
         for id in 0..QUEUE as u128 {
-            let mut renewal = Box::pin(renewals.renew(SessionId(id), Duration::from_secs(60)));
+            let mut renewal = Box::pin(renewals.renew(SessionId(id), None, Duration::from_secs(60)));
             assert!(futures::poll!(&mut renewal).is_pending());
             waiting.push(renewal);
         }
-        assert!(matches!(renewals.renew(SessionId(0), Duration::from_secs(60)).await, Err(NoReply::Overloaded)));
+        assert!(matches!(renewals.renew(SessionId(0), None, Duration::from_secs(60)).await, Err(NoReply::Overloaded)));
     }
 }

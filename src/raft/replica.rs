@@ -68,8 +68,8 @@ impl Replica {
         self.proposer.propose(command, patience).await
     }
 
-    /// Renews a session and waits until that is applied, for at most `patience`. It is held back for some milliseconds, to share a
-    /// command with others.
+    /// Renews a session and waits until that is applied, for at most `patience`. It is held back for a hundredth of its TTL, to share
+    /// a command with others.
     ///
     /// Dropping the future withdraws a renewal that is not proposed yet.
     pub async fn renew(&self, session: SessionId, patience: Duration) -> Result<Renewal, NoReply> {
@@ -79,7 +79,8 @@ impl Replica {
         if self.cut_off() {
             return Err(NoReply::NoQuorum);
         }
-        self.renewals.renew(session, patience).await
+        let ttl = self.table.read(|applied| applied.machine.session(session).map(|session| session.ttl));
+        self.renewals.renew(session, ttl, patience).await
     }
 
     /// Looks at the table as it is now, linearizably: all that was answered before this call is in it.
