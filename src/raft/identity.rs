@@ -339,7 +339,8 @@ impl Identity {
         }
     }
 
-    /// Remembers that the log reaches at least to `index`: a *committed* one, as others can be truncated. To be called now and then.
+    /// Remembers that the log reaches at least to `index`: a *committed* one, as others can be truncated, and one that is *durable* here.
+    /// To be called now and then.
     pub async fn record_committed(&self, index: u64) -> Result<(), IdentityError> {
         self.update(move |record| {
             record.committed_index = record.committed_index.max(Some(index));

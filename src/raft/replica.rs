@@ -83,6 +83,14 @@ impl Replica {
         self.renewals.renew(session, ttl, patience).await
     }
 
+    /// Up to which index this node has applied what its own log holds for certain; 0 while that is not known.
+    ///
+    /// A majority commits an entry, and a node may apply it before its own disk has it: after a crash, that node's log ends before it.
+    pub fn applied_and_durable(&self) -> u64 {
+        let flushed = self.raft.watch_log_progress().get().and_then(|point| point.last_log_id);
+        flushed.map_or(0, |last| last.index.min(self.table.read(Applied::index)))
+    }
+
     /// Looks at the table as it is now, linearizably: all that was answered before this call is in it.
     ///
     /// One round to a quorum serves all the reads that wait for one (the read index of Raft, §6.4 of Ongaro's thesis). `look` must be

@@ -49,7 +49,7 @@ use crate::{
         network::{Network, PeerService},
         snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
         state_machine::StateMachine,
-        table::{Applied, Inspect, Table},
+        table::{Inspect, Table},
         types::{Node, TypeConfig},
         vacancy,
     },
@@ -275,15 +275,15 @@ async fn take_part<C: Connect>(
     std::future::pending().await
 }
 
-/// Notes now and then how far the log is committed, so that a log which is lost as a whole is noticed. Does not end but with an error.
+/// Notes now and then how far this node's log is committed, so that a log which is lost as a whole is noticed. Does not end but with an error.
 async fn note_committed(identity: Arc<Identity>, replica: Replica) -> Result<(), ServeError> {
     let mut noted = 0;
     loop {
         tokio::time::sleep(if noted == 0 { NOTE_FIRST } else { NOTE_COMMITTED }).await;
-        let applied = replica.table().read(Applied::index);
-        if applied > noted {
-            identity.record_committed(applied).await?;
-            noted = applied;
+        let certain = replica.applied_and_durable();
+        if certain > noted {
+            identity.record_committed(certain).await?;
+            noted = certain;
         }
     }
 }
