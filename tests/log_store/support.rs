@@ -23,6 +23,9 @@ pub(crate) type Flushed = OneshotReceiverOf<TypeConfig, std::io::Result<()>>;
 /// How long a test waits for what must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// So few that each log of these tests uses both files of its journal.
+const JOURNAL_BYTES: u64 = 16 << 10;
+
 /// Options whose failure handler remembers, rather than end the test.
 pub(crate) fn options() -> (Options, Arc<Mutex<Vec<String>>>) {
     let failures = Arc::new(Mutex::new(Vec::new()));
@@ -30,7 +33,7 @@ pub(crate) fn options() -> (Options, Arc<Mutex<Vec<String>>>) {
     let on_failure = Arc::new(move |_: &Path, failure: &lockkeeper::raft::log::Failure| {
         seen.lock().expect("no test panics while it holds it").push(failure.to_string());
     });
-    (Options { on_failure, open_limit: PATIENCE, ..Options::default() }, failures)
+    (Options { on_failure, open_limit: PATIENCE, journal_bytes: JOURNAL_BYTES, ..Options::default() }, failures)
 }
 
 pub(crate) fn open(directory: &Path) -> Result<LogStore, OpenError> {

@@ -27,7 +27,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use crate::{
     disk::SAID,
     history::{History, Id, Operation, Said},
-    support::{entry, id, log_id},
+    support::{JOURNAL_BYTES, entry, id, log_id},
 };
 
 /// The directory of the log, below the driver's.
@@ -280,7 +280,8 @@ impl Driver {
 fn open(root: &Path, voice: &mut File, snapshot: Option<Id>) -> LogStore {
     say(voice, &Said::Opening);
     let snapshot = snapshot.map(log_id);
-    let options = Options { snapshot, stall_limit: STALL_LIMIT, open_limit: STALL_LIMIT * 3, ..Options::default() };
+    let (journal_bytes, stall_limit, open_limit) = (JOURNAL_BYTES, STALL_LIMIT, STALL_LIMIT * 3);
+    let options = Options { snapshot, journal_bytes, stall_limit, open_limit, ..Options::default() };
     LogStore::open(&root.join(LOG), options).unwrap_or_else(|error| {
         eprintln!("lockkeeper: {error}");
         process::exit(REFUSED)

@@ -148,7 +148,8 @@ fn begin_on(at: &Path, aside: &Path) -> PathBuf {
     root
 }
 
-/// Lets a driver run until it has said so many lines, and then takes the file system away from below it.
+/// Lets a driver run until it has said so many lines, and then takes the file system away from below it. As in a power failure, no more
+/// of the driver runs from then on: of a sync that was under way, ext4 may say afterwards that it had succeeded.
 fn cut_under_driver(root: &Path, at: &Path, shutdown: &Path, seed: u64, lines: usize) {
     let mut command = driver::command(root, seed, OPERATIONS);
     let mut running = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the driver starts"));
@@ -159,7 +160,7 @@ fn cut_under_driver(root: &Path, at: &Path, shutdown: &Path, seed: u64, lines: u
         assert!(begun.elapsed() < PATIENCE, "the driver does not get on");
         thread::sleep(Duration::from_millis(1));
     }
-    run(Command::new(shutdown).arg(at)).expect("it worked a moment ago");
+    run(Command::new(shutdown).arg(at).arg(running.0.id().to_string())).expect("it worked a moment ago");
 }
 
 /// A driver, which is dead when this is dropped.

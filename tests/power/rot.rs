@@ -198,6 +198,12 @@ fn entries(log: &Path) -> sled::Tree {
     }
 }
 
+/// Opens it and closes it: whatever only the journal had is in sled afterwards.
+async fn settle(log: &Path) {
+    let store = support::open(log, None).expect("it is in order");
+    store.close().await.expect("closed");
+}
+
 /// Entries that a new leader had removed and replaced come back, each of them whole, between others that are as they were.
 #[tokio::test]
 async fn replaced_entries_that_come_back_are_noticed() {
@@ -207,6 +213,7 @@ async fn replaced_entries_that_come_back_are_noticed() {
     let keep = log_id((1, 4));
     append(&mut store, 1, 0..10).await;
     store.close().await.expect("closed");
+    settle(&log).await;
     let is_swapped =
         |key: &[u8]| (5..7).contains(&u64::from_be_bytes(key[..8].try_into().expect("it begins with an index")));
     let tree = entries(&log);
@@ -217,6 +224,7 @@ async fn replaced_entries_that_come_back_are_noticed() {
     store.truncate_after(Some(keep)).await.expect("truncated");
     append(&mut store, 2, 5..12).await;
     store.close().await.expect("closed");
+    settle(&log).await;
     let tree = entries(&log);
     for key in tree.iter().keys().map(|key| key.expect("readable")).filter(|key| is_swapped(key)) {
         tree.remove(key).expect("removed");

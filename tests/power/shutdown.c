@@ -1,8 +1,11 @@
 /* Takes the file system away from below a mounted ext4, as a power failure does: nothing that the kernel still holds is written any
- * more, not even its journal. Needs root. usage: shutdown DIRECTORY */
+ * more, not even its journal. A process, if one is named, does not come out of the kernel any more. Needs root.
+ * usage: shutdown DIRECTORY [PROCESS] */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/ioctl.h>
 
 #define EXT4_IOC_SHUTDOWN _IOR('X', 125, uint32_t)
@@ -10,8 +13,8 @@
 
 int main(int count, char **words) {
     uint32_t how = GOING_DOWN_WITHOUT_FLUSHING_THE_LOG;
-    int directory = count == 2 ? open(words[1], O_RDONLY) : -1;
-    if (directory < 0 || ioctl(directory, EXT4_IOC_SHUTDOWN, &how) != 0) {
+    int directory = count > 1 ? open(words[1], O_RDONLY) : -1;
+    if (directory < 0 || (count > 2 && kill(atoi(words[2]), SIGSTOP) != 0) || ioctl(directory, EXT4_IOC_SHUTDOWN, &how) != 0) {
         perror("shutdown");
         return 1;
     }

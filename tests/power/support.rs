@@ -17,6 +17,9 @@ use tempfile::TempDir;
 
 use crate::history::{Id, State};
 
+/// So few that the journal moves what it has into sled again and again.
+pub(crate) const JOURNAL_BYTES: u64 = 32 << 10;
+
 /// How long a test waits for what must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -75,7 +78,8 @@ pub(crate) fn entry(term: u64, index: u64) -> Entry {
 pub(crate) fn open(directory: &Path, snapshot: Option<Id>) -> Result<LogStore, OpenError> {
     let on_failure = Arc::new(|_: &Path, failure: &Failure| eprintln!("the log failed: {failure}"));
     let snapshot = snapshot.map(log_id);
-    let options = Options { snapshot, on_failure, open_limit: PATIENCE, ..Options::default() };
+    let journal_bytes = JOURNAL_BYTES;
+    let options = Options { snapshot, on_failure, journal_bytes, open_limit: PATIENCE, ..Options::default() };
     let begun = Instant::now();
     loop {
         match LogStore::open(directory, options.clone()) {

@@ -30,9 +30,14 @@ pub(super) trait Disk: Send + 'static {
     /// Returns when all that was written is durable. After a failure the store must not be used again: what a second attempt
     /// reports says nothing about the first.
     fn flush(&mut self) -> io::Result<()>;
+    /// Ends what still goes on behind it. After this it is only dropped.
+    fn close(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
-/// The log's two trees in one sled database. One thread owns it: nothing of it is shared, not even for reading.
+/// The log's two trees in one sled database. Clones are the same database.
+#[derive(Clone)]
 pub(super) struct SledDisk {
     log: sled::Tree,
     meta: sled::Tree,

@@ -11,6 +11,7 @@
 //! * `sync` makes sled's flush durable; `database` does at an opening what sled leaves undone; `disk` is what is asked of sled, and
 //!   no more;
 //! * `record` and `tables` say how entries and votes lie there;
+//! * `journal` and `journaled` stand before sled: what is new is durable with one small sync, and moved into sled later;
 //! * `mark` notes outside of sled how far the log had come;
 //! * `opening` and `verify` check all of it before anything is served;
 //! * `writer` is the one thread that owns the disk: one queue, one flush for all that has gathered;
@@ -28,6 +29,8 @@ mod disk;
 #[cfg(test)]
 mod faults;
 mod health;
+mod journal;
+mod journaled;
 mod mark;
 mod memory;
 mod opening;

@@ -11,7 +11,8 @@
 //! 3. open sled, on a thread of its own, since it may panic or hang on damaged files;
 //! 4. make the names of the new files durable, which sled does not do;
 //! 5. see that a flush reaches the disk;
-//! 6. read and check everything.
+//! 6. move into sled what only the journal has;
+//! 7. read and check everything.
 
 use std::{
     fs, io, mem,
@@ -22,6 +23,7 @@ use std::{
 use super::{
     database::{self, LockFile, NotLocked, Stumbled},
     disk::{Disk, SledDisk},
+    journaled::Journaled,
     mark::{Mark, MarkFile},
     memory::Recent,
     panics,
@@ -86,7 +88,7 @@ pub enum OpenError {
 
 /// What an open log begins with.
 pub(super) struct Opened {
-    pub(super) tables: Tables<SledDisk>,
+    pub(super) tables: Tables<Store>,
     pub(super) mark: MarkFile,
     pub(super) lock: LockFile,
     pub(super) blobs: PathBuf,
@@ -100,6 +102,7 @@ pub(super) struct Request {
     /// Up to where the newest snapshot reaches.
     pub(super) snapshot: Option<LogId>,
     pub(super) recent_bytes: usize,
+    pub(super) journal_bytes: u64,
     pub(super) open_limit: Duration,
 }
 
@@ -154,7 +157,9 @@ pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
     }
 }
 
-type Guarded = Result<(Tables<SledDisk>, Recovered), OpenError>;
+/// sled, behind its journal.
+pub(super) type Store = Journaled<SledDisk>;
+type Guarded = Result<(Tables<Store>, Recovered), OpenError>;
 
 /// Does all that may stumble over damaged files on a thread that may panic, or hang.
 fn open_guarded(request: &Request, database: &Path, mark: Option<Mark>) -> Guarded {
@@ -206,6 +211,11 @@ fn open_tables(request: &Request, database: &Path, mark: Option<Mark>) -> Guarde
     if !is_durable.map_err(failed("writing to the database"))? {
         return Err(OpenError::NotDurable { directory: directory.clone() });
     }
+    let disk = Journaled::open(tables.disk, directory, request.journal_bytes).map_err(broken)?;
+    let mut tables = Tables { disk };
+    if mark.is_none() && !tables.is_blank().map_err(broken)? {
+        return Err(damaged(directory, MARK_MISSING.to_owned()));
+    }
     let recent = Recent::new(request.recent_bytes);
     let recovered = verify::verify(&mut tables, &mark.unwrap_or_default(), request.snapshot, recent).map_err(broken)?;
     Ok((tables, recovered))
@@ -225,6 +235,8 @@ fn is_damage(error: &io::Error) -> bool {
     )
 }
 
+const MARK_MISSING: &str = "the file `high-water` is missing";
+
 /// Tells a new database from one that was emptied, and marks a new one as ours.
 fn begin<D: Disk>(tables: &mut Tables<D>, mark: Option<&Mark>) -> io::Result<()> {
     let is_blank = tables.is_blank()?;
@@ -232,7 +244,7 @@ fn begin<D: Disk>(tables: &mut Tables<D>, mark: Option<&Mark>) -> io::Result<()>
         (true, Some(_)) => Ok(()),
         // The mark is made before anything is stored. A crash may come between the database and the mark, but not later.
         (true, None) if is_blank => Ok(()),
-        (true, None) => Err(super::tables::damaged("the file `high-water` is missing")),
+        (true, None) => Err(super::tables::damaged(MARK_MISSING)),
         (false, None) if is_blank => {
             tables.set_formatted()?;
             tables.disk.flush()

@@ -44,6 +44,8 @@ pub struct Options {
     pub snapshot: Option<LogId>,
     /// How much of the latest entries is kept in memory, bytes.
     pub recent_bytes: usize,
+    /// How much is gathered in each of the journal's two files before it is moved into sled, bytes. They have that size from the start.
+    pub journal_bytes: u64,
     /// How long the disk may take for one group of writes before the log has failed.
     pub stall_limit: Duration,
     /// How long sled may take to open.
@@ -53,11 +55,12 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// No snapshot, 32 MiB in memory, 10 s for a write, 120 s for opening; a failure [ends the process](end_the_process).
+    /// No snapshot, 32 MiB in memory, 4 MiB in each file of the journal, 10 s for a write, 120 s for opening; a failure [ends the process](end_the_process).
     fn default() -> Self {
         Self {
             snapshot: None,
             recent_bytes: 32 << 20,
+            journal_bytes: 4 << 20,
             stall_limit: Duration::from_secs(10),
             open_limit: Duration::from_secs(120),
             on_failure: end_the_process(),
@@ -92,8 +95,8 @@ struct Shared {
 impl LogStore {
     /// Opens the log in a directory, or makes a new one there. Reads all of it, and blocks meanwhile.
     pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
-        let Options { snapshot, recent_bytes, stall_limit, open_limit, on_failure } = options;
-        let request = Request { directory: directory.to_owned(), snapshot, recent_bytes, open_limit };
+        let Options { snapshot, recent_bytes, journal_bytes, stall_limit, open_limit, on_failure } = options;
+        let request = Request { directory: directory.to_owned(), snapshot, recent_bytes, journal_bytes, open_limit };
         let Opened { tables, mark, lock, blobs, recovered } = opening::open(&request)?;
 
         let health = Arc::new(Health::new(directory.to_owned(), on_failure));

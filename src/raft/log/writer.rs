@@ -258,7 +258,10 @@ impl<D: Disk> Writer<D> {
             let _at_disk = self.health.at_disk();
             self.tables.remove_upwards(purged.index, KEYS_PER_SLICE)?
         };
-        self.flush()?;
+        // Its end goes with the next group.
+        if !is_done {
+            self.flush()?;
+        }
         self.has_leftovers = !is_done;
         Ok(())
     }
@@ -275,6 +278,10 @@ impl<D: Disk> Writer<D> {
     fn close(&mut self) -> io::Result<()> {
         self.write_committed()?;
         self.flush()?;
+        {
+            let _at_disk = self.health.at_disk();
+            self.tables.disk.close()?;
+        }
         self.write_mark()
     }
 }

@@ -1,0 +1,300 @@
+//! A disk behind a journal: durable with one small sync, and moved to the disk itself later, and seldom.
+//!
+//! A change goes into the journal's next record and into memory. A flush commits the record. When a file of the journal is full, all that
+//! it holds, as one table in memory, is handed to a thread that *settles* it: moves it to the disk, flushes that, and says so; meanwhile
+//! the journal goes on in its other file. Many changes never come so far: what is written again, or removed, while it is in memory.
+//!
+//! Reads look into memory first: what is new, then what is being settled, then the disk.
+//!
+//! The disk itself holds, under one key, the number of the last record that is settled; it is the last thing written before the flush.
+//! An opening settles all records behind that one, before anything else. That a settling was interrupted does no harm: each change says
+//! what is at a key from then on, and so all of them in their order, once more, lead to the same.
+
+use std::{
+    collections::BTreeMap,
+    io, iter,
+    mem::{self, ManuallyDrop},
+    ops::Bound,
+    path::Path,
+    sync::{Arc, mpsc},
+    thread::{self, JoinHandle},
+};
+
+use super::{
+    disk::{Disk, Pair, Table},
+    journal::{Journal, Operation, operations},
+    panics,
+    tables::damaged,
+};
+use crate::raft::files;
+
+/// Where the disk keeps what it must know of the journal.
+const STATE_KEY: &[u8] = b"journal";
+const STATE_VERSION: u8 = 1;
+/// A file of the journal that is larger than it should be by this factor waits for the other one to be settled.
+const PATIENCE: u64 = 8;
+
+/// See the module's documentation.
+pub(super) struct Journaled<D: Disk> {
+    // Dropped first, so that the disk is closed by whoever drops this: that may fail.
+    settler: Settler,
+    disk: D,
+    journal: Journal,
+    /// Each file of the journal takes about so many bytes.
+    journal_bytes: u64,
+    salt: u64,
+    /// What is in the active file, and in the next record.
+    new: Changes,
+    /// What is in the other file, while it is being settled.
+    settling: Option<Arc<Changes>>,
+}
+
+/// What is at some keys now; `None`: nothing.
+type Keys = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// Changes of both tables, of which the last at a key counts.
+#[derive(Debug, Default)]
+struct Changes {
+    log: Keys,
+    meta: Keys,
+}
+
+/// What the disk must know of the journal.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    salt: u64,
+    settled: u64,
+}
+
+impl<D: Disk + Clone> Journaled<D> {
+    /// Opens a disk with its journal, which is in this directory; it is made if the disk does not know of any. All that is in the journal
+    /// is on the disk afterwards.
+    pub(super) fn open(mut disk: D, directory: &Path, journal_bytes: u64) -> io::Result<Self> {
+        let state = match State::read(&disk)? {
+            Some(state) => state,
+            None => {
+                Journal::create(directory, journal_bytes)?;
+                State { salt: rand::random(), settled: 0 }
+            }
+        };
+        let records = Journal::read(directory, state.salt, state.settled)?;
+        let state = State { settled: state.settled + records.len() as u64, ..state };
+        let mut changes = Changes::default();
+        for record in &records {
+            for operation in operations(record) {
+                changes.take(operation?);
+            }
+        }
+        // Also if there is nothing: after a kill, what was settled last may not be synced yet, and its records are about to be written over.
+        settle(&mut disk, &changes, state)?;
+        let journal = Journal::start(directory, state.salt, state.settled + 1, journal_bytes)?;
+        let settler = Settler::start(disk.clone(), directory)?;
+        let new = Changes::default();
+        Ok(Self { settler, disk, journal, journal_bytes, salt: state.salt, new, settling: None })
+    }
+}
+
+impl<D: Disk> Journaled<D> {
+    fn change(&mut self, operation: Operation<'_>) {
+        self.journal.add(operation);
+        self.new.take(operation);
+    }
+
+    /// Looks whether the other file is settled, or waits for that. An error is why it cannot be.
+    fn look_after_settler(&mut self, must_wait: bool) -> io::Result<()> {
+        if self.settling.is_some() && self.settler.is_done(must_wait)? {
+            self.settling = None;
+        }
+        Ok(())
+    }
+
+    /// If the active file is full, goes on in the other one, unless that is still being settled and this one may grow a little more.
+    fn turn(&mut self) -> io::Result<()> {
+        self.look_after_settler(self.journal.used() >= self.journal_bytes.saturating_mul(PATIENCE))?;
+        if self.journal.used() < self.journal_bytes || self.settling.is_some() {
+            return Ok(());
+        }
+        let changes = Arc::new(mem::take(&mut self.new));
+        self.settler.settle(Arc::clone(&changes), State { salt: self.salt, settled: self.journal.last() })?;
+        self.settling = Some(changes);
+        self.journal.switch();
+        Ok(())
+    }
+}
+
+impl<D: Disk> Disk for Journaled<D> {
+    fn get(&self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        let settling = self.settling.as_deref();
+        match self.new.of(table).get(key).or_else(|| settling.and_then(|settling| settling.of(table).get(key))) {
+            Some(value) => Ok(value.clone()),
+            None => self.disk.get(table, key),
+        }
+    }
+
+    fn scan(&self, table: Table, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>> {
+        let there = self.disk.scan(table, from).map(|pair| pair.map(|(key, value)| (key, Some(value))));
+        let settling = self.settling.as_deref().into_iter().flat_map(move |settling| settling.scan(table, from));
+        merge(self.new.scan(table, from), merge(settling, there))
+            .filter_map(|pair| pair.map(|(key, value)| value.map(|value| (key, value))).transpose())
+    }
+
+    fn insert(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> io::Result<()> {
+        self.change(Operation { table, key, value: Some(&value) });
+        Ok(())
+    }
+
+    fn remove(&mut self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        let was = self.get(table, key)?;
+        if was.is_some() {
+            self.change(Operation { table, key, value: None });
+        }
+        Ok(was)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.journal.commit()?;
+        self.turn()
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.look_after_settler(true)
+    }
+}
+
+/// Moves changes to the disk, all before this record. They are durable when it returns.
+fn settle(disk: &mut impl Disk, changes: &Changes, state: State) -> io::Result<()> {
+    for table in [Table::Log, Table::Meta] {
+        for (key, value) in changes.of(table) {
+            match value {
+                Some(value) => disk.insert(table, key, value.clone())?,
+                None => drop(disk.remove(table, key)?),
+            }
+        }
+    }
+    let State { salt, settled } = state;
+    let sealed = files::seal(STATE_VERSION, STATE_KEY, [salt.to_be_bytes(), settled.to_be_bytes()].as_flattened());
+    disk.insert(Table::Meta, STATE_KEY, sealed)?;
+    disk.flush()
+}
+
+impl State {
+    fn read(disk: &impl Disk) -> io::Result<Option<Self>> {
+        let Some(sealed) = disk.get(Table::Meta, STATE_KEY)? else { return Ok(None) };
+        let unreadable = |why: String| damaged(format!("what it knows of its journal cannot be read: {why}"));
+        let state = files::unseal(STATE_VERSION, STATE_KEY, &sealed).map_err(|why| unreadable(why.to_string()))?;
+        let numbers = state.split_first_chunk().and_then(|(&salt, rest)| Some((salt, rest.try_into().ok()?)));
+        let Some((salt, settled)) = numbers else { return Err(unreadable("it has another length".to_owned())) };
+        Ok(Some(Self { salt: u64::from_be_bytes(salt), settled: u64::from_be_bytes(settled) }))
+    }
+}
+
+impl Changes {
+    fn of(&self, table: Table) -> &Keys {
+        match table {
+            Table::Log => &self.log,
+            Table::Meta => &self.meta,
+        }
+    }
+
+    fn take(&mut self, operation: Operation<'_>) {
+        let keys = match operation.table {
+            Table::Log => &mut self.log,
+            Table::Meta => &mut self.meta,
+        };
+        keys.insert(operation.key.to_vec(), operation.value.map(<[u8]>::to_vec));
+    }
+
+    fn scan(&self, table: Table, from: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &Option<Vec<u8>>)> {
+        self.of(table).range::<[u8], _>((Bound::Included(from), Bound::Unbounded))
+    }
+}
+
+type Found = io::Result<(Vec<u8>, Option<Vec<u8>>)>;
+
+/// Both in the order of their keys; where both have one, what `over` says.
+fn merge<'a>(
+    over: impl Iterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)>,
+    under: impl Iterator<Item = Found>,
+) -> impl Iterator<Item = Found> {
+    let (mut over, mut under) = (over.peekable(), under.peekable());
+    iter::from_fn(move || {
+        let Some((key, value)) = over.peek().copied() else { return under.next() };
+        match under.peek() {
+            Some(Err(_)) => return under.next(),
+            Some(Ok((other, _))) if other < key => return under.next(),
+            Some(Ok((other, _))) if other == key => drop(under.next()),
+            Some(Ok(_)) | None => {}
+        }
+        over.next();
+        Some(Ok((key.clone(), value.clone())))
+    })
+}
+
+/// The thread that settles.
+struct Settler {
+    /// `None` once it is to end.
+    work: Option<mpsc::SyncSender<(Arc<Changes>, State)>>,
+    done: mpsc::Receiver<io::Result<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Settler {
+    fn start(disk: impl Disk, directory: &Path) -> io::Result<Self> {
+        // There is one thing at a time to settle.
+        let (work, to_do) = mpsc::sync_channel::<(Arc<Changes>, State)>(1);
+        let (say, done) = mpsc::sync_channel(1);
+        let directory = directory.to_owned();
+        let run = move || {
+            let _advice = panics::advise(&directory);
+            // After a failure the disk must not be dropped; see `Writer::run`.
+            let mut disk = ManuallyDrop::new(disk);
+            for (changes, state) in to_do {
+                let settled = settle(&mut *disk, &changes, state);
+                let has_failed = settled.is_err();
+                drop(changes);
+                // Nobody hears it if all is being closed.
+                let _ = say.send(settled);
+                if has_failed {
+                    return;
+                }
+            }
+            drop(ManuallyDrop::into_inner(disk));
+        };
+        let thread = thread::Builder::new().name("log-settler".to_owned()).spawn(run)?;
+        Ok(Self { work: Some(work), done, thread: Some(thread) })
+    }
+
+    fn settle(&self, changes: Arc<Changes>, state: State) -> io::Result<()> {
+        self.work.as_ref().and_then(|work| work.send((changes, state)).ok()).ok_or_else(gone)
+    }
+
+    /// Whether it has settled what it was given. An error is its own.
+    fn is_done(&self, must_wait: bool) -> io::Result<bool> {
+        if must_wait {
+            return self.done.recv().map_err(|_| gone())?.map(|()| true);
+        }
+        match self.done.try_recv() {
+            Ok(settled) => settled.map(|()| true),
+            Err(mpsc::TryRecvError::Empty) => Ok(false),
+            Err(mpsc::TryRecvError::Disconnected) => Err(gone()),
+        }
+    }
+}
+
+impl Drop for Settler {
+    /// Waits until it has let go of the disk.
+    fn drop(&mut self) {
+        self.work = None;
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, that was said already.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the thread that moves the journal into sled has ended")
+}
+
+#[cfg(test)]
+mod tests;
