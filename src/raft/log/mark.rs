@@ -2,7 +2,7 @@
 //!
 //! A log that lost its end, or all of itself, looks like a log that never had more. Its node would then vote a second time in a
 //! term, and count towards a majority for entries that it no longer has. So a small file beside the database says what has been
-//! durable: the vote, and the last entry. It is written now and then, always *after* what it says is durable in sled. At each start
+//! durable: the vote, and the last entry. It is written now and then, always *after* what it says is durable. At each start
 //! the log must reach it.
 //!
 //! Entries may go again: an entry that was never committed is truncated. The mark is then lowered, durably, *before* the

@@ -230,10 +230,15 @@ impl<D: Disk> Writer<D> {
             return Ok(());
         }
         self.write_committed()?;
-        match Planted::AckBeforeSync.is_on() {
+        match Planted::AckBeforeSync.is_on() && !self.is_synced_all_the_same(group) {
             true => Ok(()),
             false => self.flush(),
         }
+    }
+
+    /// With that bug, a log that forgot its vote, or all of itself, would not be opened again, and nobody would see what else is gone.
+    fn is_synced_all_the_same(&self, group: &Group) -> bool {
+        !group.votes.is_empty() || self.last.is_none_or(|last| last.index.is_multiple_of(64))
     }
 
     /// A hint, which may be lost, but must never be ahead of the log: at the next start that would look like a lost end.
