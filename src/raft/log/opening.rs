@@ -205,6 +205,8 @@ fn open_tables(request: &Request, database: &Path, mark: Option<Mark>) -> Guarde
     drop(sled);
     begin(&mut tables, mark.as_ref()).map_err(broken)?;
     let is_durable = database::is_durable(|| {
+        // Also one of before there was a journal is one with it from now on.
+        tables.set_formatted()?;
         tables.write_self_test()?;
         tables.disk.flush()
     });

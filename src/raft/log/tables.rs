@@ -19,7 +19,9 @@ use crate::{
 /// Of what lies in the table `meta`.
 const META_VERSION: u8 = 1;
 /// Of the whole store. A store of another format is refused.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
+/// That of before there was a journal. A program that knows only this one must not open what has one.
+const FORMAT_WITHOUT_JOURNAL: u64 = 1;
 
 const VOTE: &str = "vote";
 const COMMITTED: &str = "committed";
@@ -60,7 +62,7 @@ impl<D: Disk> Tables<D> {
     /// Whether this store was ever made: `false` is a database that was only just created, an error one of another format.
     pub(super) fn is_formatted(&self) -> io::Result<bool> {
         match self.meta::<u64>(FORMAT_KEY)? {
-            Some(FORMAT) => Ok(true),
+            Some(FORMAT | FORMAT_WITHOUT_JOURNAL) => Ok(true),
             Some(other) => Err(damaged(format!("its format is {other}; this version of the program knows {FORMAT}"))),
             None => Ok(false),
         }
