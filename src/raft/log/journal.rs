@@ -356,15 +356,19 @@ mod tests {
     fn a_record_that_is_not_whole_before_one_that_is_was_damaged() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut journal = journal(directory.path(), 3, 700);
-        journal.switch();
-        commit(&mut journal, &[4]);
         let whole = std::fs::read(path(directory.path(), 0)).expect("readable");
-        for at in [0, 1, 5, 15, 16, 600, 1024, 2048 + 100] {
+        let damaged_at = |at: usize| {
             change(directory.path(), 0, |bytes| bytes[at] ^= 0x10);
             let error = read(directory.path(), 0).expect_err("one of them is gone");
             assert!(error.contains("cannot be read"), "{error}");
             change(directory.path(), 0, |bytes| bytes.clone_from(&whole));
-        }
+        };
+        // The whole one is behind it in the same file.
+        [0, 1, 5, 15, 16, 600, 1024, 1024 + 300].into_iter().for_each(damaged_at);
+        journal.switch();
+        commit(&mut journal, &[4]);
+        // It is in the other file.
+        [0, 600, 1024, 2048, 2048 + 100].into_iter().for_each(damaged_at);
         std::fs::remove_file(path(directory.path(), 0)).expect("removed");
         assert_eq!(read(directory.path(), 0), Err("its file `journal-0` is missing".to_owned()));
     }
