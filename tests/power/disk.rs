@@ -145,7 +145,7 @@ impl Disk {
             }
             Call::Unlink { path } => self.name(NameChange::Remove(path.clone())),
             Call::MakeDirectory { path } => self.name(NameChange::Create(path.clone(), Node::Directory)),
-            Call::Fault => {}
+            Call::Fault { .. } => {}
             Call::Cut { seed } => {
                 let image = self.after_power_failure(*seed);
                 self.restart();

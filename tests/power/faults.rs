@@ -39,13 +39,14 @@ enum End {
     Unclosed,
     /// It was through before the fault came.
     Spared,
-    /// sled kept it to itself, as when it cannot shorten its file. The journal has all that is not durable there.
+    /// sled told nobody of one failed write to its own file, and the process ended in good order. Seen now and then, and not understood.
+    /// What is in the files is judged all the same.
     Unheard,
 }
 
 /// How a driver ended that met a fault. An error is one that did not say why, or that went on.
 fn judge_end(ended: &Ended, recording: &Recording, history: &History) -> Result<End, String> {
-    let has_met_it = recording.records.iter().any(|record| matches!(record.call, Call::Fault));
+    let has_met_it = recording.records.iter().any(|record| matches!(record.call, Call::Fault { .. }));
     let says = |words: &[&str]| words.iter().all(|word| ended.errors.contains(word));
     match () {
         () if !has_met_it && ended.is_success() => Ok(End::Spared),
@@ -54,23 +55,24 @@ fn judge_end(ended: &Ended, recording: &Recording, history: &History) -> Result<
         }
         () if ended.has_refused() && says(&["lockkeeper: the log in"]) => Ok(End::Refused),
         () if ended.was_left_alone() && history.phases().contains(&Phase::Closing) => Ok(End::Unclosed),
-        () if ended.is_success() && faulty_file(recording) == "log/sled/db" => Ok(End::Unheard),
-        () => Err(format!("{ended} (the call was one on {})", faulty_file(recording))),
+        () if ended.is_success() && faulty_call(recording) == "a write on log/sled/db" => Ok(End::Unheard),
+        () => Err(format!("{ended} (it was {})", faulty_call(recording))),
     }
 }
 
-/// On which file the call failed.
-fn faulty_file(recording: &Recording) -> String {
+/// Which call failed.
+fn faulty_call(recording: &Recording) -> String {
     let mut names = BTreeMap::new();
     for record in &recording.records {
         if let Call::Open { path, .. } = &record.call {
             names.insert(record.file, path.display().to_string());
         }
-        if matches!(record.call, Call::Fault) {
-            return names.remove(&record.file).unwrap_or_else(|| "a file without a name".to_owned());
+        if let Call::Fault { call } = record.call {
+            let name = names.remove(&record.file);
+            return format!("{call} on {}", name.as_deref().unwrap_or("a file without a name"));
         }
     }
-    "no file".to_owned()
+    "none".to_owned()
 }
 
 /// What was said, up to the end. An error is an operation that was begun after the fault, and acknowledged all the same: unless that was
@@ -83,7 +85,7 @@ fn listen(recording: &Recording) -> Result<History, String> {
             files_of_sled.remove(&record.file);
             files_of_sled.extend(path.starts_with("log/sled").then_some(record.file));
         }
-        if matches!(record.call, Call::Fault) && !files_of_sled.contains(&record.file) {
+        if matches!(record.call, Call::Fault { .. }) && !files_of_sled.contains(&record.file) {
             at_fault.get_or_insert(begun);
         }
         let Some(line) = disk.apply(record) else { continue };
@@ -145,7 +147,7 @@ fn a_failing_disk_ends_the_process_and_loses_nothing() {
     }
     println!("seed {}: {ends:?}, {refused} refused after {} power failures", seed(), scaled(120) * CUTS);
     let unheard = ends.get(&End::Unheard).copied().unwrap_or(0);
-    assert!(unheard * 10 <= scaled(120), "{unheard} errors were not heard: {ends:?}");
+    assert!(unheard * 30 <= scaled(120), "{unheard} errors were not heard: {ends:?}");
     assert!(refused * 100 <= scaled(120) * CUTS, "{refused} do not start");
     assert!(ends.contains_key(&End::Aborted) && ends.contains_key(&End::Refused), "too little was tried: {ends:?}");
 }

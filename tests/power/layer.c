@@ -93,12 +93,13 @@ static void note_path(enum kind kind, int file, uint64_t flags, const char *path
     note(kind, file, flags, strlen(path), path);
 }
 
-/* Counts a call. Answers the error that it must fail with, or 0. Called with the lock held. */
-static int strike(int is_data, int file, const void *data, size_t length, off_t offset) {
+/* Counts a call of this kind. Answers the error that it must fail with, or 0. Called with the lock held. */
+static int strike(enum kind kind, int file, const void *data, size_t length, off_t offset) {
+    int is_data = kind == WRITE || kind == TRUNCATE || kind == SYNC || kind == DATASYNC;
     if (fault == NONE || ((fault == ERROR || fault == ERRORS || fault == HANG) && !is_data)) return 0;
     calls++;
     if (calls < fault_at || (calls > fault_at && fault != ERRORS)) return 0;
-    note(FAULT, file, fault, 0, "");
+    note(FAULT, file, kind, 0, "");
     if (fault == TEAR && length > 1) {
         /* The kernel may be through with any part of a write. */
         long done = syscall(SYS_pwrite64, file, data, length / 2 + calls % (length / 2), offset);
@@ -122,7 +123,7 @@ static int open_noted(const char *path, int flags, mode_t mode) {
     size_t length = strlen(path);
     enum owner by = length > 5 && !strcmp(path + length - 5, "/said") ? SAID : OURS;
     pthread_mutex_lock(&lock);
-    if (by == OURS && flags & (O_CREAT | O_TRUNC)) strike(0, -1, 0, 0, 0);
+    if (by == OURS && flags & (O_CREAT | O_TRUNC)) strike(OPEN, -1, 0, 0, 0);
     int file = (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
     must(file < 4096, "too many open files");
     if (file >= 0) {
@@ -160,7 +161,7 @@ int close(int file) {
 }
 
 static ssize_t write_noted(int file, const void *data, size_t length, off_t offset) {
-    long error = owner(file) == OURS ? strike(1, file, data, length, offset) : 0;
+    long error = owner(file) == OURS ? strike(WRITE, file, data, length, offset) : 0;
     long done = error ? failed((int)error) : syscall(SYS_pwrite64, file, data, length, offset);
     if (done > 0) note(WRITE, file, (uint64_t)offset, (uint64_t)done, data);
     return done;
@@ -190,7 +191,7 @@ ssize_t write(int file, const void *data, size_t length) {
 int ftruncate64(int file, off_t length) {
     if (owner(file) == OTHERS) return (int)syscall(SYS_ftruncate, file, length);
     pthread_mutex_lock(&lock);
-    int error = strike(1, file, 0, 0, 0);
+    int error = strike(TRUNCATE, file, 0, 0, 0);
     int done = (int)(error ? failed(error) : syscall(SYS_ftruncate, file, length));
     if (!done) note(TRUNCATE, file, (uint64_t)length, 0, "");
     pthread_mutex_unlock(&lock);
@@ -202,7 +203,7 @@ int ftruncate(int file, off_t length) { return ftruncate64(file, length); }
 /* A sync covers what was written before it began, and only once it has returned. */
 static int sync_noted(int file, enum kind kind) {
     pthread_mutex_lock(&lock);
-    int error = strike(1, file, 0, 0, 0);
+    int error = strike(kind, file, 0, 0, 0);
     uint64_t number = ++syncs;
     note(kind, file, number, 0, "");
     pthread_mutex_unlock(&lock);
@@ -221,7 +222,7 @@ int fdatasync(int file) { return owner(file) == OTHERS ? (int)syscall(SYS_fdatas
 int rename(const char *from, const char *to) {
     if (!is_below(from)) return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
     pthread_mutex_lock(&lock);
-    strike(0, -1, 0, 0, 0);
+    strike(RENAME, -1, 0, 0, 0);
     int done = (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
     if (!done) {
         /* The offset is the length of the first path. */
@@ -237,7 +238,7 @@ int rename(const char *from, const char *to) {
 static int path_noted(enum kind kind, const char *path, mode_t mode) {
     int ours = is_below(path);
     if (ours) pthread_mutex_lock(&lock);
-    if (ours) strike(0, -1, 0, 0, 0);
+    if (ours) strike(kind, -1, 0, 0, 0);
     long done = kind == UNLINK ? syscall(SYS_unlinkat, AT_FDCWD, path, 0) : syscall(SYS_mkdirat, AT_FDCWD, path, mode);
     if (ours && !done) note_path(kind, -1, 0, path);
     if (ours) pthread_mutex_unlock(&lock);

@@ -50,7 +50,9 @@ pub(crate) enum Call {
         path: PathBuf,
     },
     /// The layer did what it was told to do at this call.
-    Fault,
+    Fault {
+        call: &'static str,
+    },
     /// Written by the tests: the power failed, and this seed says what was left.
     Cut {
         seed: u64,
@@ -89,7 +91,12 @@ pub(crate) fn read(trace: &[u8], root: &Path) -> Vec<Record> {
             8 => Call::Rename { from: path(&data[..offset as usize]), to: path(&data[offset as usize..]) },
             9 => Call::Unlink { path: path(data) },
             10 => Call::MakeDirectory { path: path(data) },
-            11 => Call::Fault,
+            11 => Call::Fault {
+                call: ["a write", "a truncation", "an fsync", "an fdatasync"]
+                    .get((offset as usize).wrapping_sub(3))
+                    .copied()
+                    .unwrap_or("a call"),
+            },
             CUT => Call::Cut { seed: offset },
             RESTART => Call::Restart,
             kind => panic!("the layer has no record of kind {kind}"),
