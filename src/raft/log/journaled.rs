@@ -157,7 +157,8 @@ impl<D: Disk> Disk for Journaled<D> {
     }
 
     fn close(&mut self) -> io::Result<()> {
-        self.look_after_settler(true)
+        self.look_after_settler(true)?;
+        self.disk.close()
     }
 }
 

@@ -111,6 +111,10 @@ impl Disk for Fake {
             Ok(())
         })
     }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.flush()
+    }
 }
 
 /// What it shows, but for what it keeps for itself.
@@ -212,6 +216,16 @@ fn what_cannot_be_settled_fails_the_next_flush() {
     };
     assert_eq!(error.to_string(), "it is dead");
     assert!(flushes >= 4, "what was in the journal was durable all the same");
+}
+
+#[test]
+fn closing_says_what_the_disk_says() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let disk = Fake::default();
+    let mut journaled = open(&disk, directory.path());
+    journaled.close().expect("the disk is in order");
+    disk.with(|inner| inner.is_dead = true);
+    assert_eq!(journaled.close().expect_err("the disk is dead").to_string(), "it is dead");
 }
 
 #[test]
