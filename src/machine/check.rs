@@ -42,14 +42,15 @@ impl Machine {
     /// Spreads the cost of a check, which grows with the table: a small one is checked after each command.
     #[cfg(debug_assertions)]
     pub(super) fn check_now_and_then(&mut self) {
-        self.unchecked += 1;
-        let size = [self.sessions.len(), self.ended.len(), self.replies.len(), self.locks.len(), self.waits.len()];
-        if self.unchecked > size.iter().sum::<usize>() / 256 {
-            self.unchecked = 0;
-            if let Err(broken) = self.check() {
-                panic!("{broken}");
-            }
+        if let Some(fewer) = self.unchecked.checked_sub(1) {
+            self.unchecked = fewer;
+            return;
         }
+        if let Err(broken) = self.check() {
+            panic!("{broken}");
+        }
+        let size = [self.sessions.len(), self.ended.len(), self.replies().count(), self.locks.len(), self.waits.len()];
+        self.unchecked = size.iter().sum::<usize>() / 256;
     }
 
     fn check_sessions(&self) -> Result<(), Broken> {
@@ -58,8 +59,8 @@ impl Machine {
             ensure(session.grants.iter().all(holds), || {
                 format!("the session {id} holds what is no grant of its (M6)")
             })?;
-            let replies = self.replies.range((*id, 0)..=(*id, u64::MAX)).count();
-            ensure_same(&(session.replies as usize), &replies, "a session's number of replies")?;
+            let rises = session.replies.iter().is_sorted_by(|(one, _), (next, _)| one < next);
+            ensure(rises, || format!("the replies of the session {id} are not in order"))?;
             let waits = self.awaited_by.range((*id, Ticket(0))..=(*id, Ticket(u64::MAX))).count();
             ensure_same(&(session.waits as usize), &waits, "a session's number of waits")?;
             ensure(self.ended.get(*id).is_none(), || format!("the session {id} is alive and ended"))?;
@@ -137,14 +138,14 @@ impl Machine {
     }
 
     fn check_replies(&self) -> Result<(), Broken> {
-        for ((id, request), remembered) in &self.replies {
-            let open = self.sessions.get(id).is_some_and(|session| session.open.contains(*request));
+        for (id, request, remembered) in self.replies() {
+            let open = self.sessions.get(&id).is_some_and(|session| session.open.contains(request));
             ensure(open, || format!("the reply to {request} of the session {id} should be forgotten (M8)"))?;
             let sound = match &remembered.reply {
                 Reply::Queued(ticket) => self
                     .waits
                     .get(ticket)
-                    .is_some_and(|waiting| waiting.session == *id && waiting.request == Some(*request)),
+                    .is_some_and(|waiting| waiting.session == id && waiting.request == Some(request)),
                 Reply::Acquired(_) | Reply::Busy(_) | Reply::Released(_) | Reply::Updated | Reply::Refused(_) => true,
                 Reply::Opened(_)
                 | Reply::Renewed(_)

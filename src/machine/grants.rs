@@ -28,12 +28,12 @@ impl Machine {
     pub(super) fn grant(&mut self, session: SessionId, acquire: &Acquire, events: &mut Vec<Event>) -> Grant {
         self.last_token.0 += 1;
         let token = self.last_token;
-        let label = self.session_mut(session).label.clone();
+        let owner = self.session_mut(session);
+        owner.grants.insert(token);
+        let label = owner.label.clone();
         let mut names = Vec::with_capacity(acquire.wants().len());
         for want in acquire.wants() {
-            // The table's own copy of the name, where it has one: the grant then costs no second.
-            let name = self.locks.get_key_value(&want.name).map_or_else(|| want.name.clone(), |(name, _)| name.clone());
-            self.change(&name, |lock| lock.add_holder(token, want.mode));
+            let name = self.add_holder(&want.name, token, want.mode);
             let kind = ChangeKind::Granted { token, session, label: label.clone(), mode: want.mode };
             events.push(changed(&name, kind));
             self.set_data_on_grant(want, events);
@@ -42,8 +42,24 @@ impl Machine {
         let names = Names::from(names);
         let grant = Grant { token, session, names: names.to_shared() };
         self.grants.insert(token, Held { session, names, since: self.wall, lock_delay_ms: acquire.lock_delay_ms });
-        self.session_mut(session).grants.insert(token);
         grant
+    }
+
+    /// Answers the table's own copy of the name: whoever refers to the lock by that costs no second.
+    pub(super) fn add_holder(&mut self, name: &LockName, token: Token, mode: Mode) -> LockName {
+        let known = self.locks.get_key_value(name).map(|(name, _)| name.clone());
+        match known {
+            Some(name) => {
+                self.change(&name, |lock| lock.add_holder(token, mode));
+                name
+            }
+            None => {
+                let mut lock = Lock::default();
+                lock.add_holder(token, mode);
+                self.locks.insert(name.clone(), lock);
+                name.clone()
+            }
+        }
     }
 
     /// Data are kept or not as whoever set them said; one who sets none can still ask to keep what is there.

@@ -72,7 +72,7 @@ use self::{
     limits::Capacity,
     locks::{Lock, changed},
     queue::Waiting,
-    replies::Remembered,
+    replies::{Remembered, Replies},
     sessions::{Ended, Session},
     time::Due,
     tokens::{Names, Tokens},
@@ -89,7 +89,6 @@ pub struct Machine {
 
     sessions: OrdMap<SessionId, Session>,
     ended: Ended,
-    replies: OrdMap<(SessionId, u64), Arc<Remembered>>,
 
     locks: OrdMap<LockName, Lock>,
     grants: OrdMap<Token, Held>,
@@ -102,7 +101,7 @@ pub struct Machine {
     due: OrdSet<(Stamp, Due)>,
 
     capacity: Capacity,
-    /// Commands applied since the last check. It belongs to no record.
+    /// Commands to apply before the next check. It belongs to no record.
     #[cfg(debug_assertions)]
     unchecked: usize,
 }

@@ -109,17 +109,23 @@ impl Machine {
             .chain(self.grants.iter().map(|(token, held)| self.grant_record(*token, held)))
             .chain(self.waits.iter().filter(move |_| queue).map(|(ticket, waiting)| wait_record(*ticket, waiting)))
             .chain(
-                self.replies
-                    .iter()
+                self.replies()
                     .filter(move |_| replies)
-                    .filter(move |(_, remembered)| queue || !matches!(remembered.reply, Reply::Queued(_)))
-                    .map(|((session, request), remembered)| Record::Reply {
-                        session: *session,
-                        request: *request,
+                    .filter(move |(.., remembered)| queue || !matches!(remembered.reply, Reply::Queued(_)))
+                    .map(|(session, request, remembered)| Record::Reply {
+                        session,
+                        request,
                         asked: remembered.asked.clone(),
                         reply: remembered.reply.clone(),
                     }),
             )
+    }
+
+    /// The replies that are remembered, in the order of their sessions and ids.
+    pub(super) fn replies(&self) -> impl Iterator<Item = (SessionId, u64, &Remembered)> {
+        self.sessions
+            .iter()
+            .flat_map(|(session, it)| it.replies.iter().map(move |(id, remembered)| (*session, id, remembered)))
     }
 
     fn grant_record(&self, token: Token, held: &Held) -> Record {
@@ -162,8 +168,8 @@ impl Machine {
             }
             Record::Session { session: id, label, ttl, deadline, opened, open } => {
                 self.due.insert((deadline, Due::Session(id)));
-                let session =
-                    Session { label, ttl, deadline, opened, open, grants: Tokens::None, waits: 0, replies: 0 };
+                let (grants, replies, waits) = (Tokens::None, Replies::default(), 0);
+                let session = Session { label, ttl, deadline, opened, open, grants, replies, waits };
                 self.sessions.insert(id, session).is_some()
             }
             Record::Lock { name, data, keep_data, closed_until } => {
@@ -190,8 +196,7 @@ impl Machine {
                 self.waits.insert(ticket, Waiting { session, request, acquire, deadline, since }).is_some()
             }
             Record::Reply { session, request, asked, reply } => {
-                self.known(session)?.replies += 1;
-                self.replies.insert((session, request), Arc::new(Remembered { asked, reply })).is_some()
+                self.known(session)?.replies.insert(request, Remembered { asked, reply })
             }
         };
         match twice {
@@ -225,9 +230,7 @@ impl Machine {
             if self.locks.get(name).and_then(Lock::mode).is_some_and(|held| held != *mode) {
                 return Err(Broken::new(format!("the holders of the lock {name:?} disagree on its mode")));
             }
-            let name = self.locks.get_key_value(name).map_or_else(|| name.clone(), |(name, _)| name.clone());
-            self.change(&name, |lock| lock.add_holder(token, *mode));
-            names.push(name);
+            names.push(self.add_holder(name, token, *mode));
         }
         Ok(names.into())
     }

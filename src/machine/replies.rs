@@ -28,8 +28,6 @@
 //!
 //! A wait whose id is closed goes on, unremembered: its call may still be open.
 
-use std::ops::RangeInclusive;
-
 use super::*;
 
 /// A reply, and to what.
@@ -37,6 +35,51 @@ use super::*;
 pub(super) struct Remembered {
     pub(super) asked: Asked,
     pub(super) reply: Reply,
+}
+
+/// The replies that a session remembers, by request id. There are few: its client is told most of them, and lets go of those.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Replies(Vec<(u64, Arc<Remembered>)>);
+
+impl Replies {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Remembered)> {
+        self.0.iter().map(|(id, remembered)| (*id, &**remembered))
+    }
+
+    fn get(&self, id: u64) -> Option<&Arc<Remembered>> {
+        self.place(id).ok().map(|place| &self.0[place].1)
+    }
+
+    fn get_mut(&mut self, id: u64) -> Option<&mut Remembered> {
+        self.place(id).ok().map(|place| Arc::make_mut(&mut self.0[place].1))
+    }
+
+    /// Answers whether there was one already.
+    pub(super) fn insert(&mut self, id: u64, remembered: Remembered) -> bool {
+        let remembered = Arc::new(remembered);
+        match self.place(id) {
+            Ok(place) => {
+                self.0[place].1 = remembered;
+                true
+            }
+            Err(place) => {
+                self.0.insert(place, (id, remembered));
+                false
+            }
+        }
+    }
+
+    fn forget(&mut self, which: impl Fn(u64) -> bool) {
+        self.0.retain(|(id, _)| !which(*id));
+    }
+
+    fn place(&self, id: u64) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&id, |(id, _)| *id)
+    }
 }
 
 /// What a remembered request asked for, as far as needed to tell a retry from another request under the same id.
@@ -87,17 +130,20 @@ impl Machine {
         operation: Operation,
         events: &mut Vec<Event>,
     ) -> Result<Reply, Refusal> {
-        self.alive(session)?;
-        let Some(Request { id, open }) = request else { return self.run(session, None, &operation, events) };
-        self.narrow(session, &open);
-        self.check_open(session, id)?;
-        if let Some(remembered) = self.replies.get(&(session, id)) {
+        let Some(Request { id, open }) = request else {
+            self.alive(session)?;
+            return self.run(session, None, &operation, events);
+        };
+        let Some(asking) = self.sessions.get_mut(&session) else { return Err(self.ended(session)) };
+        asking.narrow(&open);
+        asking.check_open(id)?;
+        if let Some(remembered) = asking.replies.get(id) {
             return match remembered.asked.is_asked_again(&operation) {
                 true => Ok(remembered.reply.clone()),
                 false => Err(Refusal::RequestReused),
             };
         }
-        if self.session_mut(session).replies as usize >= self.capacity.replies_per_session {
+        if asking.replies.len() >= self.capacity.replies_per_session {
             return Err(Refusal::Limit(Limit::RepliesPerSession));
         }
         let reply = self.run(session, Some(id), &operation, events).unwrap_or_else(Reply::Refused);
@@ -128,11 +174,12 @@ impl Machine {
         acquire: u64,
         events: &mut Vec<Event>,
     ) -> Result<Reply, Refusal> {
-        self.check_open(session, acquire)?;
+        let asking = self.session_mut(session);
+        asking.check_open(acquire)?;
         if request == Some(acquire) {
             return Err(Refusal::RequestReused);
         }
-        let Some(remembered) = self.replies.get(&(session, acquire)).cloned() else {
+        let Some(remembered) = asking.replies.get(acquire).cloned() else {
             return self.abandon(session, request, acquire);
         };
         if !matches!(remembered.asked, Asked::Acquire(_) | Asked::Abandoned) {
@@ -157,7 +204,7 @@ impl Machine {
     /// Marks an acquire that did not arrive yet.
     fn abandon(&mut self, session: SessionId, request: Option<u64>, acquire: u64) -> Result<Reply, Refusal> {
         // The reply to this very release will be remembered too.
-        let replies = self.session_mut(session).replies as usize + usize::from(request.is_some());
+        let replies = self.session_mut(session).replies.len() + usize::from(request.is_some());
         if replies >= self.capacity.replies_per_session {
             return Err(Refusal::Limit(Limit::RepliesPerSession));
         }
@@ -166,43 +213,31 @@ impl Machine {
     }
 
     fn remember(&mut self, session: SessionId, id: u64, asked: Asked, reply: Reply) {
-        if self.replies.insert((session, id), Arc::new(Remembered { asked, reply })).is_none() {
-            self.session_mut(session).replies += 1;
-        }
+        self.session_mut(session).replies.insert(id, Remembered { asked, reply });
     }
 
     /// The end of a wait takes the place of "queued", unless the client no longer cares for it.
     pub(super) fn remember_wait_end(&mut self, session: SessionId, id: u64, end: &WaitEnd) {
-        if let Some(remembered) = self.replies.get_mut(&(session, id)) {
-            Arc::make_mut(remembered).reply = Reply::Acquired(end.clone());
+        if let Some(remembered) = self.session_mut(session).replies.get_mut(id) {
+            remembered.reply = Reply::Acquired(end.clone());
         }
     }
+}
 
+impl Session {
     /// Closes the ids that the client no longer cares about, and forgets the replies to them.
-    fn narrow(&mut self, session: SessionId, view: &OpenIds) {
-        let before = &self.session_mut(session).open;
-        let open = before.intersection(view);
-        if open != *before {
-            self.forget(session, 0..=open.lowest(), |id| !open.contains(id));
-            self.session_mut(session).open = open;
+    fn narrow(&mut self, view: &OpenIds) {
+        let open = self.open.intersection(view);
+        if open != self.open {
+            self.replies.forget(|id| !open.contains(id));
+            self.open = open;
         }
     }
 
-    fn check_open(&mut self, session: SessionId, id: u64) -> Result<(), Refusal> {
-        let open = &self.session_mut(session).open;
-        match open.contains(id) {
+    fn check_open(&self, id: u64) -> Result<(), Refusal> {
+        match self.open.contains(id) {
             true => Ok(()),
-            false => Err(Refusal::RequestStale { lowest: open.lowest() }),
+            false => Err(Refusal::RequestStale { lowest: self.open.lowest() }),
         }
-    }
-
-    pub(super) fn forget(&mut self, session: SessionId, ids: RangeInclusive<u64>, which: impl Fn(u64) -> bool) {
-        let range = (session, *ids.start())..=(session, *ids.end());
-        let keys = self.replies.range(range).map(|(key, _)| *key);
-        let forgotten: Vec<_> = keys.filter(|(_, id)| which(*id)).collect();
-        for key in &forgotten {
-            self.replies.remove(key);
-        }
-        self.session_mut(session).replies -= forgotten.len() as u32;
     }
 }

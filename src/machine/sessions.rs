@@ -14,9 +14,10 @@ pub(super) struct Session {
     /// The request ids whose replies the client may still ask for.
     pub(super) open: OpenIds,
     pub(super) grants: Tokens,
-    /// How many waits and remembered replies it has.
+    /// What its requests were answered.
+    pub(super) replies: Replies,
+    /// How many waits it has.
     pub(super) waits: u32,
-    pub(super) replies: u32,
 }
 
 /// The last sessions that ended, and how: a latecomer is told why. Bounded; what is older is unknown.
@@ -80,8 +81,8 @@ impl Machine {
                 opened,
                 open: OpenIds::default(),
                 grants: Tokens::None,
+                replies: Replies::default(),
                 waits: 0,
-                replies: 0,
             },
         );
         Ok(Reply::Opened(ttl))
@@ -108,8 +109,12 @@ impl Machine {
     pub(super) fn alive(&self, id: SessionId) -> Result<(), Refusal> {
         match self.sessions.contains_key(&id) {
             true => Ok(()),
-            false => Err(Refusal::SessionEnded(self.how_ended(id))),
+            false => Err(self.ended(id)),
         }
+    }
+
+    pub(super) fn ended(&self, id: SessionId) -> Refusal {
+        Refusal::SessionEnded(self.how_ended(id))
     }
 
     fn how_ended(&self, id: SessionId) -> SessionEnd {
@@ -144,7 +149,6 @@ impl Machine {
         for token in self.session_mut(id).grants.clone().iter() {
             self.end_grant(token, grant_end, &mut freed, events);
         }
-        self.forget(id, 0..=u64::MAX, |_| true);
         let session = self.sessions.remove(&id).expect("only a session that is alive ends");
         self.due.remove(&(session.deadline, Due::Session(id)));
         self.ended.push(id, end);
