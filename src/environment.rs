@@ -7,11 +7,12 @@ use std::{
     fmt::Debug,
     io,
     sync::Arc,
+    thread,
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use rand::{RngCore, SeedableRng, rngs::StdRng};
-use tokio::time::Instant;
+use tokio::{sync::oneshot, time::Instant};
 
 /// Clocks.
 pub trait Clock: Debug + Send + Sync + 'static {
@@ -46,6 +47,35 @@ impl Blocking {
             Self::Here => work(),
         }
     }
+
+    /// As [`run`](Self::run), for long work that nobody waits for: it gives way to all else that wants a processor.
+    pub async fn run_aside<T: Send + 'static>(
+        self,
+        name: &str,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        match self {
+            Self::OnThreads => {
+                let (done, answer) = oneshot::channel();
+                let work = move || {
+                    give_way();
+                    // Who waited may be gone.
+                    let _ = done.send(work());
+                };
+                // Of its own, since it never gets back what it gives up.
+                thread::Builder::new().name(name.to_owned()).spawn(work)?;
+                answer.await.map_err(|_| io::Error::other(format!("the thread `{name}` panicked")))?
+            }
+            Self::Here => work(),
+        }
+    }
+}
+
+/// From now on this thread has about a tenth of what one has that does not give way, where there is not enough for both.
+fn give_way() {
+    // Elsewhere that would be the whole process. If it is refused, the work is as urgent as the rest.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::nice(10);
 }
 
 /// What one node has of its machine, beside the network and the disk.

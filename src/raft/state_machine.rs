@@ -8,10 +8,11 @@ use openraft::{
     storage::{EntryResponder, RaftStateMachine},
     type_config::alias::SnapshotOf,
 };
+use tokio::sync::Notify;
 
 use super::{
     commands, records,
-    snapshot::{SnapshotFile, SnapshotStore},
+    snapshot::{Pace, SnapshotFile, SnapshotStore},
     table::{Applied, Batch, Table},
     types::{Entry, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig},
 };
@@ -22,17 +23,25 @@ use crate::machine::Machine;
 pub struct StateMachine {
     table: Arc<Table>,
     snapshots: SnapshotStore,
+    pace: Pace,
 }
 
 impl StateMachine {
-    /// Starts from the newest snapshot, if there is one. Blocks while it reads it.
+    /// Starts from the newest snapshot, if there is one. Blocks while it reads it. A new one is due after so many entries, or later: see
+    /// [`snapshot_due`](Self::snapshot_due).
     ///
     /// Fails if the snapshot is damaged.
-    pub fn open(table: Arc<Table>, snapshots: SnapshotStore) -> io::Result<Self> {
+    pub fn open(table: Arc<Table>, snapshots: SnapshotStore, snapshot_entries: u64) -> io::Result<Self> {
         if let Some(file) = snapshots.latest() {
             table.restore(read(&file)?);
         }
-        Ok(Self { table, snapshots })
+        Ok(Self { table, snapshots, pace: Pace::new(snapshot_entries) })
+    }
+
+    /// Told when a snapshot is worth its cost: enough entries came since the last one, and their bytes are not few beside its own. openraft
+    /// knows entries only, so it is to be asked for one then.
+    pub fn snapshot_due(&self) -> Arc<Notify> {
+        self.pace.due()
     }
 
     fn apply_entry(&self, entry: Entry, answer: bool) -> io::Result<super::types::Applied> {
@@ -63,7 +72,9 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         S: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + Send,
     {
         while let Some((entry, responder)) = entries.try_next().await? {
+            let bytes = if let EntryPayload::Normal(payload) = &entry.payload { payload.0.len() } else { 0 };
             let applied = self.apply_entry(entry, responder.is_some())?;
+            self.pace.applied(bytes, || self.snapshots.latest().map_or(0, |latest| latest.length()));
             if let Some(responder) = responder {
                 responder.send(applied);
             }
@@ -72,6 +83,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
+        self.pace.begin_again();
         // Frozen here, between two entries; written elsewhere, while entries are applied.
         SnapshotBuilder { frozen: self.table.freeze(), snapshots: self.snapshots.clone() }
     }
@@ -82,6 +94,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         let blocking = snapshots.blocking();
         let restored = blocking.run(move || snapshots.publish(&file).and_then(|()| read(&file))).await?;
         self.table.restore(restored);
+        self.pace.begin_again();
         // The calls that wait here waited for a table that is gone; their clients ask again.
         self.table.calls().break_off();
         Ok(())
@@ -108,7 +121,7 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
         let meta = SnapshotMeta { last_log_id: frozen.log_id, last_membership: frozen.membership.clone() };
         let blocking = snapshots.blocking();
         let write = move || snapshots.write(&meta, frozen.machine.records().map(|r| records::encode(&r)));
-        let file = blocking.run(write).await?;
+        let file = blocking.run_aside("snapshot", write).await?;
         Ok(openraft::Snapshot { meta: file.meta().clone(), snapshot: file })
     }
 }

@@ -17,6 +17,7 @@ use openraft::{SnapshotPolicy, async_runtime::WatchReceiver, storage::RaftLogSto
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
+    sync::Notify,
     task::JoinSet,
     time::timeout,
 };
@@ -199,9 +200,12 @@ where
     let plan = plan(&config);
     let table = Arc::new(Table::new(inspector));
     let peer_service = PeerService::new(Arc::clone(&identity), &plan.members, snapshots.clone());
+    let snapshot_entries = config.raft.snapshot_entries;
     let restoring = (Arc::clone(&table), snapshots);
-    let machine = environment.blocking.run(move || StateMachine::open(restoring.0, restoring.1)).await;
+    let machine =
+        environment.blocking.run(move || StateMachine::open(restoring.0, restoring.1, snapshot_entries)).await;
     let machine = machine.map_err(ServeError::Restore)?;
+    let snapshot_due = machine.snapshot_due();
     let network =
         Network::<C, SnapshotFile>::new(connector.clone(), Arc::clone(&identity)).with_configured(plan.members.clone());
     let raft_config = Arc::new(raft_config(&config)?);
@@ -223,6 +227,7 @@ where
     tasks.spawn(take_part(Arc::clone(&identity), replica.clone(), plan, connector.clone()));
     tasks.spawn(note_committed(identity, replica.clone()));
     tasks.spawn(raft_stops(replica.clone()));
+    tasks.spawn(take_snapshots(replica.clone(), snapshot_due));
     let mut background = JoinSet::new();
     background.spawn(waiting::give_up_places(replica.clone()));
     background.spawn(waiting::sweep(replica.clone()));
@@ -285,6 +290,15 @@ async fn note_committed(identity: Arc<Identity>, replica: Replica) -> Result<(),
             identity.record_committed(certain).await?;
             noted = certain;
         }
+    }
+}
+
+/// Has a snapshot taken whenever one is due. Ends when raft does.
+async fn take_snapshots(replica: Replica, due: Arc<Notify>) -> Result<(), ServeError> {
+    loop {
+        due.notified().await;
+        // It is begun, or one is under way.
+        replica.raft().trigger().snapshot().await.map_err(stopped)?;
     }
 }
 
@@ -416,7 +430,8 @@ fn raft_config(config: &Config) -> Result<openraft::Config, ServeError> {
         quorum_loss_probe_interval: Some(2 * election_timeout_ms_max),
         install_snapshot_timeout: INSTALL_SNAPSHOT_MS,
         max_payload_entries: APPEND_ENTRIES,
-        snapshot_policy: SnapshotPolicy::LogsSinceLast(snapshot_entries),
+        // See `take_snapshots`.
+        snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: keep_entries,
         // A follower that lags by more than there is log gets the snapshot.
         replication_lag_threshold: snapshot_entries + keep_entries + 1,

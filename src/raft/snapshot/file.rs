@@ -25,6 +25,8 @@ const MAGIC: &[u8; 8] = b"LKSNAP\0\x01";
 /// In the place of a record's length: no record follows.
 const END: u32 = u32::MAX;
 const CHECKSUM_BYTES: u64 = 4;
+/// Read or written at once.
+const BUFFER_BYTES: usize = 256 * 1024;
 
 /// A snapshot on the disk, whole and checked. Clones are the same one.
 ///
@@ -79,7 +81,7 @@ impl SnapshotFile {
     /// The records.
     pub fn records(&self) -> io::Result<Records> {
         let file = self.inner.file.try_clone()?;
-        let mut input = BufReader::new(ReadAt { file, offset: 0, end: self.inner.length });
+        let mut input = BufReader::with_capacity(BUFFER_BYTES, ReadAt { file, offset: 0, end: self.inner.length });
         read_header(&mut input)?;
         Ok(Records { input, is_over: false })
     }
@@ -139,7 +141,8 @@ impl Iterator for Records {
         if self.is_over {
             return None;
         }
-        let record = read_record(&mut self.input).transpose();
+        let mut record = Vec::new();
+        let record = read_record(&mut self.input, &mut record).map(|is_one| is_one.then_some(record)).transpose();
         // After an error nothing sensible follows.
         self.is_over = !matches!(record, Some(Ok(_)));
         record
@@ -148,7 +151,8 @@ impl Iterator for Records {
 
 /// Writes a whole file and syncs it. Its name is not durable yet.
 pub(super) fn write(path: &Path, meta: &SnapshotMeta, records: impl Iterator<Item = Vec<u8>>) -> io::Result<()> {
-    let mut output = Summed { output: BufWriter::new(File::create(path)?), hasher: crc32fast::Hasher::new() };
+    let output = BufWriter::with_capacity(BUFFER_BYTES, File::create(path)?);
+    let mut output = Summed { inner: output, hasher: crc32fast::Hasher::new() };
     let header = pb::SnapshotFileHeader {
         last_log_id: meta.last_log_id.as_ref().map(pb::LogId::from),
         membership: Some((&meta.last_membership).into()),
@@ -163,7 +167,7 @@ pub(super) fn write(path: &Path, meta: &SnapshotMeta, records: impl Iterator<Ite
     output.write_all(&END.to_be_bytes())?;
     output.write_all(&count.to_be_bytes())?;
     let checksum = output.hasher.finalize();
-    let mut output = output.output;
+    let mut output = output.inner;
     output.write_all(&checksum.to_be_bytes())?;
     output.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
 }
@@ -175,28 +179,26 @@ fn write_piece(output: &mut impl Write, piece: &[u8]) -> io::Result<()> {
     output.write_all(piece)
 }
 
-/// Checks a whole file; answers what it stands for.
+/// Checks a whole file, in one go; answers what it stands for.
 fn check(file: &File, length: u64) -> io::Result<SnapshotMeta> {
     let Some(end) = length.checked_sub(CHECKSUM_BYTES) else { return Err(broken("it is cut short")) };
-    let mut input = BufReader::new(ReadAt { file: file.try_clone()?, offset: 0, end });
-    let mut hasher = crc32fast::Hasher::new();
-    let mut buffer = vec![0; 64 * 1024];
-    loop {
-        match input.read(&mut buffer)? {
-            0 => break,
-            bytes => hasher.update(&buffer[..bytes]),
-        }
-    }
+    let input = BufReader::with_capacity(BUFFER_BYTES, ReadAt { file: file.try_clone()?, offset: 0, end });
+    let mut input = Summed { inner: input, hasher: crc32fast::Hasher::new() };
+    let meta = check_records(&mut input);
+    // What a damaged file says of its records means nothing: the checksum is asked first.
+    io::copy(&mut input, &mut io::sink())?;
     let mut checksum = [0; CHECKSUM_BYTES as usize];
     file.read_exact_at(&mut checksum, end)?;
-    if hasher.finalize().to_be_bytes() != checksum {
-        return Err(broken("its checksum does not match"));
+    match input.hasher.finalize().to_be_bytes() == checksum {
+        true => meta,
+        false => Err(broken("its checksum does not match")),
     }
+}
 
-    let mut input = BufReader::new(ReadAt { file: file.try_clone()?, offset: 0, end });
-    let meta = read_header(&mut input)?;
-    let mut count: u64 = 0;
-    while read_record(&mut input)?.is_some() {
+fn check_records(input: &mut impl Read) -> io::Result<SnapshotMeta> {
+    let meta = read_header(input)?;
+    let (mut count, mut record) = (0, Vec::new());
+    while read_record(input, &mut record)? {
         count += 1;
     }
     let mut expected = [0; 8];
@@ -213,7 +215,10 @@ fn read_header(input: &mut impl Read) -> io::Result<SnapshotMeta> {
     if magic != *MAGIC {
         return Err(broken("it is no snapshot, or one of a format that this version of the program does not know"));
     }
-    let header = read_record(input)?.ok_or_else(|| broken("it has no header"))?;
+    let mut header = Vec::new();
+    if !read_record(input, &mut header)? {
+        return Err(broken("it has no header"));
+    }
     let header = pb::SnapshotFileHeader::decode(&*header).map_err(|why| broken(&why.to_string()))?;
     let membership = header.membership.ok_or_else(|| broken("it has no membership"))?;
     let last_membership =
@@ -221,17 +226,18 @@ fn read_header(input: &mut impl Read) -> io::Result<SnapshotMeta> {
     Ok(SnapshotMeta { last_log_id: header.last_log_id.map(LogId::from), last_membership })
 }
 
-fn read_record(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
+/// Reads the next record in the place of what was in `record`. Answers whether there was one.
+fn read_record(input: &mut impl Read, record: &mut Vec<u8>) -> io::Result<bool> {
     let mut length = [0; 4];
     input.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length);
+    record.clear();
     if length == END {
-        return Ok(None);
+        return Ok(false);
     }
     // Not all at once: memory is only taken for what is really there.
-    let mut record = Vec::new();
-    match input.take(length.into()).read_to_end(&mut record)? == length as usize {
-        true => Ok(Some(record)),
+    match input.take(length.into()).read_to_end(record)? == length as usize {
+        true => Ok(true),
         false => Err(broken("a record of it is cut short")),
     }
 }
@@ -258,20 +264,28 @@ impl Read for ReadAt {
     }
 }
 
-/// Sums up what is written through it.
-struct Summed<W> {
-    output: W,
+/// Sums up what is written, or read, through it.
+struct Summed<T> {
+    inner: T,
     hasher: crc32fast::Hasher,
 }
 
 impl<W: Write> Write for Summed<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.output.write(bytes)?;
+        let written = self.inner.write(bytes)?;
         self.hasher.update(&bytes[..written]);
         Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.output.flush()
+        self.inner.flush()
+    }
+}
+
+impl<R: Read> Read for Summed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.inner.read(buffer)?;
+        self.hasher.update(&buffer[..bytes]);
+        Ok(bytes)
     }
 }

@@ -19,7 +19,9 @@
 //! Falling back on an older snapshot. The log was purged up to the newest, so what lies between is gone: a damaged one is an error.
 
 mod file;
+mod pace;
 mod store;
 
 pub use file::{Records, SnapshotFile};
+pub(super) use pace::Pace;
 pub use store::{Receiving, SnapshotError, SnapshotStore};

@@ -69,7 +69,7 @@ pub struct RaftConfig {
     pub election_timeout_ms_min: u64,
     /// See above. Milliseconds.
     pub election_timeout_ms_max: u64,
-    /// Log entries between two snapshots.
+    /// Log entries between two snapshots, at least. There are more when the last snapshot is large: their bytes amount to half of it.
     pub snapshot_entries: u64,
     /// Log entries kept behind a snapshot, for followers that lag a little: they then need no snapshot.
     pub keep_entries: u64,
