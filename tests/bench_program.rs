@@ -108,6 +108,24 @@ async fn locks_are_held_and_a_node_comes_back_with_them() {
 }
 
 #[tokio::test]
+async fn what_is_in_the_table_grows_from_case_to_case() {
+    let document = document(&format!("uncontended --workers 2 --beside-locks 10,300 {SHORT}")).await;
+    let beside: Vec<_> = document["series"].as_array().unwrap().iter().map(|series| &series["beside"]).collect();
+    assert_eq!(beside, ["10 locks", "300 locks"]);
+    assert!(medians(&document, "per_second").iter().all(|&rate| rate > 0.0), "{document}");
+}
+
+#[tokio::test]
+async fn too_much_is_sent_and_what_can_be_is_served() {
+    let document = document(&format!("overload --workers 8 --factor 3 {SHORT}")).await;
+    let loads: Vec<_> = document["series"].as_array().unwrap().iter().map(|series| &series["load"]).collect();
+    assert_eq!(loads, ["8 workers", "3 × the best"]);
+    assert!(medians(&document, "per_second").iter().all(|&rate| rate > 0.0), "{document}");
+    let over = &document["series"][1]["figures"];
+    assert!(over["sent_per_second"]["median"].as_f64() > Some(0.0) && over["errors"]["max"] == 0.0, "{document}");
+}
+
+#[tokio::test]
 async fn a_cluster_that_runs_is_measured_from_outside_and_left_as_it_was() {
     let _alone = ONE_AT_A_TIME.lock().await;
     let folder = tempfile::tempdir().unwrap();
@@ -148,6 +166,9 @@ async fn what_cannot_be_measured_is_refused_before_anything_is_started() {
     for (line, named) in [
         ("", "Usage"),
         ("everything", "everything"),
+        ("uncontended --beside-locks 5,3", "let the numbers rise"),
+        ("uncontended --beside-locks 5 --beside-sessions 3", "cannot be used with"),
+        ("overload --factor 0", "no load"),
         ("uncontended -w 0", "0 workers"),
         ("uncontended -w many", "many"),
         ("uncontended -w 1000000", "1000000 workers"),

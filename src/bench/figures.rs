@@ -31,6 +31,16 @@ pub enum Figure {
     Most,
     /// Operations that failed.
     Errors,
+    /// Acquires that were sent, a second.
+    Sent,
+    /// Requests that were refused for being too many, a second.
+    Refused,
+    /// Half of the refusals took no longer, µs.
+    RefusedP50,
+    /// The same of 99 in 100.
+    RefusedP99,
+    /// Elections meanwhile.
+    Elections,
     /// From the kill of the leader to the first success, ms.
     Failover,
     /// Locks that were held at the end.
@@ -81,6 +91,11 @@ impl Figure {
             Self::Fewest => ("fewest", Some("FEWEST")),
             Self::Most => ("most", Some("MOST")),
             Self::Errors => ("errors", Some("ERRORS")),
+            Self::Sent => ("sent_per_second", Some("SENT A SECOND")),
+            Self::Refused => ("refused_per_second", Some("REFUSED")),
+            Self::RefusedP50 => ("refused_p50_us", Some("REFUSED P50 µs")),
+            Self::RefusedP99 => ("refused_p99_us", Some("P99 µs")),
+            Self::Elections => ("elections", Some("ELECTIONS")),
             Self::Failover => ("failover_ms", Some("FAILOVER ms")),
             Self::Held => ("held", Some("HELD")),
             Self::Fill => ("fill_s", Some("FILLED IN s")),

@@ -2,23 +2,22 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use futures::future::try_join_all;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     BenchError, Figure, Figures, Latencies, Series,
+    crowd::hold,
     failover::leader,
     restart::restart,
     target::{Target, close},
     usage,
 };
 use crate::{
-    client::{Error, Guard, Session},
+    client::Session,
     local::{LocalCluster, Node},
 };
 
@@ -58,7 +57,7 @@ impl Held {
     ) -> Result<(Figures, Latencies), BenchError> {
         let before = target.own().map(|cluster| Footprint::of(cluster));
         let began = Instant::now();
-        let latencies = self.fill(&target.prefix, sessions).await?;
+        let latencies = hold(&target.prefix, sessions, 0..self.locks).await?;
         let filled = began.elapsed();
         tell(&format!("{} locks are held after {:.1} s", self.locks, filled.as_secs_f64()));
         sleep(SETTLE).await;
@@ -80,29 +79,6 @@ impl Held {
         figures.put(Figure::Restart, restarted.map(|took| took.as_secs_f64() * 1e3));
         Ok((figures, latencies))
     }
-
-    async fn fill(self, prefix: &str, sessions: &[Session]) -> Result<Latencies, Error> {
-        let latencies = Arc::new(Mutex::new(Latencies::default()));
-        let fill = |worker: usize| {
-            let latencies = &latencies;
-            async move {
-                for number in (worker..self.locks).step_by(self.workers) {
-                    let began = Instant::now();
-                    let held = sessions[worker].acquire(&format!("{prefix}held/{number}")).await?;
-                    latencies.lock().unwrap_or_else(PoisonError::into_inner).record(began.elapsed());
-                    keep(held);
-                }
-                Ok::<(), Error>(())
-            }
-        };
-        try_join_all((0..sessions.len()).map(fill)).await?;
-        Ok(latencies.lock().unwrap_or_else(PoisonError::into_inner).clone())
-    }
-}
-
-/// It ends with its session. Were it dropped, each of a million would be released by a call of its own.
-fn keep(held: Guard) {
-    std::mem::forget(held);
 }
 
 /// A node's use of memory and disk, bytes; the mean of all nodes.

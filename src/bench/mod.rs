@@ -10,7 +10,8 @@
 //! How it is put together:
 //!
 //! * `target`: the cluster that is measured, one of its own or any other;
-//! * `pairs`, `read`, `keep_alive`, `failover`, `held`: the works; `closed_loop` lets workers work;
+//! * `pairs`, `read`, `keep_alive`, `failover`, `held`, `overload`: the works; `closed_loop` lets workers work, `crowd` fills the table
+//!   before;
 //! * `recorder`: when operations count; [`Latencies`], `usage`: what is counted;
 //! * [`Figure`], [`Series`], [`Report`]: what comes out; [`picture`]: latencies to look at.
 //!
@@ -21,7 +22,7 @@
 //!
 //! let place = Where::Endpoints("10.0.0.1:7101,10.0.0.2:7101,10.0.0.3:7101".to_owned());
 //! let timing = Timing { warm_up: Duration::from_secs(2), duration: Duration::from_secs(5), repetitions: 3 };
-//! let report = run(Options { work: Work::Uncontended { workers: vec![1, 64] }, place, timing }, Default::default(), &|_| ()).await?;
+//! let report = run(Options { work: Work::Uncontended { workers: vec![1, 64] }, beside: vec![], place, timing }, Default::default(), &|_| ()).await?;
 //! for series in &report.series {
 //!     println!("{}: {:?} pairs a second", series.label(), series.spread(Figure::PerSecond));
 //! }
@@ -33,11 +34,13 @@
 //! service does beyond its limits is another question.
 
 mod closed_loop;
+mod crowd;
 mod failover;
 mod figures;
 mod held;
 mod keep_alive;
 mod latencies;
+mod overload;
 mod pairs;
 pub mod picture;
 mod read;
@@ -52,15 +55,18 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 pub use closed_loop::{Worker, measure};
+pub use crowd::Beside;
 pub use figures::{Condition, Figure, Figures, Series, Spread};
 pub use held::Held;
 pub use keep_alive::{KeepAlive, Rate};
 pub use latencies::Latencies;
+pub use overload::Overload;
 pub use report::Report;
 pub use target::Where;
 pub use usage::resident_bytes;
 
 use crate::{client, local::LocalError};
+use crowd::Crowd;
 use target::Target;
 
 /// What is measured.
@@ -87,6 +93,8 @@ pub enum Work {
     Failover,
     /// Many locks that are just held: memory, and the restart of a node. Once, whatever the repetitions.
     Held(Held),
+    /// More acquires than can be served: what is served all the same, and how the rest is refused.
+    Overload(Overload),
 }
 
 impl Work {
@@ -99,6 +107,7 @@ impl Work {
             Self::KeepAlive(_) => "keepalive",
             Self::Failover => "failover",
             Self::Held(_) => "held",
+            Self::Overload(_) => "overload",
         }
     }
 
@@ -115,6 +124,7 @@ impl Work {
             Self::KeepAlive(_) => "an operation is a renewal of a session",
             Self::Failover => "from the kill of the leader to the next acquire and release that is done",
             Self::Held(_) => "an operation is an acquire; the locks stay held",
+            Self::Overload(_) => "an operation is a pair: acquire, then release, of a lock that nobody else wants",
         }
     }
 }
@@ -135,6 +145,9 @@ pub struct Timing {
 pub struct Options {
     /// What to measure.
     pub work: Work,
+    /// What is in the table meanwhile, one case after the other: each more than the one before. With `Uncontended`, `Contended` and `Read`
+    /// only; none is one case, with nothing.
+    pub beside: Vec<Beside>,
     /// Of which cluster.
     pub place: Where,
     /// How long.
@@ -205,7 +218,7 @@ pub type Tell = dyn Fn(&str) + Send + Sync;
 /// is not its own expire.
 pub async fn run(options: Options, stop: CancellationToken, tell: &Tell) -> Result<Report, BenchError> {
     options.check()?;
-    let Options { work, place, timing } = &options;
+    let Options { work, beside, place, timing } = &options;
     if let Where::Own { nodes, .. } = place {
         tell(&format!("starting a cluster of {nodes} on this machine"));
     }
@@ -214,19 +227,13 @@ pub async fn run(options: Options, stop: CancellationToken, tell: &Tell) -> Resu
     let mut series = Vec::new();
     match work {
         Work::Uncontended { workers } => {
-            for &workers in workers {
-                series.push(told(pairs::uncontended(&target, workers, timing, &stop).await?, tell));
-            }
+            series = closed_loops(&target, Loop::Uncontended, workers, beside, timing, &stop, tell).await?;
         }
         Work::Contended { workers } => {
-            for &workers in workers {
-                series.push(told(pairs::contended(&target, workers, timing, &stop).await?, tell));
-            }
+            series = closed_loops(&target, Loop::Contended, workers, beside, timing, &stop, tell).await?;
         }
         Work::Read { workers } => {
-            for &workers in workers {
-                series.push(told(read::read(&target, workers, timing, &stop).await?, tell));
-            }
+            series = closed_loops(&target, Loop::Read, workers, beside, timing, &stop, tell).await?;
         }
         Work::KeepAlive(keep_alive) => {
             for case in keep_alive.cases() {
@@ -235,8 +242,46 @@ pub async fn run(options: Options, stop: CancellationToken, tell: &Tell) -> Resu
         }
         Work::Failover => series.push(failover::failover(&mut target, timing, &stop, tell).await?),
         Work::Held(held) => series.push(held.measure(&mut target, &stop, tell).await?),
+        Work::Overload(overload) => series = overload.measure(&target, timing, &stop, tell).await?,
     }
     Ok(Report { options, series })
+}
+
+/// What workers do again and again.
+#[derive(Clone, Copy)]
+enum Loop {
+    Uncontended,
+    Contended,
+    Read,
+}
+
+async fn closed_loops(
+    target: &Target,
+    work: Loop,
+    workers: &[usize],
+    beside: &[Beside],
+    timing: &Timing,
+    stop: &CancellationToken,
+    tell: &Tell,
+) -> Result<Vec<Series>, BenchError> {
+    let (mut all, mut crowd) = (Vec::new(), Crowd::default());
+    let cases = if beside.is_empty() { &[Beside::Nothing][..] } else { beside };
+    for &beside in cases {
+        stop.run_until_cancelled(crowd.grow(target, beside)).await.ok_or(BenchError::Stopped)??;
+        for &workers in workers {
+            let mut series = match work {
+                Loop::Contended => pairs::contended(target, workers, timing, stop).await?,
+                Loop::Read => read::read(target, workers, timing, stop).await?,
+                Loop::Uncontended => pairs::uncontended(target, workers, timing, stop).await?,
+            };
+            if beside != Beside::Nothing {
+                series.conditions.push(("beside", Condition::Word(beside.to_string())));
+            }
+            all.push(told(series, tell));
+        }
+    }
+    crowd.close().await;
+    Ok(all)
 }
 
 /// Says what came out of one series, for those who wait for the next.
@@ -263,12 +308,24 @@ impl Options {
             Work::KeepAlive(keep_alive) => keep_alive.problem().or_else(|| problem_of(&keep_alive.in_flight)),
             Work::Held(held) if held.locks == 0 => Some("no locks: at least one must be held".to_owned()),
             Work::Held(held) => problem_of(&[held.workers]),
+            Work::Overload(overload) => overload.problem().or_else(|| problem_of(&[overload.workers])),
             Work::Failover => match &self.place {
                 Where::Endpoints(_) => return Err(BenchError::OwnOnly),
                 Where::Own { nodes, .. } if *nodes < 3 => Some(format!("{nodes} nodes survive no kill: at least 3 do")),
                 Where::Own { .. } => None,
             },
         };
+        let sizes = self.beside.iter().map(|beside| match beside {
+            Beside::Nothing => 0,
+            Beside::Locks(locks) => *locks,
+            Beside::Sessions(sessions) => *sessions,
+        });
+        let problem = problem
+            .or_else(|| (!sizes.is_sorted()).then(|| "what is beside only grows: let the numbers rise".to_owned()));
+        let problem = problem.or_else(|| {
+            let too_many = self.beside.iter().any(|beside| matches!(beside, Beside::Sessions(n) if *n > SESSIONS_MAX));
+            too_many.then(|| format!("too many sessions beside: at most {SESSIONS_MAX}"))
+        });
         let timeless = self.timing.repetitions == 0 || self.timing.duration.is_zero();
         let problem = problem.or_else(|| timeless.then(|| "no time to measure in".to_owned()));
         problem.map_or(Ok(()), |problem| Err(BenchError::Invalid(problem)))

@@ -158,7 +158,7 @@ mod tests {
         });
         let timing = Timing { warm_up: Duration::ZERO, duration: Duration::ZERO, repetitions: 1 };
         let (work, place) = (Work::Uncontended { workers: Vec::new() }, Where::Endpoints("a:1".to_owned()));
-        Report { series: series.collect(), options: Options { work, place, timing } }
+        Report { series: series.collect(), options: Options { work, beside: Vec::new(), place, timing } }
     }
 
     fn latencies(count: u64) -> Latencies {

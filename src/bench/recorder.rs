@@ -32,6 +32,9 @@ struct Shared {
 #[derive(Clone, Debug)]
 struct Window {
     latencies: Latencies,
+    /// How long refusals took.
+    refused: Latencies,
+    sent: u64,
     of_worker: Vec<u64>,
     errors: u64,
     first_error: Option<String>,
@@ -46,17 +49,21 @@ pub(super) struct Timed {
 
 impl Recorder {
     pub(super) fn new(workers: usize, windows: usize) -> Self {
-        let window =
-            Window { latencies: Latencies::default(), of_worker: vec![0; workers], errors: 0, first_error: None };
+        let window = Window {
+            latencies: Latencies::default(),
+            refused: Latencies::default(),
+            sent: 0,
+            of_worker: vec![0; workers],
+            errors: 0,
+            first_error: None,
+        };
         let windows = vec![window; windows].into_iter().map(Mutex::new).collect();
         Self(Arc::new(Shared { phase: AtomicUsize::new(0), windows }))
     }
 
     /// Takes note of an operation that has just ended.
     pub(super) fn note<E: Display>(&self, worker: usize, outcome: Result<Duration, E>) {
-        let Some(window) = self.phase().checked_sub(1).and_then(|window| self.0.windows.get(window)) else { return };
-        let mut window = window.lock().expect("nothing panics while it has the window");
-        match outcome {
+        self.in_window(|window| match outcome {
             Ok(latency) => {
                 window.latencies.record(latency);
                 window.of_worker[worker] += 1;
@@ -65,6 +72,35 @@ impl Recorder {
                 window.errors += 1;
                 window.first_error.get_or_insert_with(|| error.to_string());
             }
+        });
+    }
+
+    /// An operation was begun; only where that is a figure.
+    pub(super) fn sent(&self) {
+        self.in_window(|window| window.sent += 1);
+    }
+
+    /// Something was refused for being too much, after this time.
+    pub(super) fn refused(&self, after: Duration) {
+        self.in_window(|window| window.refused.record(after));
+    }
+
+    fn in_window(&self, change: impl FnOnce(&mut Window)) {
+        if let Some(window) = self.phase().checked_sub(1).and_then(|window| self.0.windows.get(window)) {
+            change(&mut window.lock().expect("nothing panics while it has the window"));
+        }
+    }
+
+    /// Adds to each repetition what was sent, and refused.
+    pub(super) fn put_refusals(&self, series: &mut Series, timed: &[Timed]) {
+        for ((window, timed), figures) in self.0.windows.iter().zip(timed).zip(&mut series.repetitions) {
+            let window = window.lock().expect("nothing panics while it has the window");
+            let (refused, elapsed) = (&window.refused, timed.elapsed.as_secs_f64());
+            let quantile = |fraction| (refused.count() > 0).then(|| refused.quantile(fraction).as_secs_f64() * 1e6);
+            figures.put(Figure::Sent, window.sent as f64 / elapsed);
+            figures.put(Figure::Refused, refused.count() as f64 / elapsed);
+            figures.put(Figure::RefusedP50, quantile(0.5));
+            figures.put(Figure::RefusedP99, quantile(0.99));
         }
     }
 

@@ -18,7 +18,7 @@ pub struct Report {
 impl Report {
     /// For programs. Its fields only ever grow.
     pub fn document(&self) -> Value {
-        let Options { work, place, timing } = &self.options;
+        let Options { work, place, timing, .. } = &self.options;
         let cluster = match place {
             Where::Own { nodes, .. } => json!({ "own": true, "nodes": nodes }),
             Where::Endpoints(endpoints) => json!({ "own": false, "endpoints": endpoints }),
@@ -38,7 +38,7 @@ impl Report {
 
     /// What stands above the table.
     pub fn heading(&self) -> String {
-        let Options { work, place, timing } = &self.options;
+        let Options { work, place, timing, .. } = &self.options;
         let cluster = match place {
             Where::Own { nodes, .. } => format!("{nodes} nodes and the load on this machine"),
             Where::Endpoints(endpoints) => endpoints.clone(),

@@ -63,6 +63,11 @@ impl Target {
         Some(self.own.as_ref()?.nodes().filter_map(local::Node::pid).collect())
     }
 
+    /// How many terms there were in its cluster, if that is our own.
+    pub(super) async fn terms(&self) -> Option<u64> {
+        self.own.as_ref()?.statuses().await.values().map(|status| status.term).max()
+    }
+
     /// The cluster, if it is one of our own.
     pub(super) fn own(&mut self) -> Option<&mut LocalCluster> {
         self.own.as_mut()

@@ -14,7 +14,9 @@ use super::{
     output::{Format, Output, Table, print, print_document},
     signals::Signals,
 };
-use crate::bench::{BenchError, Held, KeepAlive, Options, Rate, Report, Timing, Where, Work, picture, run};
+use crate::bench::{
+    BenchError, Beside, Held, KeepAlive, Options, Overload, Rate, Report, Timing, Where, Work, picture, run,
+};
 
 /// Measures how fast a cluster is, and what it costs.
 ///
@@ -42,6 +44,8 @@ enum WorkWanted {
     Failover(FailoverWanted),
     /// Many locks that are just held: what memory they take, and how long a restart.
     Held(HeldWanted),
+    /// Sends more acquires than can be served: what is served all the same, and how the rest is refused.
+    Overload(OverloadWanted),
 }
 
 #[derive(Args, Debug)]
@@ -49,6 +53,26 @@ struct Loops {
     /// How many work at a time, each with a session of its own; one measurement for each number.
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_value = "1,16,64,256")]
     workers: Vec<usize>,
+    /// Locks that are held meanwhile, rising; all of that for each number.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', conflicts_with = "beside_sessions")]
+    beside_locks: Vec<usize>,
+    /// Sessions that are renewed meanwhile, rising; all of that for each number.
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    beside_sessions: Vec<usize>,
+    #[command(flatten)]
+    timing: Windows,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args, Debug)]
+struct OverloadWanted {
+    /// Workers that find the best rate.
+    #[arg(short, long, value_name = "N", default_value_t = 256)]
+    workers: usize,
+    /// How many times the best rate to send.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    factor: u32,
     #[command(flatten)]
     timing: Windows,
     #[command(flatten)]
@@ -142,6 +166,7 @@ fn repetitions(text: &str) -> Result<usize, String> {
 
 impl Bench {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
+        let beside = self.work.beside();
         let (work, timing, common) = self.work.split();
         let place = match common.endpoints {
             Some(endpoints) => Where::Endpoints(endpoints),
@@ -151,7 +176,7 @@ impl Bench {
             // Before minutes are spent on what could then not be kept.
             write(file, "")?;
         }
-        let report = watched(Options { work, place, timing }).await?;
+        let report = watched(Options { work, beside, place, timing }).await?;
         if let Some(file) = &common.svg {
             write(file, &picture::svg(&report))?;
         }
@@ -164,13 +189,24 @@ impl Bench {
 }
 
 impl WorkWanted {
+    fn beside(&self) -> Vec<Beside> {
+        let (Self::Uncontended(loops) | Self::Contended(loops) | Self::Read(loops)) = self else { return Vec::new() };
+        let locks = loops.beside_locks.iter().map(|&locks| Beside::Locks(locks));
+        locks.chain(loops.beside_sessions.iter().map(|&sessions| Beside::Sessions(sessions))).collect()
+    }
+
     fn split(self) -> (Work, Timing, Common) {
         match self {
-            Self::Uncontended(Loops { workers, timing, common }) => {
+            Self::Uncontended(Loops { workers, timing, common, .. }) => {
                 (Work::Uncontended { workers }, timing.into(), common)
             }
-            Self::Contended(Loops { workers, timing, common }) => (Work::Contended { workers }, timing.into(), common),
-            Self::Read(Loops { workers, timing, common }) => (Work::Read { workers }, timing.into(), common),
+            Self::Contended(Loops { workers, timing, common, .. }) => {
+                (Work::Contended { workers }, timing.into(), common)
+            }
+            Self::Read(Loops { workers, timing, common, .. }) => (Work::Read { workers }, timing.into(), common),
+            Self::Overload(OverloadWanted { workers, factor, timing, common }) => {
+                (Work::Overload(Overload { workers, factor }), timing.into(), common)
+            }
             Self::KeepAlive(KeepAliveWanted { sessions, ttl, streams, rate, workers, timing, common }) => {
                 let work = KeepAlive { sessions, ttl, streams, rates: rate, in_flight: workers };
                 (Work::KeepAlive(work), timing.into(), common)
