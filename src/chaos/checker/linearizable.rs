@@ -27,7 +27,7 @@ use crate::chaos::history::{Acquire, Answer, Call, Ended, Found, Operation, Wait
 pub(super) const OPERATIONS_MAX: usize = 200;
 
 /// More states are not visited: some seconds, unoptimized.
-const TRIES_MAX: u64 = 30_000;
+const TRIES_MAX: u64 = 300_000;
 
 /// As many for each try to show less.
 const SHRINK_TRIES_MAX: u64 = 300;
