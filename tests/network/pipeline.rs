@@ -20,7 +20,7 @@ use lockkeeper::{
     raft::{
         identity::{Identity, Incarnation, Member},
         network::{APPENDS_IN_FLIGHT_MAX, Network, PeerClient},
-        types::{AppendRequest, LogId, Node, Vote},
+        types::{AppendRequest, Entry, EntryPayload, LogId, Node, Vote},
     },
     transport::{self, TcpConnector},
 };
@@ -120,6 +120,24 @@ async fn answers_come_in_order_and_the_stream_ends() {
         .map(|answer| answer.expect("it came").expect("it agrees").expect("not the start").index)
         .collect();
     assert_eq!(indexes, Vec::from_iter(0..500));
+}
+
+#[tokio::test]
+async fn what_is_committed_is_told_with_entries_or_without() {
+    let mut client = client_of(Stub { answers: true, ..Stub::default() }).await;
+    let with_entry = |index| {
+        let log_id = LogId { index: index + 1, ..request(index).prev_log_id.expect("not the first") };
+        let entries = vec![Entry { log_id, payload: EntryPayload::Blank }];
+        AppendRequest { entries, ..request(index) }
+    };
+    // The last one has nothing to go along with, and the stream stays open.
+    let requests = [request(0), request(0), with_entry(0), request(1), with_entry(1), request(2)];
+    let requests = Box::pin(stream::iter(requests).chain(stream::pending()));
+    let answers = client.stream_append(requests, RPCOption::new(SOON)).await.expect("it opens");
+    let answers: Vec<_> = timeout(SOON, answers.take(6).collect()).await.expect("in time");
+    let indexes: Vec<_> =
+        answers.into_iter().map(|answer| answer.expect("it came").expect("it agrees").map(|id| id.index)).collect();
+    assert_eq!(indexes, [0, 0, 1, 1, 2, 2].map(Some));
 }
 
 #[tokio::test]

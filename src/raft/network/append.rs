@@ -3,6 +3,9 @@
 //! All of it happens where openraft polls the stream of answers: requests are taken from its log, cut to size and handed to gRPC,
 //! answers are matched with them in order, and the clock is watched. No task of its own, so nothing is left behind when openraft
 //! drops the stream: in particular not the request stream, which holds a lock that the next session needs.
+//!
+//! How far the log is committed goes along with entries. openraft sends it by itself as soon as it is known, if there are none; that
+//! would wake each follower twice for an entry, and just when the clients are to be answered. So here it waits a little for entries.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -17,7 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::{
-    APPEND_BYTES_IN_FLIGHT_MAX, APPEND_BYTES_MAX, APPENDS_IN_FLIGHT_MAX, SnapshotSource, allowance,
+    APPEND_BYTES_IN_FLIGHT_MAX, APPEND_BYTES_MAX, APPENDS_IN_FLIGHT_MAX, COMMITTED_WAITS, SnapshotSource, allowance,
     client::{PeerClient, RpcError},
 };
 use crate::{
@@ -39,6 +42,9 @@ where
         client,
         input: Some(input),
         ready: VecDeque::new(),
+        held: VecDeque::new(),
+        held_until: None,
+        is_begun: false,
         requests: None,
         answers: Answers::NotAsked,
         outstanding: VecDeque::new(),
@@ -59,6 +65,11 @@ struct Pipeline<'c, C, D, S> {
     input: Option<S>,
     /// The pieces of the last of them, until there is room.
     ready: VecDeque<Piece>,
+    /// Requests that say nothing but how far the log is committed, until there are entries to go along with, or until then.
+    held: VecDeque<Piece>,
+    held_until: Option<Instant>,
+    /// A request came before: the peer is known to follow.
+    is_begun: bool,
     /// Towards gRPC. `None`: not open yet, or closed as there are no more.
     requests: Option<mpsc::Sender<pb::AppendRequest>>,
     answers: Answers,
@@ -96,14 +107,19 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
         while !self.over {
             self.send_what_fits();
             let deadline = self.deadline();
-            let Self { input, ready, answers, .. } = &mut *self;
+            let has_room = self.ready.is_empty() && self.held.len() < APPENDS_IN_FLIGHT_MAX;
+            let Self { input, answers, held_until, .. } = &mut *self;
             tokio::select! {
                 biased;
                 answer = answers.next() => return self.answered(answer),
-                request = next_of(input), if ready.is_empty() && input.is_some() => match request {
-                    Some(request) => self.ready.extend(cut(&request)),
-                    None => self.input = None,
+                request = next_of(input), if has_room && input.is_some() => match request {
+                    Some(request) => self.take(&request),
+                    None => {
+                        self.let_go();
+                        self.input = None;
+                    }
                 },
+                () = until(*held_until) => self.let_go(),
                 () = until(deadline) => {
                     self.over = true;
                     return Some(Err(self.client.timed_out(RPCTypes::AppendEntries, self.patience)));
@@ -111,6 +127,23 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
             }
         }
         None
+    }
+
+    fn take(&mut self, request: &AppendRequest) {
+        let pieces = cut(request);
+        if self.is_begun && request.entries.is_empty() {
+            self.held.extend(pieces);
+            self.held_until.get_or_insert_with(|| Instant::now() + COMMITTED_WAITS);
+        } else {
+            self.let_go();
+            self.ready.extend(pieces);
+        }
+        self.is_begun = true;
+    }
+
+    fn let_go(&mut self) {
+        self.held_until = None;
+        self.ready.append(&mut self.held);
     }
 
     /// Hands pieces to gRPC while there is room in flight; closes the stream behind the last.

@@ -42,6 +42,9 @@ pub const APPEND_BYTES_MAX: usize = 1 << 20;
 pub const APPENDS_IN_FLIGHT_MAX: usize = 64;
 /// Bytes of entries under way to one peer; a single append may exceed it.
 pub const APPEND_BYTES_IN_FLIGHT_MAX: usize = 8 << 20;
+/// How long the news that entries are committed wait for further entries to go along with. Followers apply so much later when there are
+/// none; who wants to know what is committed asks the leader.
+pub const COMMITTED_WAITS: Duration = Duration::from_millis(3);
 /// Bytes of a snapshot in one message.
 pub const SNAPSHOT_PIECE_BYTES: usize = 256 << 10;
 /// How long a snapshot's receiver waits for the next piece, and for the one before it to be done.
