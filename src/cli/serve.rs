@@ -4,15 +4,18 @@
 //! stop a second time (Ctrl-C, SIGTERM) and left off at once. A broken node aborts (134).
 
 use std::{
+    env,
     error::Error,
     io,
+    num::NonZeroUsize,
     path::PathBuf,
     process::{self, ExitCode},
+    thread,
     time::Duration,
 };
 
 use clap::Args;
-use tokio::{sync::oneshot, time};
+use tokio::{runtime::Runtime, sync::oneshot, time};
 use tracing::{error, info, warn};
 
 use super::{exit::Exit, logging, signals::Signals};
@@ -103,7 +106,7 @@ impl Serve {
 }
 
 fn run(config: Config, until_stdin_closes: bool) -> Result<(), Box<dyn Error>> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = runtime()?;
     let served: Result<(), ServeError> = runtime.block_on(async {
         let signals = Signals::listen()?;
         Ok::<_, io::Error>(server::serve(config, told_to_stop(signals, until_stdin_closes)).await)
@@ -111,6 +114,17 @@ fn run(config: Config, until_stdin_closes: bool) -> Result<(), Box<dyn Error>> {
     // All that matters has been waited for; what is left hangs.
     runtime.shutdown_timeout(LEFTOVERS_MAX);
     Ok(served?)
+}
+
+/// Half of the processors work on tasks, at least one: the log's threads and the kernel's network need the rest, and more threads mostly wake
+/// each other. `TOKIO_WORKER_THREADS` says otherwise.
+fn runtime() -> io::Result<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if env::var_os("TOKIO_WORKER_THREADS").is_none() {
+        let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        builder.worker_threads((processors / 2).max(1));
+    }
+    builder.enable_all().build()
 }
 
 /// Ends when the node is to stop. From then on, impatience ends the process: a second signal, or the lapse of time.

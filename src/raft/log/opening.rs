@@ -107,7 +107,7 @@ pub(super) struct Request {
 }
 
 /// sled's page cache. The log's own cache is what is read from, so it need not be large.
-const SLED_CACHE_BYTES: u64 = 48 << 20;
+const SLED_CACHE_BYTES: u64 = 8 << 20;
 
 /// Opens the log in a directory, or makes a new one there.
 pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
