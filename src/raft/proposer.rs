@@ -29,10 +29,14 @@ use crate::{
 
 /// Commands that may wait for the next batch. Beyond, callers are refused.
 pub const QUEUE: usize = 8192;
+/// Of these, so many places are kept for commands that take nothing: what gives back, renews or withdraws is let in when what asks for more
+/// is not. So a leader that has too much to do gets rid of it, and no session expires for the crowd of others.
+const RESERVED: usize = QUEUE / 4;
 /// Commands in one batch.
-const BATCH_COMMANDS: usize = 512;
-/// Bytes in one batch, about. A command that is larger by itself makes a batch of its own.
-const BATCH_BYTES: usize = 32 * 1024;
+const BATCH_COMMANDS: usize = 2048;
+/// Bytes in one batch, about. A command that is larger by itself makes a batch of its own. Batches are that large only when very much waits: then
+/// what each of them costs beside its commands must not be the limit.
+const BATCH_BYTES: usize = 256 * 1024;
 /// Batches between the proposer and the table: one at the disks, and the next one gathering behind it. More of them are smaller, and cost
 /// more syncs for the same commands.
 const IN_FLIGHT: usize = 2;
@@ -79,7 +83,25 @@ impl Proposer {
         if self.led.borrow().is_none() {
             return Err(NoReply::NotLeader);
         }
+        if !self.admits(&command) {
+            return Err(NoReply::Overloaded);
+        }
         ask(&self.queue, |reply| Proposal { command, reply }, patience).await
+    }
+
+    fn admits(&self, command: &Command) -> bool {
+        let asks_for_more = match command {
+            Command::Open { .. } | Command::Session { operation: Operation::Acquire(_) | Operation::Update(_), .. } => {
+                true
+            }
+            Command::Session { operation: Operation::Release(_), .. }
+            | Command::Renew { .. }
+            | Command::Close { .. }
+            | Command::CancelWait { .. }
+            | Command::ForceRelease { .. }
+            | Command::Tick => false,
+        };
+        !asks_for_more || self.queue.capacity() > RESERVED
     }
 }
 
@@ -225,4 +247,31 @@ fn weight(command: &Command) -> usize {
             | Command::CancelWait { .. }
             | Command::Tick => 0,
         }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::machine::{Label, SessionId, Ttl};
+
+    fn open() -> Command {
+        let (label, ttl) = (Label::new("").expect("short"), Ttl::from_millis(1000).expect("in bounds"));
+        Command::Open { session: SessionId(1), ttl, label }
+    }
+
+    #[tokio::test]
+    async fn what_asks_for_more_is_refused_first() {
+        let (proposer, mut intake) = Proposer::new(watch::channel(None).1);
+        let close = || Command::Close { session: SessionId(1) };
+        let wait = |command| Proposal { command, reply: oneshot::channel().0 };
+        for _ in 0..QUEUE - RESERVED {
+            assert!(proposer.admits(&open()) && proposer.admits(&close()));
+            proposer.queue.try_send(wait(close())).expect("there is room");
+        }
+        assert!(!proposer.admits(&open()) && proposer.admits(&close()));
+        intake.0.recv().await.expect("it waits");
+        assert!(proposer.admits(&open()));
+    }
 }

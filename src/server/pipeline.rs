@@ -11,7 +11,7 @@ use futures::{
     future::{AbortHandle, Abortable, BoxFuture, FutureExt},
     stream::FuturesUnordered,
 };
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::yield_now};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -33,6 +33,8 @@ use crate::{
 
 /// Requests of one stream under way: as many as calls on one connection.
 const UNDER_WAY: usize = crate::transport::STREAMS_PER_CONNECTION_MAX as usize;
+/// Requests that are taken in, or answered, before others have a turn: the log among them, which must not wait for a crowd to be refused.
+const AT_ONCE: usize = 32;
 /// Answers that wait for a client that does not read them. While it does not, nothing more is read from it.
 const ANSWERS: usize = 256;
 
@@ -65,7 +67,13 @@ async fn serve(
 ) -> Result<(), Status> {
     let mut under_way = FuturesUnordered::new();
     let mut handles = HashMap::new();
-    while !(stopping.is_cancelled() && under_way.is_empty()) {
+    for turn in 1_usize.. {
+        if stopping.is_cancelled() && under_way.is_empty() {
+            break;
+        }
+        if turn.is_multiple_of(AT_ONCE) {
+            yield_now().await;
+        }
         tokio::select! {
             request = requests.message(), if !stopping.is_cancelled() => {
                 let PipelineRequest { number, what } = match request {
