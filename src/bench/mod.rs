@@ -2,7 +2,7 @@
 //!
 //! Each [`Work`] is a question that people ask of a lock service. Load comes from closed loops: so many workers, each of which begins its
 //! next operation when its last one is done. So the latencies are those of a service that is as busy as its clients can make it; how it
-//! fares at a fixed rate is asked by `keepalive` alone, where sessions have one.
+//! fares at a fixed rate is asked by `keepalive`, where sessions have one, and how beyond its limits, by `overload`.
 //!
 //! After a warm-up there are several repetitions, one after the other without a pause. What is shown of each figure is the median and
 //! how far the repetitions lie apart: one number alone says little on a machine that does other things too. What those use is shown.
@@ -30,8 +30,8 @@
 //! # }
 //! ```
 //!
-//! Left out: load from several machines (start it on each, against `--endpoints`), and rates that are given (an open loop): what a
-//! service does beyond its limits is another question.
+//! Left out: load from several machines (start it on each, against `--endpoints`), and latencies at rates that are given, below what a
+//! service can do.
 
 mod closed_loop;
 mod crowd;

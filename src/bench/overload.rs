@@ -81,15 +81,18 @@ impl Overload {
         let sessions = target.sessions(STREAMS).await?;
         let recorder = Recorder::new(STREAMS, timing.repetitions);
         let per_stream = rate * f64::from(self.factor) / STREAMS as f64;
-        let streams =
-            sessions.iter().enumerate().map(|(place, session)| load(session, place, per_stream, recorder.clone()));
+        let streams = sessions
+            .iter()
+            .enumerate()
+            .map(|(place, session)| load(session, &target.prefix, place, per_stream, recorder.clone()));
         let servers = target.servers();
         let timed = tokio::select! {
             // They end when it is over.
             ended = try_join_all(streams) => return Err(ended.err().unwrap_or(BenchError::StreamEnded)),
             timed = recorder.run(timing, servers.as_deref(), stop) => timed,
         };
-        let elected = target.terms().await.zip(terms).map(|(now, before)| (now - before) as f64);
+        // A node that does not answer now may be the one that knew the highest.
+        let elected = target.terms().await.zip(terms).map(|(now, before)| now.saturating_sub(before) as f64);
         close(sessions).await;
         let conditions = vec![("load", Condition::Word(format!("{} × the best", self.factor)))];
         let timed = timed?;
@@ -113,6 +116,7 @@ struct UnderWay {
 /// One stream, on which so many acquires a second are due.
 struct Stream<'a> {
     session_id: &'a str,
+    prefix: &'a str,
     pipe: mpsc::Sender<PipelineRequest>,
     place: usize,
     recorder: Recorder,
@@ -123,11 +127,12 @@ struct Stream<'a> {
 }
 
 /// Does not end but with an error.
-async fn load(session: &Session, place: usize, rate: f64, recorder: Recorder) -> Result<(), BenchError> {
+async fn load(session: &Session, prefix: &str, place: usize, rate: f64, recorder: Recorder) -> Result<(), BenchError> {
     let session_id = session.id().to_string();
     let (pipe, requests) = mpsc::channel(PIPE);
     let (under_way, to_release) = (HashMap::new(), VecDeque::new());
-    let mut stream = Stream { session_id: &session_id, pipe, place, recorder, number: 0, under_way, to_release };
+    let mut stream =
+        Stream { session_id: &session_id, prefix, pipe, place, recorder, number: 0, under_way, to_release };
     // The first request opens the stream: a server answers when it has seen one.
     stream.acquire();
     let mut service = LocksClient::new(session.core().client.caller.nodes.preferred().channel);
@@ -150,7 +155,7 @@ async fn load(session: &Session, place: usize, rate: f64, recorder: Recorder) ->
 
 impl Stream<'_> {
     fn acquire(&mut self) {
-        let name = format!("overload/{:016x}", rand::random::<u64>());
+        let name = format!("{}{:016x}", self.prefix, rand::random::<u64>());
         let locks = vec![Want { name, ..Want::default() }];
         let acquire = AcquireRequest { session_id: self.session_id.to_owned(), locks, ..AcquireRequest::default() };
         let sent = self.send(Asked::Acquire(acquire), Instant::now(), None);
