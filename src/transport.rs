@@ -32,10 +32,23 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// How long an accepted connection may stay without a first byte.
 pub const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
-/// HTTP/2 flow control: bytes under way in one call, and in all calls of a connection.
-pub const STREAM_WINDOW_BYTES: u32 = 4 << 20;
-/// See [`STREAM_WINDOW_BYTES`].
-pub const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+
+/// HTTP/2 flow control: bytes under way in one direction, which the receiver has not read yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Windows {
+    /// In one call.
+    pub stream: u32,
+    /// In all calls of a connection.
+    pub connection: u32,
+}
+
+impl Windows {
+    /// A large message passes in one go: for nodes among themselves, and for answers.
+    pub const WIDE: Self = Self { stream: 4 << 20, connection: 8 << 20 };
+    /// Some hundreds of requests on one stream. What a node that is overloaded has not read yet is no more than that, so whoever sends too much
+    /// notices it at once: his stream takes no more.
+    pub const NARROW: Self = Self { stream: 64 << 10, connection: 1 << 20 };
+}
 
 /// Calls open at one time on one connection. Above hyper's 200: a call that waits for a lock stays open, and another node may forward
 /// many of them.
@@ -100,13 +113,13 @@ pub fn channel<C: Connect>(connector: C, address: &str) -> Channel {
     Endpoint::from_static("http://lockkeeper")
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_stream_window_size(Windows::WIDE.stream)
+        .initial_connection_window_size(Windows::WIDE.connection)
         .connect_with_connector_lazy(tower::service_fn(dial))
 }
 
-/// A gRPC server with the settings that match [`channel`]. Feed it with [`incoming`].
-pub fn server() -> Server {
+/// A gRPC server with the settings that match [`channel`], and these windows for what it is sent. Feed it with [`incoming`].
+pub fn server(windows: Windows) -> Server {
     Server::builder()
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE))
@@ -114,8 +127,8 @@ pub fn server() -> Server {
         // Calls that are given up before they are looked at: a client that cancels many waits at once is no attacker, and the default
         // of 20 would break its connection, with all that others wait for on it.
         .http2_max_pending_accept_reset_streams(Some(STREAMS_PER_CONNECTION_MAX as usize))
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_stream_window_size(windows.stream)
+        .initial_connection_window_size(windows.connection)
 }
 
 /// The connections that `listener` accepts, at most `connections_max` at a time; further ones wait in the system's queue.

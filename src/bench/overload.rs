@@ -38,9 +38,9 @@ use crate::{
 
 /// Streams that share the load, each on a connection of its own.
 const STREAMS: usize = 16;
-/// Requests of one stream that wait for their answers, at most: what is due beyond that is not sent. Together they are far more than the
+/// Requests of one stream that wait for their answers, at most: what is due beyond that is not sent. Together they are twice the
 /// commands that a leader lets wait.
-const UNDER_WAY: usize = 4_096;
+const UNDER_WAY: usize = 1_024;
 /// Requests that are handed to the connection and not yet on their way.
 const PIPE: usize = 1_024;
 /// How often what is due is sent.

@@ -17,7 +17,7 @@ use tonic::{
 };
 
 use super::{Error, pipeline::Pipeline};
-use crate::transport::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
+use crate::transport::Windows;
 
 /// Makes a channel to a node. A parameter, so that a simulation can bring its own network.
 pub type Connect = Arc<dyn Fn(Endpoint) -> Channel + Send + Sync>;
@@ -157,8 +157,8 @@ fn configure(endpoint: Endpoint) -> Endpoint {
     endpoint
         .connect_timeout(Duration::from_secs(2))
         .tcp_nodelay(true)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_stream_window_size(Windows::WIDE.stream)
+        .initial_connection_window_size(Windows::WIDE.connection)
         .http2_keep_alive_interval(Duration::from_secs(3))
         .keep_alive_timeout(Duration::from_secs(3))
 }

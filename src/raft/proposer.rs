@@ -101,7 +101,12 @@ impl Proposer {
             | Command::ForceRelease { .. }
             | Command::Tick => false,
         };
-        !asks_for_more || self.queue.capacity() > RESERVED
+        !asks_for_more || !self.is_overloaded()
+    }
+
+    /// Whether so much waits that [`propose`](Self::propose) refuses commands that ask for more.
+    pub fn is_overloaded(&self) -> bool {
+        self.queue.capacity() <= RESERVED
     }
 }
 

@@ -60,6 +60,11 @@ impl Replica {
         Self { raft, table, proposer, renewals, led, configured: Arc::new(configured), silence_max }
     }
 
+    /// Whether a command that asks for more would be refused now, since too much waits: see [`Proposer::is_overloaded`].
+    pub fn is_overloaded(&self) -> bool {
+        self.leads() && !self.cut_off() && self.proposer.is_overloaded()
+    }
+
     /// Proposes a command and waits until it is applied, for at most `patience`: see [`Proposer::propose`].
     pub async fn propose(&self, command: Command, patience: Duration) -> Result<Delivery, NoReply> {
         if self.cut_off() {

@@ -27,15 +27,15 @@ pub struct StateMachine {
 }
 
 impl StateMachine {
-    /// Starts from the newest snapshot, if there is one. Blocks while it reads it. A new one is due after so many entries, or later: see
-    /// [`snapshot_due`](Self::snapshot_due).
+    /// Starts from the newest snapshot, if there is one. Blocks while it reads it. A new one is due after so many entries, or later, and
+    /// not when another node's is: see [`snapshot_due`](Self::snapshot_due).
     ///
     /// Fails if the snapshot is damaged.
-    pub fn open(table: Arc<Table>, snapshots: SnapshotStore, snapshot_entries: u64) -> io::Result<Self> {
+    pub fn open(table: Arc<Table>, snapshots: SnapshotStore, node_id: u64, snapshot_entries: u64) -> io::Result<Self> {
         if let Some(file) = snapshots.latest() {
             table.restore(read(&file)?);
         }
-        Ok(Self { table, snapshots, pace: Pace::new(snapshot_entries) })
+        Ok(Self { table, snapshots, pace: Pace::new(node_id, snapshot_entries) })
     }
 
     /// Told when a snapshot is worth its cost: enough entries came since the last one, and their bytes are not few beside its own. openraft
@@ -73,8 +73,9 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     {
         while let Some((entry, responder)) = entries.try_next().await? {
             let bytes = if let EntryPayload::Normal(payload) = &entry.payload { payload.0.len() } else { 0 };
+            let index = entry.log_id.index;
             let applied = self.apply_entry(entry, responder.is_some())?;
-            self.pace.applied(bytes, || self.snapshots.latest().map_or(0, |latest| latest.length()));
+            self.pace.applied(index, bytes, || self.snapshots.latest().map_or(0, |latest| latest.length()));
             if let Some(responder) = responder {
                 responder.send(applied);
             }

@@ -81,6 +81,12 @@ impl Gateway {
         }
     }
 
+    /// Whether an acquire would be refused here because too much waits already: what it costs to find that out the usual way is better
+    /// spent on what was let in.
+    pub(super) fn is_overloaded(&self) -> bool {
+        !self.stopping.is_cancelled() && self.replica.is_overloaded()
+    }
+
     fn channel(&self, address: &str) -> Channel {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         channels.entry(address.to_string()).or_insert_with(|| (self.dial)(address)).clone()

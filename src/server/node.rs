@@ -54,7 +54,7 @@ use crate::{
         types::{Node, TypeConfig},
         vacancy,
     },
-    transport::{self, Connect, Connection, Listen, TcpConnector},
+    transport::{self, Connect, Connection, Listen, TcpConnector, Windows},
 };
 
 /// How long a node that ends waits for what is under way.
@@ -200,10 +200,10 @@ where
     let plan = plan(&config);
     let table = Arc::new(Table::new(inspector));
     let peer_service = PeerService::new(Arc::clone(&identity), &plan.members, snapshots.clone());
-    let snapshot_entries = config.raft.snapshot_entries;
+    let (node_id, snapshot_entries) = (config.node_id, config.raft.snapshot_entries);
     let restoring = (Arc::clone(&table), snapshots);
-    let machine =
-        environment.blocking.run(move || StateMachine::open(restoring.0, restoring.1, snapshot_entries)).await;
+    let open = move || StateMachine::open(restoring.0, restoring.1, node_id, snapshot_entries);
+    let machine = environment.blocking.run(open).await;
     let machine = machine.map_err(ServeError::Restore)?;
     let snapshot_due = machine.snapshot_due();
     let network =
@@ -365,7 +365,7 @@ impl Services {
 
     /// What followers pass on: it is answered here or not at all.
     fn for_peers(&self) -> Routes {
-        transport::server()
+        transport::server(Windows::WIDE)
             .layer(explaining())
             .add_service(SessionsServer::new(self.sessions.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(LocksServer::new(self.locks.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
@@ -373,7 +373,7 @@ impl Services {
 
     /// What clients ask for: it is answered here or passed on.
     fn for_clients(&self) -> Routes {
-        transport::server()
+        transport::server(Windows::NARROW)
             .layer(explaining())
             .add_service(SessionsServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(LocksServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
@@ -415,8 +415,7 @@ fn plan(config: &Config) -> Plan {
 
 /// openraft as this service needs it.
 fn raft_config(config: &Config) -> Result<openraft::Config, ServeError> {
-    let RaftConfig { heartbeat_ms, election_timeout_ms_min, election_timeout_ms_max, snapshot_entries, keep_entries } =
-        config.raft;
+    let RaftConfig { heartbeat_ms, election_timeout_ms_min, election_timeout_ms_max, keep_entries, .. } = config.raft;
     let raft = openraft::Config {
         cluster_name: config.cluster_id.clone(),
         heartbeat_interval: heartbeat_ms,
@@ -433,8 +432,6 @@ fn raft_config(config: &Config) -> Result<openraft::Config, ServeError> {
         // See `take_snapshots`.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: keep_entries,
-        // A follower that lags by more than there is log gets the snapshot.
-        replication_lag_threshold: snapshot_entries + keep_entries + 1,
         ..openraft::Config::default()
     };
     raft.validate().map_err(|invalid| ServeError::Config(format!("the timing under [raft] does not fit: {invalid}")))

@@ -34,7 +34,8 @@ use crate::{
 /// Requests of one stream under way: as many as calls on one connection.
 const UNDER_WAY: usize = crate::transport::STREAMS_PER_CONNECTION_MAX as usize;
 /// Requests that are taken in, or answered, before others have a turn: the log among them, which must not wait for a crowd to be refused.
-const AT_ONCE: usize = 32;
+/// Less than this, and a crowd is neither refused soon, for it is not read, nor served as fast, for batches are smaller.
+const AT_ONCE: usize = 512;
 /// Answers that wait for a client that does not read them. While it does not, nothing more is read from it.
 const ANSWERS: usize = 256;
 
@@ -89,9 +90,8 @@ async fn serve(
                             AbortHandle::abort(&handle);
                         }
                     }
-                    Some(_) if handles.len() >= UNDER_WAY => {
-                        send(answers, answer(number, Err(no_reply(NoReply::Overloaded)))).await?;
-                    }
+                    Some(Asked::Acquire(_)) if gateway.is_overloaded() => refuse(answers, number).await?,
+                    Some(_) if handles.len() >= UNDER_WAY => refuse(answers, number).await?,
                     Some(asked) => {
                         let (handle, registration) = AbortHandle::new_pair();
                         if handles.insert(number, handle).is_some() {
@@ -153,6 +153,10 @@ fn answer(number: u64, answered: Answered) -> PipelineResponse {
         (Answer::Failure(failure), leader)
     });
     PipelineResponse { number, what: Some(what), leader: leader.unwrap_or_default() }
+}
+
+async fn refuse(answers: &Answers, number: u64) -> Result<(), Status> {
+    send(answers, answer(number, Err(no_reply(NoReply::Overloaded)))).await
 }
 
 async fn send(answers: &Answers, answer: PipelineResponse) -> Result<(), Status> {

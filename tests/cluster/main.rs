@@ -17,6 +17,7 @@ mod expiry;
 mod holders;
 mod kills;
 mod load;
+mod overload;
 mod pauses;
 mod program;
 mod refusals;

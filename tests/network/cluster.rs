@@ -108,7 +108,7 @@ impl Lab {
 
         let service = PeerService::<Table, _>::new(identity.clone(), &plan.members, sink.clone());
         let (stop, stopped) = oneshot::channel();
-        let router = transport::server().add_service(service.server());
+        let router = transport::server(transport::Windows::WIDE).add_service(service.server());
         let server = tokio::spawn(async move {
             let stopped = async { stopped.await.unwrap_or(()) };
             let incoming = transport::incoming(listener, 64);

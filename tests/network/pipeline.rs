@@ -93,7 +93,7 @@ impl Peer for Stub {
 async fn client_of(stub: Stub) -> PeerClient<TcpConnector, MemorySnapshot> {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let peer_address = listener.local_addr().expect("it is bound").to_string();
-    let router = transport::server().add_service(PeerServer::new(stub));
+    let router = transport::server(transport::Windows::WIDE).add_service(PeerServer::new(stub));
     tokio::spawn(router.serve_with_incoming(transport::incoming(listener, 8)));
 
     let identity = Identity::in_memory(&cluster_id(), 1, &mut rand::rng());

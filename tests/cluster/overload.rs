@@ -1,0 +1,86 @@
+//! More requests than a leader can let wait.
+
+use lockkeeper::{
+    local::Signal,
+    proto::v1::{
+        AcquireRequest, AcquireResponse, PipelineRequest, PipelineResponse, ReleaseRequest, Want,
+        acquire_response::Outcome,
+        locks_client::LocksClient,
+        pipeline_request::What as Asked,
+        pipeline_response::{Failure, What as Answer},
+        release_request::Target,
+    },
+    raft::proposer::QUEUE,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+use crate::support::{client, cluster_with, leader, long_session};
+
+/// More than the queue and the batches on their way to the log take.
+const CROWD: u64 = 14_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_is_refused_at_once_and_who_gives_back_is_let_in() {
+    // Long enough for the leader to go on without hearing from the others.
+    let cluster = cluster_with(|options| {
+        options.raft.election_timeout_ms_min = 10_000;
+        options.raft.election_timeout_ms_max = 20_000;
+    })
+    .await;
+    let client = client(&cluster);
+    let (holder, others) = (long_session(&client).await, long_session(&client).await);
+    let _held = holder.acquire("held").await.expect("free");
+    let returned = holder.acquire("returned").await.expect("free");
+    let leads = leader(&cluster).await;
+    let followers: Vec<_> = cluster.nodes().filter(|node| node.id() != leads).collect();
+    let mut locks = LocksClient::new(cluster.node(leads).channel().await.expect("it serves"));
+
+    // Nothing is committed from here on, so all that is let in waits.
+    followers.iter().for_each(|node| node.signal(Signal::STOP));
+    let (requests, stream) = tokio::sync::mpsc::channel(64);
+    // Small for the table, which is checked after each.
+    let acquire = AcquireRequest {
+        session_id: others.id().to_string(),
+        locks: vec![Want { name: "held".to_owned(), ..Want::default() }],
+        ..AcquireRequest::default()
+    };
+    let crowd = requests.clone();
+    tokio::spawn(async move {
+        for number in 1..=CROWD {
+            let what = Some(Asked::Acquire(acquire.clone()));
+            crowd.send(PipelineRequest { number, what }).await.expect("the stream stays open");
+        }
+    });
+    let mut answers = locks.pipeline(ReceiverStream::new(stream)).await.expect("it serves").into_inner();
+    let first = answers.message().await.expect("the stream stays open").expect("an answer");
+    assert_eq!(refusal(&first), Some((Code::ResourceExhausted, "OVERLOADED".to_owned(), "safe".to_owned())));
+    // No place is left for more, but for this.
+    let target = Some(Target::Token(returned.token().0));
+    let release = ReleaseRequest { session_id: holder.id().to_string(), target, ..ReleaseRequest::default() };
+    let release = PipelineRequest { number: CROWD + 1, what: Some(Asked::Release(release)) };
+    requests.send(release).await.expect("the stream stays open");
+    followers.iter().for_each(|node| node.signal(Signal::CONT));
+
+    let (mut served, mut refused, mut released) = (0, 1, false);
+    while served + refused < CROWD || !released {
+        let answer = answers.message().await.expect("the stream stays open").expect("an answer");
+        match (&answer.what, refusal(&answer)) {
+            (Some(Answer::Acquire(AcquireResponse { outcome: Some(Outcome::Busy(_)) })), _) => served += 1,
+            (Some(Answer::Release(_)), _) => released = true,
+            (_, Some((Code::ResourceExhausted, ..))) if answer.number <= CROWD => refused += 1,
+            _ => panic!("{answer:?}"),
+        }
+    }
+    assert!(served as usize > QUEUE / 2, "{served} were let in");
+}
+
+/// What a request was refused with: code, reason, and whether it may be sent again.
+fn refusal(answer: &PipelineResponse) -> Option<(Code, String, String)> {
+    let Some(Answer::Failure(Failure { code, message, details })) = &answer.what else { return None };
+    let details = prost::bytes::Bytes::from(details.clone());
+    let status = Status::with_details(Code::from(*code), message, details);
+    let info = status.get_details_error_info().unwrap_or_else(|| panic!("{status:?} has no reason"));
+    Some((status.code(), info.reason, info.metadata["retry"].clone()))
+}
