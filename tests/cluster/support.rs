@@ -15,6 +15,7 @@ use lockkeeper::{
 };
 use tokio::{
     process::Command,
+    signal::unix::{SignalKind, signal},
     time::{Instant, sleep, timeout},
 };
 
@@ -31,6 +32,21 @@ pub(crate) fn lockkeeper(arguments: &[&str]) -> Command {
     let mut command = Command::new(program());
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     command
+}
+
+/// What ignores SIGINT or SIGHUP has its programs ignore it, and ours respects that: so do `nohup`, and a script's `&`. What catches a signal
+/// does not pass that on, so the tests catch what they would ignore.
+fn heed_signals() {
+    const IGNORED: &str = "SigIgn:";
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix(IGNORED)).unwrap_or_default();
+    let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap_or_default();
+    for kind in [SignalKind::interrupt(), SignalKind::hangup()] {
+        if ignored & (1 << (kind.as_raw_value() - 1)) != 0 {
+            // Nobody listens, and it stays caught.
+            drop(signal(kind).expect("a signal that can be caught"));
+        }
+    }
 }
 
 /// Runs a command to its end.
@@ -62,6 +78,7 @@ pub(crate) async fn cluster() -> LocalCluster {
 
 /// Three nodes that serve, configured otherwise.
 pub(crate) async fn cluster_with(change: impl FnOnce(&mut Options)) -> LocalCluster {
+    heed_signals();
     let mut options = options(3);
     change(&mut options);
     LocalCluster::start(options).await.expect("three nodes come up")
