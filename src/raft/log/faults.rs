@@ -88,7 +88,13 @@ struct Log {
 }
 
 impl Log {
+    /// With a disk that is never too slow.
     fn on(on_flush: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self::with_limit(PATIENCE, on_flush)
+    }
+
+    /// With a disk that hangs when it does not answer for so long.
+    fn with_limit(limit: Duration, on_flush: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (failed, failures) = mpsc::channel();
         let on_failure = Arc::new(move |_: &std::path::Path, failure: &super::Failure| {
@@ -109,7 +115,7 @@ impl Log {
         };
         let memory = Memory::new(None, None, None, Recent::new(1 << 20));
         let lock = LockFile::take(directory.path()).expect("free");
-        let store = LogStore::start(writer, memory, Duration::from_millis(400), lock, directory.path());
+        let store = LogStore::start(writer, memory, limit, lock, directory.path());
         Self { store: store.expect("started"), acts, failures, _directory: directory }
     }
 
@@ -163,7 +169,7 @@ async fn a_vote_that_is_not_flushed_is_not_answered() {
 async fn a_disk_that_hangs_is_given_up() {
     let (_end, hang) = mpsc::channel::<()>();
     let hang = Mutex::new(hang);
-    let mut log = Log::on(move || {
+    let mut log = Log::with_limit(Duration::from_millis(400), move || {
         // Until the test is over, and the sender gone.
         let _ = hang.lock().expect("nobody else").recv();
         Ok(())
