@@ -9,11 +9,14 @@ use std::time::{Duration, Instant};
 use tokio::time::{self, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{BenchError, Figure, Figures, Latencies, Series, Timing, restart::restart, target::Target};
+use super::{
+    BenchError, Figure, Figures, Latencies, Series, Timing,
+    restart::restart,
+    target::{Target, leader},
+};
 use crate::{
     client::{Client, Error, Session, SessionOptions},
     local::{LocalCluster, Signal},
-    proto::v1::Role,
 };
 
 /// How long a node is given to answer before the client asks the next: as the peers' clients.
@@ -86,18 +89,4 @@ async fn once(
 async fn pair(session: &Session, prefix: &str) -> Result<(), Error> {
     let name = format!("{prefix}{:016x}", rand::random::<u64>());
     session.acquire(&name).no_wait().await?.release().await
-}
-
-/// Who leads; waits until somebody does.
-pub(super) async fn leader(cluster: &LocalCluster) -> Result<u64, BenchError> {
-    let began = Instant::now();
-    loop {
-        let statuses = cluster.statuses().await;
-        let leader = statuses.iter().find(|(_, status)| status.role() == Role::Leader && status.serving);
-        match leader {
-            Some((&id, _)) => return Ok(id),
-            None if began.elapsed() > LIMIT => return Err(BenchError::NoFailover(LIMIT)),
-            None => sleep(Duration::from_millis(20)).await,
-        }
-    }
 }

@@ -11,9 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     BenchError, Figure, Figures, Latencies, Series,
     crowd::hold,
-    failover::leader,
     restart::restart,
-    target::{Target, close},
+    target::{Target, close, leader},
     usage,
 };
 use crate::{

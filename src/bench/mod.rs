@@ -255,6 +255,7 @@ enum Loop {
     Read,
 }
 
+/// Each number of workers beside each crowd.
 async fn closed_loops(
     target: &Target,
     work: Loop,
@@ -264,24 +265,29 @@ async fn closed_loops(
     stop: &CancellationToken,
     tell: &Tell,
 ) -> Result<Vec<Series>, BenchError> {
-    let (mut all, mut crowd) = (Vec::new(), Crowd::default());
+    let mut crowd = Crowd::default();
     let cases = if beside.is_empty() { &[Beside::Nothing][..] } else { beside };
-    for &beside in cases {
-        stop.run_until_cancelled(crowd.grow(target, beside)).await.ok_or(BenchError::Stopped)??;
-        for &workers in workers {
-            let mut series = match work {
-                Loop::Contended => pairs::contended(target, workers, timing, stop).await?,
-                Loop::Read => read::read(target, workers, timing, stop).await?,
-                Loop::Uncontended => pairs::uncontended(target, workers, timing, stop).await?,
-            };
-            if beside != Beside::Nothing {
-                series.conditions.push(("beside", Condition::Word(beside.to_string())));
+    let measured = async {
+        let mut all = Vec::new();
+        for &beside in cases {
+            stop.run_until_cancelled(crowd.grow(target, beside)).await.ok_or(BenchError::Stopped)??;
+            for &workers in workers {
+                let mut series = match work {
+                    Loop::Contended => pairs::contended(target, workers, timing, stop).await?,
+                    Loop::Read => read::read(target, workers, timing, stop).await?,
+                    Loop::Uncontended => pairs::uncontended(target, workers, timing, stop).await?,
+                };
+                if beside != Beside::Nothing {
+                    series.conditions.push(("beside", Condition::Word(beside.to_string())));
+                }
+                all.push(told(series, tell));
             }
-            all.push(told(series, tell));
         }
-    }
+        Ok(all)
+    };
+    let measured = measured.await;
     crowd.close().await;
-    Ok(all)
+    measured
 }
 
 /// Says what came out of one series, for those who wait for the next.

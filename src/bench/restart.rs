@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use super::{BenchError, failover::leader};
+use super::{BenchError, target::leader};
 use crate::local::LocalCluster;
 
 const LIMIT: Duration = Duration::from_secs(300);

@@ -1,14 +1,19 @@
 //! The cluster that is measured: one that runs somewhere, or one of its own, which ends with the measurement.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::BenchError;
 use crate::{
     client::{Client, Session, SessionOptions},
     local::{self, LocalCluster},
+    proto::v1::Role,
 };
 
 /// Connections, at the most: workers share them, as an application's tasks would.
@@ -19,6 +24,9 @@ const AT_A_TIME: usize = 64;
 const SESSION_TTL: Duration = Duration::from_secs(30);
 /// How long sessions may take to be closed at the end. What is left expires.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a cluster may take to elect a leader.
+const LEADER_LIMIT: Duration = Duration::from_secs(60);
 
 /// Which cluster to measure.
 #[derive(Clone, Debug)]
@@ -97,4 +105,18 @@ pub(super) async fn close(sessions: Vec<Session>) {
         let _ = session.close().await;
     });
     let _ = timeout(CLOSE_LIMIT, closing).await;
+}
+
+/// Who leads; waits until somebody does.
+pub(super) async fn leader(cluster: &LocalCluster) -> Result<u64, BenchError> {
+    let began = Instant::now();
+    loop {
+        let statuses = cluster.statuses().await;
+        let leader = statuses.iter().find(|(_, status)| status.role() == Role::Leader && status.serving);
+        match leader {
+            Some((&id, _)) => return Ok(id),
+            None if began.elapsed() > LEADER_LIMIT => return Err(BenchError::NoFailover(LEADER_LIMIT)),
+            None => sleep(Duration::from_millis(20)).await,
+        }
+    }
 }
