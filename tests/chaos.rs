@@ -59,14 +59,6 @@ fn facts(history: &History) -> impl Iterator<Item = &Fact> {
         .filter_map(|(_, Event { what, .. })| if let What::Fact(fact) = what { Some(fact) } else { None })
 }
 
-/// Of the faults that were tried.
-fn groups(history: &History) -> BTreeSet<&'static str> {
-    let names =
-        facts(history).filter_map(|fact| if let Fact::Fault { name, .. } = fact { Some(name.as_str()) } else { None });
-    let names: BTreeSet<_> = names.collect();
-    Fault::all().filter(|fault| names.contains(fault.name())).map(|fault| fault.group().name()).collect()
-}
-
 /// Processes that run the program with this directory, or of this run: there should be none when it is over.
 fn left_over(out: &Path) -> Vec<String> {
     let name = out.to_string_lossy().into_owned();
@@ -94,14 +86,13 @@ async fn all_holds_under_a_fault_of_each_kind() {
     assert_eq!(left_over(&out), [] as [String; 0]);
 
     let history = history(&out);
-    // A machine that has much else to do does not come to all of them in this time.
-    let (always, tried) = (BTreeSet::from(["kill", "network", "partition", "pause"]), groups(&history));
-    for missing in always.difference(&tried) {
-        let out = folder.path().join(missing);
-        let (code, text) = output(chaos(&out, &["--duration", "42s", "--seed", "5", "--faults", missing])).await;
-        assert_eq!(code, 0, "{text}");
-        assert_eq!(groups(&self::history(&out)), BTreeSet::from([*missing]), "{text}");
-    }
+    let names =
+        facts(&history).filter_map(|fact| if let Fact::Fault { name, .. } = fact { Some(name.as_str()) } else { None });
+    let names: BTreeSet<_> = names.collect();
+    let groups: BTreeSet<_> =
+        Fault::all().filter(|fault| names.contains(fault.name())).map(|fault| fault.group().name()).collect();
+    let always = BTreeSet::from(["kill", "network", "partition", "pause"]);
+    assert!(groups.is_superset(&always), "{groups:?}: {text}");
     assert!(facts(&history).any(|fact| matches!(fact, Fact::End)), "{text}");
     assert!(facts(&history).any(|fact| matches!(fact, Fact::Table { .. })), "{text}");
 }

@@ -107,18 +107,21 @@ pub(super) fn kernel() -> String {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
     fn a_process_that_works_is_seen_to() {
         let (pid, began) = (std::process::id(), Cpu::used(Some(&[std::process::id()])));
-        let (mut sum, enough) = (0_u64, Some(Duration::from_millis(50)));
-        // It is both here, and the system counts either in steps of its own.
+        let (mut sum, enough, start) = (0_u64, Some(Duration::from_millis(50)), Instant::now());
+        // It is both here, read one after the other: a step of the system's clock may lie between them.
         let used = loop {
             let used = Cpu::used(Some(&[pid])).since(began);
             if used.servers() >= enough && used.generator() >= enough {
                 break used;
             }
+            assert!(start.elapsed() < Duration::from_secs(60), "{used:?} {sum}");
             sum = (0..100_000).fold(sum, |sum, next| std::hint::black_box(sum ^ next));
         };
         assert!(used.others().is_some());
