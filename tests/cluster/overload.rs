@@ -20,6 +20,9 @@ use crate::support::{client, cluster_with, leader, long_session};
 
 /// More than the queue and the batches on their way to the log take.
 const CROWD: u64 = 14_000;
+/// The one request that gives something back.
+const RELEASE: u64 = CROWD + 1;
+const LAST: u64 = RELEASE + 1;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_is_refused_at_once_and_who_gives_back_is_let_in() {
@@ -39,40 +42,44 @@ async fn a_crowd_is_refused_at_once_and_who_gives_back_is_let_in() {
 
     // Nothing is committed from here on, so all that is let in waits.
     followers.iter().for_each(|node| node.signal(Signal::STOP));
+    // The server breaks off what is under way when the stream ends.
     let (requests, stream) = tokio::sync::mpsc::channel(64);
+    let crowd = requests.clone();
     // Small for the table, which is checked after each.
     let acquire = AcquireRequest {
         session_id: others.id().to_string(),
         locks: vec![Want { name: "held".to_owned(), ..Want::default() }],
         ..AcquireRequest::default()
     };
-    let crowd = requests.clone();
+    // No place is left for more by then, but for what gives back. The last one shows that the release was read.
+    let target = Some(Target::Token(returned.token().0));
+    let release = ReleaseRequest { session_id: holder.id().to_string(), target, ..ReleaseRequest::default() };
     tokio::spawn(async move {
-        for number in 1..=CROWD {
-            let what = Some(Asked::Acquire(acquire.clone()));
-            crowd.send(PipelineRequest { number, what }).await.expect("the stream stays open");
+        for number in 1..=LAST {
+            let what = match number {
+                RELEASE => Asked::Release(release.clone()),
+                _ => Asked::Acquire(acquire.clone()),
+            };
+            crowd.send(PipelineRequest { number, what: Some(what) }).await.expect("the stream stays open");
         }
     });
     let mut answers = locks.pipeline(ReceiverStream::new(stream)).await.expect("it serves").into_inner();
     let first = answers.message().await.expect("the stream stays open").expect("an answer");
     assert_eq!(refusal(&first), Some((Code::ResourceExhausted, "OVERLOADED".to_owned(), "safe".to_owned())));
-    // No place is left for more, but for this.
-    let target = Some(Target::Token(returned.token().0));
-    let release = ReleaseRequest { session_id: holder.id().to_string(), target, ..ReleaseRequest::default() };
-    let release = PipelineRequest { number: CROWD + 1, what: Some(Asked::Release(release)) };
-    requests.send(release).await.expect("the stream stays open");
-    followers.iter().for_each(|node| node.signal(Signal::CONT));
-
     let (mut served, mut refused, mut released) = (0, 1, false);
-    while served + refused < CROWD || !released {
+    while served + refused < LAST - 1 || !released {
         let answer = answers.message().await.expect("the stream stays open").expect("an answer");
+        if answer.number == LAST {
+            followers.iter().for_each(|node| node.signal(Signal::CONT));
+        }
         match (&answer.what, refusal(&answer)) {
             (Some(Answer::Acquire(AcquireResponse { outcome: Some(Outcome::Busy(_)) })), _) => served += 1,
             (Some(Answer::Release(_)), _) => released = true,
-            (_, Some((Code::ResourceExhausted, ..))) if answer.number <= CROWD => refused += 1,
+            (_, Some((Code::ResourceExhausted, ..))) if answer.number != RELEASE => refused += 1,
             _ => panic!("{answer:?}"),
         }
     }
+    drop(requests);
     assert!(served as usize > QUEUE / 2, "{served} were let in");
 }
 
