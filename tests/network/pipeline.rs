@@ -103,10 +103,20 @@ async fn client_of(stub: Stub) -> PeerClient<TcpConnector, MemorySnapshot> {
     network.new_client(2, &Node { peer_address, client_address: String::new() }).await
 }
 
+fn log_id(index: u64) -> LogId {
+    LogId { leader_id: CommittedLeaderIdOf::<lockkeeper::raft::types::TypeConfig>::new(1), index }
+}
+
+/// Says how far the log is committed, and nothing else.
+fn committed(index: u64) -> AppendRequest {
+    let (prev_log_id, leader_commit) = (Some(log_id(index)), Some(log_id(index)));
+    AppendRequest { vote: Vote::new_committed(1, 1), prev_log_id, entries: vec![], leader_commit }
+}
+
+/// With the entry behind this one.
 fn request(index: u64) -> AppendRequest {
-    let leader_id = CommittedLeaderIdOf::<lockkeeper::raft::types::TypeConfig>::new(1);
-    let previous = Some(LogId { leader_id, index });
-    AppendRequest { vote: Vote::new_committed(1, 1), prev_log_id: previous, entries: vec![], leader_commit: previous }
+    let entry = Entry { log_id: log_id(index + 1), payload: EntryPayload::Blank };
+    AppendRequest { entries: vec![entry], ..committed(index) }
 }
 
 #[tokio::test]
@@ -119,25 +129,47 @@ async fn answers_come_in_order_and_the_stream_ends() {
         .into_iter()
         .map(|answer| answer.expect("it came").expect("it agrees").expect("not the start").index)
         .collect();
-    assert_eq!(indexes, Vec::from_iter(0..500));
+    assert_eq!(indexes, Vec::from_iter(1..=500));
+}
+
+/// What a stream of these requests that stays open is answered, as long as it takes to get so many answers; and how many requests were sent.
+async fn answers<const N: usize>(requests: impl IntoIterator<Item = AppendRequest>) -> ([u64; N], usize) {
+    let stub = Stub { answers: true, ..Stub::default() };
+    let received = stub.received.clone();
+    let mut client = client_of(stub).await;
+    let requests = Vec::from_iter(requests);
+    let requests = Box::pin(stream::iter(requests).chain(stream::pending()));
+    let answers = client.stream_append(requests, RPCOption::new(SOON)).await.expect("it opens");
+    let answers: Vec<_> = timeout(SOON, answers.take(N).collect()).await.expect("in time");
+    let index = |answer: Result<_, _>| match answer {
+        Ok(Ok(Some(LogId { index, .. }))) => index,
+        other => panic!("{other:?}"),
+    };
+    let indexes: Vec<_> = answers.into_iter().map(index).collect();
+    (indexes.try_into().expect("so many were taken"), received.load(Ordering::Relaxed))
 }
 
 #[tokio::test]
 async fn what_is_committed_is_told_with_entries_or_without() {
-    let mut client = client_of(Stub { answers: true, ..Stub::default() }).await;
-    let with_entry = |index| {
-        let log_id = LogId { index: index + 1, ..request(index).prev_log_id.expect("not the first") };
-        let entries = vec![Entry { log_id, payload: EntryPayload::Blank }];
-        AppendRequest { entries, ..request(index) }
+    // The first is sent at once, to see whether the peer follows. The last one has nothing to go along with.
+    let requests = [committed(0), committed(0), request(0), committed(1), committed(1), request(1), committed(2)];
+    assert_eq!(answers(requests).await, ([0, 1, 2, 2], 4));
+}
+
+#[tokio::test]
+async fn what_is_committed_is_told_by_itself_if_nothing_else_says_as_much() {
+    let later = |change: fn(&mut AppendRequest)| {
+        let mut later = request(1);
+        change(&mut later);
+        [committed(0), committed(1), later]
     };
-    // The last one has nothing to go along with, and the stream stays open.
-    let requests = [request(0), request(0), with_entry(0), request(1), with_entry(1), request(2)];
-    let requests = Box::pin(stream::iter(requests).chain(stream::pending()));
-    let answers = client.stream_append(requests, RPCOption::new(SOON)).await.expect("it opens");
-    let answers: Vec<_> = timeout(SOON, answers.take(6).collect()).await.expect("in time");
-    let indexes: Vec<_> =
-        answers.into_iter().map(|answer| answer.expect("it came").expect("it agrees").map(|id| id.index)).collect();
-    assert_eq!(indexes, [0, 0, 1, 1, 2, 2].map(Some));
+    assert_eq!(answers(later(|_| {})).await, ([0, 2], 2));
+    assert_eq!(answers(later(|later| later.vote = Vote::new_committed(2, 1))).await, ([0, 1, 2], 3));
+    assert_eq!(answers(later(|later| later.leader_commit = Some(log_id(0)))).await, ([0, 1, 2], 3));
+    let further_back = |later: &mut AppendRequest| {
+        *later = AppendRequest { leader_commit: Some(log_id(1)), ..request(0) };
+    };
+    assert_eq!(answers(later(further_back)).await, ([0, 1, 1], 3));
 }
 
 #[tokio::test]

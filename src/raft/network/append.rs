@@ -4,8 +4,10 @@
 //! answers are matched with them in order, and the clock is watched. No task of its own, so nothing is left behind when openraft
 //! drops the stream: in particular not the request stream, which holds a lock that the next session needs.
 //!
-//! How far the log is committed goes along with entries. openraft sends it by itself as soon as it is known, if there are none; that
-//! would wake each follower twice for an entry, and just when the clients are to be answered. So here it waits a little for entries.
+//! How far the log is committed goes along with entries: each request with entries says it too. openraft sends it by itself as soon as it
+//! is known, if there are none; that would cost each follower, and the leader that hears the answer, as much as an entry does, and
+//! just when the clients are to be answered. So here it waits a little for entries, which then take its place. Nobody misses its
+//! answer: openraft looks at how far an answer says that the logs agree, not at which request it belongs to.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -42,8 +44,7 @@ where
         client,
         input: Some(input),
         ready: VecDeque::new(),
-        held: VecDeque::new(),
-        held_until: None,
+        held: None,
         is_begun: false,
         requests: None,
         answers: Answers::NotAsked,
@@ -65,9 +66,8 @@ struct Pipeline<'c, C, D, S> {
     input: Option<S>,
     /// The pieces of the last of them, until there is room.
     ready: VecDeque<Piece>,
-    /// Requests that say nothing but how far the log is committed, until there are entries to go along with, or until then.
-    held: VecDeque<Piece>,
-    held_until: Option<Instant>,
+    /// A request that says nothing but how far the log is committed, until another one says that too, or until then.
+    held: Option<(AppendRequest, Instant)>,
     /// A request came before: the peer is known to follow.
     is_begun: bool,
     /// Towards gRPC. `None`: not open yet, or closed as there are no more.
@@ -107,19 +107,20 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
         while !self.over {
             self.send_what_fits();
             let deadline = self.deadline();
-            let has_room = self.ready.is_empty() && self.held.len() < APPENDS_IN_FLIGHT_MAX;
-            let Self { input, answers, held_until, .. } = &mut *self;
+            let has_room = self.ready.is_empty();
+            let held_until = self.held.as_ref().map(|(_, until)| *until);
+            let Self { input, answers, .. } = &mut *self;
             tokio::select! {
                 biased;
                 answer = answers.next() => return self.answered(answer),
+                () = until(held_until) => self.let_go(),
                 request = next_of(input), if has_room && input.is_some() => match request {
-                    Some(request) => self.take(&request),
+                    Some(request) => self.take(request),
                     None => {
                         self.let_go();
                         self.input = None;
                     }
                 },
-                () = until(*held_until) => self.let_go(),
                 () = until(deadline) => {
                     self.over = true;
                     return Some(Err(self.client.timed_out(RPCTypes::AppendEntries, self.patience)));
@@ -129,21 +130,24 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
         None
     }
 
-    fn take(&mut self, request: &AppendRequest) {
-        let pieces = cut(request);
+    fn take(&mut self, request: AppendRequest) {
+        let waits_until = match self.held.take_if(|(held, _)| implies(&request, held)) {
+            Some((_, until)) => until,
+            None => Instant::now() + COMMITTED_WAITS,
+        };
+        self.let_go();
         if self.is_begun && request.entries.is_empty() {
-            self.held.extend(pieces);
-            self.held_until.get_or_insert_with(|| Instant::now() + COMMITTED_WAITS);
+            self.held = Some((request, waits_until));
         } else {
-            self.let_go();
-            self.ready.extend(pieces);
+            self.ready.extend(cut(&request));
         }
         self.is_begun = true;
     }
 
     fn let_go(&mut self) {
-        self.held_until = None;
-        self.ready.append(&mut self.held);
+        if let Some((held, _)) = self.held.take() {
+            self.ready.extend(cut(&held));
+        }
     }
 
     /// Hands pieces to gRPC while there is room in flight; closes the stream behind the last.
@@ -249,6 +253,13 @@ impl Answers {
             }
         }
     }
+}
+
+/// Whether a follower that agrees to the later request learns, and says, all that it would with the earlier one, which has no entries.
+fn implies(later: &AppendRequest, earlier: &AppendRequest) -> bool {
+    later.vote == earlier.vote
+        && later.prev_log_id >= earlier.prev_log_id
+        && later.leader_commit >= earlier.leader_commit
 }
 
 /// Cuts a request into pieces of at most [`APPEND_BYTES_MAX`], at least one entry each.
