@@ -62,7 +62,7 @@ impl Replica {
 
     /// Whether a command that asks for more would be refused now, since too much waits: see [`Proposer::is_overloaded`].
     pub fn is_overloaded(&self) -> bool {
-        self.leads() && !self.cut_off() && self.proposer.is_overloaded()
+        self.proposer.is_overloaded() && self.leads() && !self.cut_off()
     }
 
     /// Proposes a command and waits until it is applied, for at most `patience`: see [`Proposer::propose`].

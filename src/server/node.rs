@@ -304,15 +304,10 @@ async fn take_snapshots(replica: Replica, due: Arc<Notify>) -> Result<(), ServeE
 
 /// Ends when raft does, which it does by itself only when it cannot go on.
 async fn raft_stops(replica: Replica) -> Result<(), ServeError> {
-    let mut metrics = replica.raft().metrics();
-    loop {
-        if let Err(fatal) = &metrics.borrow_watched().running_state {
-            return Err(stopped(fatal));
-        }
-        if metrics.changed().await.is_err() {
-            return Ok(());
-        }
-    }
+    // Of raft's two channels this one seldom wakes who listens. Both are closed when it ends; before, the other one is told why.
+    let mut changes = replica.raft().server_metrics();
+    while changes.changed().await.is_ok() {}
+    replica.raft().metrics().borrow_watched().running_state.as_ref().map_err(stopped).copied()
 }
 
 /// Gives leadership to the member whose log is the longest, if this node has it, and waits a moment for that to happen.

@@ -19,7 +19,7 @@ use crate::{
         run::{clients::Clients, observe::Observer, operator::Operator},
         workload::locks::Lock,
     },
-    local::{LocalCluster, Signal},
+    local::{LocalCluster, LocalError, Signal},
 };
 
 /// Longer than any session of the workload lives.
@@ -57,6 +57,22 @@ pub(in crate::chaos) struct World {
     pub(in crate::chaos) may_end: Vec<u64>,
     /// Faults end early then. They are not dropped: one that has begun to kill also says so.
     pub(in crate::chaos) stop: CancellationToken,
+}
+
+/// Starts a node.
+pub(in crate::chaos) fn start(
+    cluster: &mut LocalCluster,
+    id: u64,
+    tools: &mut Tools,
+    recorder: &Recorder,
+) -> Result<(), LocalError> {
+    let node = cluster.node_mut(id);
+    node.spawn()?;
+    if let Some(pid) = node.pid().filter(|_| tools.libfaketime().is_some()) {
+        tools.is_loaded_into(pid);
+    }
+    recorder.fact(Fact::Started { node: id });
+    Ok(())
 }
 
 impl World {
@@ -261,8 +277,7 @@ impl World {
     fn start_all(&mut self) -> io::Result<()> {
         for id in self.ids() {
             if !self.cluster.node(id).is_running() {
-                self.cluster.node_mut(id).spawn().map_err(io::Error::other)?;
-                self.recorder.fact(Fact::Started { node: id });
+                start(&mut self.cluster, id, &mut self.tools, &self.recorder).map_err(io::Error::other)?;
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Programs of the machine that some faults need, and what to do without them: say so.
 
 use std::{
-    env, io,
+    env, fs, io,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -28,11 +28,12 @@ const LIBFAKETIME_PLACES: [&str; 5] = [
 const ATTACHED: Duration = Duration::from_millis(400);
 const DETACHED: Duration = Duration::from_secs(5);
 
-/// What is there.
-#[derive(Clone, Debug, Default)]
+/// What is there. Dropped once all nodes are dead, it removes what they left behind.
+#[derive(Debug, Default)]
 pub(in crate::chaos) struct Tools {
     strace: Option<PathBuf>,
     libfaketime: Option<PathBuf>,
+    faked: Vec<u32>,
 }
 
 impl Tools {
@@ -42,7 +43,7 @@ impl Tools {
         let named = env::var_os(LIBFAKETIME).map(PathBuf::from);
         let usual = LIBFAKETIME_PLACES.iter().map(PathBuf::from);
         let libfaketime = named.into_iter().chain(usual).find(|file| file.is_file());
-        Self { strace, libfaketime }
+        Self { strace, libfaketime, faked: Vec::new() }
     }
 
     /// Forgets strace if it may not attach to this process: where that is forbidden, it is forbidden for all.
@@ -66,6 +67,23 @@ impl Tools {
 
     pub(in crate::chaos) fn libfaketime(&self) -> Option<&Path> {
         self.libfaketime.as_deref()
+    }
+
+    /// To be told of each process that it is loaded into.
+    pub(in crate::chaos) fn is_loaded_into(&mut self, pid: u32) {
+        self.faked.push(pid);
+    }
+}
+
+impl Drop for Tools {
+    /// libfaketime makes a shared memory and a semaphore for each process. One that ends removes them; one that is killed does not.
+    fn drop(&mut self) {
+        for pid in &self.faked {
+            for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
+                // Not there, most often: the process ended by itself.
+                let _ = fs::remove_file(Path::new("/dev/shm").join(name));
+            }
+        }
     }
 }
 

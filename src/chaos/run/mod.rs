@@ -44,7 +44,11 @@ pub use self::{observe::Observer, operator::Operator, pledge::Pledge, vigil::Vig
 use super::{
     history::{Fact, Meta},
     links::Links,
-    nemesis::{Fault, Plan, inject::World, tools::Tools},
+    nemesis::{
+        Fault, Plan,
+        inject::{self, World},
+        tools::Tools,
+    },
     record::{Recorder, Timeline},
     workload::resource::Resource,
 };
@@ -455,8 +459,7 @@ async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, 
         if let Some(library) = tools.libfaketime() {
             fake_clock(&mut cluster, id, library)?;
         }
-        cluster.node_mut(id).spawn()?;
-        recorder.fact(Fact::Started { node: id });
+        inject::start(&mut cluster, id, &mut tools, recorder)?;
     }
     cluster.ready(LIVENESS_BOUND).await?;
     Ok((cluster, links, tools))
