@@ -150,6 +150,11 @@ impl Replica {
 
     /// The leader that this node knows, and where it is. Not this node itself while it is cut off: others may know better.
     pub fn leader(&self) -> Option<(u64, Node)> {
+        self.look_at_leader(|id, node| (id, node.clone()))
+    }
+
+    /// The same, for a look that needs no copy.
+    pub fn look_at_leader<T>(&self, look: impl FnOnce(u64, &Node) -> T) -> Option<T> {
         if self.cut_off() {
             return None;
         }
@@ -157,7 +162,7 @@ impl Replica {
         let metrics = metrics.borrow_watched();
         let id = metrics.current_leader?;
         let node = self.configured.get(&id).or_else(|| metrics.membership_config.get_node(&id))?;
-        Some((id, node.clone()))
+        Some(look(id, node))
     }
 
     /// Where a member is, as the configuration says it, or else the log.

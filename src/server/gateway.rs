@@ -21,7 +21,15 @@ use super::{
     sessions::Sessions,
 };
 use crate::{
-    proto::v1::{self, locks_client::LocksClient, locks_server, sessions_client::SessionsClient, sessions_server},
+    proto::v1::{
+        self,
+        locks_client::LocksClient,
+        locks_server::{self, Locks as _},
+        pipeline_request::What as Asked,
+        pipeline_response::What as Answer,
+        sessions_client::SessionsClient,
+        sessions_server,
+    },
     raft::{Replica, types::Node},
 };
 
@@ -60,6 +68,21 @@ enum Route {
     Leader(Channel),
 }
 
+/// One call: here, or at the leader.
+macro_rules! pass_on {
+    ($self:ident, $request:ident, $here:ident, $client:ident, $call:ident) => {
+        match $self.route() {
+            Ok(Route::Here) => $self.$here.$call($request).await,
+            Ok(Route::Leader(channel)) => {
+                let mut client = $client::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX);
+                // Boxed: what is answered here, in most cases, does not carry the room for it about.
+                Box::pin(client.$call(onward($request))).await.map_err(lost)
+            }
+            Err(status) => Err(status),
+        }
+    };
+}
+
 impl Gateway {
     /// Refuses new calls once `stopping` is cancelled.
     pub(super) fn new(sessions: Sessions, locks: Locks, dial: Dial, stopping: CancellationToken) -> Self {
@@ -92,8 +115,40 @@ impl Gateway {
         channels.entry(address.to_string()).or_insert_with(|| (self.dial)(address)).clone()
     }
 
+    /// Where clients reach the leader, if that is known.
+    pub(super) fn leader(&self) -> Option<String> {
+        self.replica.look_at_leader(|_, node| node.client_address.clone())
+    }
+
+    /// Answers a request of a pipeline as the call of its own would be answered.
+    pub(super) async fn answer(&self, asked: Asked) -> Result<Answer, Status> {
+        match asked {
+            Asked::Acquire(message) => {
+                let request = Request::new(message);
+                answered(pass_on!(self, request, locks, LocksClient, acquire), Answer::Acquire)
+            }
+            Asked::Release(message) => {
+                let request = Request::new(message);
+                answered(pass_on!(self, request, locks, LocksClient, release), Answer::Release)
+            }
+            Asked::Check(message) => {
+                let request = Request::new(message);
+                answered(pass_on!(self, request, locks, LocksClient, check), Answer::Check)
+            }
+            Asked::Get(message) => answered(self.look_up(Request::new(message)).await, Answer::Get),
+            Asked::Cancel(_) => Err(Status::internal("a cancellation is no request")),
+        }
+    }
+
+    async fn look_up(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::GetResponse>, Status> {
+        if request.get_ref().stale {
+            return self.locks.get(request).await;
+        }
+        pass_on!(self, request, locks, LocksClient, get)
+    }
+
     fn name_leader<T>(&self, answer: Result<Response<T>, Status>) -> Result<Response<T>, Status> {
-        let leader = self.replica.leader().and_then(|(_, node)| node.client_address.parse().ok());
+        let leader = self.leader().and_then(|address| address.parse().ok());
         match (answer, leader) {
             (Ok(mut response), Some(leader)) => {
                 response.metadata_mut().insert(LEADER_KEY, leader);
@@ -129,24 +184,14 @@ fn lost(status: Status) -> Status {
     }
 }
 
-/// One call: here, or at the leader.
-macro_rules! pass_on {
-    ($self:ident, $request:ident, $here:ident, $client:ident, $call:ident) => {{
-        let answer = match $self.route() {
-            Ok(Route::Here) => $self.$here.$call($request).await,
-            Ok(Route::Leader(channel)) => {
-                let mut client = $client::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX);
-                client.$call(onward($request)).await.map_err(lost)
-            }
-            Err(status) => Err(status),
-        };
-        $self.name_leader(answer)
-    }};
-}
-
 /// A stream from the leader, for the client.
 fn passed_on<T: Send + 'static>(response: Response<Streaming<T>>) -> Response<BoxStream<T>> {
     response.map(|stream| boxed(stream.map_err(lost)))
+}
+
+/// As it goes on a pipeline.
+fn answered<T>(response: Result<Response<T>, Status>, kind: impl FnOnce(T) -> Answer) -> Result<Answer, Status> {
+    response.map(|response| kind(response.into_inner()))
 }
 
 fn boxed<T>(stream: impl Stream<Item = Result<T, Status>> + Send + 'static) -> BoxStream<T> {
@@ -161,14 +206,14 @@ impl sessions_server::Sessions for Gateway {
         &self,
         request: Request<v1::OpenSessionRequest>,
     ) -> Result<Response<v1::OpenSessionResponse>, Status> {
-        pass_on!(self, request, sessions, SessionsClient, open)
+        self.name_leader(pass_on!(self, request, sessions, SessionsClient, open))
     }
 
     async fn renew(
         &self,
         request: Request<v1::RenewSessionRequest>,
     ) -> Result<Response<v1::RenewSessionResponse>, Status> {
-        pass_on!(self, request, sessions, SessionsClient, renew)
+        self.name_leader(pass_on!(self, request, sessions, SessionsClient, renew))
     }
 
     async fn keep_alive(
@@ -191,7 +236,7 @@ impl sessions_server::Sessions for Gateway {
         &self,
         request: Request<v1::CloseSessionRequest>,
     ) -> Result<Response<v1::CloseSessionResponse>, Status> {
-        pass_on!(self, request, sessions, SessionsClient, close)
+        self.name_leader(pass_on!(self, request, sessions, SessionsClient, close))
     }
 
     async fn list(
@@ -201,7 +246,7 @@ impl sessions_server::Sessions for Gateway {
         if request.get_ref().stale {
             return self.name_leader(self.sessions.list(request).await);
         }
-        pass_on!(self, request, sessions, SessionsClient, list)
+        self.name_leader(pass_on!(self, request, sessions, SessionsClient, list))
     }
 }
 
@@ -211,33 +256,30 @@ impl locks_server::Locks for Gateway {
     type PipelineStream = ReceiverStream<Result<v1::PipelineResponse, Status>>;
 
     async fn acquire(&self, request: Request<v1::AcquireRequest>) -> Result<Response<v1::AcquireResponse>, Status> {
-        pass_on!(self, request, locks, LocksClient, acquire)
+        self.name_leader(pass_on!(self, request, locks, LocksClient, acquire))
     }
 
     async fn release(&self, request: Request<v1::ReleaseRequest>) -> Result<Response<v1::ReleaseResponse>, Status> {
-        pass_on!(self, request, locks, LocksClient, release)
+        self.name_leader(pass_on!(self, request, locks, LocksClient, release))
     }
 
     async fn update(&self, request: Request<v1::UpdateRequest>) -> Result<Response<v1::UpdateResponse>, Status> {
-        pass_on!(self, request, locks, LocksClient, update)
+        self.name_leader(pass_on!(self, request, locks, LocksClient, update))
     }
 
     async fn check(&self, request: Request<v1::CheckRequest>) -> Result<Response<v1::CheckResponse>, Status> {
-        pass_on!(self, request, locks, LocksClient, check)
+        self.name_leader(pass_on!(self, request, locks, LocksClient, check))
     }
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::GetResponse>, Status> {
-        if request.get_ref().stale {
-            return self.name_leader(self.locks.get(request).await);
-        }
-        pass_on!(self, request, locks, LocksClient, get)
+        self.name_leader(self.look_up(request).await)
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
         if request.get_ref().stale {
             return self.name_leader(self.locks.list(request).await);
         }
-        pass_on!(self, request, locks, LocksClient, list)
+        self.name_leader(pass_on!(self, request, locks, LocksClient, list))
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
@@ -256,7 +298,7 @@ impl locks_server::Locks for Gateway {
         &self,
         request: Request<v1::ForceReleaseRequest>,
     ) -> Result<Response<v1::ForceReleaseResponse>, Status> {
-        pass_on!(self, request, locks, LocksClient, force_release)
+        self.name_leader(pass_on!(self, request, locks, LocksClient, force_release))
     }
 
     /// Stays here: its requests are passed on one by one, each to who leads at its time.

@@ -4,27 +4,26 @@
 //! times what its message costs. Here the stream pays for all of that once. Each request is still what it would be as a call, answered
 //! by the same method: this module only numbers them.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use futures::{
     StreamExt,
-    future::{AbortHandle, Abortable, BoxFuture, FutureExt},
+    future::{AbortHandle, Abortable},
     stream::FuturesUnordered,
 };
 use tokio::{sync::mpsc, task::yield_now};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Request, Response, Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::{
     errors::{invalid, no_reply},
-    gateway::{Gateway, LEADER_KEY},
+    gateway::Gateway,
     unreadable::explained,
 };
 use crate::{
     proto::v1::{
         PipelineRequest, PipelineResponse,
-        locks_server::Locks,
         pipeline_request::What as Asked,
         pipeline_response::{Failure, What as Answer},
     },
@@ -50,6 +49,7 @@ pub(super) fn start(
     stopping: CancellationToken,
 ) -> ReceiverStream<Result<PipelineResponse, Status>> {
     let (answers, stream) = mpsc::channel(ANSWERS);
+    let gateway = Arc::new(gateway);
     tokio::spawn(async move {
         if let Err(status) = serve(gateway, requests, &answers, &stopping).await {
             // An error says that the client is gone.
@@ -61,7 +61,7 @@ pub(super) fn start(
 
 /// Ends with `Ok` when the client does.
 async fn serve(
-    gateway: Gateway,
+    gateway: Arc<Gateway>,
     mut requests: Streaming<PipelineRequest>,
     answers: &Answers,
     stopping: &CancellationToken,
@@ -97,7 +97,7 @@ async fn serve(
                         if handles.insert(number, handle).is_some() {
                             return Err(invalid("number", format!("{number} names another request that is under way")));
                         }
-                        let answered = ask(gateway.clone(), asked).map(move |answered| answer(number, answered));
+                        let answered = ask(Arc::clone(&gateway), number, asked);
                         under_way.push(Abortable::new(answered, registration));
                     }
                     None => return Err(invalid("what", "is not set, or is what only a later version knows")),
@@ -117,46 +117,24 @@ async fn serve(
     Ok(())
 }
 
-/// What a call of its own would be answered; and where it was told the leader is.
-type Answered = Result<(Answer, Option<String>), Status>;
-
-fn ask(locks: Gateway, asked: Asked) -> BoxFuture<'static, Answered> {
-    async move {
-        match asked {
-            Asked::Acquire(request) => {
-                locks.acquire(Request::new(request)).await.map(|told| reply(told, Answer::Acquire))
-            }
-            Asked::Release(request) => {
-                locks.release(Request::new(request)).await.map(|told| reply(told, Answer::Release))
-            }
-            Asked::Check(request) => locks.check(Request::new(request)).await.map(|told| reply(told, Answer::Check)),
-            Asked::Get(request) => locks.get(Request::new(request)).await.map(|told| reply(told, Answer::Get)),
-            Asked::Cancel(_) => Err(Status::internal("a cancellation is no request")),
-        }
-    }
-    .boxed()
+async fn ask(gateway: Arc<Gateway>, number: u64, asked: Asked) -> PipelineResponse {
+    let answered = gateway.answer(asked).await;
+    answer(number, answered, gateway.leader())
 }
 
-fn reply<T>(told: Response<T>, what: impl FnOnce(T) -> Answer) -> (Answer, Option<String>) {
-    let leader = told.metadata().get(LEADER_KEY).and_then(|leader| leader.to_str().ok()).map(str::to_owned);
-    (what(told.into_inner()), leader)
-}
-
-fn answer(number: u64, answered: Answered) -> PipelineResponse {
-    let (what, leader) = answered.unwrap_or_else(|status| {
-        let leader = status.metadata().get(LEADER_KEY).and_then(|leader| leader.to_str().ok()).map(str::to_owned);
-        let failure = Failure {
+fn answer(number: u64, answered: Result<Answer, Status>, leader: Option<String>) -> PipelineResponse {
+    let what = answered.unwrap_or_else(|status| {
+        Answer::Failure(Failure {
             code: Code::into(status.code()),
             message: status.message().to_owned(),
             details: status.details().to_vec(),
-        };
-        (Answer::Failure(failure), leader)
+        })
     });
     PipelineResponse { number, what: Some(what), leader: leader.unwrap_or_default() }
 }
 
 async fn refuse(answers: &Answers, number: u64) -> Result<(), Status> {
-    send(answers, answer(number, Err(no_reply(NoReply::Overloaded)))).await
+    send(answers, answer(number, Err(no_reply(NoReply::Overloaded)), None)).await
 }
 
 async fn send(answers: &Answers, answer: PipelineResponse) -> Result<(), Status> {
