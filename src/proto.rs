@@ -12,5 +12,8 @@ pub mod internal {
     tonic::include_proto!("lockkeeper.internal.v1");
 }
 
+/// The metadata key under which every answer of a node that knows the leader names it: where clients reach it, host:port.
+pub const LEADER_KEY: &str = "lockkeeper-leader";
+
 /// The descriptors of [`v1`], for gRPC reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/public_descriptors.bin"));

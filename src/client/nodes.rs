@@ -17,13 +17,10 @@ use tonic::{
 };
 
 use super::{Error, pipeline::Pipeline};
-use crate::transport::Windows;
+use crate::{proto::LEADER_KEY, transport::Windows};
 
 /// Makes a channel to a node. A parameter, so that a simulation can bring its own network.
 pub type Connect = Arc<dyn Fn(Endpoint) -> Channel + Send + Sync>;
-
-/// In every answer of a node that knows the leader: where clients reach it, host:port.
-pub(super) const LEADER: &str = "lockkeeper-leader";
 
 /// So many leaders that are not among our endpoints are remembered; far more than any cluster has.
 const LEARNED_MAX: usize = 32;
@@ -101,7 +98,7 @@ impl Nodes {
 
     /// Takes note of the leader that an answer names.
     pub(crate) fn note_leader(&self, metadata: &MetadataMap) {
-        let Some(address) = metadata.get(LEADER).and_then(|address| address.to_str().ok()) else { return };
+        let Some(address) = metadata.get(LEADER_KEY).and_then(|address| address.to_str().ok()) else { return };
         if self.leader.borrow().as_ref().is_some_and(|leader| *leader.address == *bare(address)) {
             return;
         }
@@ -185,7 +182,7 @@ mod tests {
 
     fn named(leader: &str) -> MetadataMap {
         let mut metadata = MetadataMap::new();
-        metadata.insert(LEADER, leader.parse().unwrap());
+        metadata.insert(LEADER_KEY, leader.parse().unwrap());
         metadata
     }
 

@@ -19,13 +19,15 @@ use futures::{Stream, stream};
 use tokio::sync::{Notify, oneshot};
 use tonic::{Code, Response, Status, transport::Channel};
 
-use super::nodes::LEADER;
-use crate::proto::v1::{
-    AcquireRequest, AcquireResponse, CheckRequest, CheckResponse, GetRequest, GetResponse, PipelineRequest,
-    PipelineResponse, ReleaseRequest, ReleaseResponse,
-    locks_client::LocksClient,
-    pipeline_request::{Cancel, What as Asked},
-    pipeline_response::{Failure, What as Answer},
+use crate::proto::{
+    LEADER_KEY,
+    v1::{
+        AcquireRequest, AcquireResponse, CheckRequest, CheckResponse, GetRequest, GetResponse, PipelineRequest,
+        PipelineResponse, ReleaseRequest, ReleaseResponse,
+        locks_client::LocksClient,
+        pipeline_request::{Cancel, What as Asked},
+        pipeline_response::{Failure, What as Answer},
+    },
 };
 
 /// The way of requests to one node. Clones are the same way.
@@ -112,7 +114,7 @@ impl Shared {
             Some(Answer::Failure(Failure { code, message, details })) => {
                 let mut status = Status::with_details(Code::from_i32(code), message, details.into());
                 if let Ok(leader) = leader.parse() {
-                    status.metadata_mut().insert(LEADER, leader);
+                    status.metadata_mut().insert(LEADER_KEY, leader);
                 }
                 Err(status)
             }
@@ -257,7 +259,7 @@ fn named<T>(answer: T, leader: &str) -> Response<T> {
     if !leader.is_empty()
         && let Ok(leader) = leader.parse()
     {
-        response.metadata_mut().insert(LEADER, leader);
+        response.metadata_mut().insert(LEADER_KEY, leader);
     }
     response
 }

@@ -21,20 +21,20 @@ use super::{
     sessions::Sessions,
 };
 use crate::{
-    proto::v1::{
-        self,
-        locks_client::LocksClient,
-        locks_server::{self, Locks as _},
-        pipeline_request::What as Asked,
-        pipeline_response::What as Answer,
-        sessions_client::SessionsClient,
-        sessions_server,
+    proto::{
+        LEADER_KEY,
+        v1::{
+            self,
+            locks_client::LocksClient,
+            locks_server::{self, Locks as _},
+            pipeline_request::What as Asked,
+            pipeline_response::What as Answer,
+            sessions_client::SessionsClient,
+            sessions_server,
+        },
     },
     raft::{Replica, types::Node},
 };
-
-/// The metadata key under which a reply names the leader's client address.
-pub const LEADER_KEY: &str = "lockkeeper-leader";
 
 /// Bytes in one message, at the most: 64 locks with their names and data fit.
 pub const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;

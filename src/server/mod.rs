@@ -26,7 +26,7 @@ mod watch;
 use std::time::Duration;
 
 pub use errors::DOMAIN;
-pub use gateway::{LEADER_KEY, MESSAGE_BYTES_MAX};
+pub use gateway::MESSAGE_BYTES_MAX;
 pub use node::{ServeError, serve};
 pub use waiting::GRACE;
 

@@ -1,8 +1,8 @@
 //! What a stock client finds: health, reflection, the leader's name in the metadata, any node answering.
 
-use lockkeeper::{
-    proto::v1::{GetRequest, locks_client::LocksClient},
-    server::LEADER_KEY,
+use lockkeeper::proto::{
+    LEADER_KEY,
+    v1::{GetRequest, locks_client::LocksClient},
 };
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 use tonic_reflection::pb::v1::{

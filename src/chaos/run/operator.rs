@@ -24,6 +24,8 @@ const REASON: &str = "the run has it so";
 const INHERIT: Duration = Duration::from_millis(4_000 + super::EXPIRY_BOUND_MS);
 /// Longer than all probes of one heal take.
 pub(super) const PROBE_TTL: Duration = Duration::from_secs(20);
+/// Longer than it takes until a fault comes, lasts and is over.
+pub(super) const LASTING_TTL: Duration = super::LIVENESS_BOUND.saturating_mul(3);
 
 /// The runner's own client.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
-use super::{operator::Operator, vigil::TTL};
+use super::operator::{LASTING_TTL, Operator};
 use crate::{
     chaos::{
         history::{Acquire, Answer, Call},
@@ -32,7 +32,7 @@ pub struct Pledge {
 impl Operator {
     /// Acquires this lock, which is used once. `None`: there is no cluster at the moment.
     pub async fn pledge(&self, lock: &str) -> Option<Pledge> {
-        let session = self.open_for(TTL, Instant::now()).await?;
+        let session = self.open_for(LASTING_TTL, Instant::now()).await?;
         let pledge = Pledge { session, lock: lock.to_owned() };
         self.send_until_answered(&pledge, false, Instant::now() + ATTEMPT_LIMIT).await;
         Some(pledge)

@@ -8,7 +8,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{HANDOVER_BOUND_MS, LIVENESS_BOUND, operator::Operator, pledge::Pledge};
+use super::{
+    HANDOVER_BOUND_MS, LIVENESS_BOUND,
+    operator::{LASTING_TTL, Operator},
+    pledge::Pledge,
+};
 use crate::{
     chaos::{
         history::{Answer, Call, Mode},
@@ -17,8 +21,6 @@ use crate::{
     client::{Guard, Session},
 };
 
-/// Longer than it takes until a fault comes, lasts and is over.
-pub(super) const TTL: Duration = LIVENESS_BOUND.saturating_mul(3);
 /// Of those who queue, while it is held by one who would share it. Who would share it too, and comes later, must not overtake.
 const LINE: [Mode; 4] = [Mode::Exclusive, Mode::Shared, Mode::Exclusive, Mode::Exclusive];
 /// For how long one is expected to be seen in the queue.
@@ -42,13 +44,13 @@ impl Operator {
     /// On the lock of this number, which is used once. `None`: it was not to be had.
     pub async fn begin_vigil(&self, number: u32) -> Option<Vigil> {
         let lock = Lock { name: format!("vigil/{number}"), mode: Mode::Shared };
-        let session = self.open_for(TTL, Instant::now()).await?;
+        let session = self.open_for(LASTING_TTL, Instant::now()).await?;
         let watching = holder::watch(self.recorder.clone(), &session);
         let guard = self.acquire(&session, &lock, Duration::ZERO).await.ok()?;
         let pledge = self.pledge(&format!("pledge/{number}/early")).await?;
         let mut vigil = Vigil { lock, session, guard, line: Vec::new(), pledge, _watching: watching };
         for mode in LINE {
-            let session = self.open_for(TTL, Instant::now()).await?;
+            let session = self.open_for(LASTING_TTL, Instant::now()).await?;
             let (id, lock) = (session.id().to_string(), Lock { mode, ..vigil.lock.clone() });
             let standing = AbortOnDropHandle::new(tokio::spawn(self.clone().stand(session, lock)));
             self.see_in_line(&vigil.lock.name, &id, &standing).await;
@@ -59,7 +61,7 @@ impl Operator {
 
     /// Waits until it has the lock, and gives it on.
     async fn stand(self, session: Session, lock: Lock) {
-        if let Ok(guard) = self.acquire(&session, &lock, TTL).await {
+        if let Ok(guard) = self.acquire(&session, &lock, LASTING_TTL).await {
             self.release(guard).await;
         }
         self.close(session).await;
