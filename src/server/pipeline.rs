@@ -2,7 +2,7 @@
 //!
 //! A unary call costs its headers, its trailers, a place in the connection's books and a task of its own, at both ends; that is several
 //! times what its message costs. Here the stream pays for all of that once. Each request is still what it would be as a call, answered
-//! by the same method: this module only numbers them.
+//! by the same services: this module only numbers them.
 
 use std::{collections::HashMap, sync::Arc};
 

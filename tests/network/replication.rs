@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use lockkeeper::{raft::types::TypeConfig, transport::KEEP_ALIVE};
-use openraft::RaftMetrics;
+use openraft::{RaftMetrics, async_runtime::WatchReceiver};
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::*;
@@ -166,4 +166,19 @@ async fn a_node_cut_off_disturbs_nobody_when_it_is_back() {
     assert_eq!((leader.term(), followers[0].term()), (term, term));
     assert_eq!(followers[1].leader_other_than(None).await, first);
     end_all(nodes).await;
+}
+
+/// The server leans on this: it ends when raft does, and hears of that by a channel that seldom wakes it otherwise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_the_end_of_a_replica_is_told_why_it_ended() {
+    let lab = Lab::default();
+    let (nodes, _disks) = lab.cluster(1).await;
+    let raft = nodes[0].raft.clone();
+    let mut changes = raft.server_metrics();
+    let ended = tokio::spawn(async move { while changes.changed().await.is_ok() {} });
+    nodes[0].write(b"alive".to_vec()).await;
+    assert!(!ended.is_finished());
+    end_all(nodes).await;
+    timeout(SOON, ended).await.expect("its channels are closed").expect("no panic");
+    assert!(raft.metrics().borrow_watched().running_state.is_err());
 }
