@@ -27,6 +27,12 @@ pub enum Planted {
     QueueNotInSnapshot,
     /// Reads are answered by whoever believes to lead, without asking a quorum.
     ReadWithoutIndex,
+    /// A read is confirmed by answers that were under way before it began: openraft's word is taken for it.
+    LateAnswersConfirm,
+    /// A node whose data are gone is taken for who it was.
+    LostDataTakenIn,
+    /// A node on an older copy of its data is counted on.
+    OlderCopyTakenIn,
     /// A wait whose call broke off is not listened to any more, also when the same request comes again.
     WaitLostOnDisconnect,
     /// A release ends the oldest grant of its session, whatever token it bears.
@@ -39,22 +45,109 @@ pub enum Planted {
     ReaderOvertakes,
     /// A dead holder's session never ends.
     NoExpiry,
+    /// A grant that was taken by force is forgotten at once: its holder hears of it by a passing notice, or never.
+    RevocationNotKept,
+
+    // Those that are staged.
+    /// A client counts its deadline from the moment at which the answer came, not from the sending.
+    DeadlineFromReceipt,
+    /// A snapshot gets its name before its content is synced.
+    SnapshotNotSynced,
+    /// A snapshot that a peer sent becomes the table before it is durable.
+    SnapshotUsedBeforePublished,
+    /// A snapshot is cut from a later table than its index says.
+    SnapshotOfLaterTable,
+    /// A renewal is acknowledged before it is committed.
+    RenewalAckedEarly,
+    /// A leader goes on with the clock of the term in which it led before.
+    ClockOfEarlierTerm,
+    /// A batch bears the stamp that the ticker took last, not one of its own.
+    StampFromCache,
+    /// A file gets its final name, and the directory is not synced.
+    NameNotSynced,
+    /// The older snapshot is deleted before the newer one is durable.
+    OlderSnapshotDeletedFirst,
+    /// A read asks a quorum, and does not wait until its own table has come so far.
+    ReadWithoutApply,
+    /// A batch is not bound to the term in which it was stamped.
+    BatchOfEarlierTerm,
+    /// A watch listens for changes only after it has taken the state.
+    WatchAfterState,
+    /// The end of a wait is told before the calls of the same batch listen for it.
+    EndToldBeforeCall,
+    /// A guard counts as held when its release was sent.
+    TrustedWhileReleasing,
+    /// A session counts as alive when its close was sent.
+    TrustedWhileClosing,
+    /// A call that broke off between a follower and the leader is said to have done nothing.
+    LostForwardedIsSafe,
+    /// A node notes as its own what it has applied, before its own disk has it.
+    NotedBeforeDurable,
+    /// A keep-alive stream says that a session was renewed, and only then which of its grants are revoked.
+    RevokedAfterRenewed,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 33] = [
         Self::AckBeforeSync,
         Self::TokenNotInSnapshot,
         Self::RepliesNotInSnapshot,
         Self::QueueNotInSnapshot,
         Self::ReadWithoutIndex,
+        Self::LateAnswersConfirm,
+        Self::LostDataTakenIn,
+        Self::OlderCopyTakenIn,
         Self::WaitLostOnDisconnect,
         Self::ReleaseIgnoresToken,
         Self::StampFromWallClock,
         Self::EarlyExpiry,
         Self::ReaderOvertakes,
         Self::NoExpiry,
+        Self::RevocationNotKept,
+        Self::DeadlineFromReceipt,
+        Self::SnapshotNotSynced,
+        Self::SnapshotUsedBeforePublished,
+        Self::SnapshotOfLaterTable,
+        Self::RenewalAckedEarly,
+        Self::ClockOfEarlierTerm,
+        Self::StampFromCache,
+        Self::NameNotSynced,
+        Self::OlderSnapshotDeletedFirst,
+        Self::ReadWithoutApply,
+        Self::BatchOfEarlierTerm,
+        Self::WatchAfterState,
+        Self::EndToldBeforeCall,
+        Self::TrustedWhileReleasing,
+        Self::TrustedWhileClosing,
+        Self::LostForwardedIsSafe,
+        Self::NotedBeforeDurable,
+        Self::RevokedAfterRenewed,
+    ];
+
+    /// Those that neither faults nor seeds are expected to find. A scenario in `tests/calibration` convicts each of them.
+    pub const STAGED: &[Self] = &[
+        Self::LateAnswersConfirm,
+        Self::LostDataTakenIn,
+        Self::OlderCopyTakenIn,
+        Self::DeadlineFromReceipt,
+        Self::SnapshotNotSynced,
+        Self::SnapshotUsedBeforePublished,
+        Self::SnapshotOfLaterTable,
+        Self::RenewalAckedEarly,
+        Self::ClockOfEarlierTerm,
+        Self::StampFromCache,
+        Self::NameNotSynced,
+        Self::OlderSnapshotDeletedFirst,
+        Self::ReadWithoutApply,
+        Self::BatchOfEarlierTerm,
+        Self::WatchAfterState,
+        Self::EndToldBeforeCall,
+        Self::TrustedWhileReleasing,
+        Self::TrustedWhileClosing,
+        Self::LostForwardedIsSafe,
+        Self::NotedBeforeDurable,
+        Self::RevokedAfterRenewed,
     ];
 
     /// As the environment variable names it.
@@ -65,13 +158,40 @@ impl Planted {
             Self::RepliesNotInSnapshot => "replies-not-in-snapshot",
             Self::QueueNotInSnapshot => "queue-not-in-snapshot",
             Self::ReadWithoutIndex => "read-without-index",
+            Self::LateAnswersConfirm => "late-answers-confirm",
+            Self::LostDataTakenIn => "lost-data-taken-in",
+            Self::OlderCopyTakenIn => "older-copy-taken-in",
             Self::WaitLostOnDisconnect => "wait-lost-on-disconnect",
             Self::ReleaseIgnoresToken => "release-ignores-token",
             Self::StampFromWallClock => "stamp-from-wall-clock",
             Self::EarlyExpiry => "early-expiry",
             Self::ReaderOvertakes => "reader-overtakes",
             Self::NoExpiry => "no-expiry",
+            Self::RevocationNotKept => "revocation-not-kept",
+            Self::DeadlineFromReceipt => "deadline-from-receipt",
+            Self::SnapshotNotSynced => "snapshot-not-synced",
+            Self::SnapshotUsedBeforePublished => "snapshot-used-before-published",
+            Self::SnapshotOfLaterTable => "snapshot-of-later-table",
+            Self::RenewalAckedEarly => "renewal-acked-early",
+            Self::ClockOfEarlierTerm => "clock-of-earlier-term",
+            Self::StampFromCache => "stamp-from-cache",
+            Self::NameNotSynced => "name-not-synced",
+            Self::OlderSnapshotDeletedFirst => "older-snapshot-deleted-first",
+            Self::ReadWithoutApply => "read-without-apply",
+            Self::BatchOfEarlierTerm => "batch-of-earlier-term",
+            Self::WatchAfterState => "watch-after-state",
+            Self::EndToldBeforeCall => "end-told-before-call",
+            Self::TrustedWhileReleasing => "trusted-while-releasing",
+            Self::TrustedWhileClosing => "trusted-while-closing",
+            Self::LostForwardedIsSafe => "lost-forwarded-is-safe",
+            Self::NotedBeforeDurable => "noted-before-durable",
+            Self::RevokedAfterRenewed => "revoked-after-renewed",
         }
+    }
+
+    /// Whether it is one of [`STAGED`](Self::STAGED).
+    pub fn is_staged(self) -> bool {
+        Self::STAGED.contains(&self)
     }
 
     /// By its name.

@@ -11,7 +11,7 @@ use std::{
     io,
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll},
     time::Duration,
 };
@@ -24,7 +24,10 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Sleep, sleep, timeout},
 };
-use tonic::transport::{Channel, Endpoint, Server, server::Connected};
+use tonic::{
+    Status,
+    transport::{Channel, Endpoint, Server, server::Connected},
+};
 
 /// How long opening a connection may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -118,6 +121,18 @@ pub fn channel<C: Connect>(connector: C, address: &str) -> Channel {
         .connect_with_connector_lazy(tower::service_fn(dial))
 }
 
+/// Whether a call ended with this status because there was no connection: then its request never left.
+pub fn never_sent(status: &Status) -> bool {
+    let mut error = std::error::Error::source(status);
+    while let Some(cause) = error {
+        if cause.is::<tonic::ConnectError>() {
+            return true;
+        }
+        error = cause.source();
+    }
+    false
+}
+
 /// A gRPC server with the settings that match [`channel`], and these windows for what it is sent. Feed it with [`incoming`].
 pub fn server(windows: Windows) -> Server {
     Server::builder()
@@ -164,17 +179,44 @@ pub fn incoming<L: Listen>(
 pub struct Connection<S> {
     stream: S,
     remote: SocketAddr,
+    /// Gone when the connection is: see [`Remote`].
+    token: Arc<()>,
     first_byte: Option<Pin<Box<Sleep>>>,
     _place: OwnedSemaphorePermit,
 }
 
-/// Who opened a connection: in the extensions of each request.
-#[derive(Clone, Copy, Debug)]
-pub struct Remote(pub SocketAddr);
+/// Who opened a connection, and whether it is still there: in the extensions of each request.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    /// The other end.
+    pub address: SocketAddr,
+    connection: Weak<()>,
+}
+
+impl Remote {
+    /// Whether the connection is still there.
+    pub fn is_connected(&self) -> bool {
+        self.connection.strong_count() > 0
+    }
+
+    /// Whether both are the same connection.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.connection.ptr_eq(&other.connection)
+    }
+}
 
 impl<S> Connection<S> {
     fn new(stream: S, remote: SocketAddr, place: OwnedSemaphorePermit, first_byte: Duration) -> Self {
-        Self { stream, remote, first_byte: Some(Box::pin(sleep(first_byte))), _place: place }
+        Self { stream, remote, token: Arc::default(), first_byte: Some(Box::pin(sleep(first_byte))), _place: place }
+    }
+}
+
+#[cfg(test)]
+impl<S> Connection<S> {
+    /// One that nobody listened for.
+    pub(crate) fn for_test(stream: S) -> Self {
+        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("it is free");
+        Self::new(stream, ([127, 0, 0, 1], 1).into(), place, FIRST_BYTE_TIMEOUT)
     }
 }
 
@@ -182,7 +224,7 @@ impl<S> Connected for Connection<S> {
     type ConnectInfo = Remote;
 
     fn connect_info(&self) -> Remote {
-        Remote(self.remote)
+        Remote { address: self.remote, connection: Arc::downgrade(&self.token) }
     }
 }
 
@@ -252,6 +294,15 @@ mod tests {
         near.write_u8(7).await.expect("there is room");
         assert_eq!(connection.read_u8().await.expect("it came"), 7);
         timeout(SHORT * 3, connection.read_u8()).await.expect_err("it just waits");
+    }
+
+    #[tokio::test]
+    async fn who_called_can_be_asked_whether_the_connection_is_still_there() {
+        let ((_near, first), (_far, second)) = (connection(), connection());
+        let (one, other) = (first.connect_info(), second.connect_info());
+        assert!(one.is_same(&first.connect_info()) && !one.is_same(&other));
+        drop(first);
+        assert!(!one.is_connected() && other.is_connected());
     }
 
     #[tokio::test]

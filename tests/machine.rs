@@ -11,13 +11,14 @@
 //!     [exists=true]
 //! release ann token=N|acquire=REQUEST      update ann lock token=N [data=TEXT] [keep=true]
 //!                                          ... with [req=ID [lowest=ID] [kept="ID,.."]] for any of these three
-//! cancel TICKET                            force lock reason=TEXT [token=N] [now=true]           tick
+//! cancel TICKET [repeats=N]                force lock reason=TEXT [token=N] [now=true]           tick
 //!
 //! show lock [size=N] [holders_after=N] [waiters_after=N]            holder lock token=N
 //! list [PREFIX] [after=lock]               session ann              sessions [after=ann]
 //! counts                                   waits                    next
 //! churn ann lock times=N req=ID [lowest=ID] [kept="ID,.."]: acquired and released so many times, each time with the next two
 //!     request ids; the lowest goes along if it is not given
+//! crowd ann lock times=N wait=MS|forever: waits so many times, without request ids
 //! snapshot: the table goes on as restored from its records          dump: the records
 //! ```
 
@@ -69,6 +70,7 @@ impl goldenscript::Runner for Runner {
         let output = match self.look(&line.name, &mut arguments)? {
             Some(output) => output,
             None if line.name == "churn" => self.churn(&mut arguments)?,
+            None if line.name == "crowd" => self.crowd(&mut arguments)?,
             None => {
                 let now = self.machine.now().0;
                 let stamp = arguments.key("at")?.unwrap_or(now);
@@ -119,6 +121,22 @@ impl Runner {
             let released = ask(Operation::Release(Target::Grant(grant.token)))?;
             if released != Reply::Released(Released::Grant) {
                 return Ok(format!("after {turn} times: {}\n", show(&released)));
+            }
+        }
+        Ok(format!("{times} times\n"))
+    }
+
+    /// A client whose acquires pile up.
+    fn crowd(&mut self, arguments: &mut Arguments<'_>) -> Result<String> {
+        let session = session_id(arguments.next("session")?);
+        let times: u64 = arguments.required("times")?;
+        let operation = Operation::Acquire(acquire(arguments)?);
+        let time = Time { stamp: self.machine.now(), wall: WallTime(0) };
+        for turn in 0..times {
+            let command = Command::Session { session, request: None, operation: operation.clone() };
+            let reply = self.machine.apply(time, command, &mut Vec::new());
+            if !matches!(reply, Reply::Queued(_)) {
+                return Ok(format!("after {turn} times: {}\n", show(&reply)));
             }
         }
         Ok(format!("{times} times\n"))
@@ -207,7 +225,10 @@ fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
             };
             Command::Session { session, request, operation }
         }
-        "cancel" => Command::CancelWait { ticket: Ticket(arguments.next("ticket")?.parse()?) },
+        "cancel" => Command::CancelWait {
+            ticket: Ticket(arguments.next("ticket")?.parse()?),
+            repeats: arguments.key("repeats")?,
+        },
         "force" => Command::ForceRelease {
             name: arguments.lock()?,
             token: arguments.key("token")?.map(Token),

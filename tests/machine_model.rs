@@ -26,7 +26,7 @@ use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 use self::model::Model;
 
 /// What happened over all histories. A run in which something never happened has not tested it.
-static HAPPENED: [(&str, AtomicU64); 17] = [
+static HAPPENED: [(&str, AtomicU64); 19] = [
     ("grants", AtomicU64::new(0)),
     ("grants of several locks", AtomicU64::new(0)),
     ("grants after a wait", AtomicU64::new(0)),
@@ -38,6 +38,8 @@ static HAPPENED: [(&str, AtomicU64); 17] = [
     ("expiries", AtomicU64::new(0)),
     ("revocations", AtomicU64::new(0)),
     ("grants lost by force", AtomicU64::new(0)),
+    ("renewals that told of what was taken", AtomicU64::new(0)),
+    ("requests that heard that their grant was taken", AtomicU64::new(0)),
     ("lock-delays", AtomicU64::new(0)),
     ("retries", AtomicU64::new(0)),
     ("retries below the lowest id", AtomicU64::new(0)),
@@ -133,10 +135,13 @@ fn request() -> impl Strategy<Value = Option<Request>> {
     option::of((1..30u64, open_ids()).prop_map(|(id, open)| Request { id, open }))
 }
 
-/// Mostly a token that is held, with the session that holds it.
+/// Mostly a token that is held, or was taken, with the session that has or had it.
 fn held(model: &Model) -> BoxedStrategy<(SessionId, Token, LockName)> {
-    let held: Vec<_> =
+    let mut held: Vec<_> =
         model.grants.iter().map(|held| (held.session, held.token, held.acquire.wants()[0].name.clone())).collect();
+    for (id, session) in &model.sessions {
+        held.extend(session.taken.keys().map(|token| (*id, *token, names()[0].clone())));
+    }
     let any = (session(), (1..60u64).prop_map(Token), proptest::sample::select(names()));
     match held.is_empty() {
         true => any.boxed(),
@@ -224,7 +229,8 @@ impl ReferenceStateMachine for Model {
                 Command::Session { session, request, operation }
             }),
             5 => retry(model),
-            2 => proptest::sample::select(tickets).prop_map(|ticket| Command::CancelWait { ticket }),
+            2 => (proptest::sample::select(tickets), proptest::option::of(0..2u64))
+                .prop_map(|(ticket, repeats)| Command::CancelWait { ticket, repeats }),
             4 => (held(model), any::<bool>(), any::<bool>()).prop_map(move |((_, token, name), all, now)| {
                 Command::ForceRelease { name, token: (!all).then_some(token), reason: reason(), now }
             }),
@@ -305,7 +311,7 @@ impl StateMachineTest for Test {
         let sessions: Vec<_> = model.sessions.keys().filter_map(|id| model.session(*id)).collect();
         assert!(test.machine.sessions(None).eq(sessions));
         for id in model.sessions.keys() {
-            assert_eq!(test.machine.revocations(*id), model.revocations(*id));
+            assert!(test.machine.revocations(*id, Token(0)).eq(model.revocations(*id)));
         }
         assert_eq!(test.machine.hash(), test.replica.hash());
     }
@@ -401,6 +407,18 @@ impl Test {
         }
         if let Reply::Refused(Refusal::RequestStale { .. }) = reply {
             happened("stragglers");
+        }
+        if let Reply::Refused(Refusal::Revoked { .. }) = reply {
+            happened("requests that heard that their grant was taken");
+        }
+        if let Reply::Renewed(renewals) = reply {
+            let taken = |revocation: &Revocation| revocation.remaining_ms == 0;
+            let told =
+                |renewal: &Renewal| matches!(renewal, Renewal::Renewed { revoked, .. } if revoked.iter().any(taken));
+            renewals
+                .iter()
+                .filter(|renewal| told(renewal))
+                .for_each(|_| happened("renewals that told of what was taken"));
         }
         for event in events {
             match event {

@@ -9,7 +9,7 @@ use lockkeeper::raft::{
 
 fn meta(index: u64) -> SnapshotMeta {
     let id = |index| Some(LogId { leader_id: CommittedLeaderId::new(2), index });
-    let node = Node { peer_address: "peer:1".to_owned(), client_address: "client:1".to_owned() };
+    let node = Node { incarnation: None, peer_address: "peer:1".to_owned(), client_address: "client:1".to_owned() };
     let membership = Membership::new(vec![[1].into()], BTreeMap::from([(1, node)])).expect("its voter is a node");
     SnapshotMeta { last_log_id: id(index), last_membership: StoredMembership::new(id(index / 2), membership) }
 }

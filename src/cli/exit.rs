@@ -23,7 +23,7 @@
 
 use std::{fmt, io, process::ExitCode};
 
-use crate::{client, local::EXIT_ADDRESS_IN_USE, proto::v1::Reason};
+use crate::{client, local::EXIT_ADDRESS_IN_USE, proto::v1::Reason, raft::log::EXIT_FAILED};
 
 /// The same, at the end of `--help`.
 pub(crate) const HELP: &str = "\
@@ -80,7 +80,7 @@ impl Exit {
             Self::NoCluster => 12,
             Self::Refused => 13,
             Self::Unknown => 14,
-            Self::CannotServe => 20,
+            Self::CannotServe => EXIT_FAILED,
             Self::AddressInUse => EXIT_ADDRESS_IN_USE,
             Self::NotDrained => 22,
             Self::Violated => 30,

@@ -21,7 +21,8 @@ pub(super) struct ForceRelease {
     /// Only this grant, rather than all of the lock's.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     token: Option<u64>,
-    /// Open the lock at once. Only for a holder that is known to be dead: another one could be working still.
+    /// Open the lock at once, or after its lock-delay if it has one. Only for a holder that is known to be dead: another one could be
+    /// working still.
     #[arg(long)]
     now: bool,
     #[command(flatten)]
@@ -55,15 +56,36 @@ fn text(forced: &[force_release_response::Forced]) -> String {
     }
     let mut table = Table::new(&["TOKEN", "HOLDER", "SESSION", "OPENS"]);
     for grant in forced {
-        table.row(vec![
-            grant.token.to_string(),
-            show::cell(&grant.label),
-            show::text(&grant.session_id),
-            match grant.remaining_ms {
-                0 => "now".into(),
-                ms => format!("when it lets go, or in {}", show::duration(ms)),
-            },
-        ]);
+        table.row(vec![grant.token.to_string(), show::cell(&grant.label), show::text(&grant.session_id), opens(grant)]);
     }
     table.take()
+}
+
+/// A lock-delay keeps it closed for whoever did not let go.
+fn opens(grant: &force_release_response::Forced) -> String {
+    let at = show::duration(grant.remaining_ms.saturating_add(grant.lock_delay_ms));
+    match (grant.remaining_ms, grant.lock_delay_ms) {
+        (0, 0) => "now".into(),
+        (0, _) => format!("in {at}, by its lock-delay"),
+        (_, 0) => format!("when it lets go, or in {at}"),
+        (_, delay_ms) => {
+            format!("when it lets go, or in {at}, its lock-delay of {} included", show::duration(delay_ms))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_stays_closed_is_not_said_to_open() {
+        let said = |remaining_ms, lock_delay_ms| {
+            opens(&force_release_response::Forced { remaining_ms, lock_delay_ms, ..Default::default() })
+        };
+        assert_eq!(said(0, 0), "now");
+        assert_eq!(said(0, 3_600_000), "in 1 h 0 min, by its lock-delay");
+        assert_eq!(said(23_000, 0), "when it lets go, or in 23.0 s");
+        assert_eq!(said(23_000, 3_600_000), "when it lets go, or in 1 h 0 min, its lock-delay of 1 h 0 min included");
+    }
 }

@@ -4,7 +4,7 @@ use std::{
     backtrace::Backtrace,
     fmt,
     io::{self, IsTerminal as _, Write as _},
-    panic,
+    panic, process,
 };
 
 use tracing_subscriber::{
@@ -15,26 +15,48 @@ use tracing_subscriber::{
     },
 };
 
+use super::exit::Exit;
+use crate::raft::log;
+
 /// Starts the log of a node. `filter` has been checked with the rest of the configuration.
 pub(super) fn start(node_id: u64, filter: &str) {
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(filter))
-        .with_writer(io::stderr)
+        .with_writer(|| Stderr)
         .with_ansi(io::stderr().is_terminal())
         .with_timer(Prefix { node_id })
         .init();
 }
 
+/// Where the log goes. Its partition may be full, or its reader gone: a node serves on without a log, rather than end for it, which it
+/// would, since who formats the log reports an error of it to stderr and panics when that fails too.
+struct Stderr;
+
+impl io::Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = io::stderr().write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Makes a panic, in whatever thread, the end of the process.
 ///
 /// A panic is our own mistake: what it left behind may be broken, and a node that goes on would serve that. The others have
-/// the log; this one starts again from what is on its disk.
+/// the log; this one starts again from what is on its disk. A panic of sled is about its files: it ends the process like any damage.
 pub(super) fn abort_on_panic() {
     panic::set_hook(Box::new(|panic| {
+        if let Some(explained) = log::explain_panic(panic) {
+            let _ = writeln!(io::stderr(), "lockkeeper: {explained}");
+            process::exit(Exit::CannotServe.code().into());
+        }
         // Not by `tracing`: the panic may come from within it. That stderr is gone is no reason to go on.
         let trace = Backtrace::force_capture();
         let _ = writeln!(io::stderr(), "lockkeeper: broken, and ends at once: {panic}\n{trace}");
-        std::process::abort();
+        process::abort();
     }));
 }
 

@@ -1,12 +1,12 @@
 //! `lockkeeper serve`: runs one node, until it is told to stop.
 //!
-//! Ends with 0 after it was told to; 2: the configuration cannot be used; 20 to 22 as in [`super::exit`]; 130 and 143: it was told to
-//! stop a second time (Ctrl-C, SIGTERM) and left off at once. A broken node aborts (134).
+//! Ends with 0 after it was told to; 2: the configuration cannot be used; 20 to 22 as in [`super::exit`]; 129, 130 and 143: it was told
+//! to stop a second time (SIGHUP of its terminal, Ctrl-C, SIGTERM) and left off at once. A node with a mistake in its program aborts (134).
 
 use std::{
     env,
     error::Error,
-    io,
+    io::{self, IsTerminal as _, Write as _},
     num::NonZeroUsize,
     path::PathBuf,
     process::{self, ExitCode},
@@ -18,7 +18,11 @@ use clap::Args;
 use tokio::{runtime::Runtime, sync::oneshot, time};
 use tracing::{error, info, warn};
 
-use super::{exit::Exit, logging, signals::Signals};
+use super::{
+    exit::Exit,
+    logging,
+    signals::{Ending, Signals},
+};
 use crate::{
     planted::{Planted, planted},
     server::{
@@ -34,7 +38,8 @@ const LEFTOVERS_MAX: Duration = Duration::from_secs(2);
 /// Runs one node of a cluster.
 ///
 /// It logs to stderr, and stops on SIGTERM or Ctrl-C: it takes no new calls, hands over what it leads, and answers what it has
-/// begun. A second signal ends it at once.
+/// begun. A second signal ends it at once. SIGHUP stops it too if stderr is a terminal, since that is gone then; otherwise it goes on:
+/// the configuration is read at the start only.
 #[derive(Args, Debug)]
 pub(super) struct Serve {
     /// The configuration; cluster-configs/node1.toml explains it
@@ -74,7 +79,7 @@ impl Serve {
         let config = match Config::load(&file, overrides) {
             Ok(config) => config,
             Err(error) => {
-                eprintln!("error: {error}");
+                let _ = writeln!(io::stderr(), "error: {error}");
                 return Exit::Usage.into();
             }
         };
@@ -129,13 +134,14 @@ fn runtime() -> io::Result<Runtime> {
 
 /// Ends when the node is to stop. From then on, impatience ends the process: a second signal, or the lapse of time.
 async fn told_to_stop(mut signals: Signals, until_stdin_closes: bool) {
+    let has_terminal = io::stderr().is_terminal();
     tokio::select! {
-        ending = signals.next() => info!("{} came: stopping", ending.name()),
+        ending = told_to_end(&mut signals, has_terminal) => info!("{} came: stopping", ending.name()),
         () = stdin_closed(), if until_stdin_closes => info!("stdin was closed: stopping"),
     }
     tokio::spawn(async move {
         let code = tokio::select! {
-            ending = signals.next() => {
+            ending = told_to_end(&mut signals, has_terminal) => {
                 warn!("{} came while stopping: ends at once", ending.name());
                 ending.exit_code()
             }
@@ -146,6 +152,18 @@ async fn told_to_stop(mut signals: Signals, until_stdin_closes: bool) {
         };
         process::exit(code.into());
     });
+}
+
+/// The next signal that is to end the node. SIGHUP is one if it ran in a terminal, which is then gone. To one that did not, it is sent by who
+/// expects a daemon to reload something, or to open its log file anew.
+async fn told_to_end(signals: &mut Signals, has_terminal: bool) -> Ending {
+    loop {
+        let ending = signals.next().await;
+        if ending != Ending::Hangup || has_terminal {
+            return ending;
+        }
+        info!("SIGHUP came: there is nothing to reload, the node goes on; SIGTERM stops it");
+    }
 }
 
 async fn stdin_closed() {

@@ -127,6 +127,12 @@ fn text(nodes: &[Node], tip: u64, hash: bool) -> String {
     let mut table = Table::new(&header);
     nodes.iter().for_each(|node| table.row(row(node, tip, hash)));
     let mut text = table.take();
+    for status in nodes.iter().filter_map(|node| node.answer.as_ref().ok()) {
+        for member in status.members.iter().filter(|member| !member.trouble.is_empty()) {
+            let trouble = show::text(&member.trouble);
+            text += &format!("\nnode {} says of node {}: it {trouble}\n", status.node_id, member.node_id);
+        }
+    }
     if let Some(trouble) = mixed(nodes) {
         text += &format!("\n{trouble}\n");
     }
@@ -211,6 +217,7 @@ struct MemberDocument {
     peer_address: String,
     voter: bool,
     matched_index: u64,
+    trouble: Option<String>,
 }
 
 impl Document {
@@ -237,6 +244,7 @@ impl StatusDocument {
             peer_address: member.peer_address.clone(),
             voter: member.voter,
             matched_index: member.matched_index,
+            trouble: Some(member.trouble.clone()).filter(|trouble| !trouble.is_empty()),
         });
         Self {
             node_id: status.node_id,

@@ -79,6 +79,7 @@ pub(super) struct Renewal {
     /// sending of the request, plus the TTL, less a margin.
     deadline_uptime_ms: u64,
     revoked: Vec<Revoked>,
+    more_revoked: bool,
 }
 
 #[derive(Serialize, Debug)]
@@ -93,7 +94,10 @@ pub(super) struct Forced {
     token: u64,
     session_id: String,
     label: String,
+    /// How long the holder still has it if it does not let go.
     remaining_ms: u64,
+    /// How long the lock stays closed after that.
+    lock_delay_ms: u64,
 }
 
 pub(super) fn mode(mode: Option<v1::Mode>) -> Option<Mode> {
@@ -180,6 +184,7 @@ impl Renewal {
             remaining_ms: show::millis(renewal.remaining),
             deadline_uptime_ms: show::millis(renewal.deadline.0),
             revoked: revoked.collect(),
+            more_revoked: renewal.more_revoked,
         }
     }
 }
@@ -191,6 +196,7 @@ impl From<v1::force_release_response::Forced> for Forced {
             session_id: forced.session_id,
             label: forced.label,
             remaining_ms: forced.remaining_ms,
+            lock_delay_ms: forced.lock_delay_ms,
         }
     }
 }

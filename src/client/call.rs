@@ -96,7 +96,7 @@ impl Caller {
             let node = self.nodes.preferred();
             let why = match self.attempt(&node, plan, until, &send).await {
                 Ok(answer) => return Ok(answer),
-                Err(Failure::Refused(refused)) => return Err(Error::Refused(refused)),
+                Err(Failure::Refused(refused)) => return Err(refused.into()),
                 Err(Failure::Again { unknown, node_answers, why }) => {
                     progress.note(unknown && !plan.reads, node_answers, self.nodes.led_by_other_than(&node));
                     format!("{}: {why}", node.address)

@@ -164,7 +164,8 @@ impl Client {
     }
 
     /// Revokes a grant of a lock, or all of them when `token` is `None`. They are held until their holders let go, or to the deadline
-    /// that their sessions have now. `now` opens the lock at once: only for holders that are known to be dead.
+    /// that their sessions have now. `now` takes it from them at once: only for holders that are known to be dead. After either deadline,
+    /// a grant's lock-delay keeps the lock closed for as long as it says.
     ///
     /// Returns what is revoked now. Nothing: the grant is over, or nobody holds the lock; perhaps because an earlier sending of this very
     /// request opened it, and its answer was lost.

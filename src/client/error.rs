@@ -8,6 +8,7 @@ use tonic_types::StatusExt;
 use crate::{
     machine::Invalid,
     proto::v1::{self, Reason},
+    transport::never_sent,
 };
 
 /// Why there is no answer, or none that was hoped for.
@@ -60,6 +61,16 @@ pub struct Refused {
     pub message: String,
     /// The things concerned: `lock`, `token`, `session_id`, `limit`.
     pub details: BTreeMap<String, String>,
+}
+
+/// One reason is a loss rather than a refusal: the grant in question is over.
+impl From<Refused> for Error {
+    fn from(mut refused: Refused) -> Self {
+        if refused.reason != Reason::Revoked {
+            return Self::Refused(refused);
+        }
+        Self::Lost(Loss::Revoked { reason: refused.details.remove("revoked_reason").unwrap_or_default() })
+    }
 }
 
 impl fmt::Display for Refused {
@@ -115,13 +126,14 @@ pub enum Loss {
     /// No renewal was acknowledged before the deadline. The cluster may open the locks at any moment, or has done so.
     #[error("no contact with the cluster until the deadline")]
     OutOfContact,
-    /// An operator took the grant back. The locks open when it is released, or at the deadline the session then had.
+    /// An operator took the grant back. The locks open when it is released, or at the deadline the session then had; or they are open
+    /// already.
     #[error("an operator revoked the grant: {reason}")]
     Revoked {
         /// The operator's reason.
         reason: String,
     },
-    /// The holder has released the grant.
+    /// The holder has let go of the grant. Whether the cluster knows that yet, [`super::Guard::release`] says.
     #[error("the grant was released")]
     Released,
 }
@@ -199,18 +211,6 @@ fn without_details(status: &Status) -> Failure {
             Failure::Refused(Refused { reason: Reason::Unspecified, message: why, details: BTreeMap::new() })
         }
     }
-}
-
-/// There was no connection, so the request never left.
-fn never_sent(status: &Status) -> bool {
-    let mut error = std::error::Error::source(status);
-    while let Some(cause) = error {
-        if cause.is::<tonic::ConnectError>() {
-            return true;
-        }
-        error = cause.source();
-    }
-    false
 }
 
 /// The last of the causes says it best: "connection refused" rather than "transport error".

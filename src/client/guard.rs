@@ -12,7 +12,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Error, Loss, Moment, Session,
+    Error, Loss, Moment, Refused, Session,
+    backoff::Backoff,
     call::{Plan, with},
     lease::TIMER_MAX,
     requests::Outstanding,
@@ -20,7 +21,11 @@ use super::{
 };
 use crate::{
     machine::{Data, LockName, Token, Want},
-    proto::v1::{ReleaseRequest, UpdateRequest, UpdateResponse, locks_client::LocksClient, release_request::Target},
+    planted::Planted,
+    proto::v1::{
+        Reason, ReleaseRequest, Revocation, UpdateRequest, UpdateResponse, locks_client::LocksClient,
+        release_request::Target,
+    },
 };
 
 /// Locks that are held. Dropped, it releases them in the background; [`Guard::release`] says whether that worked.
@@ -220,15 +225,20 @@ impl Guard {
         };
         let caller = &core.client.caller;
         let call = caller.call(caller.plan(), |node| with!(LocksClient, node, update, request));
-        let UpdateResponse {} = core.while_alive(call).await?;
+        let answer = core.while_alive(call).await;
+        if let Err(Error::Lost(Loss::Revoked { reason })) = &answer {
+            // It is the first to say so.
+            core.lease.revoked(Revocation { token: self.grant.token, reason: reason.clone(), remaining_ms: 0 });
+        }
+        let UpdateResponse {} = answer?;
         Ok(())
     }
 
     /// Gives the locks back. From this moment on the guard counts as lost ([`Loss::Released`]).
     ///
-    /// Fails with [`Error::Lost`] or [`crate::proto::v1::Reason::NotHeld`] if they were lost before. It goes on in the background until
-    /// the cluster has answered or the session is over, also when this future is dropped, or fails with [`Error::Unknown`] because the
-    /// client's limit for a call has passed. To release twice is to ask for the same answer twice.
+    /// Fails with [`Error::Lost`], which says how, or [`crate::proto::v1::Reason::NotHeld`] if they were lost before. It goes on in the background until
+    /// the cluster has answered that nothing is held any more or the session is over, also when this future is dropped, or fails with
+    /// [`Error::Unknown`] because the client's limit for a call has passed: until then, the locks may stay held. To release twice is to ask for the same answer twice.
     ///
     /// ```no_run
     /// # use lockkeeper::client::{Error, Guard};
@@ -252,9 +262,16 @@ impl Guard {
         self.release.get_or_init(|| {
             let (told, answer) = watch::channel(None);
             let grant = Arc::clone(&self.grant);
-            grant.let_go.cancel();
+            // Before it is sent: when it arrives, the locks may be somebody else's.
+            if !Planted::TrustedWhileReleasing.is_on() {
+                grant.let_go.cancel();
+            }
             self.grant.core.spawn(async move {
-                let outcome = release(&grant.core, Target::Token(grant.token)).await;
+                let outcome = match release(&grant.core, Target::Token(grant.token)).await {
+                    // What was taken by force is not held; and once that is acknowledged, the cluster says no more of it.
+                    Err(Error::Refused(refused)) if refused.reason == Reason::NotHeld => Err(grant.over(refused)),
+                    outcome => outcome,
+                };
                 grant.core.lease.forget(grant.token);
                 told.send_replace(Some(outcome));
             });
@@ -284,6 +301,14 @@ impl Grant {
         }
     }
 
+    /// Why it is not held.
+    fn over(&self, refused: Refused) -> Error {
+        match self.core.lease.loss(Some(self.token)) {
+            Some(loss @ Loss::Revoked { .. }) => Error::Lost(loss),
+            _ => Error::Refused(refused),
+        }
+    }
+
     async fn lost(&self) -> Loss {
         tokio::select! {
             biased;
@@ -306,15 +331,41 @@ impl Grant {
     }
 }
 
-/// Releases what the target names, for as long as the session lives: what is not held any more is never left behind.
+/// Releases what the target names, for as long as the session lives: what is not held any more is never left behind. A refusal that does
+/// not say so leaves it held, and is no end either.
 async fn release(core: &Core, target: Target) -> Result<(), Error> {
     let outstanding = core.requests.begin();
-    let request =
-        ReleaseRequest { session_id: core.id.to_string(), request: Some(outstanding.message()), target: Some(target) };
     let caller = &core.client.caller;
     let plan = Plan { limit: None, ..caller.plan() };
-    core.while_alive(caller.call(plan, |node| node.pipeline.release(request.clone()))).await?;
-    Ok(())
+    let mut backoff = Backoff::default();
+    loop {
+        let (session_id, request) = (core.id.to_string(), Some(outstanding.message()));
+        let request = ReleaseRequest { session_id, request, target: Some(target) };
+        let answer = core.while_alive(caller.call(plan, |node| node.pipeline.release(request.clone()))).await;
+        match answer {
+            Err(Error::Refused(refused)) if !says_that_nothing_is_held(refused.reason) => {
+                tracing::warn!(session = %core.id, %refused, "a release was refused; it is tried again");
+                let pause = sleep(backoff.next(caller.jitter()));
+                let paused = async {
+                    pause.await;
+                    Ok(())
+                };
+                core.while_alive(paused).await?;
+            }
+            answer => return answer.map(|_| ()),
+        }
+    }
+}
+
+/// Or that the same request would be refused for ever.
+fn says_that_nothing_is_held(reason: Reason) -> bool {
+    matches!(reason, Reason::NotHeld | Reason::InvalidArgument | Reason::RequestStale | Reason::RequestReused)
+}
+
+/// Says of a grant that was taken by force that its loss is known.
+pub(super) async fn acknowledge(core: &Core, token: u64) {
+    // Taken, released by its guard meanwhile, or the session is over.
+    let _ = release(core, Target::Token(token)).await;
 }
 
 /// Releases an acquire whose outcome nobody waits for. Its request stays outstanding until then: the server must not forget it before.

@@ -4,11 +4,15 @@
 //! passed over for the next. So a session survives the loss of a node as long as the cluster finds a leader within what is left of the
 //! TTL.
 //!
+//! A grant that was taken by force is told with every renewal until it is released: that is done here as soon as it is told, so that the
+//! cluster need not keep what this process knows.
+//!
 //! The deadline is watched here too, so that the session *ends* when it passes: from then on nothing revives it, and the cluster is
 //! told, best effort, so that the locks need not wait for it.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
+use futures::{StreamExt, stream};
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep, sleep_until, timeout},
@@ -16,7 +20,14 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Response, Status, Streaming};
 
-use super::{Loss, Moment, backoff::Backoff, nodes::Node, session::Core};
+use super::{
+    Loss, Moment,
+    backoff::Backoff,
+    guard,
+    lease::{Renewed, counted_from},
+    nodes::Node,
+    session::Core,
+};
 use crate::proto::v1::{
     KeepAliveRequest, KeepAliveResponse, SessionEnd, keep_alive_response::What, sessions_client::SessionsClient,
 };
@@ -27,6 +38,9 @@ const PIPE: usize = 2;
 /// Renewals that may still be answered.
 const UNANSWERED_MAX: usize = 8;
 
+/// Grants taken by force whose releases are under way at a time.
+const ACKNOWLEDGED_AT_ONCE: usize = 16;
+
 /// Keeps the session alive until it ends.
 pub(super) async fn run(core: Arc<Core>) {
     tokio::select! {
@@ -34,12 +48,19 @@ pub(super) async fn run(core: Arc<Core>) {
         () = core.lease.ended() => {}
         // Answers first: one that lay in the socket while this process was stopped may save the session.
         () = keep_alive(&core) => {}
+        () = acknowledge(&core) => {}
         loss = core.lease.lost(None) => {
             tracing::warn!(session = %core.id, %loss, "the session is lost");
             core.lease.end(loss);
             core.clone().close_in_background().await;
         }
     }
+}
+
+/// Releases the grants that were taken by force, as they are told. Never ends.
+async fn acknowledge(core: &Core) {
+    let taken = stream::unfold((), async |()| Some((core.lease.next_taken().await, ())));
+    taken.for_each_concurrent(ACKNOWLEDGED_AT_ONCE, |token| guard::acknowledge(core, token)).await;
 }
 
 /// Renews the session until it has ended: on one node after the other, for as long as each answers. Does not watch the deadline.
@@ -180,9 +201,7 @@ impl<'a> Renewals<'a> {
         let lease = &self.core.lease;
         match what {
             What::Renewed(renewed) => self.acknowledge(renewed.sequence, Duration::from_millis(renewed.ttl_ms.into())),
-            What::Revoked(revoked) => {
-                lease.revoked(revoked.token, revoked.reason, Duration::from_millis(revoked.remaining_ms));
-            }
+            What::Revoked(revoked) => lease.revoked(revoked),
             What::Ended(ended) => lease.end(match ended.why() {
                 SessionEnd::Closed => Loss::Closed,
                 SessionEnd::Expired => Loss::Expired,
@@ -194,7 +213,9 @@ impl<'a> Renewals<'a> {
     fn acknowledge(&mut self, sequence: u64, ttl: Duration) {
         let Some(&(_, sent)) = self.unanswered.iter().find(|(sent, _)| *sent == sequence) else { return };
         self.answered = true;
-        self.core.lease.renewed(sent, ttl);
+        let sent = counted_from(sent, &*self.core.client.caller.clock);
+        // What was revoked before came before this answer, on the same stream.
+        self.core.lease.renewed(Renewed { sent, ttl, revoked: Vec::new(), more_revoked: false });
         self.unanswered.retain(|(sent, _)| *sent > sequence);
         let patience = patience(self.core.ttl);
         self.answer_by = (!self.unanswered.is_empty()).then(|| Instant::now() + patience);

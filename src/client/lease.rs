@@ -13,6 +13,7 @@ use std::{
 use tokio::{sync::watch, time::sleep};
 
 use super::{Clock, Loss, Moment};
+use crate::{planted::Planted, proto::v1::Revocation};
 
 /// The margin is one percent of the TTL, and at least this.
 const MARGIN_MIN: Duration = Duration::from_millis(10);
@@ -26,6 +27,15 @@ pub(super) fn deadline(sent: Moment, ttl: Duration) -> Moment {
     sent.after(ttl.saturating_sub(margin))
 }
 
+/// From when a deadline counts whose open or renewal was sent then, and is answered now: from the sending, unless
+/// [`Planted::DeadlineFromReceipt`] is on.
+pub(super) fn counted_from(sent: Moment, clock: &dyn Clock) -> Moment {
+    match Planted::DeadlineFromReceipt.is_on() {
+        true => clock.now(),
+        false => sent,
+    }
+}
+
 /// An open or a renewal that the cluster acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Acknowledged {
@@ -33,6 +43,25 @@ pub struct Acknowledged {
     pub sent: Moment,
     /// Until when the session may be trusted for it.
     pub deadline: Moment,
+}
+
+/// The answer to a renewal, all of it: nobody takes the time that it gives and leaves what it takes away.
+#[derive(Debug)]
+pub(crate) struct Renewed {
+    /// When the renewal was sent, on the client's clock.
+    pub(crate) sent: Moment,
+    /// How long the session lives without another one.
+    pub(crate) ttl: Duration,
+    /// Grants that an operator took back.
+    pub(crate) revoked: Vec<Revocation>,
+    /// There are more than one answer names. It gives no time: that would be time for the grants that it does not name, too.
+    pub(crate) more_revoked: bool,
+}
+
+impl Renewed {
+    fn acknowledged(&self) -> Acknowledged {
+        Acknowledged { sent: self.sent, deadline: deadline(self.sent, self.ttl) }
+    }
 }
 
 /// A session's lease on existence, as its client may trust it.
@@ -47,20 +76,37 @@ pub(crate) struct Lease {
 struct State {
     deadline: Moment,
     ended: Option<Loss>,
-    /// Grants that an operator took back and that are not yet released, by token.
+    /// Grants that an operator took back and that are not yet released, by token. Also one that no guard has: the answer that grants it
+    /// may still be on its way.
     revoked: BTreeMap<u64, Revoked>,
+    /// Of those, the ones that are over, and that the cluster tells of until it hears that we know.
+    to_acknowledge: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
 struct Revoked {
     reason: String,
     deadline: Moment,
+    /// It is over, and was told before.
+    is_taken: bool,
 }
 
 impl State {
     fn deadline(&self, token: Option<u64>) -> Moment {
         let revoked = token.and_then(|token| self.revoked.get(&token));
         revoked.map_or(self.deadline, |revoked| revoked.deadline.min(self.deadline))
+    }
+
+    /// The earliest deadline counts, and the first reason. Renewals that came before this do not extend the grant either.
+    fn revoke(&mut self, revocation: Revocation, told: Moment) {
+        let Revocation { token, reason, remaining_ms } = revocation;
+        let deadline = told.after(Duration::from_millis(remaining_ms)).min(self.deadline);
+        let known = self.revoked.entry(token).or_insert(Revoked { reason, deadline, is_taken: false });
+        known.deadline = known.deadline.min(deadline);
+        if remaining_ms == 0 && !known.is_taken {
+            known.is_taken = true;
+            self.to_acknowledge.insert(token);
+        }
     }
 
     fn revoked_besides(&self, known: &BTreeSet<u64>) -> Option<(u64, String)> {
@@ -75,14 +121,16 @@ impl Lease {
         Self::begun(clock, Acknowledged { sent, deadline: deadline(sent, ttl) })
     }
 
-    /// A session that may be trusted until this deadline, if it is not renewed.
-    pub(crate) fn until(clock: Arc<dyn Clock>, deadline: Moment) -> Self {
-        let now = clock.now();
-        Self::begun(clock, Acknowledged { sent: now, deadline })
+    /// A session that was opened before, and renewed just now.
+    pub(crate) fn of(clock: Arc<dyn Clock>, renewed: Renewed) -> Self {
+        let lease = Self::begun(clock, renewed.acknowledged());
+        lease.renewed(renewed);
+        lease
     }
 
     fn begun(clock: Arc<dyn Clock>, acknowledged: Acknowledged) -> Self {
-        let state = State { deadline: acknowledged.deadline, ended: None, revoked: BTreeMap::new() };
+        let (revoked, to_acknowledge) = (BTreeMap::new(), BTreeSet::new());
+        let state = State { deadline: acknowledged.deadline, ended: None, revoked, to_acknowledge };
         Self { clock, state: watch::Sender::new(state), acknowledged: watch::Sender::new(acknowledged) }
     }
 
@@ -90,16 +138,24 @@ impl Lease {
         self.clock.now()
     }
 
-    /// A renewal sent at `sent` was acknowledged. Answers may overtake each other: the deadline never comes nearer.
-    pub(crate) fn renewed(&self, sent: Moment, ttl: Duration) {
+    /// A renewal was answered. Answers may overtake each other: the deadline never comes nearer.
+    pub(crate) fn renewed(&self, renewed: Renewed) {
+        let renewal = renewed.acknowledged();
         self.state.send_if_modified(|state| {
-            state.deadline = state.deadline.max(deadline(sent, ttl));
-            // Those who wait have nothing to do earlier than before.
-            false
+            let is_any_revoked = !renewed.revoked.is_empty();
+            // First the revocations, and only then the deadline: it is not that of a grant which renewals no longer extend.
+            for revocation in renewed.revoked {
+                // The cluster counted what remains after the sending.
+                state.revoke(revocation, renewal.sent);
+            }
+            if !renewed.more_revoked {
+                state.deadline = state.deadline.max(renewal.deadline);
+            }
+            // Without a revocation, those who wait have nothing to do earlier than before.
+            is_any_revoked
         });
-        let renewal = Acknowledged { sent, deadline: deadline(sent, ttl) };
         self.acknowledged.send_if_modified(|known| {
-            let is_newer = known.deadline < renewal.deadline;
+            let is_newer = known.deadline < renewal.deadline && !renewed.more_revoked;
             *known = if is_newer { renewal } else { *known };
             is_newer
         });
@@ -111,13 +167,27 @@ impl Lease {
     }
 
     /// An operator took a grant back. Its locks open at the deadline that the session had at that moment; ours is the earlier one.
-    pub(crate) fn revoked(&self, token: u64, reason: String, remaining: Duration) {
-        let told = self.now().after(remaining);
-        self.state.send_modify(|state| {
-            let deadline = told.min(state.deadline);
-            let known = state.revoked.entry(token).or_insert(Revoked { reason, deadline });
-            known.deadline = known.deadline.min(deadline);
-        });
+    pub(crate) fn revoked(&self, revocation: Revocation) {
+        let told = self.now();
+        self.state.send_modify(|state| state.revoke(revocation, told));
+    }
+
+    /// Waits for a grant that is over by force, and that the cluster has not heard from us that we know. Each is returned once.
+    pub(crate) async fn next_taken(&self) -> u64 {
+        let mut changes = self.state.subscribe();
+        loop {
+            changes.mark_unchanged();
+            let mut taken = None;
+            self.state.send_if_modified(|state| {
+                taken = state.to_acknowledge.pop_first();
+                false
+            });
+            if let Some(token) = taken {
+                return token;
+            }
+            // The sender is ours, so it outlives the waiting.
+            let _ = changes.changed().await;
+        }
     }
 
     /// Waits for a grant that an operator takes back, or took back, besides these: its token and the reason.
@@ -137,6 +207,7 @@ impl Lease {
     pub(crate) fn forget(&self, token: u64) {
         self.state.send_if_modified(|state| {
             state.revoked.remove(&token);
+            state.to_acknowledge.remove(&token);
             false
         });
     }
@@ -224,6 +295,15 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    /// Of a session whose TTL is 10 s.
+    fn renewed(sent_ms: u64) -> Renewed {
+        Renewed { sent: at(sent_ms), ttl: ms(10_000), revoked: Vec::new(), more_revoked: false }
+    }
+
+    fn revoked(token: u64, reason: &str, remaining_ms: u64) -> Revocation {
+        Revocation { token, reason: reason.into(), remaining_ms }
+    }
+
     fn lease(ttl: Duration) -> (Arc<Hand>, Lease) {
         let clock = Arc::new(Hand::default());
         (clock.clone(), Lease::new(clock, at(0), ttl))
@@ -241,7 +321,7 @@ mod tests {
         let (clock, lease) = lease(ms(10_000));
         *clock.0.lock().unwrap() = ms(4_000);
         assert_eq!(lease.remaining(None), ms(5_900));
-        lease.renewed(at(3_000), ms(10_000));
+        lease.renewed(renewed(3_000));
         assert_eq!(lease.remaining(None), ms(8_900));
         *clock.0.lock().unwrap() = ms(12_900);
         assert_eq!(lease.remaining(None), Duration::ZERO);
@@ -251,8 +331,8 @@ mod tests {
     #[test]
     fn an_answer_that_was_overtaken_takes_nothing_away() {
         let (_, lease) = lease(ms(10_000));
-        lease.renewed(at(3_000), ms(10_000));
-        lease.renewed(at(2_000), ms(10_000));
+        lease.renewed(renewed(3_000));
+        lease.renewed(renewed(2_000));
         assert_eq!(lease.remaining(None), ms(12_900));
     }
 
@@ -261,19 +341,19 @@ mod tests {
         let (_, lease) = lease(ms(10_000));
         let mut renewals = lease.renewals();
         assert_eq!(*renewals.borrow_and_update(), Acknowledged { sent: at(0), deadline: at(9_900) });
-        lease.renewed(at(3_000), ms(10_000));
-        lease.renewed(at(2_000), ms(10_000));
+        lease.renewed(renewed(3_000));
+        lease.renewed(renewed(2_000));
         assert!(renewals.has_changed().unwrap());
         assert_eq!(*renewals.borrow_and_update(), Acknowledged { sent: at(3_000), deadline: at(12_900) });
-        lease.renewed(at(3_000), ms(10_000));
+        lease.renewed(renewed(3_000));
         assert!(!renewals.has_changed().unwrap());
     }
 
     #[test]
     fn renewals_do_not_extend_a_revoked_grant_but_the_others() {
         let (_, lease) = lease(ms(10_000));
-        lease.revoked(7, "stuck".into(), ms(5_000));
-        lease.renewed(at(3_000), ms(10_000));
+        lease.revoked(revoked(7, "stuck", 5_000));
+        lease.renewed(renewed(3_000));
         assert_eq!(lease.remaining(Some(7)), ms(5_000));
         assert_eq!(lease.remaining(Some(8)), ms(12_900));
         assert_eq!(lease.loss(Some(7)), Some(Loss::Revoked { reason: "stuck".into() }));
@@ -281,13 +361,51 @@ mod tests {
     }
 
     #[test]
+    fn a_renewal_tells_first_what_it_does_not_extend() {
+        let (clock, lease) = lease(ms(10_000));
+        *clock.0.lock().unwrap() = ms(4_000);
+        let revoked = |token, remaining_ms| revoked(token, "stuck", remaining_ms);
+        lease.renewed(Renewed { revoked: vec![revoked(7, 60_000), revoked(8, 1_500)], ..renewed(3_000) });
+        assert_eq!(lease.deadline(Some(7)), at(9_900), "what was known before the renewal");
+        assert_eq!(lease.deadline(Some(8)), at(4_500), "counted from the sending, not from the answer");
+        assert_eq!(lease.deadline(Some(9)), at(12_900));
+        let clock = Arc::new(Hand::default());
+        let lease = Lease::of(clock, Renewed { revoked: vec![revoked(7, 1_000)], ..renewed(0) });
+        assert_eq!((lease.deadline(Some(7)), lease.deadline(None)), (at(1_000), at(9_900)));
+    }
+
+    #[test]
     fn a_revoked_grant_ends_at_the_deadline_that_we_knew_at_the_latest() {
         let (_, lease) = lease(ms(10_000));
-        lease.revoked(7, "stuck".into(), ms(60_000));
+        lease.revoked(revoked(7, "stuck", 60_000));
         assert_eq!(lease.remaining(Some(7)), ms(9_900));
-        lease.renewed(at(3_000), ms(10_000));
-        lease.revoked(7, "still stuck".into(), ms(60_000));
+        lease.renewed(renewed(3_000));
+        lease.revoked(revoked(7, "still stuck", 60_000));
         assert_eq!(lease.remaining(Some(7)), ms(9_900));
+    }
+
+    #[test]
+    fn a_renewal_that_cannot_name_all_gives_no_time() {
+        let (_, lease) = lease(ms(10_000));
+        let mut renewals = lease.renewals();
+        renewals.mark_unchanged();
+        lease.renewed(Renewed { revoked: vec![revoked(7, "stuck", 0)], more_revoked: true, ..renewed(3_000) });
+        assert_eq!((lease.deadline(None), renewals.has_changed().unwrap()), (at(9_900), false));
+        assert_eq!(lease.loss(Some(7)), Some(Loss::Revoked { reason: "stuck".into() }));
+    }
+
+    #[tokio::test]
+    async fn what_is_over_is_acknowledged_once_and_not_what_is_held_or_released() {
+        let (_, lease) = lease(ms(10_000));
+        for (token, left) in [(7, 5_000), (8, 0), (9, 0), (10, 0)] {
+            lease.revoked(revoked(token, "stuck", left));
+        }
+        lease.forget(9);
+        assert_eq!((lease.next_taken().await, lease.next_taken().await), (8, 10));
+        lease.revoked(revoked(8, "stuck", 0));
+        lease.revoked(revoked(7, "stuck", 0));
+        assert_eq!(lease.next_taken().await, 7, "its deadline has come, and 8 was acknowledged before");
+        assert!(futures::poll!(std::pin::pin!(lease.next_taken())).is_pending());
     }
 
     #[test]

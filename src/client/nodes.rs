@@ -149,15 +149,16 @@ fn node(address: &str, connect: &Connect) -> Result<Node, Error> {
     Ok(Node { address: address.into(), pipeline: Pipeline::on(channel.clone()), channel })
 }
 
-/// A wait can be long and its connection silent: pings tell a dead one from a quiet one.
+/// A wait can be long and its connection silent: pings tell a dead one from a quiet one, and soon enough to go elsewhere before a new
+/// leader gives places away ([`crate::server::GRACE`]).
 fn configure(endpoint: Endpoint) -> Endpoint {
     endpoint
         .connect_timeout(Duration::from_secs(2))
         .tcp_nodelay(true)
         .initial_stream_window_size(Windows::WIDE.stream)
         .initial_connection_window_size(Windows::WIDE.connection)
-        .http2_keep_alive_interval(Duration::from_secs(3))
-        .keep_alive_timeout(Duration::from_secs(3))
+        .http2_keep_alive_interval(Duration::from_secs(2))
+        .keep_alive_timeout(Duration::from_secs(2))
 }
 
 impl fmt::Debug for Node {

@@ -8,11 +8,12 @@ use super::{
     Acquire, Client, Error, Loss,
     call::with,
     keep_alive,
-    lease::{Acknowledged, Lease},
+    lease::{Acknowledged, Lease, Renewed, counted_from},
     requests::Requests,
 };
 use crate::{
     machine::{LABEL_BYTES_MAX, Label, SessionId, TTL_MS_MAX, Ttl, Want},
+    planted::Planted,
     proto::v1::{self, Reason, sessions_client::SessionsClient},
 };
 
@@ -83,6 +84,7 @@ impl Session {
         let answer = client.caller.call(plan, |node| with!(SessionsClient, node, open, request)).await?;
 
         let ttl = Duration::from_millis(answer.ttl_ms.into());
+        let sent = counted_from(sent, &*client.caller.clock);
         let lease = Lease::new(client.caller.clock.clone(), sent, ttl);
         let core = Arc::new(Core::new(client, id, ttl, lease));
         let session = Self { handle: Arc::new(Handle { core }) };
@@ -186,7 +188,9 @@ impl Session {
     /// told in time; then it expires by itself. Also when this future is dropped before its end, nothing of it is to be trusted any more.
     pub async fn close(self) -> Result<(), Error> {
         let core = self.core().clone();
-        core.lease.end(Loss::Closed);
+        if !Planted::TrustedWhileClosing.is_on() {
+            core.lease.end(Loss::Closed);
+        }
         core.close().await
     }
 
@@ -230,16 +234,8 @@ impl Core {
     }
 
     async fn renew(&self) -> Result<(), Error> {
-        let request = v1::RenewSessionRequest { session_id: self.id.to_string() };
-        let sent = std::sync::Mutex::new(self.lease.now());
-        let call = self.client.caller.call(self.client.caller.plan(), |node| {
-            // An answer belongs to the attempt that it came to: its sending counts.
-            *sent.lock().expect("nothing panics while it has the moment") = self.lease.now();
-            with!(SessionsClient, node, renew, request)
-        });
-        let answer = call.await.map_err(|error| self.learn(error))?;
-        let sent = *sent.lock().expect("nothing panics while it has the moment");
-        self.lease.renewed(sent, Duration::from_millis(answer.ttl_ms.into()));
+        let renewed = renew(&self.client, self.id).await.map_err(|error| self.learn(error))?;
+        self.lease.renewed(renewed);
         Ok(())
     }
 
@@ -263,6 +259,22 @@ impl Core {
     }
 }
 
+/// Renews a session once, by a call of its own.
+pub(super) async fn renew(client: &Client, id: SessionId) -> Result<Renewed, Error> {
+    let caller = &client.caller;
+    let request = v1::RenewSessionRequest { session_id: id.to_string() };
+    let sent = std::sync::Mutex::new(caller.clock.now());
+    let call = caller.call(caller.plan(), |node| {
+        // An answer belongs to the attempt that it came to: its sending counts.
+        *sent.lock().expect("nothing panics while it has the moment") = caller.clock.now();
+        with!(SessionsClient, node, renew, request)
+    });
+    let v1::RenewSessionResponse { ttl_ms, revoked, more_revoked } = call.await?;
+    let sent = *sent.lock().expect("nothing panics while it has the moment");
+    let sent = counted_from(sent, &*caller.clock);
+    Ok(Renewed { sent, ttl: Duration::from_millis(ttl_ms.into()), revoked, more_revoked })
+}
+
 /// What opens a session of this id. Fails with [`Error::Invalid`].
 pub(super) fn open_request(id: SessionId, options: &SessionOptions) -> Result<v1::OpenSessionRequest, Error> {
     let ttl_ms = u32::try_from(options.ttl.as_millis()).unwrap_or(TTL_MS_MAX.saturating_add(1));
@@ -281,6 +293,7 @@ pub(super) fn loss_of(reason: Reason) -> Option<Loss> {
         | Reason::InvalidArgument
         | Reason::SessionExists
         | Reason::NotHeld
+        | Reason::Revoked
         | Reason::ModeMismatch
         | Reason::LockUnknown
         | Reason::Abandoned
@@ -292,6 +305,7 @@ pub(super) fn loss_of(reason: Reason) -> Option<Loss> {
         | Reason::NoLeader
         | Reason::ShuttingDown
         | Reason::OutcomeUnknown
+        | Reason::DeadlineExceeded
         | Reason::Internal => None,
     }
 }

@@ -1,8 +1,8 @@
-//! The invariants M1 to M8 of the [module](super), as code.
+//! The invariants M1 to M9 of the [module](super), as code.
 //!
 //! A violation is our own mistake, or a damaged snapshot; no command may bring one about.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, num::NonZeroU64};
 
 use super::*;
 
@@ -63,6 +63,9 @@ impl Machine {
             ensure(rises, || format!("the replies of the session {id} are not in order"))?;
             let waits = self.awaited_by.range((*id, Ticket(0))..=(*id, Ticket(u64::MAX))).count();
             ensure_same(&(session.waits as usize), &waits, "a session's number of waits")?;
+            let revoked = self.revoked.range((*id, Token(0))..=(*id, Token(u64::MAX)));
+            let taken = revoked.filter(|(_, revoked)| revoked.deadline.is_none()).count();
+            ensure_same(&session.taken, &taken, "a session's number of grants taken")?;
             ensure(self.ended.get(*id).is_none(), || format!("the session {id} is alive and ended"))?;
         }
         let known = |(_, end): (_, SessionEnd)| end != SessionEnd::Unknown;
@@ -119,8 +122,20 @@ impl Machine {
         };
         let owned = |(token, held): (&Token, &Held)| held_by(held.session, *token);
         ensure(self.grants.iter().all(owned), || "a grant is not among those of its session (M6)".into())?;
-        let known = |((session, token), _): (&(SessionId, Token), &Revoked)| held_by(*session, *token);
-        ensure(self.revoked.iter().all(known), || "a grant is revoked that is not held (M6)".into())
+        for ((session, token), revoked) in &self.revoked {
+            match revoked.deadline {
+                Some(_) => ensure(held_by(*session, *token), || "a grant is revoked that is not held (M6)".into())?,
+                None => self.check_taken(*session, *token)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn check_taken(&self, session: SessionId, token: Token) -> Result<(), Broken> {
+        let given_out = token > Token(0) && token <= self.last_token;
+        ensure(given_out, || format!("{token:?} was taken, but never given out (M2)"))?;
+        ensure(!self.grants.contains_key(&token), || format!("{token:?} was taken, and is held (M9)"))?;
+        ensure(self.sessions.contains_key(&session), || format!("{token:?} was taken from a session that is over (M9)"))
     }
 
     fn check_waits(&self) -> Result<(), Broken> {
@@ -146,6 +161,7 @@ impl Machine {
                     .waits
                     .get(ticket)
                     .is_some_and(|waiting| waiting.session == id && waiting.request == Some(request)),
+                Reply::Acquired(WaitEnd::Granted(grant)) => self.check_granted(id, request, grant)?,
                 Reply::Acquired(_) | Reply::Busy(_) | Reply::Released(_) | Reply::Updated | Reply::Refused(_) => true,
                 Reply::Opened(_)
                 | Reply::Renewed(_)
@@ -157,6 +173,14 @@ impl Machine {
             ensure(sound, || format!("the reply to {request} of the session {id} cannot be (M8)"))?;
         }
         Ok(())
+    }
+
+    /// Whether this can be what the request was answered: the grant, if it is not over, leads back to the request.
+    fn check_granted(&self, session: SessionId, request: u64, grant: &Grant) -> Result<bool, Broken> {
+        let taken = self.taken(session, grant.token).is_some();
+        ensure(!taken, || format!("{:?} was taken, and the reply to {request} still grants it (M9)", grant.token))?;
+        let leads_back = |held: &Held| held.session == session && held.request == NonZeroU64::new(request);
+        Ok(self.grants.get(&grant.token).is_none_or(leads_back))
     }
 
     fn check_indexes(&self) -> Result<(), Broken> {
@@ -171,7 +195,8 @@ impl Machine {
 
     fn expected_due(&self) -> OrdSet<(Stamp, Due)> {
         let sessions = self.sessions.iter().map(|(id, session)| (session.deadline, Due::Session(*id)));
-        let revoked = self.revoked.iter().map(|((_, token), revoked)| (revoked.deadline, Due::Revocation(*token)));
+        let revoked =
+            self.revoked.iter().filter_map(|((_, token), revoked)| Some((revoked.deadline?, Due::Revocation(*token))));
         let delays = self
             .locks
             .iter()

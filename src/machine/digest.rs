@@ -227,6 +227,8 @@ impl Digest for Limit {
             Self::Waiters => 1,
             Self::Locks => 2,
             Self::RepliesPerSession => 3,
+            Self::TakenPerSession => 4,
+            Self::WaitsPerSession => 5,
         }]);
     }
 }
@@ -243,6 +245,7 @@ impl Digest for Refusal {
             Self::RequestReused => into.variant(6, &[]),
             Self::Limit(limit) => into.variant(7, &[limit]),
             Self::LockUnknown { name } => into.variant(8, &[name]),
+            Self::Revoked { token, reason } => into.variant(9, &[token, reason]),
         }
     }
 }
@@ -306,10 +309,15 @@ impl Digest for Record {
                 locks.digest(into);
                 into.variant(4, &[lock_delay_ms, since, revoked]);
             }
-            Self::Wait { ticket, session, request, acquire, deadline, since } => {
+            Self::Wait { ticket, session, request, acquire, deadline, since, repeats } => {
                 into.variant(5, &[ticket, session, request, acquire, deadline, since]);
+                // As versions digested it that did not count.
+                if *repeats > 0 {
+                    into.variant(5, &[repeats]);
+                }
             }
             Self::Reply { session, request, asked, reply } => into.variant(6, &[session, request, asked, reply]),
+            Self::Taken { token, session, reason } => into.variant(7, &[token, session, reason]),
         }
     }
 }

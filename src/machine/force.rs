@@ -3,6 +3,13 @@
 //! The holder is told at once, and keeps the locks until it lets go or until the deadline that its session has at that moment:
 //! renewals no longer extend the grant, and before that deadline a holder may rightly trust it. Only `now` does not wait, for a holder
 //! that is known to be dead.
+//!
+//! A grant that was *taken* (by `now`, or since its deadline came) is over, and its locks are open. It stays with its session all the
+//! same, with its reason, and every renewal tells of it, until the session releases it or ends: the event that tells the holder at
+//! once may be lost with the leader, and a holder that never hears would believe in its lock for as long as it renews its session.
+//!
+//! What is kept so takes less memory than the grants did. A session that holds a million permits can lose a million; but one that
+//! leaves more than a few unreleased is granted nothing more, so that it cannot lose a million again and again.
 
 use super::*;
 
@@ -10,7 +17,8 @@ use super::*;
 #[derive(Clone, Debug)]
 pub(super) struct Revoked {
     pub(super) reason: Reason,
-    pub(super) deadline: Stamp,
+    /// Until when it is still held. `None`: it was taken, and its locks are open.
+    pub(super) deadline: Option<Stamp>,
 }
 
 impl Machine {
@@ -29,6 +37,7 @@ impl Machine {
         for token in self.holders_to_force(name, only) {
             let session = self.grants[&token].session;
             let label = self.session_mut(session).label.clone();
+            let delay_ms = self.grants[&token].lock_delay_ms.into();
             let remaining_ms = match now {
                 true => {
                     self.take_back(token, reason, &mut freed, events);
@@ -36,10 +45,17 @@ impl Machine {
                 }
                 false => self.revoke(token, reason, events),
             };
-            forced.push(Forced { token, session, label, remaining_ms });
+            let lock_delay_ms = self.delayed_ms(name, self.after_ms(remaining_ms)).max(delay_ms);
+            forced.push(Forced { token, session, label, remaining_ms, lock_delay_ms });
         }
         self.hand_on(freed, events);
         Reply::Forced(forced)
+    }
+
+    /// How long a lock stays closed from some moment on, by the lock-delays of grants that were lost before.
+    fn delayed_ms(&self, name: &LockName, from: Stamp) -> u64 {
+        let until = self.locks.get(name).and_then(Lock::closed_until);
+        until.map_or(0, |until| until.0.saturating_sub(from.0))
     }
 
     fn holders_to_force(&self, name: &LockName, only: Option<Token>) -> Vec<Token> {
@@ -53,11 +69,11 @@ impl Machine {
     /// Says how long its locks still stay closed, milliseconds.
     fn revoke(&mut self, token: Token, reason: &Reason, events: &mut Vec<Event>) -> u64 {
         let Held { session, names, .. } = self.grants[&token].clone();
-        if let Some(revoked) = self.revoked.get(&(session, token)) {
-            return self.remaining_ms(revoked.deadline);
+        if let Some(deadline) = self.revoked.get(&(session, token)).and_then(|revoked| revoked.deadline) {
+            return self.remaining_ms(deadline);
         }
         let deadline = self.session_mut(session).deadline;
-        self.revoked.insert((session, token), Revoked { reason: reason.clone(), deadline });
+        self.revoked.insert((session, token), Revoked { reason: reason.clone(), deadline: Some(deadline) });
         self.due.insert((deadline, Due::Revocation(token)));
         let remaining_ms = self.remaining_ms(deadline);
         events.push(Event::Revoked { session, revocation: Revocation { token, reason: reason.clone(), remaining_ms } });
@@ -67,12 +83,39 @@ impl Machine {
         remaining_ms
     }
 
-    /// Ends a grant by force, and tells its holder that the locks are open.
+    /// Ends a grant by force, and tells its holder that the locks are open: at once, and until the holder says that it knows.
     fn take_back(&mut self, token: Token, reason: &Reason, freed: &mut Vec<LockName>, events: &mut Vec<Event>) {
-        let session = self.grants[&token].session;
+        let Held { session, request, .. } = self.grants[&token];
         let revocation = Revocation { token, reason: reason.clone(), remaining_ms: 0 };
         events.push(Event::Revoked { session, revocation });
         self.end_grant(token, GrantEnd::Forced(reason), freed, events);
+        if !Planted::RevocationNotKept.is_on() {
+            self.revoked.insert((session, token), Revoked { reason: reason.clone(), deadline: None });
+            self.session_mut(session).taken += 1;
+            self.revoke_reply(session, request, token, reason);
+        }
+    }
+
+    /// Forgets a grant that was taken from the session, if this is one: the session knows of it now.
+    pub(super) fn forget_taken(&mut self, session: SessionId, token: Token) -> Option<Refusal> {
+        let refusal = self.taken(session, token)?;
+        self.revoked.remove(&(session, token));
+        self.session_mut(session).taken -= 1;
+        Some(refusal)
+    }
+
+    /// What is to be said of a grant that was taken from the session, if this is one.
+    pub(super) fn taken(&self, session: SessionId, token: Token) -> Option<Refusal> {
+        let revoked = self.revoked.get(&(session, token)).filter(|revoked| revoked.deadline.is_none())?;
+        Some(Refusal::Revoked { token, reason: revoked.reason.clone() })
+    }
+
+    /// Forgets all that was taken from a session that ends.
+    pub(super) fn forget_all_taken(&mut self, session: SessionId) {
+        let tokens: Vec<Token> = self.revocations(session, Token(0)).map(|revocation| revocation.token).collect();
+        for token in tokens {
+            self.forget_taken(session, token);
+        }
     }
 
     /// A revoked grant was not given back in time.
@@ -84,15 +127,14 @@ impl Machine {
         self.hand_on(freed, events);
     }
 
-    /// The grants of a session that are revoked and not given back, in the order of their tokens.
-    pub fn revocations(&self, id: SessionId) -> Vec<Revocation> {
-        self.revoked
-            .range((id, Token(0))..=(id, Token(u64::MAX)))
-            .map(|((_, token), revoked)| Revocation {
-                token: *token,
-                reason: revoked.reason.clone(),
-                remaining_ms: self.remaining_ms(revoked.deadline),
-            })
-            .collect()
+    /// The grants of a session that are revoked and not given back, those that were taken included, in the order of their tokens,
+    /// above `after`.
+    pub fn revocations(&self, id: SessionId, after: Token) -> impl Iterator<Item = Revocation> + '_ {
+        let from = (id, Token(after.0.saturating_add(1)));
+        self.revoked.range(from..=(id, Token(u64::MAX))).map(|((_, token), revoked)| Revocation {
+            token: *token,
+            reason: revoked.reason.clone(),
+            remaining_ms: revoked.deadline.map_or(0, |deadline| self.remaining_ms(deadline)),
+        })
     }
 }

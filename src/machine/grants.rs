@@ -1,11 +1,15 @@
 //! Grants: tokens given, released, lost, and the data that their holders set.
 
+use std::num::NonZeroU64;
+
 use super::*;
 
 /// A grant that is held.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) session: SessionId,
+    /// The request that it was granted to, whose reply may be remembered. It belongs to no record: it follows from the reply.
+    pub(super) request: Option<NonZeroU64>,
     /// In order. In which mode, each lock knows.
     pub(super) names: Names,
     pub(super) since: WallTime,
@@ -25,7 +29,13 @@ pub(super) enum GrantEnd<'a> {
 
 impl Machine {
     /// Gives out the next token. That all of the locks can be had is known.
-    pub(super) fn grant(&mut self, session: SessionId, acquire: &Acquire, events: &mut Vec<Event>) -> Grant {
+    pub(super) fn grant(
+        &mut self,
+        session: SessionId,
+        request: Option<u64>,
+        acquire: &Acquire,
+        events: &mut Vec<Event>,
+    ) -> Grant {
         self.last_token.0 += 1;
         let token = self.last_token;
         let owner = self.session_mut(session);
@@ -34,14 +44,15 @@ impl Machine {
         let mut names = Vec::with_capacity(acquire.wants().len());
         for want in acquire.wants() {
             let name = self.add_holder(&want.name, token, want.mode);
-            let kind = ChangeKind::Granted { token, session, label: label.clone(), mode: want.mode };
+            let kind = ChangeKind::Granted { token, session, label: label.clone(), mode: want.mode, ticket: None };
             events.push(changed(&name, kind));
             self.set_data_on_grant(want, events);
             names.push(name);
         }
         let names = Names::from(names);
         let grant = Grant { token, session, names: names.to_shared() };
-        self.grants.insert(token, Held { session, names, since: self.wall, lock_delay_ms: acquire.lock_delay_ms });
+        let (request, since, lock_delay_ms) = (request.and_then(NonZeroU64::new), self.wall, acquire.lock_delay_ms);
+        self.grants.insert(token, Held { session, request, names, since, lock_delay_ms });
         grant
     }
 
@@ -89,6 +100,9 @@ impl Machine {
         update: &Update,
         events: &mut Vec<Event>,
     ) -> Result<Reply, Refusal> {
+        if let Some(revoked) = self.taken(session, update.token) {
+            return Err(revoked);
+        }
         let held = self.grants.get(&update.token).ok_or(Refusal::NotHeld)?;
         if held.session != session || held.names.binary_search(&update.name).is_err() {
             return Err(Refusal::NotHeld);
@@ -97,7 +111,7 @@ impl Machine {
         Ok(Reply::Updated)
     }
 
-    /// Gives a grant back by its token.
+    /// Gives a grant back by its token. One that was taken is forgotten with this: whoever releases it hears that it was.
     pub(super) fn release(
         &mut self,
         session: SessionId,
@@ -105,7 +119,7 @@ impl Machine {
         events: &mut Vec<Event>,
     ) -> Result<Reply, Refusal> {
         if !self.session_mut(session).grants.contains(token) {
-            return Err(Refusal::NotHeld);
+            return Err(self.forget_taken(session, token).unwrap_or(Refusal::NotHeld));
         }
         let token = match Planted::ReleaseIgnoresToken.is_on() {
             true => self.session_mut(session).grants.iter().next().unwrap_or(token),
@@ -128,8 +142,8 @@ impl Machine {
     ) {
         let held = self.grants.remove(&token).expect("only a grant that is held ends");
         self.session_mut(held.session).grants.remove(token);
-        if let Some(revoked) = self.revoked.remove(&(held.session, token)) {
-            self.due.remove(&(revoked.deadline, Due::Revocation(token)));
+        if let Some(Revoked { deadline: Some(deadline), .. }) = self.revoked.remove(&(held.session, token)) {
+            self.due.remove(&(deadline, Due::Revocation(token)));
         }
         for name in held.names.iter() {
             self.leave(name, token, &held, end, freed, events);

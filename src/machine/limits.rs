@@ -2,6 +2,8 @@
 //!
 //! They are part of the log's meaning: two replicas with different limits would compute different tables. To change one, give the
 //! log a new format first.
+//!
+//! Limited is what asks for more. A release ends something, and is never refused by a limit.
 
 /// Bytes in a lock's name.
 pub const NAME_BYTES_MAX: usize = 512;
@@ -29,8 +31,19 @@ pub const SESSIONS_MAX: usize = 1_000_000;
 pub const WAITERS_MAX: usize = 1_000_000;
 /// Locks at one time: held, awaited, delayed or with data.
 pub const LOCKS_MAX: usize = 10_000_000;
-/// Replies that a session remembers for retries, waits included; and request ids that a client may keep below the lowest.
+/// Acquires of one session that wait at one time.
+pub const WAITS_PER_SESSION_MAX: usize = 1024;
+/// Replies that a session remembers for retries, waits included, before it is refused acquires; and request ids that a client may keep
+/// below the lowest.
 pub const REPLIES_PER_SESSION_MAX: usize = 1024;
+/// Replies beyond those, to releases and updates. A session that has as many acquires under way as it may have can still let go of what
+/// it has.
+pub const LETTING_GO_PER_SESSION_MAX: usize = 1024;
+/// Grants that were taken from a session by force and that it has not released, before it is refused new ones. It may lose more: all
+/// that it holds at the time.
+pub const TAKEN_PER_SESSION_MAX: usize = 1024;
+/// Revoked grants that one answer to a renewal names.
+pub const REVOCATIONS_TOLD_MAX: usize = 1024;
 /// Ended sessions whose end is remembered, so that a latecomer hears how it ended.
 pub const ENDED_SESSIONS_MAX: usize = 4096;
 
@@ -40,7 +53,11 @@ pub(super) struct Capacity {
     pub(super) sessions: usize,
     pub(super) waiters: usize,
     pub(super) locks: usize,
+    pub(super) waits_per_session: usize,
     pub(super) replies_per_session: usize,
+    /// Those to releases and updates included.
+    pub(super) all_replies_per_session: usize,
+    pub(super) taken_per_session: usize,
 }
 
 impl Default for Capacity {
@@ -49,7 +66,10 @@ impl Default for Capacity {
             sessions: SESSIONS_MAX,
             waiters: WAITERS_MAX,
             locks: LOCKS_MAX,
+            waits_per_session: WAITS_PER_SESSION_MAX,
             replies_per_session: REPLIES_PER_SESSION_MAX,
+            all_replies_per_session: REPLIES_PER_SESSION_MAX + LETTING_GO_PER_SESSION_MAX,
+            taken_per_session: TAKEN_PER_SESSION_MAX,
         }
     }
 }

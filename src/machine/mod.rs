@@ -33,6 +33,7 @@
 //! * **M6** Indexes and counters agree with the tables.
 //! * **M7** Every deadline is in the future.
 //! * **M8** A session remembers replies only to open request ids, and a reply "queued" only of a wait that goes on.
+//! * **M9** A grant that was taken from its session is not held, and no reply that is remembered grants it.
 //!
 //! Left out: re-entrant locks (a session that acquires twice excludes itself like anyone else), upgrades from shared to exclusive
 //! (two that upgrade deadlock), priorities (the queue is the order of arrival).
@@ -125,7 +126,7 @@ impl Machine {
             Command::Renew { sessions } => Ok(Reply::Renewed(sessions.into_iter().map(|id| self.renew(id)).collect())),
             Command::Close { session } => self.close(session, events),
             Command::Session { session, request, operation } => self.request(session, request, operation, events),
-            Command::CancelWait { ticket } => Ok(self.cancel_wait(ticket, events)),
+            Command::CancelWait { ticket, repeats } => Ok(self.cancel_wait(ticket, repeats, events)),
             Command::ForceRelease { name, token, reason, now } => {
                 Ok(self.force_release(&name, token, &reason, now, events))
             }

@@ -19,6 +19,8 @@ pub(super) struct Waiting {
     /// `None`: it waits as long as its session lives.
     pub(super) deadline: Option<Stamp>,
     pub(super) since: WallTime,
+    /// How often its request came again while it waited.
+    pub(super) repeats: u64,
 }
 
 /// What an acquire finds.
@@ -37,6 +39,9 @@ impl Machine {
         acquire: &Acquire,
         events: &mut Vec<Event>,
     ) -> Result<Reply, Refusal> {
+        if self.session_mut(session).taken >= self.capacity.taken_per_session {
+            return Err(Refusal::Limit(Limit::TakenPerSession));
+        }
         let survey = self.survey(acquire)?;
         if let (Some(name), Wait::Never) = (&survey.obstacle, acquire.wait) {
             return Ok(Reply::Busy(self.busy(name)));
@@ -45,10 +50,14 @@ impl Machine {
             return Err(Refusal::Limit(Limit::Locks));
         }
         if survey.obstacle.is_none() {
-            return Ok(Reply::Acquired(WaitEnd::Granted(self.grant(session, acquire, events))));
+            return Ok(Reply::Acquired(WaitEnd::Granted(self.grant(session, request, acquire, events))));
         }
         if self.waits.len() >= self.capacity.waiters {
             return Err(Refusal::Limit(Limit::Waiters));
+        }
+        // Also where nothing is remembered of it: the end of a session ends all its waits at once.
+        if self.session_mut(session).waits as usize >= self.capacity.waits_per_session {
+            return Err(Refusal::Limit(Limit::WaitsPerSession));
         }
         Ok(Reply::Queued(self.enqueue(session, request, acquire.clone(), events)))
     }
@@ -99,7 +108,7 @@ impl Machine {
         if let Some(deadline) = deadline {
             self.due.insert((deadline, Due::Wait(ticket)));
         }
-        self.waits.insert(ticket, Waiting { session, request, acquire, deadline, since: self.wall });
+        self.waits.insert(ticket, Waiting { session, request, acquire, deadline, since: self.wall, repeats: 0 });
         self.awaited_by.insert((session, ticket));
         self.session_mut(session).waits += 1;
         ticket
@@ -148,9 +157,22 @@ impl Machine {
         self.hand_on(freed, events);
     }
 
-    /// Its call broke off. A wait that is over stays as it ended: if it was granted, the grant stays with its session.
-    pub(super) fn cancel_wait(&mut self, ticket: Ticket, events: &mut Vec<Event>) -> Reply {
-        let waits = self.waits.contains_key(&ticket);
+    /// Its request came again: a call waits for it from now on.
+    pub(super) fn repeated(&mut self, ticket: Ticket) {
+        if let Some(waiting) = self.waits.get_mut(&ticket) {
+            waiting.repeats += 1;
+        }
+    }
+
+    /// How often the request of a wait came again. `None`: it does not wait.
+    pub fn repeats(&self, ticket: Ticket) -> Option<u64> {
+        self.waits.get(&ticket).map(|waiting| waiting.repeats)
+    }
+
+    /// Its call broke off. A wait that is over stays as it ended: if it was granted, the grant stays with its session. One for which
+    /// another call came meanwhile goes on.
+    pub(super) fn cancel_wait(&mut self, ticket: Ticket, repeats: Option<u64>, events: &mut Vec<Event>) -> Reply {
+        let waits = self.repeats(ticket).is_some_and(|came| repeats.is_none_or(|seen| seen == came));
         if waits {
             let mut freed = Vec::new();
             self.end_wait(ticket, WaitEnd::Cancelled, &mut freed, events);
@@ -185,7 +207,9 @@ impl Machine {
             }
             let mut next = Vec::new();
             let waiting = self.dequeue(ticket, &mut next);
-            let grant = self.grant(waiting.session, &waiting.acquire, events);
+            let before = events.len();
+            let grant = self.grant(waiting.session, waiting.request, &waiting.acquire, events);
+            name_ticket(&mut events[before..], ticket);
             self.tell(ticket, &waiting, WaitEnd::Granted(grant), events);
             candidates.extend(next.iter().filter_map(|name| self.first_waiter(name)));
         }
@@ -206,5 +230,14 @@ impl Machine {
             lock.first_waiter() != Some(ticket) || !lock.admits(want.mode)
         };
         self.waits.get(&ticket)?.acquire.wants().iter().find(stands_in_the_way).map(|want| &want.name)
+    }
+}
+
+/// Whoever watches the queue learns which wait a grant has ended.
+fn name_ticket(events: &mut [Event], ticket: Ticket) {
+    for event in events {
+        if let Event::Changed(Change { kind: ChangeKind::Granted { ticket: ended, .. }, .. }) = event {
+            *ended = Some(ticket);
+        }
     }
 }

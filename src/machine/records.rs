@@ -3,6 +3,8 @@
 //! Records say each thing once: indexes, counters, the holders and the queue of a lock follow from them. They come in a fixed order,
 //! each after those that it refers to, one at a time, so that neither side needs the whole in memory.
 
+use std::num::NonZeroU64;
+
 use super::*;
 
 /// One piece of the table.
@@ -65,6 +67,15 @@ pub enum Record {
         /// An operator revoked it: why, and when it ends.
         revoked: Option<(Reason, Stamp)>,
     },
+    /// A grant that an operator took from a session that is alive, and that the session has not released.
+    Taken {
+        /// Its name.
+        token: Token,
+        /// Whose it was.
+        session: SessionId,
+        /// Why.
+        reason: Reason,
+    },
     /// An acquire that waits.
     Wait {
         /// Its place.
@@ -79,6 +90,8 @@ pub enum Record {
         deadline: Option<Stamp>,
         /// Since when.
         since: WallTime,
+        /// How often its request came again.
+        repeats: u64,
     },
     /// A reply that a session remembers.
     Reply {
@@ -107,6 +120,7 @@ impl Machine {
             .chain(self.sessions.iter().map(|(id, session)| session_record(*id, session)))
             .chain(self.locks.iter().filter_map(|(name, lock)| lock_record(name, lock)))
             .chain(self.grants.iter().map(|(token, held)| self.grant_record(*token, held)))
+            .chain(self.revoked.iter().filter_map(|(key, revoked)| taken_record(*key, revoked)))
             .chain(self.waits.iter().filter(move |_| queue).map(|(ticket, waiting)| wait_record(*ticket, waiting)))
             .chain(
                 self.replies()
@@ -137,7 +151,7 @@ impl Machine {
             locks: held.names.iter().map(|name| (name.clone(), mode(name))).collect(),
             lock_delay_ms: held.lock_delay_ms,
             since: held.since,
-            revoked: revoked.map(|revoked| (revoked.reason.clone(), revoked.deadline)),
+            revoked: revoked.and_then(|revoked| Some((revoked.reason.clone(), revoked.deadline?))),
         }
     }
 
@@ -168,8 +182,8 @@ impl Machine {
             }
             Record::Session { session: id, label, ttl, deadline, opened, open } => {
                 self.due.insert((deadline, Due::Session(id)));
-                let (grants, replies, waits) = (Tokens::None, Replies::default(), 0);
-                let session = Session { label, ttl, deadline, opened, open, grants, replies, waits };
+                let (grants, replies, waits, taken) = (Tokens::None, Replies::default(), 0, 0);
+                let session = Session { label, ttl, deadline, opened, open, grants, replies, waits, taken };
                 self.sessions.insert(id, session).is_some()
             }
             Record::Lock { name, data, keep_data, closed_until } => {
@@ -179,12 +193,16 @@ impl Machine {
                 self.known(session)?.grants.insert(token);
                 if let Some((reason, deadline)) = revoked {
                     self.due.insert((deadline, Due::Revocation(token)));
-                    self.revoked.insert((session, token), Revoked { reason, deadline });
+                    self.revoked.insert((session, token), Revoked { reason, deadline: Some(deadline) });
                 }
                 let names = self.restore_holder(token, &locks)?;
-                self.grants.insert(token, Held { session, names, since, lock_delay_ms }).is_some()
+                self.grants.insert(token, Held { session, request: None, names, since, lock_delay_ms }).is_some()
             }
-            Record::Wait { ticket, session, request, acquire, deadline, since } => {
+            Record::Taken { token, session, reason } => {
+                self.known(session)?.taken += 1;
+                self.revoked.insert((session, token), Revoked { reason, deadline: None }).is_some()
+            }
+            Record::Wait { ticket, session, request, acquire, deadline, since, repeats } => {
                 self.known(session)?.waits += 1;
                 if let Some(deadline) = deadline {
                     self.due.insert((deadline, Due::Wait(ticket)));
@@ -193,9 +211,14 @@ impl Machine {
                 for want in acquire.wants() {
                     self.change(&want.name, |lock| lock.add_waiter(ticket, want.mode));
                 }
-                self.waits.insert(ticket, Waiting { session, request, acquire, deadline, since }).is_some()
+                self.waits.insert(ticket, Waiting { session, request, acquire, deadline, since, repeats }).is_some()
             }
             Record::Reply { session, request, asked, reply } => {
+                if let Reply::Acquired(WaitEnd::Granted(grant)) = &reply
+                    && let Some(held) = self.grants.get_mut(&grant.token)
+                {
+                    held.request = NonZeroU64::new(request);
+                }
                 self.known(session)?.replies.insert(request, Remembered { asked, reply })
             }
         };
@@ -259,7 +282,12 @@ fn lock_record(name: &LockName, lock: &Lock) -> Option<Record> {
     })
 }
 
+fn taken_record((session, token): (SessionId, Token), revoked: &Revoked) -> Option<Record> {
+    let reason = revoked.reason.clone();
+    revoked.deadline.is_none().then_some(Record::Taken { token, session, reason })
+}
+
 fn wait_record(ticket: Ticket, waiting: &Waiting) -> Record {
-    let Waiting { session, request, acquire, deadline, since } = waiting.clone();
-    Record::Wait { ticket, session, request, acquire, deadline, since }
+    let Waiting { session, request, acquire, deadline, since, repeats } = waiting.clone();
+    Record::Wait { ticket, session, request, acquire, deadline, since, repeats }
 }

@@ -26,7 +26,19 @@
 //! request that comes late, when the locks are free, would be granted to somebody who has long gone on. Not remembered is what was
 //! refused before it ran: because the session is over, because its memory is full, and the refusals of this file itself.
 //!
+//! Memory is bounded, and that bounds what a session may ask for. An acquire is refused when its session remembers
+//! [`REPLIES_PER_SESSION_MAX`] replies: those of acquires that wait, mostly. Releases and updates have [`LETTING_GO_PER_SESSION_MAX`]
+//! places beyond, or a session with many waits could not give back what it holds. Beyond those too, an update is refused, for it could
+//! happen twice. A release still runs, and is not remembered: what it ended does not come back, so that it cannot happen twice either;
+//! only its retry is told `not held`. The mark that an acquire was released before it arrived has a place, or the release is refused: it
+//! ended nothing.
+//!
 //! A wait whose id is closed goes on, unremembered: its call may still be open.
+//!
+//! One reply changes while it is remembered: that to an acquire whose grant an operator took. The retry of a client that did not hear
+//! the first reply is its first word on the grant, and must not make it believe that it holds one.
+
+use std::num::NonZeroU64;
 
 use super::*;
 
@@ -138,16 +150,28 @@ impl Machine {
         asking.narrow(&open);
         asking.check_open(id)?;
         if let Some(remembered) = asking.replies.get(id) {
-            return match remembered.asked.is_asked_again(&operation) {
-                true => Ok(remembered.reply.clone()),
-                false => Err(Refusal::RequestReused),
-            };
+            if !remembered.asked.is_asked_again(&operation) {
+                return Err(Refusal::RequestReused);
+            }
+            let reply = remembered.reply.clone();
+            if let Reply::Queued(ticket) = &reply {
+                self.repeated(*ticket);
+            }
+            return Ok(reply);
         }
-        if asking.replies.len() >= self.capacity.replies_per_session {
+        let remembered = asking.replies.len();
+        let (acquires, all) = (self.capacity.replies_per_session, self.capacity.all_replies_per_session);
+        let has_place = match &operation {
+            Operation::Acquire(_) => remembered < acquires,
+            Operation::Release(_) | Operation::Update(_) => remembered < all,
+        };
+        if !has_place && !matches!(operation, Operation::Release(_)) {
             return Err(Refusal::Limit(Limit::RepliesPerSession));
         }
         let reply = self.run(session, Some(id), &operation, events).unwrap_or_else(Reply::Refused);
-        self.remember(session, id, Asked::by(&operation, &reply), reply.clone());
+        if has_place {
+            self.remember(session, id, Asked::by(&operation, &reply), reply.clone());
+        }
         Ok(reply)
     }
 
@@ -194,6 +218,10 @@ impl Machine {
         {
             self.end_grant(grant.token, GrantEnd::Released, &mut freed, events);
             Released::Grant
+        } else if let Reply::Refused(Refusal::Revoked { token, .. }) = &remembered.reply
+            && let Some(revoked) = self.forget_taken(session, *token)
+        {
+            return Err(revoked);
         } else {
             Released::Nothing
         };
@@ -205,7 +233,7 @@ impl Machine {
     fn abandon(&mut self, session: SessionId, request: Option<u64>, acquire: u64) -> Result<Reply, Refusal> {
         // The reply to this very release will be remembered too.
         let replies = self.session_mut(session).replies.len() + usize::from(request.is_some());
-        if replies >= self.capacity.replies_per_session {
+        if replies >= self.capacity.all_replies_per_session {
             return Err(Refusal::Limit(Limit::RepliesPerSession));
         }
         self.remember(session, acquire, Asked::Abandoned, Reply::Refused(Refusal::Abandoned));
@@ -220,6 +248,20 @@ impl Machine {
     pub(super) fn remember_wait_end(&mut self, session: SessionId, id: u64, end: &WaitEnd) {
         if let Some(remembered) = self.session_mut(session).replies.get_mut(id) {
             remembered.reply = Reply::Acquired(end.clone());
+        }
+    }
+
+    /// An operator took the grant of this request: a retry hears that.
+    pub(super) fn revoke_reply(
+        &mut self,
+        session: SessionId,
+        request: Option<NonZeroU64>,
+        token: Token,
+        reason: &Reason,
+    ) {
+        let Some(request) = request else { return };
+        if let Some(remembered) = self.session_mut(session).replies.get_mut(request.get()) {
+            remembered.reply = Reply::Refused(Refusal::Revoked { token, reason: reason.clone() });
         }
     }
 }

@@ -18,6 +18,8 @@ pub(super) struct Session {
     pub(super) replies: Replies,
     /// How many waits it has.
     pub(super) waits: u32,
+    /// How many grants were taken from it that it has not released yet.
+    pub(super) taken: usize,
 }
 
 /// The last sessions that ended, and how: a latecomer is told why. Bounded; what is older is unknown.
@@ -83,6 +85,7 @@ impl Machine {
                 grants: Tokens::None,
                 replies: Replies::default(),
                 waits: 0,
+                taken: 0,
             },
         );
         Ok(Reply::Opened(ttl))
@@ -90,7 +93,12 @@ impl Machine {
 
     pub(super) fn renew(&mut self, id: SessionId) -> Renewal {
         match self.extend(id) {
-            Some(ttl) => Renewal::Renewed { ttl, revoked: self.revocations(id) },
+            Some(ttl) => {
+                let mut revoked: Vec<_> = self.revocations(id, Token(0)).take(REVOCATIONS_TOLD_MAX + 1).collect();
+                let more = revoked.len() > REVOCATIONS_TOLD_MAX;
+                revoked.truncate(REVOCATIONS_TOLD_MAX);
+                Renewal::Renewed { ttl, revoked, more }
+            }
             None => Renewal::Ended(self.how_ended(id)),
         }
     }
@@ -149,6 +157,7 @@ impl Machine {
         for token in self.session_mut(id).grants.clone().iter() {
             self.end_grant(token, grant_end, &mut freed, events);
         }
+        self.forget_all_taken(id);
         let session = self.sessions.remove(&id).expect("only a session that is alive ends");
         self.due.remove(&(session.deadline, Due::Session(id)));
         self.ended.push(id, end);

@@ -73,28 +73,148 @@ fn waiters_are_limited_until_one_leaves() {
     ask(&mut machine, 1, None, acquire(&["a"], Wait::Never));
     assert_eq!(ask(&mut machine, 1, None, acquire(&["a"], Wait::Forever)), Reply::Queued(Ticket(1)));
     assert_eq!(ask(&mut machine, 1, None, acquire(&["a"], Wait::Forever)), limit(Limit::Waiters));
-    run(&mut machine, Command::CancelWait { ticket: Ticket(1) });
+    run(&mut machine, Command::CancelWait { ticket: Ticket(1), repeats: None });
     assert_eq!(ask(&mut machine, 1, None, acquire(&["a"], Wait::Forever)), Reply::Queued(Ticket(2)));
 }
 
-#[test]
-fn replies_are_limited_until_the_client_lets_go_of_some() {
+/// A session that remembers as many replies as it may before it is refused acquires.
+fn full_of_replies() -> Machine {
     let mut machine = Machine::default();
     open(&mut machine, 1);
-    let most = REPLIES_PER_SESSION_MAX as u64;
-    for id in 1..most {
-        ask(&mut machine, 1, Some(id), Operation::Release(Target::Grant(Token(9))));
+    ask(&mut machine, 1, None, acquire(&["a"], Wait::Never));
+    for id in 1..=REPLIES_PER_SESSION_MAX as u64 {
+        assert!(matches!(ask(&mut machine, 1, Some(id), acquire(&["a"], Wait::Never)), Reply::Busy(_)));
     }
-    // Room for one: not for the release and the mark it leaves, which it needs no room for without an id.
-    let release = Operation::Release(Target::Acquire(most + 5));
-    assert_eq!(ask(&mut machine, 1, Some(most), release.clone()), limit(Limit::RepliesPerSession));
-    assert_eq!(ask(&mut machine, 1, None, release), limit(Limit::RepliesPerSession));
-    assert_eq!(ask(&mut machine, 1, Some(most + 1), acquire(&["a"], Wait::Never)), limit(Limit::RepliesPerSession));
-    assert!(is_granted(&ask(&mut machine, 1, None, acquire(&["a"], Wait::Never))), "without an id nothing is kept");
+    machine
+}
 
-    let operation = acquire(&["b"], Wait::Never);
-    let request = Some(Request { id: most + 1, open: from(2) });
+fn release(token: u64) -> Operation {
+    Operation::Release(Target::Grant(Token(token)))
+}
+
+#[test]
+fn acquires_are_limited_until_the_client_lets_go_of_some_replies() {
+    let mut machine = full_of_replies();
+    let next = REPLIES_PER_SESSION_MAX as u64 + 1;
+    assert_eq!(ask(&mut machine, 1, Some(next), acquire(&["b"], Wait::Never)), limit(Limit::RepliesPerSession));
+    assert!(is_granted(&ask(&mut machine, 1, None, acquire(&["b"], Wait::Never))), "without an id nothing is kept");
+    let operation = acquire(&["c"], Wait::Never);
+    let request = Some(Request { id: next, open: from(2) });
     assert!(is_granted(&run(&mut machine, Command::Session { session: session(1), request, operation })));
+}
+
+#[test]
+fn releases_and_updates_have_places_of_their_own() {
+    let mut machine = full_of_replies();
+    let mut ids = REPLIES_PER_SESSION_MAX as u64 + 1..;
+    let mut next = || ids.next();
+    let data = Update { token: Token(1), name: name("a"), data: None, keep_data: false };
+    assert_eq!(ask(&mut machine, 1, next(), Operation::Update(data.clone())), Reply::Updated);
+    assert_eq!(
+        ask(&mut machine, 1, next(), Operation::Release(Target::Acquire(9_999))),
+        Reply::Released(Released::Nothing)
+    );
+    let id = next();
+    assert_eq!(ask(&mut machine, 1, id, release(1)), Reply::Released(Released::Grant));
+    assert_eq!(ask(&mut machine, 1, id, release(1)), Reply::Released(Released::Grant), "it is remembered");
+    // The mark has a place too.
+    for _ in 4..LETTING_GO_PER_SESSION_MAX {
+        assert_eq!(ask(&mut machine, 1, next(), release(1)), Reply::Refused(Refusal::NotHeld));
+    }
+    // Room for one: not for a release and the mark that it leaves.
+    let unseen = Operation::Release(Target::Acquire(8_888));
+    assert_eq!(ask(&mut machine, 1, next(), unseen.clone()), limit(Limit::RepliesPerSession));
+    // There is none left now, and a release runs all the same. What it ended does not come back.
+    assert!(is_granted(&ask(&mut machine, 1, None, acquire(&["a"], Wait::Never))));
+    assert_eq!(ask(&mut machine, 1, next(), Operation::Update(data)), limit(Limit::RepliesPerSession));
+    let (before, id) = (machine.replies().count(), next());
+    assert_eq!(ask(&mut machine, 1, id, release(2)), Reply::Released(Released::Grant));
+    assert_eq!(ask(&mut machine, 1, id, release(2)), Reply::Refused(Refusal::NotHeld));
+    assert_eq!(ask(&mut machine, 1, next(), unseen.clone()), limit(Limit::RepliesPerSession));
+    assert_eq!(ask(&mut machine, 1, None, unseen), limit(Limit::RepliesPerSession));
+    assert_eq!(machine.replies().count(), before);
+    assert_eq!(before, REPLIES_PER_SESSION_MAX + LETTING_GO_PER_SESSION_MAX);
+}
+
+/// A session whose acquires all wait lets go of what it holds, and of what it waits for.
+#[test]
+fn a_session_that_waits_as_often_as_it_may_gives_back_what_it_has() {
+    let mut machine = Machine::default();
+    open(&mut machine, 1);
+    let ids = 2..=REPLIES_PER_SESSION_MAX as u64 + 1;
+    ask(&mut machine, 1, None, acquire(&["a"], Wait::Never));
+    for id in ids.clone() {
+        assert!(matches!(ask(&mut machine, 1, Some(id), acquire(&["a"], Wait::Forever)), Reply::Queued(_)));
+    }
+    let next = *ids.end() + 1;
+    assert_eq!(ask(&mut machine, 1, Some(next), release(1)), Reply::Released(Released::Grant));
+    // One of them at a time was granted meanwhile.
+    for (id, own) in ids.zip(next + 1..) {
+        let taken_back = ask(&mut machine, 1, Some(own), Operation::Release(Target::Acquire(id)));
+        assert_eq!(taken_back, Reply::Released(Released::Grant));
+    }
+    assert_eq!(machine.counts(), Counts { sessions: 1, ..Counts::default() });
+}
+
+#[test]
+fn waits_of_a_session_are_limited_also_without_request_ids() {
+    let capacity = Capacity { waits_per_session: 2, ..Capacity::default() };
+    let mut machine = Machine { capacity, ..Machine::default() };
+    open(&mut machine, 1);
+    open(&mut machine, 2);
+    ask(&mut machine, 1, None, acquire(&["a"], Wait::Never));
+    assert!(matches!(ask(&mut machine, 1, None, acquire(&["a"], Wait::Forever)), Reply::Queued(_)));
+    assert!(matches!(ask(&mut machine, 1, Some(1), acquire(&["a"], Wait::Forever)), Reply::Queued(_)));
+    assert_eq!(ask(&mut machine, 1, None, acquire(&["a"], Wait::Forever)), limit(Limit::WaitsPerSession));
+    assert_eq!(ask(&mut machine, 1, Some(2), acquire(&["a"], Wait::Forever)), limit(Limit::WaitsPerSession));
+    assert!(matches!(ask(&mut machine, 2, None, acquire(&["a"], Wait::Forever)), Reply::Queued(_)), "of each");
+    assert!(is_granted(&ask(&mut machine, 1, None, acquire(&["b"], Wait::Forever))), "it does not wait");
+    run(&mut machine, Command::CancelWait { ticket: Ticket(1), repeats: None });
+    assert!(matches!(ask(&mut machine, 1, None, acquire(&["a"], Wait::Forever)), Reply::Queued(_)));
+}
+
+fn force(machine: &mut Machine, text: &str) -> Reply {
+    let (name, reason) = (name(text), Reason::new("dead").unwrap());
+    run(machine, Command::ForceRelease { name, token: None, reason, now: true })
+}
+
+#[test]
+fn who_leaves_too_much_unreleased_that_was_taken_is_granted_nothing_more() {
+    let capacity = Capacity { taken_per_session: 2, ..Capacity::default() };
+    let mut machine = Machine { capacity, ..Machine::default() };
+    open(&mut machine, 1);
+    for name in ["a", "b", "c"] {
+        assert!(is_granted(&ask(&mut machine, 1, None, acquire(&[name], Wait::Never))));
+    }
+    for name in ["a", "b", "c"] {
+        force(&mut machine, name);
+    }
+    assert_eq!(machine.revocations(session(1), Token(0)).count(), 3, "all that it held");
+    assert_eq!(ask(&mut machine, 1, None, acquire(&["a"], Wait::Never)), limit(Limit::TakenPerSession));
+    assert!(matches!(ask(&mut machine, 1, None, release(1)), Reply::Refused(Refusal::Revoked { .. })));
+    assert_eq!(ask(&mut machine, 1, None, acquire(&["a"], Wait::Never)), limit(Limit::TakenPerSession));
+    assert!(matches!(ask(&mut machine, 1, None, release(3)), Reply::Refused(Refusal::Revoked { .. })));
+    assert!(is_granted(&ask(&mut machine, 1, None, acquire(&["a"], Wait::Never))));
+}
+
+#[test]
+fn a_renewal_names_so_many_that_were_taken_and_says_that_there_are_more() {
+    let capacity = Capacity { taken_per_session: usize::MAX, ..Capacity::default() };
+    let mut machine = Machine { capacity, ..Machine::default() };
+    open(&mut machine, 1);
+    let renewal = |machine: &mut Machine, taken: usize| {
+        while machine.revocations(session(1), Token(0)).count() < taken {
+            assert!(is_granted(&ask(machine, 1, None, acquire(&["a"], Wait::Never))));
+            force(machine, "a");
+        }
+        let Renewal::Renewed { revoked, more, .. } = machine.renew(session(1)) else { panic!("it is alive") };
+        (revoked.iter().map(|revocation| revocation.token.0).collect::<Vec<_>>(), more)
+    };
+    let most = REVOCATIONS_TOLD_MAX as u64;
+    assert_eq!(renewal(&mut machine, REVOCATIONS_TOLD_MAX), ((1..=most).collect(), false));
+    assert_eq!(renewal(&mut machine, REVOCATIONS_TOLD_MAX + 2), ((1..=most).collect(), true));
+    let rest = machine.revocations(session(1), Token(most)).map(|revocation| revocation.token.0);
+    assert_eq!(rest.collect::<Vec<_>>(), [most + 1, most + 2]);
 }
 
 #[test]
@@ -159,7 +279,7 @@ fn a_record_that_is_missing_or_twice_is_noticed() {
         without.remove(at);
         // What nothing else refers to can be missing: the snapshot's checksum guards it.
         let alone = match record {
-            Record::Ended { .. } | Record::Lock { .. } | Record::Reply { .. } => true,
+            Record::Ended { .. } | Record::Lock { .. } | Record::Reply { .. } | Record::Taken { .. } => true,
             Record::Clock { .. } | Record::Session { .. } | Record::Grant { .. } | Record::Wait { .. } => false,
         };
         assert_eq!(Machine::from_records(without).is_ok(), alone, "without {record:?}");
@@ -213,6 +333,33 @@ fn records_that_contradict_each_other_are_refused() {
     for (message, spoil) in cases {
         assert!(spoilt(spoil).contains(message), "{:?} where {message:?} was expected", spoilt(spoil));
     }
+}
+
+#[test]
+fn what_was_taken_is_in_the_records_once_and_nowhere_held() {
+    let mut machine = full_table();
+    let before = machine.hash();
+    force(&mut machine, "a");
+    let (records, reason): (Vec<_>, _) = (machine.records().collect(), Reason::new("dead").unwrap());
+    let restored = Machine::from_records(records.clone()).unwrap();
+    assert!(restored.hash() == machine.hash() && machine.hash() != before);
+    let taken = |number, token| Record::Taken { token: Token(token), session: session(number), reason: reason.clone() };
+    assert!(records.contains(&taken(1, 1)));
+    let with = |record| {
+        let at = records.iter().rposition(|record| matches!(record, Record::Taken { .. })).unwrap() + 1;
+        let mut records = records.clone();
+        records.insert(at, record);
+        Machine::from_records(records).err().map(|broken| broken.to_string()).unwrap_or_default()
+    };
+    assert!(with(taken(1, 1)).contains("twice"));
+    assert!(with(taken(1, 2)).contains("was taken, and is held (M9)"), "{}", with(taken(1, 2)));
+    assert!(with(taken(1, 9)).contains("never given out (M2)"));
+    assert!(with(taken(9, 1)).contains("not alive"));
+    let grant = Grant { token: Token(1), session: session(1), names: Arc::new([name("a"), name("b")]) };
+    let asked = Asked::Acquire(grant.names.clone());
+    let granted =
+        Record::Reply { session: session(1), request: 9, asked, reply: Reply::Acquired(WaitEnd::Granted(grant)) };
+    assert!(with(granted.clone()).contains("still grants it (M9)"), "{}", with(granted));
 }
 
 /// A snapshot is written from a clone while commands go on.

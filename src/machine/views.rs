@@ -107,7 +107,8 @@ impl Machine {
         let held = &self.grants[&token];
         let session = &self.sessions[&held.session];
         let revoked = self.revoked.get(&(held.session, token));
-        let deadline = revoked.map_or(session.deadline, |revoked| revoked.deadline.min(session.deadline));
+        let revoked_until = revoked.and_then(|revoked| revoked.deadline);
+        let deadline = revoked_until.map_or(session.deadline, |until| until.min(session.deadline));
         HolderView {
             token,
             session: held.session,

@@ -6,7 +6,8 @@
 //!
 //! A leader that was stalled (a paused process, a starved CPU) does not count the stall: the renewals that would have kept its
 //! sessions alive may be waiting in its sockets. Somebody looks at the clock at least every [`BEAT`]; what passes between two looks
-//! beyond [`STEP_MAX`] is a stall.
+//! beyond [`STEP_MAX`] is a stall. A leader that is cut off from its quorum refuses renewals, and nobody looks at its clock: that counts
+//! as a stall too.
 
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ impl LeaderClock {
         if passed > STEP_MAX {
             tracing::warn!(
                 stalled_ms = passed.as_millis() as u64,
-                "this leader was stalled; cluster time does not count it"
+                "this leader was stalled, or cut off; cluster time does not count it"
             );
         }
         self.counted += passed.min(STEP_MAX);
@@ -54,7 +55,7 @@ impl LeaderClock {
         Duration::from_millis(stamp.0.saturating_sub(self.stamp().0))
     }
 
-    fn stamp(&self) -> Stamp {
+    pub(super) fn stamp(&self) -> Stamp {
         Stamp(self.base.0 + self.counted.as_millis() as u64)
     }
 }

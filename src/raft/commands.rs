@@ -32,7 +32,9 @@ fn write_command(command: &Command) -> pb::Command {
         }
         Command::Close { session } => Kind::Close(pb::Close { session: write_session(*session) }),
         Command::Session { session, request, operation } => write_operation(*session, request.as_ref(), operation),
-        Command::CancelWait { ticket } => Kind::CancelWait(pb::CancelWait { ticket: ticket.0 }),
+        Command::CancelWait { ticket, repeats } => {
+            Kind::CancelWait(pb::CancelWait { ticket: ticket.0, repeats: *repeats })
+        }
         Command::ForceRelease { name, token, reason, now } => Kind::ForceRelease(pb::ForceRelease {
             name: name.as_str().into(),
             token: token.map(|token| token.0),
@@ -107,7 +109,7 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             });
             session_command(&update.session, update.request, operation)?
         }
-        Kind::CancelWait(cancel) => Command::CancelWait { ticket: Ticket(cancel.ticket) },
+        Kind::CancelWait(cancel) => Command::CancelWait { ticket: Ticket(cancel.ticket), repeats: cancel.repeats },
         Kind::ForceRelease(force) => Command::ForceRelease {
             name: read_name(&force.name)?,
             token: force.token.map(Token),
@@ -203,7 +205,8 @@ mod tests {
                 request,
                 operation
             }),
-            any::<u64>().prop_map(|ticket| Command::CancelWait { ticket: Ticket(ticket) }),
+            (any::<u64>(), any::<Option<u64>>())
+                .prop_map(|(ticket, repeats)| Command::CancelWait { ticket: Ticket(ticket), repeats }),
             (name(), option::of(any::<u64>().prop_map(Token)), ".{1,40}", any::<bool>()).prop_map(
                 |(name, token, reason, now)| Command::ForceRelease {
                     name,
@@ -238,6 +241,14 @@ mod tests {
         let request = Request { id: 7, open: OpenIds::new(3, vec![]).unwrap() };
         assert_eq!(write_request(&request).encode_to_vec(), bytes);
         assert_eq!(read_request(pb::Request::decode(&bytes[..]).unwrap()), Ok(request));
+    }
+
+    /// As versions wrote it that did not count: it cancels in any case.
+    #[test]
+    fn a_cancellation_without_a_count_is_one_without_a_condition() {
+        let bytes = Bytes::from_static(&[26, 4, 58, 2, 8, 5]);
+        let commands = vec![Command::CancelWait { ticket: Ticket(5), repeats: None }];
+        assert_eq!(decode(&bytes).map(|(_, commands)| commands), Ok(commands));
     }
 
     /// Bad values do not pass: each message is sound but for one field.

@@ -3,8 +3,8 @@
 //! A cluster that forms twice is two clusters with one name, and each hands out the same locks. So a node founds one only when its
 //! configuration says `bootstrap`, and only when *all* configured members have answered a Hello, each with the same cluster id and
 //! the same list of members, and none of them belongs to a cluster already. It then records everybody's incarnation, durably, and
-//! only after that writes the log's first entry. All founders do the same, each by itself: the first entry is equal on all of them,
-//! and Raft elects one leader. Whoever crashes on the way goes on where the identity's file says it was.
+//! only after that writes the log's first entry, a membership that names every founder by its incarnation. All founders do the same,
+//! each by itself: the first entry is equal on all of them, and Raft elects one leader. Whoever crashes on the way goes on where the identity's file says it was.
 //!
 //! A node that finds a cluster in being compares what the cluster knows of it:
 //! * its present incarnation: the others founded the cluster with it, or took it in. It joins, and the leader brings it up to date;
@@ -32,7 +32,7 @@ use super::{
     network::hello,
     types::{Node, TypeConfig},
 };
-use crate::{proto::internal as pb, transport::Connect};
+use crate::{planted::Planted, proto::internal as pb, transport::Connect};
 
 /// Between two rounds of questions: this long, and up to as much again.
 const PAUSE_MS: u64 = 250;
@@ -124,7 +124,7 @@ where
 /// background of its start; who does not answer now refuses its calls later.
 pub async fn check<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> Result<(), FormingError> {
     match judge(identity, plan, ask_all(identity, plan, connector).await)? {
-        Verdict::Found(_) | Verdict::Join(_) | Verdict::Wait(_) => Ok(()),
+        Verdict::Found(_) | Verdict::Join | Verdict::Wait(_) => Ok(()),
     }
 }
 
@@ -141,13 +141,10 @@ async fn agree<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> R
                 );
                 return Ok(identity.found(founders).await?);
             }
-            Verdict::Join(known) => {
+            Verdict::Join => {
                 tracing::info!("cluster {} knows this node: joining it", identity.cluster_id());
-                identity.join().await?;
-                for (node_id, incarnation) in known {
-                    identity.meet(node_id, incarnation).await?;
-                }
-                return Ok(());
+                // Who the others are, the log will say. What they said now is no proof: one of them may have lost its data.
+                return Ok(identity.join().await?);
             }
             Verdict::Found(_) => remind(round, &mut waited_for, "to be added to a cluster".into()),
             Verdict::Wait(reasons) => remind(round, &mut waited_for, reasons.join("; ")),
@@ -194,8 +191,8 @@ async fn ask_all<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) ->
 enum Verdict {
     /// All members agree, and there is no cluster yet.
     Found(Vec<Member>),
-    /// There is one that knows this node; and who is in it, as far as they answered.
-    Join(Vec<(u64, Incarnation)>),
+    /// There is one that knows this node.
+    Join,
     /// Neither: why not.
     Wait(Vec<String>),
 }
@@ -211,21 +208,18 @@ fn judge(identity: &Identity, plan: &Plan, answers: Vec<Answer>) -> Result<Verdi
         };
         match heard {
             Heard::Ready(incarnation) => drop(known.insert(node_id, incarnation)),
-            Heard::KnowsThisNode(incarnation) => {
-                knows_this_node = true;
-                known.insert(node_id, incarnation);
-            }
+            Heard::KnowsThisNode => knows_this_node = true,
             Heard::Reason(reason) => reasons.push(reason),
         }
     }
     if knows_this_node {
-        return Ok(Verdict::Join(known.into_iter().collect()));
+        return Ok(Verdict::Join);
     }
     if !reasons.is_empty() {
         return Ok(Verdict::Wait(reasons));
     }
     let founder = |(node_id, incarnation)| {
-        let Node { peer_address, client_address } = plan.members[&node_id].clone();
+        let Node { peer_address, client_address, .. } = plan.members[&node_id].clone();
         Member { node_id, incarnation, addresses: Some(Addresses { peer_address, client_address }) }
     };
     let founders = known.into_iter().filter(|(node_id, _)| plan.members.contains_key(node_id));
@@ -237,7 +231,7 @@ enum Heard {
     /// It would found the same cluster.
     Ready(Incarnation),
     /// It belongs to the cluster, and so does this node.
-    KnowsThisNode(Incarnation),
+    KnowsThisNode,
     /// Neither: why not.
     Reason(String),
 }
@@ -245,6 +239,7 @@ enum Heard {
 fn hear(identity: &Identity, plan: &Plan, asked: u64, said: &pb::HelloResponse) -> Result<Heard, FormingError> {
     let reason = |reason: String| Ok(Heard::Reason(format!("for node {asked}: {reason}")));
     let (own_id, own) = (identity.node_id(), identity.incarnation());
+    let asker_start = Some(said.asker_start.as_str()).filter(|start| !start.is_empty());
     if said.cluster_id != identity.cluster_id().as_str() {
         return reason(format!("it belongs to cluster {}, not {}", said.cluster_id, identity.cluster_id()));
     }
@@ -256,13 +251,21 @@ fn hear(identity: &Identity, plan: &Plan, asked: u64, said: &pb::HelloResponse) 
     };
     if said.formed {
         return match Incarnation::try_from(said.asker_incarnation.as_ref()) {
-            Ok(known) if known == own => Ok(Heard::KnowsThisNode(incarnation)),
+            Ok(known) if known == own => {
+                if let Some(start) = asker_start.and_then(|start| start.parse().ok())
+                    && !Planted::OlderCopyTakenIn.is_on()
+                {
+                    identity.goes_on_from(asked, start)?;
+                }
+                Ok(Heard::KnowsThisNode)
+            }
+            Ok(_) if Planted::LostDataTakenIn.is_on() => Ok(Heard::KnowsThisNode),
             Ok(known) => Err(FormingError::DataGone { asked, node_id: own_id, known, own }),
             Err(_) => reason(format!("it belongs to the cluster already, and does not know node {own_id}: add it")),
         };
     }
-    let members: BTreeMap<u64, Node> = said.members.iter().cloned().map(pb::Node::into_member).collect();
-    match members == plan.members {
+    let members = said.members.iter().cloned().map(pb::Node::into_member).collect::<Result<BTreeMap<_, _>, _>>();
+    match members.is_ok_and(|members| members == plan.members) {
         true => Ok(Heard::Ready(incarnation)),
         false => reason("its configuration names other members, or other addresses".into()),
     }

@@ -5,11 +5,16 @@
 //! *incarnation*, 16 random bytes, when it is made. The members remember each other's, every call between them names both ends',
 //! and a node whose data is gone comes back with another one and is refused. It is removed from the cluster and added with a new id.
 //!
-//! The incarnations of the founders are exchanged when the cluster forms ([`super::forming`]). That of a node added later is
-//! recorded by each member on first contact, in either direction: until then a member cannot tell it from a successor with the same
-//! id. An id is therefore never given twice.
+//! The incarnations of the founders are exchanged when the cluster forms ([`super::forming`]), and are part of the membership in the
+//! log's first entry; that of a node added later is part of the membership that adds it. So whoever has any of the log knows every
+//! member by its data, whether the two have ever talked or not. This file says who the founders are only until the first entry is
+//! written. An id is never given twice.
 //!
 //! What is in memory is on disk already: an update is written aside, synced, renamed and the directory synced, before it shows.
+//!
+//! The file counts its starts as well, and what peers remember of them tells an older copy of the directory from the directory itself
+//! ([`Start`]). The log has the incarnation and the latest start in its own files ([`LogOwner`]), so that neither of the two can be
+//! put back, or taken from elsewhere, without the other.
 //!
 //! The file also says how far the log once reached, so that a log which is lost or cut short as a whole, and therefore consistent in
 //! itself, is noticed: see [`Identity::check_log`].
@@ -20,13 +25,14 @@ use rand::RngCore;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, watch};
 
+pub use super::ids::{ClusterId, Incarnation, InvalidId};
 use super::types::Node;
 
 mod file;
-mod ids;
+mod starts;
 
 pub use file::FILE_NAME;
-pub use ids::{ClusterId, Incarnation, InvalidId};
+pub use starts::{Acknowledged, Remembered, Start};
 
 /// How far a node has come on its way into a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -49,14 +55,15 @@ pub enum FirstEntry {
     Awaited,
 }
 
-/// A member, as the file knows it.
+/// A founder, as the file knows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
     /// Its id.
     pub node_id: u64,
     /// Its data directory.
     pub incarnation: Incarnation,
-    /// Its addresses when the cluster was founded; `None` if it came later. Where it is now, the log says.
+    /// Its addresses when the cluster was founded; `None` in files of before, which also had members that came later. Where it is now, the
+    /// log says.
     #[serde(flatten)]
     pub addresses: Option<Addresses>,
 }
@@ -82,6 +89,29 @@ struct Record {
     committed_index: Option<u64>,
     #[serde(default)]
     members: Vec<Member>,
+    /// Of this directory, the latest last. Empty in files of before this field.
+    #[serde(default)]
+    starts: Vec<Start>,
+    /// Starts that were begun: the log may have one of them already.
+    #[serde(default)]
+    starting: Vec<Start>,
+    #[serde(default)]
+    remembered: Vec<Remembered>,
+}
+
+/// Which log belongs to a data directory, at the start of its node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogOwner {
+    /// The directory's.
+    pub incarnation: Incarnation,
+    /// Which starts the log may have noted last. Empty: that is not known.
+    pub last: Vec<Start>,
+    /// Some start was noted in it.
+    pub was_noted: bool,
+    /// The start to note now.
+    pub next: Start,
+    /// There need not be a log yet: this node has promised nothing.
+    pub may_be_new: bool,
 }
 
 /// Why a node cannot be who it is to be. Nothing was changed.
@@ -157,6 +187,20 @@ pub enum IdentityError {
         /// As it says.
         found: Incarnation,
     },
+    /// Another node remembers what this directory does not know of.
+    #[error(
+        "the data directory of node {node_id} is an older copy, or a second one: node {witness} remembers {what}; it has forgotten votes \
+         or entries that others rely on, and takes no part in the cluster: put its newest data back, or leave this node stopped; the \
+         cluster serves while most of its members run"
+    )]
+    Outdated {
+        /// Whose directory.
+        node_id: u64,
+        /// Who remembers.
+        witness: u64,
+        /// What.
+        what: String,
+    },
     /// The file could not be read or written.
     #[error("cannot {action} {}: {source}", .path.display())]
     Io {
@@ -181,10 +225,17 @@ pub struct Identity {
     record: Arc<watch::Sender<Record>>,
     /// One update at a time.
     writing: Arc<Mutex<()>>,
+    /// This process's.
+    start: Start,
+    /// What peers remember of this node's starts, where it is not the present one: it shows them that this node goes on from there.
+    shown: std::sync::Mutex<BTreeMap<u64, Start>>,
+    /// Why this directory must not be used any more.
+    outdated: watch::Sender<Option<(u64, String)>>,
 }
 
 impl Identity {
-    /// The identity of the node whose data are in `directory`; a new one if the directory is empty or does not exist.
+    /// The identity of the node whose data are in `directory`; a new one if the directory is empty or does not exist. This is the beginning of
+    /// a start, which ends with [`started`](Self::started).
     ///
     /// Blocks: for the start of a program, before anything else touches the directory.
     pub fn open_or_create(
@@ -204,21 +255,28 @@ impl Identity {
                 return Err(IdentityError::OtherNode { directory, found, expected });
             }
             Some(record) => record,
-            None => {
-                let record = Record::new(cluster_id.clone(), node_id, Incarnation::draw(random));
-                file::write(&directory, &record)?;
-                record
-            }
+            None => Record::new(cluster_id.clone(), node_id, Incarnation::draw(random)),
         };
-        Ok(Self::new(record, Some(directory)))
+        let (record, start) = record.starting(random);
+        file::write(&directory, &record)?;
+        Ok(Self::new(record, Some(directory), start))
     }
 
     /// An identity without a file, for simulations: who keeps it keeps the node's data.
     pub fn in_memory(cluster_id: &ClusterId, node_id: u64, random: &mut impl RngCore) -> Self {
-        Self::new(Record::new(cluster_id.clone(), node_id, Incarnation::draw(random)), None)
+        let record = Record::new(cluster_id.clone(), node_id, Incarnation::draw(random));
+        let (record, start) = record.starting(random);
+        Self::new(record.started(), None, start)
     }
 
-    fn new(record: Record, directory: Option<PathBuf>) -> Self {
+    /// The identity of another process of the node, whose file now says what this one's does: of its successor, or of one on a copy of
+    /// its data. For simulations.
+    pub fn start_again(&self, random: &mut impl RngCore) -> Self {
+        let (record, start) = self.record.borrow().clone().starting(random);
+        Self::new(record.started(), None, start)
+    }
+
+    fn new(record: Record, directory: Option<PathBuf>, start: Start) -> Self {
         Self {
             cluster_id: record.cluster_id.clone(),
             node_id: record.node_id,
@@ -226,7 +284,93 @@ impl Identity {
             directory,
             record: Arc::new(watch::Sender::new(record)),
             writing: Arc::new(Mutex::new(())),
+            start,
+            shown: std::sync::Mutex::default(),
+            outdated: watch::Sender::new(None),
         }
+    }
+
+    /// Which log this directory has.
+    pub fn log_owner(&self) -> LogOwner {
+        let record = self.record.borrow();
+        let starting = record.starting.iter().filter(|start| **start != self.start);
+        LogOwner {
+            incarnation: self.incarnation,
+            last: record.starts.last().into_iter().chain(starting).copied().collect(),
+            was_noted: !record.starts.is_empty(),
+            next: self.start,
+            may_be_new: record.stage == Stage::New,
+        }
+    }
+
+    /// The log has noted this start. Blocks, as [`open_or_create`](Self::open_or_create).
+    pub fn started(&self) -> Result<(), IdentityError> {
+        let record = self.record.borrow().clone().started();
+        if let Some(directory) = &self.directory {
+            file::write(directory, &record)?;
+        }
+        self.record.send_replace(record);
+        Ok(())
+    }
+
+    /// This process's start.
+    pub fn start(&self) -> Start {
+        self.start
+    }
+
+    /// Whether this directory was started so, now or before.
+    pub fn has_started_as(&self, start: Start) -> bool {
+        start == self.start || self.record.borrow().starts.contains(&start)
+    }
+
+    /// What this node remembers of a peer.
+    pub fn remembered(&self, node_id: u64) -> Option<Remembered> {
+        self.record.borrow().remembered.iter().find(|peer| peer.node_id == node_id).copied()
+    }
+
+    /// Remembers a peer's start from now on, as this node is about to count on it.
+    pub async fn remember_start(&self, node_id: u64, start: Start) -> Result<(), IdentityError> {
+        // Nearly always it is known.
+        if self.remembered(node_id).is_some_and(|peer| peer.start == Some(start)) {
+            return Ok(());
+        }
+        self.update(move |record| {
+            record.peer(node_id).start = Some(start);
+            Ok(())
+        })
+        .await
+    }
+
+    /// What a peer says that it remembers of this node. Fails if this directory does not go on from there: then it must not be used any more.
+    pub fn goes_on_from(&self, witness: u64, start: Start) -> Result<(), IdentityError> {
+        if !self.has_started_as(start) {
+            return Err(self.is_outdated(witness, format!("a start ({start}) that is none of this directory's")));
+        }
+        let mut shown = self.shown.lock().expect("nobody panics with the lock held");
+        match start == self.start {
+            true => shown.remove(&witness),
+            false => shown.insert(witness, start),
+        };
+        Ok(())
+    }
+
+    /// What to show a peer, for it to see that this start goes on from one that it remembers.
+    pub fn shown_to(&self, node_id: u64) -> Option<Start> {
+        self.shown.lock().expect("nobody panics with the lock held").get(&node_id).copied()
+    }
+
+    /// This directory lacks what a peer remembers: the node is to end.
+    pub fn is_outdated(&self, witness: u64, what: String) -> IdentityError {
+        self.outdated.send_replace(Some((witness, what.clone())));
+        IdentityError::Outdated { node_id: self.node_id, witness, what }
+    }
+
+    /// Returns once it is known that this directory must not be used any more: why.
+    pub async fn outdated(&self) -> IdentityError {
+        let mut outdated = self.outdated.subscribe();
+        let why = outdated.wait_for(Option::is_some).await.expect("the sender is in self");
+        let (witness, what) = why.clone().expect("it was waited for");
+        IdentityError::Outdated { node_id: self.node_id, witness, what }
     }
 
     /// The cluster that this node belongs to, or is to belong to.
@@ -255,7 +399,7 @@ impl Identity {
         record.wait_for(|record| record.stage != Stage::New).await.expect("the sender is in self");
     }
 
-    /// The incarnation under which this node knows another, or itself.
+    /// The incarnation under which this node knows another without its log: as a founder, or itself.
     pub fn known(&self, node_id: u64) -> Option<Incarnation> {
         self.record.borrow().known(node_id)
     }
@@ -268,7 +412,8 @@ impl Identity {
         }
         let founder = |member: &Member| {
             let Addresses { peer_address, client_address } = member.addresses.clone()?;
-            Some((member.node_id, Node { peer_address, client_address }))
+            let incarnation = Some(member.incarnation);
+            Some((member.node_id, Node { incarnation, peer_address, client_address }))
         };
         Some(record.members.iter().filter_map(founder).collect())
     }
@@ -311,47 +456,33 @@ impl Identity {
         .await
     }
 
-    /// Records who a node is on first contact, and checks it on every later one.
-    ///
-    /// A new node records nobody: those it meets may still lose their data and come back, as nothing depends on them yet.
-    pub async fn meet(&self, node_id: u64, incarnation: Incarnation) -> Result<(), IdentityError> {
-        let known = match self.record.borrow() {
-            record if record.stage == Stage::New => return Ok(()),
-            record => record.known(node_id),
-        };
-        match known {
-            Some(known) if known == incarnation => Ok(()),
-            Some(known) => Err(IdentityError::OtherIncarnation { node_id, known, found: incarnation }),
-            None => {
-                tracing::info!(node_id, %incarnation, "met a node for the first time");
-                self.update(move |record| match record.known(node_id) {
-                    Some(known) if known != incarnation => {
-                        Err(IdentityError::OtherIncarnation { node_id, known, found: incarnation })
-                    }
-                    Some(_) => Ok(()),
-                    None => {
-                        record.members.push(Member { node_id, incarnation, addresses: None });
-                        Ok(())
-                    }
-                })
-                .await
-            }
-        }
-    }
-
-    /// Remembers that the log reaches at least to `index`: a *committed* one, as others can be truncated, and one that is *durable* here.
-    /// To be called now and then.
-    pub async fn record_committed(&self, index: u64) -> Result<(), IdentityError> {
+    /// Remembers that the log reaches at least to `index`: a *committed* one, as others can be truncated, and one that is *durable* here; and what
+    /// peers acknowledged to this node. To be called now and then.
+    pub async fn record_progress(
+        &self,
+        index: u64,
+        acknowledged: BTreeMap<u64, Acknowledged>,
+    ) -> Result<(), IdentityError> {
         self.update(move |record| {
             record.committed_index = record.committed_index.max(Some(index));
+            for (node_id, acknowledged) in acknowledged {
+                let peer = record.peer(node_id);
+                peer.acknowledged = peer.acknowledged.max(Some(acknowledged));
+            }
             Ok(())
         })
         .await
     }
 
-    /// Checks that a log whose last entry, or whose snapshot's, is `last_index` can be this node's.
-    pub fn check_log(&self, last_index: Option<u64>) -> Result<(), IdentityError> {
+    /// Checks that a log can be this node's: whose last entry, or whose snapshot's, is `last_index`. `has_voted`: it has a vote.
+    ///
+    /// Whoever has a snapshot, or an entry behind the first one, has it from a leader whose term it noted before.
+    pub fn check_log(&self, last_index: Option<u64>, has_voted: bool) -> Result<(), IdentityError> {
         match self.record.borrow().committed_index {
+            committed_index if last_index > Some(0) && !has_voted => {
+                let committed_index = committed_index.max(last_index).unwrap_or_default();
+                Err(IdentityError::LogLost { last_index: None, committed_index })
+            }
             Some(committed_index) if last_index < Some(committed_index) => {
                 Err(IdentityError::LogLost { last_index, committed_index })
             }
@@ -393,7 +524,33 @@ impl Record {
             stage: Stage::New,
             committed_index: None,
             members: Vec::new(),
+            starts: Vec::new(),
+            starting: Vec::new(),
+            remembered: Vec::new(),
         }
+    }
+
+    /// The beginning of a start.
+    fn starting(mut self, random: &mut impl RngCore) -> (Self, Start) {
+        let start = Start::draw(random);
+        self.starting.push(start);
+        (self, start)
+    }
+
+    /// The end of the latest start.
+    fn started(mut self) -> Self {
+        self.starts.extend(std::mem::take(&mut self.starting).pop());
+        let too_many = self.starts.len().saturating_sub(starts::STARTS_KEPT);
+        self.starts.drain(..too_many);
+        self
+    }
+
+    fn peer(&mut self, node_id: u64) -> &mut Remembered {
+        let place = self.remembered.iter().position(|peer| peer.node_id == node_id).unwrap_or_else(|| {
+            self.remembered.push(Remembered { node_id, start: None, acknowledged: None });
+            self.remembered.len() - 1
+        });
+        &mut self.remembered[place]
     }
 
     fn known(&self, node_id: u64) -> Option<Incarnation> {

@@ -12,7 +12,7 @@ use openraft::{ServerState, async_runtime::WatchReceiver, type_config::alias::Wa
 use tokio::sync::watch;
 
 use super::{clock::LeaderClock, table::Table, types::TypeConfig};
-use crate::{environment::Environment, machine::Stamp};
+use crate::{environment::Environment, machine::Stamp, planted::Planted};
 
 /// openraft's word on who leads.
 pub(super) type ServerMetrics = WatchReceiverOf<TypeConfig, openraft::metrics::RaftServerMetrics<TypeConfig>>;
@@ -27,7 +27,7 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    fn new(term: u64, base: Stamp, environment: Environment) -> Self {
+    pub(super) fn new(term: u64, base: Stamp, environment: Environment) -> Self {
         let clock = Mutex::new(LeaderClock::start(base, environment.clock.now()));
         Self { term, clock, environment }
     }
@@ -35,6 +35,11 @@ impl Leadership {
     /// The stamp for what is proposed now.
     pub fn stamp(&self) -> Stamp {
         self.with_clock(|clock| clock.look(self.environment.clock.now()))
+    }
+
+    /// For [`Planted::StampFromCache`]: the stamp that was taken last.
+    pub(super) fn last_stamp(&self) -> Stamp {
+        self.with_clock(|clock| clock.stamp())
     }
 
     /// How long until this stamp, if nothing stalls. Zero: it is due.
@@ -58,6 +63,8 @@ pub(super) async fn follow_leadership(
     leadership: watch::Sender<Option<Arc<Leadership>>>,
 ) {
     let mut applied_term = table.applied_term();
+    // For `Planted::ClockOfEarlierTerm` alone.
+    let mut before: Option<Arc<Leadership>> = None;
     loop {
         let leading = {
             let metrics = metrics.borrow_watched();
@@ -67,13 +74,16 @@ pub(super) async fn follow_leadership(
         match leading.filter(|term| *applied_term.borrow_and_update() == *term) {
             Some(term) if known == Some(term) => {}
             Some(term) => {
-                let base = table.read(|applied| applied.machine.now());
+                let base = match before.take().filter(|_| Planted::ClockOfEarlierTerm.is_on()) {
+                    Some(before) => before.stamp(),
+                    None => table.read(|applied| applied.machine.now()),
+                };
                 tracing::info!(term, stamp_ms = base.0, "this node leads");
                 leadership.send_replace(Some(Arc::new(Leadership::new(term, base, environment.clone()))));
             }
             None if known.is_some() => {
                 tracing::info!(term = known, "this node no longer leads");
-                leadership.send_replace(None);
+                before = leadership.send_replace(None);
                 table.calls().break_off();
             }
             None => {}

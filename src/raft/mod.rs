@@ -2,12 +2,14 @@
 //!
 //! [`Replica`] is what the floor above uses: propose a command, read the table. Below it, in the order in which a command passes:
 //!
-//! * `renewals`: many sessions in one command; [`proposer`] and [`leadership`]: batches, stamped by the leader's [`clock`]; [`vacancy`]: a leader that was killed;
+//! * `renewals`: many sessions in one command; [`proposer`] and [`leadership`]: batches, stamped by the leader's [`clock`]; [`vacancy`] and [`presence`]: a leader that was killed;
 //! * [`log`]: the log on disk; [`network`]: to the peers; openraft between them;
+//! * [`read_index`]: when the table may answer a linearizable read;
 //! * [`state_machine`] and [`table`]: what is committed, applied; [`calls`]: who waits for it; [`snapshot`]: what is applied, on disk.
 //!
-//! [`identity`] and [`forming`]: who this node is, and how a cluster comes into being. [`types`], [`wire`], [`commands`] and
-//! [`records`]: what all of them speak. `durable_map` is no part of it: the fence keeps there what it has seen.
+//! [`ids`], [`identity`] and [`forming`]: who this node is, whether its data are its own, and how a cluster comes into being.
+//! [`types`], [`wire`], [`commands`] and [`records`]: what all of them speak. `durable_map` is no part of it: the fence keeps there
+//! what it has seen.
 
 pub mod calls;
 pub mod clock;
@@ -16,10 +18,13 @@ pub(crate) mod durable_map;
 pub(crate) mod files;
 pub mod forming;
 pub mod identity;
+pub mod ids;
 pub mod leadership;
 pub mod log;
 pub mod network;
+pub mod presence;
 pub mod proposer;
+pub mod read_index;
 pub mod records;
 pub mod snapshot;
 pub mod state_machine;

@@ -25,6 +25,7 @@ use super::{
 use crate::{
     environment::Environment,
     machine::{Command, Operation, Time, WallTime},
+    planted::Planted,
 };
 
 /// Commands that may wait for the next batch. Beyond, callers are refused.
@@ -133,6 +134,15 @@ pub(super) async fn ask<Q, T>(
 /// The other end of a [`Proposer`]'s queue.
 pub(super) struct Intake(mpsc::Receiver<Proposal>);
 
+#[cfg(test)]
+impl Intake {
+    /// What was proposed, for tests that have a log of their own.
+    pub(super) async fn next(&mut self) -> Option<(Command, Answer<Delivery>)> {
+        let Proposal { command, reply } = self.0.recv().await?;
+        Some((command, reply))
+    }
+}
+
 /// Batches what the proposers send and gives it to openraft. Ends when the last proposer is gone, or openraft is.
 pub(super) async fn run(mut intake: Intake, raft: Raft, led: Led, environment: Environment) {
     let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
@@ -185,11 +195,16 @@ async fn submit(
     proposals: Vec<Proposal>,
     permit: OwnedSemaphorePermit,
 ) -> Result<(), ()> {
-    let time = Time { stamp: leadership.stamp(), wall: WallTime(environment.clock.wall_ms()) };
+    let stamp = if Planted::StampFromCache.is_on() { leadership.last_stamp() } else { leadership.stamp() };
+    let time = Time { stamp, wall: WallTime(environment.clock.wall_ms()) };
     let (commands, replies): (Vec<_>, Vec<_>) = proposals.into_iter().map(|p| (p.command, p.reply)).unzip();
     let payload = Payload(commands::encode(time, &commands));
     let (responder, response): (WriteResponderOf<TypeConfig>, _) = ProgressResponder::complete_only();
-    let submitted = raft.write(payload).with_leader(leadership.term).responder(responder).await;
+    let write = raft.write(payload).responder(responder);
+    let submitted = match Planted::BatchOfEarlierTerm.is_on() {
+        true => write.await,
+        false => write.with_leader(leadership.term).await,
+    };
     tokio::spawn(answer(response, replies, permit));
     submitted.map_err(|fatal| tracing::error!(%fatal, "raft has stopped"))
 }

@@ -55,7 +55,12 @@ fn write_record(record: &Record) -> r::Kind {
                 .as_ref()
                 .map(|(reason, deadline)| r::Revoked { reason: reason.as_str().into(), deadline_ms: deadline.0 }),
         }),
-        Record::Wait { ticket, session, request, acquire, deadline, since } => r::Kind::Wait(r::Wait {
+        Record::Taken { token, session, reason } => r::Kind::Taken(r::Taken {
+            token: token.0,
+            session: write_session(*session),
+            reason: reason.as_str().into(),
+        }),
+        Record::Wait { ticket, session, request, acquire, deadline, since, repeats } => r::Kind::Wait(r::Wait {
             ticket: ticket.0,
             session: write_session(*session),
             request: *request,
@@ -64,6 +69,7 @@ fn write_record(record: &Record) -> r::Kind {
             lock_delay_ms: acquire.lock_delay_ms,
             deadline_ms: deadline.map(|deadline| deadline.0),
             since_wall_ms: since.0,
+            repeats: *repeats,
         }),
         Record::Reply { session, request, asked, reply } => r::Kind::Reply(r::Reply {
             session: write_session(*session),
@@ -107,6 +113,11 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
                 Some(revoked) => Some((read_reason(&revoked.reason)?, Stamp(revoked.deadline_ms))),
             },
         },
+        r::Kind::Taken(taken) => Record::Taken {
+            token: Token(taken.token),
+            session: read_session(&taken.session)?,
+            reason: read_reason(&taken.reason)?,
+        },
         r::Kind::Wait(wait) => Record::Wait {
             ticket: Ticket(wait.ticket),
             session: read_session(&wait.session)?,
@@ -114,6 +125,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
             acquire: read_acquire(wait.wants, wait.wait_ms, wait.lock_delay_ms)?,
             deadline: wait.deadline_ms.map(Stamp),
             since: WallTime(wait.since_wall_ms),
+            repeats: wait.repeats,
         },
         r::Kind::Reply(reply) => {
             let session = read_session(&reply.session)?;
@@ -284,6 +296,9 @@ fn write_refusal(refusal: &Refusal) -> Option<r::refusal::Kind> {
     use r::refusal::Kind;
     Some(match refusal {
         Refusal::NotHeld => Kind::NotHeld(true),
+        Refusal::Revoked { token, reason } => {
+            Kind::Revoked(r::TakenGrant { token: token.0, reason: reason.as_str().into() })
+        }
         Refusal::ModeMismatch { name, in_use } => {
             Kind::ModeMismatch(r::Mismatch { name: name.as_str().into(), permits: in_use.map(|permits| permits.get()) })
         }
@@ -300,6 +315,9 @@ fn read_refusal(refusal: r::refusal::Kind) -> Result<Refusal, Malformed> {
     use r::refusal::Kind;
     Ok(match refusal {
         Kind::NotHeld(_) => Refusal::NotHeld,
+        Kind::Revoked(r::TakenGrant { token, reason }) => {
+            Refusal::Revoked { token: Token(token), reason: read_reason(&reason)? }
+        }
         Kind::ModeMismatch(mismatch) => Refusal::ModeMismatch {
             name: read_name(&mismatch.name)?,
             in_use: mismatch.permits.map(read_permits).transpose()?,
@@ -318,6 +336,8 @@ fn write_limit(limit: Limit) -> r::Limit {
         Limit::Waiters => r::Limit::Waiters,
         Limit::Locks => r::Limit::Locks,
         Limit::RepliesPerSession => r::Limit::RepliesPerSession,
+        Limit::TakenPerSession => r::Limit::TakenPerSession,
+        Limit::WaitsPerSession => r::Limit::WaitsPerSession,
     }
 }
 
@@ -326,6 +346,8 @@ fn read_limit(limit: i32) -> Result<Limit, Malformed> {
         Ok(r::Limit::Waiters) => Ok(Limit::Waiters),
         Ok(r::Limit::Locks) => Ok(Limit::Locks),
         Ok(r::Limit::RepliesPerSession) => Ok(Limit::RepliesPerSession),
+        Ok(r::Limit::TakenPerSession) => Ok(Limit::TakenPerSession),
+        Ok(r::Limit::WaitsPerSession) => Ok(Limit::WaitsPerSession),
         Ok(r::Limit::Unspecified) | Err(_) => Err(Malformed("an unknown limit")),
     }
 }
@@ -377,6 +399,7 @@ mod tests {
                 since: WallTime(8),
                 revoked: Some((reason(), now)),
             },
+            Record::Taken { token: Token(7), session: ANN, reason: reason() },
             Record::Grant {
                 token: Token(2),
                 session: ANN,
@@ -392,6 +415,7 @@ mod tests {
                 acquire: Acquire::new(wants(), Wait::Millis(10), 5).unwrap(),
                 deadline: Some(now),
                 since: WallTime(1),
+                repeats: 3,
             },
             Record::Wait {
                 ticket: Ticket(2),
@@ -400,6 +424,7 @@ mod tests {
                 acquire: Acquire::new(wants(), Wait::Forever, 0).unwrap(),
                 deadline: None,
                 since: WallTime(1),
+                repeats: 0,
             },
         ]
     }
@@ -439,6 +464,9 @@ mod tests {
             Refusal::Limit(Limit::Waiters),
             Refusal::Limit(Limit::Locks),
             Refusal::Limit(Limit::RepliesPerSession),
+            Refusal::Limit(Limit::TakenPerSession),
+            Refusal::Limit(Limit::WaitsPerSession),
+            Refusal::Revoked { token: Token(9), reason: Reason::new("dead").unwrap() },
         ];
         replies.extend(refusals.map(Reply::Refused));
         replies

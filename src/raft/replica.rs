@@ -2,18 +2,15 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use openraft::{
-    Instant, ServerState,
-    async_runtime::WatchReceiver,
-    errors::{Fatal, RaftError},
-    raft::ReadPolicy,
-};
+use openraft::{ServerState, async_runtime::WatchReceiver};
 use tokio::{sync::watch, time::timeout};
 
 use super::{
     Raft,
     leadership::{Led, follow_leadership},
+    network::Acknowledgements,
     proposer::{self, NoReply, Proposer},
+    read_index::read_index,
     renewals::{self, Renewals},
     table::{Applied, Table},
     ticker::tick,
@@ -36,17 +33,19 @@ pub struct Replica {
     proposer: Proposer,
     renewals: Renewals,
     led: Led,
+    acknowledgements: Acknowledgements,
     configured: Arc<BTreeMap<u64, Node>>,
     silence_max: Duration,
 }
 
 impl Replica {
-    /// Starts the tasks that propose and that let time pass. They end with `raft`. `configured` says where members are now, whatever
-    /// the log says. A leader that has not heard from a quorum for `silence_max` refuses what it is asked.
+    /// Starts the tasks that propose and that let time pass. They end with `raft`. `acknowledgements` are those of its network; `configured`
+    /// says where members are now, whatever the log says. A leader that has not heard from a quorum for `silence_max` refuses what it is asked.
     pub fn start(
         raft: Raft,
         table: Arc<Table>,
         environment: &Environment,
+        acknowledgements: Acknowledgements,
         configured: BTreeMap<u64, Node>,
         silence_max: Duration,
     ) -> Self {
@@ -54,10 +53,13 @@ impl Replica {
         let (proposer, intake) = Proposer::new(led.clone());
         tokio::spawn(proposer::run(intake, raft.clone(), led.clone(), environment.clone()));
         tokio::spawn(follow_leadership(raft.server_metrics(), Arc::clone(&table), environment.clone(), leadership));
-        tokio::spawn(tick(led.clone(), Arc::clone(&table), proposer.clone()));
+        let (leading, answers) = (raft.clone(), acknowledgements.clone());
+        let is_cut_off = move || cut_off(&leading, &answers, silence_max);
+        tokio::spawn(tick(led.clone(), Arc::clone(&table), proposer.clone(), is_cut_off));
         let (renewals, wanted) = Renewals::new();
         tokio::spawn(renewals::run(wanted, proposer.clone(), RENEWALS_PATIENCE));
-        Self { raft, table, proposer, renewals, led, configured: Arc::new(configured), silence_max }
+        let configured = Arc::new(configured);
+        Self { raft, table, proposer, renewals, led, acknowledgements, configured, silence_max }
     }
 
     /// Whether a command that asks for more would be refused now, since too much waits: see [`Proposer::is_overloaded`].
@@ -85,6 +87,11 @@ impl Replica {
             return Err(NoReply::NoQuorum);
         }
         let ttl = self.table.read(|applied| applied.machine.session(session).map(|session| session.ttl));
+        if let (true, Some(ttl)) = (Planted::RenewalAckedEarly.is_on(), ttl) {
+            let renewals = self.renewals.clone();
+            tokio::spawn(async move { renewals.renew(session, Some(ttl), patience).await });
+            return Ok(Renewal::Renewed { ttl, revoked: Vec::new(), more: false });
+        }
         self.renewals.renew(session, ttl, patience).await
     }
 
@@ -92,6 +99,9 @@ impl Replica {
     ///
     /// A majority commits an entry, and a node may apply it before its own disk has it: after a crash, that node's log ends before it.
     pub fn applied_and_durable(&self) -> u64 {
+        if Planted::NotedBeforeDurable.is_on() {
+            return self.table.read(Applied::index);
+        }
         let flushed = self.raft.watch_log_progress().get().and_then(|point| point.last_log_id);
         flushed.map_or(0, |last| last.index.min(self.table.read(Applied::index)))
     }
@@ -107,13 +117,11 @@ impl Replica {
         if self.cut_off() {
             return Err(NoReply::NoQuorum);
         }
-        let ready = async {
-            let linearizer = self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await.map_err(not_now)?;
-            linearizer.await_ready(&self.raft).await.map_err(|_: Fatal<TypeConfig>| NoReply::NotLeader)
-        };
         // A read changes nothing: without an answer, nothing is unknown.
-        timeout(patience, ready).await.map_err(|_| NoReply::NotLeader)??;
-        Ok(self.table.read(look))
+        match timeout(patience, read_index(&self.raft, &self.acknowledgements)).await {
+            Ok(Ok(())) => Ok(self.table.read(look)),
+            Ok(Err(_)) | Err(_) => Err(NoReply::NotLeader),
+        }
     }
 
     /// This node's table, which may lag behind the others'.
@@ -134,13 +142,7 @@ impl Replica {
     /// Whether this node leads, and has not heard from a quorum for so long that it refuses what it is asked: what it took now would
     /// hang, and may never be answered.
     pub fn cut_off(&self) -> bool {
-        let silence = {
-            let metrics = self.raft.metrics();
-            let metrics = metrics.borrow_watched();
-            let leads = metrics.state == ServerState::Leader;
-            metrics.last_quorum_acked.filter(|_| leads).map(|acked| acked.elapsed())
-        };
-        silence.is_some_and(|silence| silence > self.silence_max) && self.raft.voter_ids().count() > 1
+        cut_off(&self.raft, &self.acknowledgements, self.silence_max)
     }
 
     /// After so long without word from the leader, or as the leader from a quorum, a node cannot serve.
@@ -176,6 +178,16 @@ impl Replica {
     }
 }
 
-fn not_now<E>(_: RaftError<TypeConfig, E>) -> NoReply {
-    NoReply::NotLeader
+/// See [`Replica::cut_off`].
+fn cut_off(raft: &Raft, acknowledgements: &Acknowledgements, silence_max: Duration) -> bool {
+    let reached_at = {
+        let metrics = raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        if metrics.state != ServerState::Leader {
+            return false;
+        }
+        let (term, membership) = (metrics.vote.leader_id.term, metrics.membership_config.membership());
+        acknowledgements.quorum_reached_at(metrics.id, membership, term)
+    };
+    reached_at.is_some_and(|at| at.elapsed() > silence_max)
 }

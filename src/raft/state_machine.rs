@@ -16,7 +16,7 @@ use super::{
     table::{Applied, Batch, Table},
     types::{Entry, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig},
 };
-use crate::machine::Machine;
+use crate::{machine::Machine, planted::Planted};
 
 /// What openraft drives.
 #[derive(Debug)]
@@ -86,13 +86,17 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
         self.pace.begin_again();
         // Frozen here, between two entries; written elsewhere, while entries are applied.
-        SnapshotBuilder { frozen: self.table.freeze(), snapshots: self.snapshots.clone() }
+        let (table, frozen) = (Arc::clone(&self.table), self.table.freeze());
+        SnapshotBuilder { table, frozen, snapshots: self.snapshots.clone() }
     }
 
     async fn install_snapshot(&mut self, _meta: &SnapshotMeta, file: SnapshotFile) -> io::Result<()> {
         let snapshots = self.snapshots.clone();
         // Durable before it is used: once it is, the log behind it is purged.
         let blocking = snapshots.blocking();
+        if Planted::SnapshotUsedBeforePublished.is_on() {
+            self.table.restore(read(&file)?);
+        }
         let restored = blocking.run(move || snapshots.publish(&file).and_then(|()| read(&file))).await?;
         self.table.restore(restored);
         self.pace.begin_again();
@@ -109,6 +113,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 /// Writes one snapshot.
 #[derive(Debug)]
 pub struct SnapshotBuilder {
+    /// For [`Planted::SnapshotOfLaterTable`] alone.
+    table: Arc<Table>,
     frozen: Applied,
     snapshots: SnapshotStore,
 }
@@ -117,7 +123,10 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
     type SnapshotData = SnapshotFile;
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<TypeConfig, SnapshotFile>> {
-        let frozen = self.frozen.clone();
+        let mut frozen = self.frozen.clone();
+        if Planted::SnapshotOfLaterTable.is_on() {
+            frozen.machine = self.table.freeze().machine;
+        }
         let snapshots = self.snapshots.clone();
         let meta = SnapshotMeta { last_log_id: frozen.log_id, last_membership: frozen.membership.clone() };
         let blocking = snapshots.blocking();

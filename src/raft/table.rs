@@ -16,9 +16,13 @@ use std::{
 };
 
 use tokio::sync::{broadcast, mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::{calls::Calls, types::*};
-use crate::machine::{Change, Command, Event, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Time};
+use crate::{
+    machine::{Change, Command, Event, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Time},
+    planted::Planted,
+};
 
 /// Log entries whose changes a watcher may lag behind before it is sent the whole state again.
 const CHANGES_KEPT: usize = 1024;
@@ -53,6 +57,53 @@ pub enum Loss {
     Revoked(Revocation),
 }
 
+/// Tells a keep-alive stream what its sessions lose. One for all of them.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    notices: mpsc::Sender<Notice>,
+    lags: CancellationToken,
+}
+
+/// What a [`Listener`] was told.
+#[derive(Debug)]
+pub struct Notices {
+    notices: mpsc::Receiver<Notice>,
+    lags: CancellationToken,
+}
+
+impl Notices {
+    /// For [`Table::listen`].
+    pub fn new() -> (Listener, Self) {
+        let (sender, receiver) = mpsc::channel(NOTICES_KEPT);
+        let lags = CancellationToken::new();
+        (Listener { notices: sender, lags: lags.clone() }, Self { notices: receiver, lags })
+    }
+
+    /// The next one. `None` once one was missed: whoever listens must ask anew for what counts. Cancel safe.
+    pub async fn next(&mut self) -> Option<Notice> {
+        tokio::select! {
+            biased;
+            () = self.lags.cancelled() => None,
+            notice = self.notices.recv() => notice,
+        }
+    }
+}
+
+impl Listener {
+    /// Whether it was told.
+    fn tell(&self, notice: Notice) -> bool {
+        let told = self.notices.try_send(notice).is_ok();
+        if !told {
+            self.lags.cancel();
+        }
+        told
+    }
+
+    fn is_gone(&self) -> bool {
+        self.notices.is_closed()
+    }
+}
+
 /// Looks at the table after each entry that was applied, and each snapshot that took its place. For simulations, which check it there.
 pub trait Inspect: Debug + Send + Sync + 'static {
     /// Nothing is applied before it returns.
@@ -82,7 +133,7 @@ impl Applied {
 pub struct Table {
     applied: RwLock<Applied>,
     calls: Calls,
-    listeners: Mutex<HashMap<SessionId, Vec<mpsc::Sender<Notice>>>>,
+    listeners: Mutex<HashMap<SessionId, Vec<Listener>>>,
     changes: broadcast::Sender<Arc<Changes>>,
     term: watch::Sender<u64>,
     deadline: watch::Sender<Option<Stamp>>,
@@ -136,17 +187,12 @@ impl Table {
         self.told.load(Ordering::Acquire)
     }
 
-    /// Sends what a session loses to `listener` from now on. A listener that does not keep up is dropped.
-    pub fn listen(&self, session: SessionId, listener: mpsc::Sender<Notice>) {
+    /// Tells `listener` what a session loses from now on. A listener that does not keep up is dropped, and hears that it was.
+    pub fn listen(&self, session: SessionId, listener: Listener) {
         let mut listeners = lock(&self.listeners);
         let of_session = listeners.entry(session).or_default();
-        of_session.retain(|other| !other.is_closed());
+        of_session.retain(|other| !other.is_gone());
         of_session.push(listener);
-    }
-
-    /// A channel for [`Table::listen`].
-    pub fn notices() -> (mpsc::Sender<Notice>, mpsc::Receiver<Notice>) {
-        mpsc::channel(NOTICES_KEPT)
     }
 
     /// Forgets listeners that are gone, those of `sessions` only.
@@ -154,7 +200,7 @@ impl Table {
         let mut listeners = lock(&self.listeners);
         for session in sessions {
             if let Some(of_session) = listeners.get_mut(&session) {
-                of_session.retain(|listener| !listener.is_closed());
+                of_session.retain(|listener| !listener.is_gone());
                 if of_session.is_empty() {
                     listeners.remove(&session);
                 }
@@ -181,6 +227,9 @@ impl Table {
         };
         // Only the state machine's task comes here, one entry after the other: a wait is registered before a later entry ends it.
         // One that ends within its own batch is both registered and ended here, in this order.
+        if Planted::EndToldBeforeCall.is_on() {
+            self.tell(log_id.index, std::mem::take(&mut events));
+        }
         let deliveries = match answer {
             true => replies.into_iter().map(|reply| self.deliver(reply)).collect(),
             false => Vec::new(),
@@ -256,7 +305,7 @@ impl Table {
         let ended = matches!(notice.what, Loss::Ended(_));
         if let Some(of_session) = listeners.get_mut(&notice.session) {
             // A listener that does not keep up is dropped: its stream ends, and its client asks anew.
-            of_session.retain(|listener| listener.try_send(notice.clone()).is_ok());
+            of_session.retain(|listener| listener.tell(notice.clone()));
             if ended || of_session.is_empty() {
                 listeners.remove(&notice.session);
             }
@@ -274,4 +323,30 @@ pub(super) struct Batch {
 /// No code panics while it holds one of these locks but on broken state, which ends the process.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Token;
+
+    fn notice() -> Notice {
+        let reason = crate::machine::Reason::new("dead").expect("short");
+        Notice { session: SessionId(1), what: Loss::Revoked(Revocation { token: Token(1), reason, remaining_ms: 0 }) }
+    }
+
+    #[tokio::test]
+    async fn who_misses_a_notice_hears_that_it_did() {
+        let (listener, mut notices) = Notices::new();
+        let table = Table::default();
+        table.listen(SessionId(1), listener.clone());
+        for _ in 0..NOTICES_KEPT {
+            assert!(listener.tell(notice()));
+        }
+        assert!(notices.next().await.is_some());
+        assert!(listener.tell(notice()));
+        table.notify(notice());
+        assert!(notices.next().await.is_none(), "also while it still listens for other sessions");
+        assert!(lock(&table.listeners).is_empty());
+    }
 }

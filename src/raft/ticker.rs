@@ -2,10 +2,21 @@
 //!
 //! A tick is proposed when something falls due, and about once a second while anything can: a failover then loses no more than that.
 //! An idle table writes nothing.
+//!
+//! The leader's clock is looked at on every [`BEAT`], also while a tick is on its way through the log: a slow commit is no stall, and
+//! time passes during it. While the leader is cut off from its quorum nobody looks, so that time stands still, as it does without a
+//! leader: the renewals that would have kept sessions alive are refused then.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
-use super::{clock::BEAT, leadership::Led, proposer::Proposer, table::Table};
+use tokio::time::sleep;
+
+use super::{
+    clock::BEAT,
+    leadership::{Leadership, Led},
+    proposer::Proposer,
+    table::Table,
+};
 use crate::machine::Command;
 
 /// How often time passes in the log at the least, while anything can fall due: a failover loses no more than this.
@@ -14,8 +25,8 @@ const TICK_AT_LEAST: Duration = Duration::from_secs(1);
 /// How long a tick may take to be applied before another one is proposed.
 const TICK_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Ends with [`super::leadership`].
-pub(super) async fn tick(mut led: Led, table: Arc<Table>, proposer: Proposer) {
+/// Ends with [`super::leadership`]. `cut_off`: whether this node leads without a quorum.
+pub(super) async fn tick(mut led: Led, table: Arc<Table>, proposer: Proposer, cut_off: impl Fn() -> bool) {
     let mut deadline = table.next_deadline();
     loop {
         let Some(leadership) = led.borrow_and_update().clone() else {
@@ -24,24 +35,147 @@ pub(super) async fn tick(mut led: Led, table: Arc<Table>, proposer: Proposer) {
             }
             continue;
         };
-        // Looking at the clock is what keeps a stall from being counted: see `LeaderClock`.
-        let stamp = leadership.stamp();
-        let (now, next) = table.read(|applied| (applied.machine.now(), applied.machine.next_deadline()));
-        deadline.mark_unchanged();
-        let pause = match next {
-            None => BEAT,
-            Some(due) if due <= stamp || stamp.0 - now.0.min(stamp.0) >= TICK_AT_LEAST.as_millis() as u64 => {
-                // Whether it came through is seen in the table, at the next turn.
-                let _ = proposer.propose(Command::Tick, TICK_DEADLINE).await;
-                // A proposer that refuses at once (no leader, overload) must not make this a busy loop.
-                Duration::from_millis(1)
+        let pause = match cut_off() {
+            true => BEAT,
+            false => {
+                deadline.mark_unchanged();
+                tick_if_due(&mut led, &leadership, &table, &proposer, &cut_off).await
             }
-            Some(due) => leadership.until(due).clamp(Duration::from_millis(1), BEAT),
         };
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
+            () = sleep(pause) => {}
             _ = deadline.changed() => {}
             changed = led.changed() => if changed.is_err() { return },
         }
+    }
+}
+
+/// How long until the next look.
+async fn tick_if_due(
+    led: &mut Led,
+    leadership: &Leadership,
+    table: &Table,
+    proposer: &Proposer,
+    cut_off: impl Fn() -> bool,
+) -> Duration {
+    // Looking at the clock is what keeps a stall from being counted: see `LeaderClock`.
+    let stamp = leadership.stamp();
+    let (now, next) = table.read(|applied| (applied.machine.now(), applied.machine.next_deadline()));
+    match next {
+        None => BEAT,
+        Some(due) if due <= stamp || stamp.0 - now.0.min(stamp.0) >= TICK_AT_LEAST.as_millis() as u64 => {
+            propose(led, leadership, proposer, cut_off).await;
+            // A proposer that refuses at once (no leader, overload) must not make this a busy loop.
+            Duration::from_millis(1)
+        }
+        Some(due) => leadership.until(due).clamp(Duration::from_millis(1), BEAT),
+    }
+}
+
+/// Proposes a tick, and looks at the clock while it is on its way. Whether it came through is seen in the table, at the next turn.
+async fn propose(led: &mut Led, leadership: &Leadership, proposer: &Proposer, cut_off: impl Fn() -> bool) {
+    let mut proposal = pin!(proposer.propose(Command::Tick, TICK_DEADLINE));
+    loop {
+        tokio::select! {
+            _ = &mut proposal => return,
+            // Another term has another clock.
+            _ = led.changed() => return,
+            () = sleep(BEAT) => {
+                if !cut_off() {
+                    leadership.stamp();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tokio::{
+        sync::watch,
+        time::{Instant, sleep_until},
+    };
+
+    use super::*;
+    use crate::{
+        environment::Environment,
+        machine::{Label, SessionId, Stamp, Time, Ttl, WallTime},
+        raft::{
+            proposer::Intake,
+            table::Batch,
+            types::{CommittedLeaderId, LogId},
+        },
+    };
+
+    /// Longer than a beat and the most that counts between two looks; shorter than a tick may take.
+    const COMMIT: Duration = Duration::from_millis(1_900);
+    /// What two rates may differ by over any time: the last look was up to a beat ago, and the first ones are the first beat.
+    const SLACK: Duration = Duration::from_millis(250);
+
+    /// A leader whose commits take [`COMMIT`], with a session in its table, so that something can fall due.
+    struct SlowLeader {
+        leadership: Arc<Leadership>,
+        is_cut_off: Arc<AtomicBool>,
+        _led: watch::Sender<Option<Arc<Leadership>>>,
+    }
+
+    impl SlowLeader {
+        fn start() -> Self {
+            let leadership = Arc::new(Leadership::new(1, Stamp(0), Environment::system()));
+            let (sender, led) = watch::channel(Some(Arc::clone(&leadership)));
+            let (proposer, intake) = Proposer::new(led.clone());
+            let table = Arc::new(Table::default());
+            let (label, ttl) = (Label::new("").expect("short"), Ttl::from_millis(3_600_000).expect("in bounds"));
+            apply(&table, 1, Stamp(0), Command::Open { session: SessionId(1), ttl, label });
+            let is_cut_off = Arc::new(AtomicBool::new(false));
+            let cut_off = Arc::clone(&is_cut_off);
+            tokio::spawn(tick(led, Arc::clone(&table), proposer, move || cut_off.load(Ordering::Relaxed)));
+            tokio::spawn(commit_slowly(intake, Arc::clone(&leadership), table));
+            Self { leadership, is_cut_off, _led: sender }
+        }
+    }
+
+    fn apply(table: &Table, index: u64, stamp: Stamp, command: Command) -> crate::raft::types::Delivery {
+        let log_id = LogId { leader_id: CommittedLeaderId::new(1), index };
+        let batch = Batch { time: Time { stamp, wall: WallTime(0) }, commands: vec![command] };
+        table.apply(log_id, batch, true).0.pop().expect("one command has one answer")
+    }
+
+    async fn commit_slowly(mut intake: Intake, leadership: Arc<Leadership>, table: Arc<Table>) {
+        let mut index = 1;
+        while let Some((command, answer)) = intake.next().await {
+            let stamp = leadership.stamp();
+            sleep(COMMIT).await;
+            index += 1;
+            // An error says that the ticker gave up on it.
+            let _ = answer.send(Ok(apply(&table, index, stamp, command)));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_passes_while_commits_are_slow() {
+        let (leader, began) = (SlowLeader::start(), Instant::now());
+        for minute in 1..=3 {
+            sleep_until(began + minute * Duration::from_secs(60)).await;
+            let (stamp, passed) = (Duration::from_millis(leader.leadership.stamp().0), began.elapsed());
+            assert!(stamp <= passed, "{stamp:?} in {passed:?}: it never runs fast");
+            assert!(passed - stamp <= SLACK, "{stamp:?} in {passed:?}: a slow commit is no stall");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_stands_still_while_the_leader_is_cut_off() {
+        let leader = SlowLeader::start();
+        sleep(Duration::from_secs(5)).await;
+        leader.is_cut_off.store(true, Ordering::Relaxed);
+        let before = leader.leadership.stamp();
+        sleep(Duration::from_secs(60)).await;
+        leader.is_cut_off.store(false, Ordering::Relaxed);
+        sleep(BEAT).await;
+        let passed = Duration::from_millis(leader.leadership.stamp().0 - before.0);
+        // The tick that was on its way may still come to look once, and the first look after it counts as a step.
+        assert!(passed <= 3 * crate::raft::clock::STEP_MAX, "{passed:?} of a minute in which no renewal was taken");
     }
 }

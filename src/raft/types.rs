@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use openraft::{impls::leader_id_std, raft, type_config::alias};
 
-use super::calls::Call;
+use super::{calls::Call, ids::Incarnation};
 use crate::machine::Reply;
 
 /// Where openraft's tasks, timers and random numbers come from.
@@ -74,9 +74,12 @@ pub struct Delivery {
     pub wait: Option<Call>,
 }
 
-/// Where a member is reached.
+/// A member: where it is reached, and which data it has.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Node {
+    /// Its data directory. In the log it is set from the first entry on, so that every member knows every other by it before anything is
+    /// acknowledged to a client. `None` where only a configuration speaks.
+    pub incarnation: Option<Incarnation>,
     /// By its peers: host:port.
     pub peer_address: String,
     /// By clients: host:port.

@@ -5,21 +5,27 @@
 //! its followers forget its lease and one of them stands for election, within milliseconds.
 //!
 //! Elections are always safe in Raft, and reads here ask a quorum rather than trust a lease; what must be avoided is to disturb a
-//! leader that others hear. A port also refuses when a firewall says so. Therefore a follower asks the others first, by Raft's
-//! pre-vote (§9.6 of Ongaro's thesis): each refuses as long as it trusts the leader's lease itself, and so each has to have seen for
-//! itself that the leader is gone. Without a majority nothing happens, and the timeouts decide as ever.
+//! leader that is there. A port also refuses when a firewall says so, or when a proxy in between starts anew; and a lease that was
+//! forgotten once does not come back in this term. So more is asked for: that *none* of the leader's connections to this node is left,
+//! for a moment in which a living one would have opened another; or else that nothing was heard of it for two heartbeats. The first of
+//! them is what the end of a process looks like, and costs next to no time.
+//!
+//! And a follower asks the others first, by Raft's pre-vote (§9.6 of Ongaro's thesis): each refuses as long as it trusts the leader's
+//! lease itself, and so each has to have seen for itself that the leader is gone. Without a majority nothing happens, and the timeouts
+//! decide as ever.
 //!
 //! Deliberately absent: machines that vanish. They refuse nothing, and look like a network that is cut.
 
-use std::{collections::BTreeSet, io, time::Duration};
+use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
 use openraft::async_runtime::WatchReceiver;
 use tokio::{
     sync::mpsc,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
+    presence::Presence,
     replica::Replica,
     types::{TransferLeaderRequest, Vote},
 };
@@ -29,6 +35,14 @@ use crate::transport::Connect;
 const REFUSAL_PATIENCE: Duration = Duration::from_millis(250);
 /// Pauses before each time that it is asked: a process that ends closes one thing after the other, and a busy machine gives it no hurry.
 const PORT_CLOSES_MS: [u64; 6] = [0, 5, 20, 80, 200, 400];
+/// A leader that lives and whose connections all broke has opened another one by then.
+const COMES_BACK: Duration = Duration::from_millis(10);
+/// Heartbeats without a word, of one that is gone.
+const SILENT_HEARTBEATS: u32 = 2;
+/// Heartbeats after which one that was not silent for so long lives.
+const DOUBTFUL_HEARTBEATS: u32 = 6;
+/// How often a peer is looked at.
+const LOOK: Duration = Duration::from_millis(1);
 /// How long the others leave it to the first of them, and so on.
 const TURN: Duration = Duration::from_millis(100);
 /// Pauses after each time that the others are asked: they may notice it a little later.
@@ -37,11 +51,21 @@ const ROUNDS_MS: [u64; 10] = [20, 20, 40, 80, 160, 320, 640, 1280, 1280, 1280];
 /// Peers whose streams broke off, by their ids.
 pub type Departures = mpsc::Receiver<u64>;
 
-/// Watches out for the end of the leader's process. Ends when `departures` does.
-pub async fn watch(replica: Replica, connector: impl Connect, mut departures: Departures) {
+/// Watches out for the end of the leader's process. `heartbeat`: how often it calls at the least. Ends when `departures` does.
+pub async fn watch(
+    replica: Replica,
+    connector: impl Connect,
+    mut departures: Departures,
+    presence: Arc<Presence>,
+    heartbeat: Duration,
+) {
     while let Some(id) = departures.recv().await {
         let Some(vacancy) = Vacancy::left_by(id, &replica) else { continue };
         if !refuses(&connector, &vacancy.address).await {
+            continue;
+        }
+        if !is_gone(id, &presence, heartbeat).await {
+            tracing::info!(leader = id, "the leader's port refuses connections, but the leader is heard");
             continue;
         }
         tracing::info!(leader = id, "the leader's process has ended");
@@ -59,6 +83,23 @@ async fn refuses<C: Connect>(connector: &C, address: &str) -> bool {
             Ok(Ok(_)) => {}
             Ok(Err(_)) | Err(_) => return false,
         }
+    }
+    false
+}
+
+/// Whether nothing is left of a peer: see the [module](self).
+async fn is_gone(peer: u64, presence: &Presence, heartbeat: Duration) -> bool {
+    let began = Instant::now();
+    let mut connected = began;
+    while began.elapsed() < DOUBTFUL_HEARTBEATS * heartbeat {
+        if presence.is_connected(peer) {
+            connected = Instant::now();
+        }
+        let is_silent = presence.silence(peer).is_none_or(|silence| silence >= SILENT_HEARTBEATS * heartbeat);
+        if is_silent || connected.elapsed() >= COMES_BACK {
+            return true;
+        }
+        sleep(LOOK).await;
     }
     false
 }
@@ -113,5 +154,71 @@ impl Vacancy {
             // Not the same pause for all, so that those who stood together do not stand together again.
             sleep(Duration::from_millis(pause_ms) + TURN / 4 * turn).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{DuplexStream, duplex};
+    use tonic::transport::server::Connected as _;
+
+    use super::*;
+    use crate::transport::Connection;
+
+    const HEARTBEAT: Duration = Duration::from_millis(75);
+    const LEADER: u64 = 1;
+
+    async fn verdict(presence: &Presence) -> (bool, Duration) {
+        let began = Instant::now();
+        (is_gone(LEADER, presence, HEARTBEAT).await, began.elapsed())
+    }
+
+    fn call(presence: &Presence) -> Connection<DuplexStream> {
+        let connection = Connection::for_test(duplex(64).0);
+        presence.called(LEADER, Some(&connection.connect_info()));
+        connection
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_is_heard_is_there_though_its_port_refuses() {
+        let presence = Arc::new(Presence::default());
+        let (broken, _left) = (call(&presence), call(&presence));
+        drop(broken);
+        let heard = Arc::clone(&presence);
+        let heartbeats = tokio::spawn(async move {
+            loop {
+                sleep(HEARTBEAT).await;
+                heard.spoke(LEADER);
+            }
+        });
+        assert_eq!(verdict(&presence).await, (false, DOUBTFUL_HEARTBEATS * HEARTBEAT));
+        heartbeats.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_without_a_connection_is_gone_at_once_and_one_that_is_silent_after_two_heartbeats() {
+        let presence = Presence::default();
+        let connection = call(&presence);
+        assert_eq!(verdict(&presence).await, (true, SILENT_HEARTBEATS * HEARTBEAT));
+        presence.spoke(LEADER);
+        drop(connection);
+        assert_eq!(verdict(&presence).await, (true, COMES_BACK));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_whose_connections_all_broke_is_there_if_it_comes_back_soon() {
+        let presence = Arc::new(Presence::default());
+        drop(call(&presence));
+        let again = Arc::clone(&presence);
+        let living = tokio::spawn(async move {
+            sleep(COMES_BACK / 2).await;
+            let _connection = call(&again);
+            loop {
+                sleep(HEARTBEAT).await;
+                again.spoke(LEADER);
+            }
+        });
+        assert!(!verdict(&presence).await.0);
+        living.abort();
     }
 }

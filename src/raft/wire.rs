@@ -56,7 +56,7 @@ impl TryFrom<pb::Membership> for Membership {
 
     fn try_from(membership: pb::Membership) -> Result<Self, Malformed> {
         let configs = membership.configs.into_iter().map(|voters| voters.node_ids.into_iter().collect()).collect();
-        let nodes: BTreeMap<u64, Node> = membership.nodes.into_iter().map(pb::Node::into_member).collect();
+        let nodes = membership.nodes.into_iter().map(pb::Node::into_member).collect::<Result<BTreeMap<_, _>, _>>()?;
         Self::new(configs, nodes).map_err(|_| Malformed("a membership with a voter that is not among its nodes"))
     }
 }
@@ -290,11 +290,18 @@ impl pb::SnapshotHeader {
 impl pb::Node {
     /// A member with its id.
     pub fn new(node_id: u64, node: &Node) -> Self {
-        Self { node_id, peer_address: node.peer_address.clone(), client_address: node.client_address.clone() }
+        let incarnation = node.incarnation.map(|incarnation| incarnation.as_bytes().to_vec().into());
+        let (peer_address, client_address) = (node.peer_address.clone(), node.client_address.clone());
+        Self { node_id, peer_address, client_address, incarnation: incarnation.unwrap_or_default() }
     }
 
-    /// Its id and its addresses.
-    pub fn into_member(self) -> (u64, Node) {
-        (self.node_id, Node { peer_address: self.peer_address, client_address: self.client_address })
+    /// Its id, and what else is said of it.
+    pub fn into_member(self) -> Result<(u64, Node), Malformed> {
+        let Self { node_id, peer_address, client_address, incarnation } = self;
+        let incarnation = match incarnation.is_empty() {
+            true => None,
+            false => Some(incarnation.as_ref().try_into().map_err(|_| Malformed("an incarnation that is none"))?),
+        };
+        Ok((node_id, Node { incarnation, peer_address, client_address }))
     }
 }

@@ -1,11 +1,15 @@
 //! How a node sees itself, and whether it can serve.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use openraft::{Instant, ServerState, async_runtime::WatchReceiver, metrics::RaftMetrics};
 use tonic::{Request, Response, Status};
 
-use super::errors::internal;
+use super::{errors::internal, progress::Progress};
 use crate::{
     environment::Blocking,
     planted::VERSION,
@@ -22,7 +26,14 @@ pub(super) struct Cluster {
     pub(super) cluster_id: Arc<str>,
     pub(super) replica: Replica,
     pub(super) blocking: Blocking,
+    /// Of this node's log, while it lacks entries that are committed; as the leader, of its commit index, while there is more to commit.
+    pub(super) progress: Arc<Progress>,
+    /// As the leader: of each member's log, while it lacks entries.
+    pub(super) members: Arc<Mutex<BTreeMap<u64, Progress>>>,
 }
+
+/// A member that has stood still for so long, although it lacks entries, does not catch up. Longer than any pause of a busy disk.
+const CATCH_UP: Duration = Duration::from_secs(5);
 
 #[tonic::async_trait]
 impl cluster_server::Cluster for Cluster {
@@ -34,6 +45,11 @@ impl cluster_server::Cluster for Cluster {
             false => None,
         };
         let mut status = show(&metrics, &self.replica);
+        for (member, trouble) in self.laggards() {
+            if let Some(member) = status.members.iter_mut().find(|known| known.node_id == member) {
+                member.trouble = trouble;
+            }
+        }
         status.cluster_id = self.cluster_id.to_string();
         status.version = VERSION.to_owned();
         status.serving = trouble.is_none();
@@ -57,31 +73,61 @@ impl cluster_server::Cluster for Cluster {
 impl Cluster {
     /// Why this node cannot serve; `None`: it can.
     pub(super) async fn trouble(&self) -> Option<&'static str> {
-        let (leads, leader) = {
+        let (leads, leader, uncommitted) = {
             let metrics = self.replica.raft().metrics();
             let metrics = metrics.borrow_watched();
             if metrics.running_state.is_err() {
                 return Some("raft has stopped: see the log");
             }
-            (metrics.state == ServerState::Leader, metrics.current_leader)
+            let committed = metrics.local_committed.map(|id| id.index);
+            let uncommitted = (metrics.last_log_index > committed).then(|| committed.unwrap_or_default());
+            (metrics.state == ServerState::Leader, metrics.current_leader, uncommitted)
         };
         if leads {
+            let stands_for = self.progress.stands_for(uncommitted);
             return match self.replica.leads() {
                 false => Some("elected, and catching up with what its predecessors left"),
                 true if self.replica.cut_off() => Some("leader without a quorum: most members cannot be reached"),
+                true if stands_for > CATCH_UP => Some("leader that cannot commit: too few members take its entries"),
                 true => None,
             };
         }
         if leader.is_none() {
             return Some("no leader is known");
         }
-        // Each append and each heartbeat of the leader renews this node's trust in it.
-        let heard = self.replica.raft().with_raft_state(|state| state.vote_last_modified()).await;
-        match heard {
-            Ok(Some(heard)) if heard.elapsed() <= self.replica.silence_max() => None,
+        // Each append and each heartbeat of the leader renews this node's trust in it, and says how far the log is committed.
+        let state = self.replica.raft().with_raft_state(|state| {
+            let last = state.log_ids.last().map(|id| id.index);
+            let lacks = state.cluster_committed().map(|id| id.index) > last;
+            (state.vote_last_modified(), lacks.then(|| last.unwrap_or_default()))
+        });
+        match state.await {
+            Ok((Some(heard), lacking)) if heard.elapsed() <= self.replica.silence_max() => {
+                let stands_for = self.progress.stands_for(lacking);
+                (stands_for > CATCH_UP).then_some("it lacks entries that are committed, and does not catch up")
+            }
             Ok(_) => Some("the leader is not heard from"),
             Err(_) => Some("raft has stopped: see the log"),
         }
+    }
+
+    /// As the leader: the members that lack entries and do not catch up, and what is to be said of each. To be asked now and then.
+    pub(super) fn laggards(&self) -> Vec<(u64, String)> {
+        let metrics = self.replica.raft().metrics();
+        let metrics = metrics.borrow_watched();
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(replication) = metrics.replication.as_ref() else {
+            members.clear();
+            return Vec::new();
+        };
+        let tip = metrics.local_committed.map_or(0, |id| id.index);
+        let others = replication.iter().filter(|(id, _)| **id != metrics.id);
+        let laggard = |(id, matched): (&u64, &Option<LogId>)| {
+            let at = matched.as_ref().map_or(0, |id| id.index);
+            let stands_for = members.entry(*id).or_default().stands_for((at < tip).then_some(at));
+            (stands_for > CATCH_UP).then(|| (*id, format!("does not catch up: it is at entry {at} of {tip}")))
+        };
+        others.filter_map(laggard).collect()
     }
 
     async fn table_hash(&self) -> Result<(u64, u64), Status> {
@@ -126,6 +172,7 @@ fn members(metrics: &RaftMetrics<TypeConfig>, replica: &Replica) -> Vec<v1::Memb
             peer_address: node.peer_address.clone(),
             voter: voters.contains(id),
             matched_index: matched(id).unwrap_or_default(),
+            trouble: String::new(),
         }
     };
     membership.nodes().map(member).collect()

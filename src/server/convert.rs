@@ -92,18 +92,29 @@ pub(super) fn force_release(message: v1::ForceReleaseRequest) -> Result<Command,
 }
 
 fn want(message: v1::Want) -> Result<Want, Status> {
+    let name = lock_name("locks.name", &message.name)?;
     Ok(Want {
-        name: lock_name("locks.name", &message.name)?,
-        mode: mode(message.mode)?,
+        mode: mode(&name, message.mode)?,
+        name,
         data: data(message.data)?,
         keep_data: message.keep_data,
         must_exist: message.must_exist,
     })
 }
 
-fn mode(message: Option<v1::Mode>) -> Result<Mode, Status> {
-    match message.and_then(|mode| mode.kind) {
-        None | Some(mode::Kind::Exclusive(_)) => Ok(Mode::Exclusive),
+fn mode(name: &LockName, message: Option<v1::Mode>) -> Result<Mode, Status> {
+    let Some(v1::Mode { kind }) = message else { return Ok(Mode::Exclusive) };
+    match kind {
+        // A kind that only a later version knows is read as none: its number is lost with it. Who asks for it would take the lock
+        // from all others, and not know.
+        None => {
+            let why = format!(
+                "of the lock {:?} is empty, or of a kind that this server does not know: choose exclusive, shared or permit",
+                name.as_str()
+            );
+            Err(invalid("locks.mode", why))
+        }
+        Some(mode::Kind::Exclusive(_)) => Ok(Mode::Exclusive),
         Some(mode::Kind::Shared(_)) => Ok(Mode::Shared),
         Some(mode::Kind::Permit(permit)) => {
             Permits::new(permit.limit).map(Mode::Permit).map_err(invalid_value("locks.mode.permit.limit"))
@@ -213,6 +224,7 @@ pub(super) fn show_forced(forced: Forced) -> v1::force_release_response::Forced 
         session_id: forced.session.to_string(),
         label: forced.label.as_str().to_string(),
         remaining_ms: forced.remaining_ms,
+        lock_delay_ms: forced.lock_delay_ms,
     }
 }
 
@@ -235,7 +247,8 @@ pub(super) fn show_change(happened: &Change) -> v1::Change {
     };
     let of_lock = |kind: Kind| v1::Change { name: name.clone(), kind: kind.into(), ..v1::Change::default() };
     match &happened.kind {
-        ChangeKind::Granted { token, session, label, mode } => v1::Change {
+        ChangeKind::Granted { token, session, label, mode, ticket } => v1::Change {
+            ticket: ticket.map_or(0, |ticket| ticket.0),
             label: label.as_str().to_string(),
             mode: Some(show_mode(*mode)),
             ..of_grant(Kind::Granted, token, session)
@@ -267,5 +280,26 @@ pub(super) fn page_size(asked: u32, most: usize) -> usize {
     match asked as usize {
         0 => most,
         asked => asked.min(most),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+
+    #[test]
+    fn a_mode_that_is_not_known_is_none_to_guess() {
+        let name = LockName::new("seat").expect("a name");
+        assert_eq!(mode(&name, None).expect("unset"), Mode::Exclusive);
+        // Empty; and field 4, a message, as a later version may have one.
+        for bytes in [&[][..], &[0x22, 0]] {
+            let message = v1::Mode::decode(bytes).expect("a message");
+            let refused = mode(&name, Some(message)).expect_err("it is not known");
+            assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+            let said = refused.message();
+            assert!(said.contains("locks.mode") && said.contains("\"seat\""), "{said}");
+        }
     }
 }

@@ -63,6 +63,15 @@ pub(super) fn refused(refusal: Refusal) -> Status {
             "the token names no grant of this session that is held now: it was released or lost before, or is another session's",
             vec![],
         ),
+        Revoked { token, reason } => {
+            let message = format!(
+                "an operator took the grant with token {} from this session: {}; it holds nothing any more",
+                token.0,
+                reason.as_str()
+            );
+            let about = vec![("token", token.0.to_string()), ("revoked_reason", reason.as_str().to_string())];
+            failed(Reason::Revoked, &message, about)
+        }
         ModeMismatch { name, in_use } => {
             let (limit, how) = match in_use {
                 Some(permits) => (permits.get(), format!("as a semaphore of {}", permits.get())),
@@ -119,6 +128,12 @@ pub(super) fn wait_cancelled() -> Status {
     status(Code::Cancelled, Reason::WaitCancelled, Retry::No, message, [])
 }
 
+/// A wait was ended by a release that named its request.
+pub(super) fn wait_abandoned() -> Status {
+    let message = "this acquire was released by its request id while it waited: use a new request id";
+    status(Code::FailedPrecondition, Reason::Abandoned, Retry::No, message, [])
+}
+
 /// A command or a read got no reply.
 pub(super) fn no_reply(why: NoReply) -> Status {
     match why {
@@ -133,6 +148,33 @@ pub(super) fn no_reply(why: NoReply) -> Status {
 pub(super) fn no_leader() -> Status {
     let message = "no leader is known right now: try again in a moment, here or at another node";
     status(Code::Unavailable, Reason::NoLeader, Retry::Safe, message, [])
+}
+
+/// The leader was not reached, or broke off before it answered a request that changes nothing.
+pub(super) fn leader_not_reached() -> Status {
+    let message =
+        "the leader could not be reached, or broke off; nothing was changed: try again, here or at another node";
+    status(Code::Unavailable, Reason::NoLeader, Retry::Safe, message, [])
+}
+
+/// The call's own deadline has passed. `reads`: the call changes nothing.
+pub(super) fn deadline_passed(reads: bool) -> Status {
+    match reads {
+        true => {
+            let message = "the call's own deadline passed before there was an answer: try again, with more time";
+            status(Code::DeadlineExceeded, Reason::DeadlineExceeded, Retry::Safe, message, [])
+        }
+        false => unknown(
+            Code::DeadlineExceeded,
+            "the call's own deadline passed before there was an answer; the request may still take effect",
+        ),
+    }
+}
+
+/// A stream was closed because there was more to tell than it had room for.
+pub(super) fn lags_behind() -> Status {
+    let message = "this stream lags behind what is to be told: open another one, which is told all that counts";
+    status(Code::ResourceExhausted, Reason::Overloaded, Retry::Safe, message, [])
 }
 
 /// It is not known whether the request took effect.
@@ -172,6 +214,14 @@ fn limit_reached(limit: Limit) -> Status {
         Limit::RepliesPerSession => (
             "replies_per_session",
             "the session has as many requests in memory as it may have: raise `lowest`, naming in `kept` what is still open below it, or use several sessions",
+        ),
+        Limit::WaitsPerSession => (
+            "waits_per_session",
+            "as many acquires of this session wait as may wait: try again when some are done, or use several sessions",
+        ),
+        Limit::TakenPerSession => (
+            "taken_per_session",
+            "operators took so many grants from the session that it has not released: release those that its renewals name",
         ),
     };
     status(Code::ResourceExhausted, Reason::LimitReached, Retry::No, message, [("limit", name.to_string())])

@@ -7,20 +7,25 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
-use futures::{Stream, StreamExt, TryStreamExt, future::ready};
+use futures::{StreamExt, future::ready, stream::unfold};
+use openraft::async_runtime::WatchReceiver;
+use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status, Streaming, codegen::BoxStream, transport::Channel};
 
 use super::{
-    errors::{has_reason, no_leader, shutting_down, unknown},
+    deadline::{Deadline, until},
+    errors::{deadline_passed, has_reason, leader_not_reached, no_leader, shutting_down, unknown},
     locks::Locks,
     pipeline,
     sessions::Sessions,
 };
 use crate::{
+    planted::Planted,
     proto::{
         LEADER_KEY,
         v1::{
@@ -34,13 +39,15 @@ use crate::{
         },
     },
     raft::{Replica, types::Node},
+    transport::never_sent,
 };
 
 /// Bytes in one message, at the most: 64 locks with their names and data fit.
 pub const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// The metadata key by which gRPC carries a call's deadline.
-const TIMEOUT_KEY: &str = "grpc-timeout";
+/// How long a node that was deposed may still take to answer what was passed on to it: whoever is told that another one leads does not
+/// know what became of the request.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
 /// Makes a channel to a peer's address.
 pub(super) type Dial = Arc<dyn Fn(&str) -> Channel + Send + Sync>;
@@ -65,18 +72,30 @@ impl fmt::Debug for Gateway {
 /// Where a call goes.
 enum Route {
     Here,
-    Leader(Channel),
+    /// To the node with this id.
+    Leader(u64, Channel),
 }
 
-/// One call: here, or at the leader.
+/// What is known of a call that got no answer.
+#[derive(Clone, Copy)]
+struct Kind {
+    /// It changes nothing.
+    reads: bool,
+    deadline: Option<Deadline>,
+}
+
+/// One call that `reads` or `changes`: here, or at the leader.
 macro_rules! pass_on {
-    ($self:ident, $request:ident, $here:ident, $client:ident, $call:ident) => {
+    (reads, $($call:tt)*) => { pass_on!(@ true, $($call)*) };
+    (changes, $($call:tt)*) => { pass_on!(@ false, $($call)*) };
+    (@ $reads:literal, $self:ident, $request:ident, $here:ident, $client:ident, $call:ident) => {
         match $self.route() {
             Ok(Route::Here) => $self.$here.$call($request).await,
-            Ok(Route::Leader(channel)) => {
+            Ok(Route::Leader(leader, channel)) => {
+                let kind = Kind { reads: $reads, deadline: Deadline::of(&$request) };
                 let mut client = $client::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX);
                 // Boxed: what is answered here, in most cases, does not carry the room for it about.
-                Box::pin(client.$call(onward($request))).await.map_err(lost)
+                Box::pin($self.while_it_leads(leader, kind, client.$call(onward($request)))).await
             }
             Err(status) => Err(status),
         }
@@ -99,8 +118,22 @@ impl Gateway {
         match self.replica.leader() {
             // It was elected, but has not applied yet what its predecessors left.
             Some((id, _)) if id == *self.replica.raft().node_id() => Err(no_leader()),
-            Some((_, Node { peer_address, .. })) => Ok(Route::Leader(self.channel(&peer_address))),
+            Some((id, Node { peer_address, .. })) => Ok(Route::Leader(id, self.channel(&peer_address))),
             None => Err(no_leader()),
+        }
+    }
+
+    /// The answer of a node, for as long as no other one is known to lead: one that was deposed may be cut off, and never say so.
+    async fn while_it_leads<T>(
+        &self,
+        leader: u64,
+        kind: Kind,
+        call: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        tokio::select! {
+            biased;
+            answer = call => answer.map_err(|status| lost(status, kind)),
+            () = led_by_other(self.replica.clone(), leader) => Err(moved(kind)),
         }
     }
 
@@ -125,15 +158,15 @@ impl Gateway {
         match asked {
             Asked::Acquire(message) => {
                 let request = Request::new(message);
-                answered(pass_on!(self, request, locks, LocksClient, acquire), Answer::Acquire)
+                answered(pass_on!(changes, self, request, locks, LocksClient, acquire), Answer::Acquire)
             }
             Asked::Release(message) => {
                 let request = Request::new(message);
-                answered(pass_on!(self, request, locks, LocksClient, release), Answer::Release)
+                answered(pass_on!(changes, self, request, locks, LocksClient, release), Answer::Release)
             }
             Asked::Check(message) => {
                 let request = Request::new(message);
-                answered(pass_on!(self, request, locks, LocksClient, check), Answer::Check)
+                answered(pass_on!(reads, self, request, locks, LocksClient, check), Answer::Check)
             }
             Asked::Get(message) => answered(self.look_up(Request::new(message)).await, Answer::Get),
             Asked::Cancel(_) => Err(Status::internal("a cancellation is no request")),
@@ -144,7 +177,7 @@ impl Gateway {
         if request.get_ref().stale {
             return self.locks.get(request).await;
         }
-        pass_on!(self, request, locks, LocksClient, get)
+        pass_on!(reads, self, request, locks, LocksClient, get)
     }
 
     fn name_leader<T>(&self, answer: Result<Response<T>, Status>) -> Result<Response<T>, Status> {
@@ -163,20 +196,49 @@ impl Gateway {
     }
 }
 
-/// The same call for the leader, with the client's deadline.
+/// The same call for the leader, with what is left of the client's time.
 fn onward<T>(request: Request<T>) -> Request<T> {
-    let (metadata, _, message) = request.into_parts();
-    let mut onward = Request::new(message);
-    if let Some(timeout) = metadata.get(TIMEOUT_KEY) {
-        onward.metadata_mut().insert(TIMEOUT_KEY, timeout.clone());
+    let deadline = Deadline::of(&request);
+    let mut onward = Request::new(request.into_inner());
+    if let Some(deadline) = deadline {
+        onward.set_timeout(deadline.left());
     }
     onward
 }
 
+/// Returns when another node is known to lead, and has been for as long as the one before may take to answer.
+async fn led_by_other(replica: Replica, leader: u64) {
+    let mut metrics = replica.raft().server_metrics();
+    while metrics.borrow_watched().current_leader.is_none_or(|known| known == leader) {
+        if metrics.changed().await.is_err() {
+            // This node ends, and its calls with it.
+            return std::future::pending().await;
+        }
+    }
+    sleep(LAST_ANSWERS).await;
+}
+
+/// Of a call to a node that was deposed and does not answer.
+fn moved(kind: Kind) -> Status {
+    match kind.reads {
+        true => leader_not_reached(),
+        false => unknown(
+            Code::Unavailable,
+            "another node leads now, and the one before does not answer; the request may still take effect: repeat it with the same id",
+        ),
+    }
+}
+
 /// What the transport says of a call that got no answer from the leader, in our terms.
-fn lost(status: Status) -> Status {
-    match has_reason(&status) {
-        true => Status::with_details(status.code(), status.message(), status.details().to_vec().into()),
+fn lost(status: Status, kind: Kind) -> Status {
+    if has_reason(&status) {
+        return Status::with_details(status.code(), status.message(), status.details().to_vec().into());
+    }
+    if kind.deadline.is_some_and(Deadline::has_passed) {
+        return deadline_passed(kind.reads);
+    }
+    match kind.reads || never_sent(&status) || Planted::LostForwardedIsSafe.is_on() {
+        true => leader_not_reached(),
         false => unknown(
             Code::Unavailable,
             "the leader could not be reached, or broke off; the request may still take effect",
@@ -184,18 +246,30 @@ fn lost(status: Status) -> Status {
     }
 }
 
-/// A stream from the leader, for the client.
-fn passed_on<T: Send + 'static>(response: Response<Streaming<T>>) -> Response<BoxStream<T>> {
-    response.map(|stream| boxed(stream.map_err(lost)))
+/// A stream from this leader, for the client, for as long as no other node is known to lead.
+fn passed_on<T: Send + 'static>(
+    response: Response<Streaming<T>>,
+    replica: &Replica,
+    leader: u64,
+    kind: Kind,
+) -> Response<BoxStream<T>> {
+    let deposed = Box::pin(led_by_other(replica.clone(), leader));
+    let next = move |items: Option<(Streaming<T>, _)>| async move {
+        let (mut items, mut deposed) = items?;
+        let item = tokio::select! {
+            biased;
+            item = items.next() => item?.map_err(|status| lost(status, kind)),
+            () = &mut deposed => Err(moved(kind)),
+        };
+        let rest = item.is_ok().then_some((items, deposed));
+        Some((item, rest))
+    };
+    response.map(|items| until(kind.deadline, unfold(Some((items, deposed)), next)))
 }
 
 /// As it goes on a pipeline.
 fn answered<T>(response: Result<Response<T>, Status>, kind: impl FnOnce(T) -> Answer) -> Result<Answer, Status> {
     response.map(|response| kind(response.into_inner()))
-}
-
-fn boxed<T>(stream: impl Stream<Item = Result<T, Status>> + Send + 'static) -> BoxStream<T> {
-    Box::pin(stream)
 }
 
 #[tonic::async_trait]
@@ -206,26 +280,33 @@ impl sessions_server::Sessions for Gateway {
         &self,
         request: Request<v1::OpenSessionRequest>,
     ) -> Result<Response<v1::OpenSessionResponse>, Status> {
-        self.name_leader(pass_on!(self, request, sessions, SessionsClient, open))
+        self.name_leader(pass_on!(changes, self, request, sessions, SessionsClient, open))
     }
 
     async fn renew(
         &self,
         request: Request<v1::RenewSessionRequest>,
     ) -> Result<Response<v1::RenewSessionResponse>, Status> {
-        self.name_leader(pass_on!(self, request, sessions, SessionsClient, renew))
+        self.name_leader(pass_on!(changes, self, request, sessions, SessionsClient, renew))
     }
 
     async fn keep_alive(
         &self,
         request: Request<Streaming<v1::KeepAliveRequest>>,
     ) -> Result<Response<Self::KeepAliveStream>, Status> {
+        // A renewal that is not acknowledged is not counted on.
+        let kind = Kind { reads: true, deadline: Deadline::of(&request) };
         let answer = match self.route() {
-            Ok(Route::Here) => self.sessions.keep_alive(request).await.map(|response| response.map(boxed)),
-            Ok(Route::Leader(channel)) => {
+            Ok(Route::Here) => {
+                let answers = self.sessions.keep_alive(request).await;
+                answers.map(|response| response.map(|stream| until(kind.deadline, stream)))
+            }
+            Ok(Route::Leader(leader, channel)) => {
                 // The client's stream ends for the leader when it ends here, broken or not: there is nothing to add to what came.
                 let requests = request.into_inner().scan((), |(), request| ready(request.ok()));
-                SessionsClient::new(channel).keep_alive(requests).await.map(passed_on).map_err(lost)
+                let mut client = SessionsClient::new(channel);
+                let answers = self.while_it_leads(leader, kind, client.keep_alive(requests)).await;
+                answers.map(|stream| passed_on(stream, &self.replica, leader, kind))
             }
             Err(status) => Err(status),
         };
@@ -236,7 +317,7 @@ impl sessions_server::Sessions for Gateway {
         &self,
         request: Request<v1::CloseSessionRequest>,
     ) -> Result<Response<v1::CloseSessionResponse>, Status> {
-        self.name_leader(pass_on!(self, request, sessions, SessionsClient, close))
+        self.name_leader(pass_on!(changes, self, request, sessions, SessionsClient, close))
     }
 
     async fn list(
@@ -246,7 +327,7 @@ impl sessions_server::Sessions for Gateway {
         if request.get_ref().stale {
             return self.name_leader(self.sessions.list(request).await);
         }
-        self.name_leader(pass_on!(self, request, sessions, SessionsClient, list))
+        self.name_leader(pass_on!(reads, self, request, sessions, SessionsClient, list))
     }
 }
 
@@ -256,19 +337,19 @@ impl locks_server::Locks for Gateway {
     type PipelineStream = ReceiverStream<Result<v1::PipelineResponse, Status>>;
 
     async fn acquire(&self, request: Request<v1::AcquireRequest>) -> Result<Response<v1::AcquireResponse>, Status> {
-        self.name_leader(pass_on!(self, request, locks, LocksClient, acquire))
+        self.name_leader(pass_on!(changes, self, request, locks, LocksClient, acquire))
     }
 
     async fn release(&self, request: Request<v1::ReleaseRequest>) -> Result<Response<v1::ReleaseResponse>, Status> {
-        self.name_leader(pass_on!(self, request, locks, LocksClient, release))
+        self.name_leader(pass_on!(changes, self, request, locks, LocksClient, release))
     }
 
     async fn update(&self, request: Request<v1::UpdateRequest>) -> Result<Response<v1::UpdateResponse>, Status> {
-        self.name_leader(pass_on!(self, request, locks, LocksClient, update))
+        self.name_leader(pass_on!(changes, self, request, locks, LocksClient, update))
     }
 
     async fn check(&self, request: Request<v1::CheckRequest>) -> Result<Response<v1::CheckResponse>, Status> {
-        self.name_leader(pass_on!(self, request, locks, LocksClient, check))
+        self.name_leader(pass_on!(reads, self, request, locks, LocksClient, check))
     }
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::GetResponse>, Status> {
@@ -279,15 +360,20 @@ impl locks_server::Locks for Gateway {
         if request.get_ref().stale {
             return self.name_leader(self.locks.list(request).await);
         }
-        self.name_leader(pass_on!(self, request, locks, LocksClient, list))
+        self.name_leader(pass_on!(reads, self, request, locks, LocksClient, list))
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let kind = Kind { reads: true, deadline: Deadline::of(&request) };
         let answer = match self.route() {
-            Ok(Route::Here) => self.locks.watch(request).await.map(|response| response.map(boxed)),
-            Ok(Route::Leader(channel)) => {
+            Ok(Route::Here) => {
+                let changes = self.locks.watch(request).await;
+                changes.map(|response| response.map(|stream| until(kind.deadline, stream)))
+            }
+            Ok(Route::Leader(leader, channel)) => {
                 let mut client = LocksClient::new(channel);
-                client.watch(onward(request)).await.map(passed_on).map_err(lost)
+                let changes = self.while_it_leads(leader, kind, client.watch(onward(request))).await;
+                changes.map(|stream| passed_on(stream, &self.replica, leader, kind))
             }
             Err(status) => Err(status),
         };
@@ -298,7 +384,7 @@ impl locks_server::Locks for Gateway {
         &self,
         request: Request<v1::ForceReleaseRequest>,
     ) -> Result<Response<v1::ForceReleaseResponse>, Status> {
-        self.name_leader(pass_on!(self, request, locks, LocksClient, force_release))
+        self.name_leader(pass_on!(changes, self, request, locks, LocksClient, force_release))
     }
 
     /// Stays here: its requests are passed on one by one, each to who leads at its time.
@@ -309,6 +395,7 @@ impl locks_server::Locks for Gateway {
         if self.stopping.is_cancelled() {
             return Err(shutting_down());
         }
-        Ok(Response::new(pipeline::start(self.clone(), request.into_inner(), self.stopping.clone())))
+        let deadline = Deadline::of(&request);
+        Ok(Response::new(pipeline::start(self.clone(), request.into_inner(), deadline, self.stopping.clone())))
     }
 }

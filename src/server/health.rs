@@ -1,6 +1,6 @@
 //! The standard health service: serving only while this node can serve.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use tonic_health::{ServingStatus, server::HealthReporter};
 
@@ -15,6 +15,7 @@ const SERVICES: [&str; 4] = ["", "lockkeeper.v1.Sessions", "lockkeeper.v1.Locks"
 /// Keeps the health service true to the node, for as long as it is polled.
 pub(super) async fn report(cluster: Cluster, reporter: HealthReporter) {
     let mut known = None;
+    let mut lagging = BTreeMap::new();
     loop {
         let trouble = cluster.trouble().await;
         if known != Some(trouble) {
@@ -25,6 +26,14 @@ pub(super) async fn report(cluster: Cluster, reporter: HealthReporter) {
             set(&reporter, trouble.is_none()).await;
             known = Some(trouble);
         }
+        let laggards: BTreeMap<u64, String> = cluster.laggards().into_iter().collect();
+        for (node_id, trouble) in laggards.iter().filter(|(node_id, _)| !lagging.contains_key(*node_id)) {
+            tracing::warn!("member {node_id} {trouble}");
+        }
+        for node_id in lagging.keys().filter(|node_id| !laggards.contains_key(*node_id)) {
+            tracing::info!("member {node_id} catches up, or this node no longer leads");
+        }
+        lagging = laggards;
         tokio::time::sleep(INTERVAL).await;
     }
 }

@@ -1,7 +1,9 @@
 //! One stream that keeps sessions alive.
 //!
 //! Renewals are proposed as they arrive, many at a time, and each is answered when it is applied. Between the answers, the
-//! stream tells at once what its sessions lose. It ends when this node no longer leads: its client goes on at the new leader.
+//! stream tells at once what its sessions lose. It ends when this node no longer leads: its client goes on at the new leader. It also
+//! ends when more is lost at once than it has room to tell: nothing of that is lost to the client, whose next renewal, on whatever
+//! stream, is told all of it.
 
 use std::collections::BTreeSet;
 
@@ -12,15 +14,16 @@ use tonic::{Status, Streaming};
 
 use super::{
     PATIENCE, convert,
-    errors::{invalid, no_leader, no_reply},
+    errors::{invalid, lags_behind, no_leader, no_reply},
     unreadable::explained,
 };
 use crate::{
-    machine::{Renewal, SessionId},
+    machine::{Renewal, SessionId, Token},
+    planted::Planted,
     proto::v1::{KeepAliveRequest, KeepAliveResponse, keep_alive_response},
     raft::{
         NoReply, Replica,
-        table::{Loss, Notice, Table},
+        table::{Loss, Notice, Notices},
     },
 };
 
@@ -28,6 +31,8 @@ use crate::{
 const IN_FLIGHT: usize = 2048;
 /// Sessions on one stream.
 const SESSIONS: usize = 10_000;
+/// Revocations that are read from the table at a time.
+const REVOCATIONS: usize = 256;
 /// Answers that wait for a client that does not read them.
 const ANSWERS: usize = 64;
 
@@ -59,7 +64,7 @@ async fn serve(
 ) -> Result<(), Status> {
     let mut led = replica.led();
     let mut in_flight = FuturesUnordered::new();
-    let (listener, mut notices) = Table::notices();
+    let (listener, mut notices) = Notices::new();
     loop {
         if led.borrow_and_update().is_none() {
             return Err(no_leader());
@@ -82,13 +87,14 @@ async fn serve(
                 }
                 in_flight.push(renew(replica, session, request.sequence));
             }
-            Some((session, answered)) = in_flight.next() => {
-                for answer in answered? {
-                    send(answers, session, answer).await?;
+            Some(renewed) = in_flight.next() => {
+                let Renewed { session, sequence, renewal } = renewed;
+                if let Some(renewal) = renewal? {
+                    answer(replica, answers, session, sequence, renewal).await?;
                 }
             }
-            notice = notices.recv() => {
-                let Some(Notice { session, what }) = notice else { return Err(no_leader()) };
+            notice = notices.next() => {
+                let Some(Notice { session, what }) = notice else { return Err(lags_behind()) };
                 send(answers, session, lost(what)).await?;
             }
             changed = led.changed() => {
@@ -103,24 +109,52 @@ async fn serve(
 
 type What = keep_alive_response::What;
 
-async fn renew(replica: &Replica, session: SessionId, sequence: u64) -> (SessionId, Result<Vec<What>, Status>) {
+/// What came of a renewal.
+struct Renewed {
+    session: SessionId,
+    sequence: u64,
+    renewal: Result<Option<Renewal>, Status>,
+}
+
+async fn renew(replica: &Replica, session: SessionId, sequence: u64) -> Renewed {
     let renewal = match replica.renew(session, PATIENCE).await {
-        Ok(renewal) => renewal,
+        Ok(renewal) => Ok(Some(renewal)),
         // Not acknowledged, so the client does not count on it, and sends another one.
-        Err(NoReply::Unknown | NoReply::Overloaded) => return (session, Ok(Vec::new())),
-        Err(no) => return (session, Err(no_reply(no))),
+        Err(NoReply::Unknown | NoReply::Overloaded) => Ok(None),
+        Err(no) => Err(no_reply(no)),
     };
-    let answers = match renewal {
-        Renewal::Renewed { ttl, revoked } => {
-            // Said with every renewal until the grant is given back: the notice may have been lost with another stream. And said
-            // first: a holder must not take the renewal for one of a grant that renewals no longer extend.
-            let revoked = revoked.into_iter().map(|revocation| lost(Loss::Revoked(revocation)));
-            let renewed = What::Renewed(keep_alive_response::Renewed { sequence, ttl_ms: ttl.as_millis() });
-            revoked.chain([renewed]).collect()
+    Renewed { session, sequence, renewal }
+}
+
+/// What was revoked is said with every renewal until it is given back: the notice may have been lost with another stream. And it is said
+/// first: a holder must not take the renewal for one of a grant that renewals no longer extend.
+async fn answer(
+    replica: &Replica,
+    answers: &Answers,
+    session: SessionId,
+    sequence: u64,
+    renewal: Renewal,
+) -> Result<(), Status> {
+    let (ttl, mut revoked, mut more) = match renewal {
+        Renewal::Renewed { ttl, revoked, more } => (ttl, revoked, more),
+        Renewal::Ended(end) => return send(answers, session, lost(Loss::Ended(end))).await,
+    };
+    let renewed = What::Renewed(keep_alive_response::Renewed { sequence, ttl_ms: ttl.as_millis() });
+    if Planted::RevokedAfterRenewed.is_on() {
+        send(answers, session, renewed.clone()).await?;
+    }
+    loop {
+        let last = revoked.last().map_or(Token(0), |revocation| revocation.token);
+        for revocation in revoked {
+            send(answers, session, lost(Loss::Revoked(revocation))).await?;
         }
-        Renewal::Ended(end) => vec![lost(Loss::Ended(end))],
-    };
-    (session, Ok(answers))
+        if !more {
+            return send(answers, session, renewed).await;
+        }
+        // The table here is as new as the renewal: what the answer to it had no room for is there, unless it was released meanwhile.
+        revoked = replica.table().read(|it| it.machine.revocations(session, last).take(REVOCATIONS).collect());
+        more = revoked.len() == REVOCATIONS;
+    }
 }
 
 fn lost(what: Loss) -> What {

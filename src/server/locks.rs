@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{
     PATIENCE, convert,
     convert::page_size,
-    errors::{invalid, no_reply, session_ended, unexpected, wait_cancelled},
+    errors::{invalid, no_reply, session_ended, unexpected, wait_abandoned, wait_cancelled},
     pages::page_of_locks,
     waiting, watch,
 };
@@ -142,13 +142,12 @@ impl Locks {
 }
 
 fn outcome(end: WaitEnd) -> Result<acquire_response::Outcome, Status> {
-    use crate::machine::Refusal;
     let timed_out = |busy: Busy| acquire_response::Outcome::TimedOut(convert::show_busy(busy));
     match end {
         WaitEnd::Granted(grant) => Ok(acquire_response::Outcome::Granted(convert::show_grant(&grant))),
         WaitEnd::TimedOut(busy) => Ok(timed_out(busy)),
         WaitEnd::Cancelled => Err(wait_cancelled()),
-        WaitEnd::Abandoned => Err(super::errors::refused(Refusal::Abandoned)),
+        WaitEnd::Abandoned => Err(wait_abandoned()),
         WaitEnd::SessionEnded(end) => Err(session_ended(end)),
     }
 }

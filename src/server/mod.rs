@@ -11,6 +11,7 @@ pub mod node;
 
 mod cluster;
 mod convert;
+mod deadline;
 mod errors;
 mod gateway;
 mod health;
@@ -18,6 +19,7 @@ mod keep_alive;
 mod locks;
 mod pages;
 mod pipeline;
+mod progress;
 mod sessions;
 mod unreadable;
 mod waiting;

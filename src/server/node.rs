@@ -13,7 +13,7 @@ use std::{
 };
 
 use futures::Stream;
-use openraft::{SnapshotPolicy, async_runtime::WatchReceiver, storage::RaftLogStorage};
+use openraft::{RaftLogReader, SnapshotPolicy, async_runtime::WatchReceiver, storage::RaftLogStorage};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
@@ -29,6 +29,7 @@ use super::{
     MESSAGE_BYTES_MAX,
     cluster::Cluster,
     config::{Config, Member, RaftConfig},
+    deadline::Deadlines,
     gateway::{Dial, Gateway},
     health,
     locks::Locks,
@@ -43,11 +44,14 @@ use crate::{
         v1::{cluster_server::ClusterServer, locks_server::LocksServer, sessions_server::SessionsServer},
     },
     raft::{
-        Raft, Replica,
+        Raft, Replica, files,
         forming::{self, FormingError, Plan},
         identity::{ClusterId, Identity, IdentityError},
-        log::{self, LogStore, OpenError},
-        network::{Network, PeerService},
+        log::{
+            self, LogStore, OpenError,
+            database::{LockFile, NotLocked},
+        },
+        network::{Acknowledgements, Network, PeerService},
         snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
         state_machine::StateMachine,
         table::{Inspect, Table},
@@ -66,8 +70,8 @@ const PEER_CONNECTIONS: usize = 1_000;
 const INSTALL_SNAPSHOT_MS: u64 = 10 * 60 * 1000;
 /// Entries in one append, at the most; the network cuts what is too large.
 const APPEND_ENTRIES: u64 = 64;
-/// How often a node notes, outside of its log, how far the log is committed; and how soon for the first time.
-const NOTE_COMMITTED: Duration = Duration::from_secs(10);
+/// How often a node notes, outside of its log, how far its log and those of its peers are; and how soon for the first time.
+const NOTE_PROGRESS: Duration = Duration::from_secs(10);
 const NOTE_FIRST: Duration = Duration::from_millis(250);
 
 /// Why a node did not start, or could not go on.
@@ -151,7 +155,8 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()> + Send + '
     let environment = Environment::system();
     let opening = (config.clone(), environment.clone());
     let opened = tokio::task::spawn_blocking(move || open(&opening.0, &opening.1)).await;
-    let (identity, log, snapshots) = opened.map_err(|stopped| ServeError::Raft(stopped.to_string()))??;
+    // Nobody else comes near the data directory before the log is closed.
+    let (_lock, identity, log, snapshots) = opened.map_err(|stopped| ServeError::Raft(stopped.to_string()))??;
     let parts = Parts {
         config,
         clients,
@@ -175,17 +180,27 @@ async fn listen(key: &'static str, address: &str) -> Result<TcpListener, ServeEr
 }
 
 /// Opens what lies in the data directory. Blocks.
-fn open(config: &Config, environment: &Environment) -> Result<(Arc<Identity>, LogStore, SnapshotStore), ServeError> {
+fn open(
+    config: &Config,
+    environment: &Environment,
+) -> Result<(LockFile, Arc<Identity>, LogStore, SnapshotStore), ServeError> {
     let directory: &Path = &config.data_dir;
     let refused = |source| ServeError::Directory { directory: directory.to_owned(), source };
-    std::fs::create_dir_all(directory).map_err(refused)?;
+    files::create_directory(directory).map_err(refused)?;
+    // Before anything in it is read, or deleted as unfinished: it may be another process's, and in use.
+    let lock = LockFile::take_whole(directory).map_err(|not_locked| match not_locked {
+        NotLocked::InUse => ServeError::Log(OpenError::Locked { directory: directory.to_owned() }),
+        NotLocked::Io(source) => refused(source),
+    })?;
     let cluster_id: ClusterId =
         config.cluster_id.parse().map_err(|invalid| ServeError::Config(format!("{invalid}")))?;
     let identity = Identity::open_or_create(directory, &cluster_id, config.node_id, &mut environment.generator())?;
     let snapshots = SnapshotStore::open(&directory.join("snapshots"))?;
     let newest = snapshots.latest().and_then(|file| file.meta().last_log_id);
-    let log = LogStore::open(&directory.join("log"), log::Options { snapshot: newest, ..log::Options::default() })?;
-    Ok((Arc::new(identity), log, snapshots))
+    let options = log::Options { snapshot: newest, owner: Some(identity.log_owner()), ..log::Options::default() };
+    let log = LogStore::open(&directory.join("log"), options)?;
+    identity.started()?;
+    Ok((lock, Arc::new(identity), log, snapshots))
 }
 
 /// Runs a node until `shutdown` ends, as [`serve`] does.
@@ -208,12 +223,14 @@ where
     let snapshot_due = machine.snapshot_due();
     let network =
         Network::<C, SnapshotFile>::new(connector.clone(), Arc::clone(&identity)).with_configured(plan.members.clone());
+    let acknowledgements = network.acknowledgements();
     let raft_config = Arc::new(raft_config(&config)?);
     let raft = Raft::new(config.node_id, raft_config, network, log, machine).await.map_err(stopped)?;
     peer_service.attach(raft.clone());
-    let departures = peer_service.departures();
+    let (departures, presence) = (peer_service.departures(), peer_service.presence());
     let silence_max = 2 * Duration::from_millis(config.raft.election_timeout_ms_max);
-    let replica = Replica::start(raft, table, &environment, plan.members.clone(), silence_max);
+    let replica =
+        Replica::start(raft, table, &environment, acknowledgements.clone(), plan.members.clone(), silence_max);
 
     let stopping = CancellationToken::new();
     let services = Services::new(&config, &replica, &environment, connector.clone(), stopping.clone());
@@ -225,14 +242,17 @@ where
     let client_routes = services.for_clients().add_service(health_service);
     client_server.spawn(listen_to(client_routes, transport::incoming(clients, CLIENT_CONNECTIONS), stopping.clone()));
     tasks.spawn(take_part(Arc::clone(&identity), replica.clone(), plan, connector.clone()));
-    tasks.spawn(note_committed(identity, replica.clone()));
+    tasks.spawn(outdated(Arc::clone(&identity)));
+    tasks.spawn(note_progress(identity, replica.clone(), acknowledgements));
     tasks.spawn(raft_stops(replica.clone()));
     tasks.spawn(take_snapshots(replica.clone(), snapshot_due));
     let mut background = JoinSet::new();
     background.spawn(waiting::give_up_places(replica.clone()));
     background.spawn(waiting::sweep(replica.clone()));
+    background.spawn(waiting::break_off_when_cut_off(replica.clone()));
     if let Some(departures) = departures {
-        background.spawn(vacancy::watch(replica.clone(), connector, departures));
+        let heartbeat = Duration::from_millis(config.raft.heartbeat_ms);
+        background.spawn(vacancy::watch(replica.clone(), connector, departures, presence, heartbeat));
     }
     background.spawn(health::report(services.cluster.clone(), reporter.clone()));
 
@@ -264,7 +284,8 @@ async fn check_log<S: RaftLogStorage<TypeConfig>>(
     let state = log.get_log_state().await.map_err(stopped)?;
     let snapshot = snapshots.latest().and_then(|file| file.meta().last_log_id);
     let last = [state.last_log_id, state.last_purged_log_id, snapshot].into_iter().flatten().map(|id| id.index).max();
-    Ok(identity.check_log(last)?)
+    let vote = log.get_log_reader().await.read_vote().await.map_err(stopped)?;
+    Ok(identity.check_log(last, vote.is_some())?)
 }
 
 /// Takes this node's place in its cluster, and founds it if that is due. Does not end but with an error.
@@ -280,14 +301,24 @@ async fn take_part<C: Connect>(
     std::future::pending().await
 }
 
-/// Notes now and then how far this node's log is committed, so that a log which is lost as a whole is noticed. Does not end but with an error.
-async fn note_committed(identity: Arc<Identity>, replica: Replica) -> Result<(), ServeError> {
+/// Ends once another node remembers what this node's data do not know of.
+async fn outdated(identity: Arc<Identity>) -> Result<(), ServeError> {
+    Err(identity.outdated().await.into())
+}
+
+/// Notes now and then how far this node's log is committed, so that a log which is lost as a whole is noticed; and what peers acknowledged,
+/// so that they are asked for it. Does not end but with an error.
+async fn note_progress(
+    identity: Arc<Identity>,
+    replica: Replica,
+    acknowledgements: Acknowledgements,
+) -> Result<(), ServeError> {
     let mut noted = 0;
     loop {
-        tokio::time::sleep(if noted == 0 { NOTE_FIRST } else { NOTE_COMMITTED }).await;
+        tokio::time::sleep(if noted == 0 { NOTE_FIRST } else { NOTE_PROGRESS }).await;
         let certain = replica.applied_and_durable();
         if certain > noted {
-            identity.record_committed(certain).await?;
+            identity.record_progress(certain, acknowledgements.of_all()).await?;
             noted = certain;
         }
     }
@@ -331,7 +362,7 @@ fn heir(replica: &Replica) -> Option<u64> {
 }
 
 /// Services together, with what is around all of them.
-type Routes = Router<Stack<Explaining, NoLayer>>;
+type Routes = Router<Stack<Deadlines, Stack<Explaining, NoLayer>>>;
 
 /// What a node serves.
 struct Services {
@@ -354,7 +385,8 @@ impl Services {
         let dial: Dial = Arc::new(move |address| transport::channel(connector.clone(), address));
         let gateway = Gateway::new(sessions.clone(), locks.clone(), dial, stopping);
         let (cluster_id, blocking) = (config.cluster_id.as_str().into(), environment.blocking);
-        let cluster = Cluster { cluster_id, replica: replica.clone(), blocking };
+        let (progress, members) = Default::default();
+        let cluster = Cluster { cluster_id, replica: replica.clone(), blocking, progress, members };
         Self { sessions, locks, gateway, cluster }
     }
 
@@ -362,14 +394,21 @@ impl Services {
     fn for_peers(&self) -> Routes {
         transport::server(Windows::WIDE)
             .layer(explaining())
+            .layer(self.deadlines())
             .add_service(SessionsServer::new(self.sessions.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(LocksServer::new(self.locks.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+    }
+
+    fn deadlines(&self) -> Deadlines {
+        let gateway = self.gateway.clone();
+        Deadlines::new(move || gateway.leader())
     }
 
     /// What clients ask for: it is answered here or passed on.
     fn for_clients(&self) -> Routes {
         transport::server(Windows::NARROW)
             .layer(explaining())
+            .layer(self.deadlines())
             .add_service(SessionsServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(LocksServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(ClusterServer::new(self.cluster.clone()))
@@ -402,8 +441,8 @@ where
 /// What the configuration says about the cluster.
 fn plan(config: &Config) -> Plan {
     let node = |member: &Member| {
-        let node = Node { peer_address: member.peer_address.clone(), client_address: member.client_address.clone() };
-        (member.node_id, node)
+        let (peer_address, client_address) = (member.peer_address.clone(), member.client_address.clone());
+        (member.node_id, Node { incarnation: None, peer_address, client_address })
     };
     Plan { bootstrap: config.bootstrap, members: config.members.iter().map(node).collect() }
 }

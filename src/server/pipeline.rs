@@ -4,7 +4,7 @@
 //! times what its message costs. Here the stream pays for all of that once. Each request is still what it would be as a call, answered
 //! by the same services: this module only numbers them.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, pin::pin, sync::Arc};
 
 use futures::{
     StreamExt,
@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming};
 
 use super::{
-    errors::{invalid, no_reply},
+    deadline::Deadline,
+    errors::{deadline_passed, invalid, no_reply},
     gateway::Gateway,
     unreadable::explained,
 };
@@ -42,16 +43,18 @@ type Answers = mpsc::Sender<Result<PipelineResponse, Status>>;
 
 /// Starts to serve a stream. All that is under way breaks off when it ends.
 ///
-/// Once `stopping` is cancelled nothing more is read; what is under way is answered, and then the stream ends.
+/// Once `stopping` is cancelled nothing more is read; what is under way is answered, and then the stream ends. At its `deadline` what is
+/// under way is told so.
 pub(super) fn start(
     gateway: Gateway,
     requests: Streaming<PipelineRequest>,
+    deadline: Option<Deadline>,
     stopping: CancellationToken,
 ) -> ReceiverStream<Result<PipelineResponse, Status>> {
     let (answers, stream) = mpsc::channel(ANSWERS);
     let gateway = Arc::new(gateway);
     tokio::spawn(async move {
-        if let Err(status) = serve(gateway, requests, &answers, &stopping).await {
+        if let Err(status) = serve(gateway, requests, &answers, deadline, &stopping).await {
             // An error says that the client is gone.
             let _ = answers.send(Err(status)).await;
         }
@@ -64,10 +67,12 @@ async fn serve(
     gateway: Arc<Gateway>,
     mut requests: Streaming<PipelineRequest>,
     answers: &Answers,
+    deadline: Option<Deadline>,
     stopping: &CancellationToken,
 ) -> Result<(), Status> {
     let mut under_way = FuturesUnordered::new();
-    let mut handles = HashMap::new();
+    let mut handles: HashMap<u64, (AbortHandle, bool)> = HashMap::new();
+    let mut passed = pin!(Deadline::pass(deadline));
     for turn in 1_usize.. {
         if stopping.is_cancelled() && under_way.is_empty() {
             break;
@@ -86,15 +91,15 @@ async fn serve(
                 match what {
                     Some(Asked::Cancel(_)) => {
                         // `None`: its answer is on its way.
-                        if let Some(handle) = handles.remove(&number) {
-                            AbortHandle::abort(&handle);
+                        if let Some((handle, _)) = handles.remove(&number) {
+                            handle.abort();
                         }
                     }
                     Some(Asked::Acquire(_)) if gateway.is_overloaded() => refuse(answers, number).await?,
                     Some(_) if handles.len() >= UNDER_WAY => refuse(answers, number).await?,
                     Some(asked) => {
                         let (handle, registration) = AbortHandle::new_pair();
-                        if handles.insert(number, handle).is_some() {
+                        if handles.insert(number, (handle, reads(&asked))).is_some() {
                             return Err(invalid("number", format!("{number} names another request that is under way")));
                         }
                         let answered = ask(Arc::clone(&gateway), number, asked);
@@ -111,10 +116,24 @@ async fn serve(
                 }
             }
             () = answers.closed() => return Ok(()),
+            () = &mut passed => {
+                for (number, (_, reads)) in handles {
+                    send(answers, answer(number, Err(deadline_passed(reads)), gateway.leader())).await?;
+                }
+                return Err(deadline_passed(true));
+            }
             () = stopping.cancelled(), if !stopping.is_cancelled() => {}
         }
     }
     Ok(())
+}
+
+/// Whether a request changes nothing.
+fn reads(asked: &Asked) -> bool {
+    match asked {
+        Asked::Check(_) | Asked::Get(_) => true,
+        Asked::Acquire(_) | Asked::Release(_) | Asked::Cancel(_) => false,
+    }
 }
 
 async fn ask(gateway: Arc<Gateway>, number: u64, asked: Asked) -> PipelineResponse {

@@ -54,9 +54,10 @@ impl sessions_server::Sessions for Sessions {
     ) -> Result<Response<v1::RenewSessionResponse>, Status> {
         let session = convert::session_id(&request.into_inner().session_id)?;
         match self.replica.renew(session, PATIENCE).await.map_err(no_reply)? {
-            Renewal::Renewed { ttl, revoked } => Ok(Response::new(v1::RenewSessionResponse {
+            Renewal::Renewed { ttl, revoked, more } => Ok(Response::new(v1::RenewSessionResponse {
                 ttl_ms: ttl.as_millis(),
                 revoked: revoked.into_iter().map(convert::show_revocation).collect(),
+                more_revoked: more,
             })),
             Renewal::Ended(end) => Err(session_ended(end)),
         }

@@ -1,7 +1,8 @@
 //! Watching the locks under a prefix.
 //!
 //! First their present state, as of one log entry, then every change after it. A watcher that lags too far behind is sent the state
-//! again, rather than slow anybody down. The stream ends when this node no longer leads: its client goes on at the new leader.
+//! again, rather than slow anybody down. The stream ends when this node no longer leads, or is cut off from most members: its client
+//! goes on at the new leader.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,6 +23,7 @@ use super::{
 };
 use crate::{
     machine::LockName,
+    planted::Planted,
     proto::v1::{WatchResponse, watch_response},
     raft::{
         Replica,
@@ -68,6 +70,9 @@ async fn serve(
     let mut led = replica.led();
     let mut shown = state.index();
     send_state(prefix, state, messages).await?;
+    if Planted::WatchAfterState.is_on() {
+        changes = replica.table().changes();
+    }
     loop {
         if led.borrow_and_update().is_none() {
             return Err(Some(no_leader()));
@@ -89,6 +94,8 @@ async fn serve(
                 send_state(prefix, state, messages).await?;
             }
             Ok(Err(RecvError::Closed)) => return Err(Some(no_leader())),
+            // Its table stands still, and another node may lead by now.
+            Err(_) if replica.cut_off() => return Err(Some(no_leader())),
             Err(_) => {
                 // The index first: a change that comes between the two is then still in the channel, with a higher one.
                 let index = replica.table().told();

@@ -10,7 +10,7 @@ use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 /// A kind of wrong: changes the events, or finds nothing to change.
 pub(crate) type Mutation = fn(&mut Vec<Event>, &mut StdRng) -> Option<()>;
 
-pub(crate) const ALL: [(&str, Mutation); 10] = [
+pub(crate) const ALL: [(&str, Mutation); 11] = [
     ("two tokens swapped", swap_tokens),
     ("a token given again", repeat_token),
     ("a release that had not happened", drop_release),
@@ -21,6 +21,7 @@ pub(crate) const ALL: [(&str, Mutation); 10] = [
     ("an old token accepted", accept_old_token),
     ("a retry with another token", retry_differs),
     ("a table that differs", change_table),
+    ("a loss that is not told", leave_untold),
 ];
 
 /// An operation by the places of its lines.
@@ -205,5 +206,12 @@ fn change_table(events: &mut Vec<Event>, _: &mut StdRng) -> Option<()> {
         Some(hash)
     });
     *table? += 1;
+    Some(())
+}
+
+fn leave_untold(events: &mut Vec<Event>, _: &mut StdRng) -> Option<()> {
+    let told = |event: &Event| matches!(event.what, What::Fact(Fact::Lost { token: Some(_), .. }));
+    let place = events.iter().position(told)?;
+    events.remove(place);
     Some(())
 }

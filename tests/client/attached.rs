@@ -1,9 +1,9 @@
 //! Sessions that this process did not open.
 
 use lockkeeper::{
-    client::{AttachedSession, Error},
+    client::{AttachedSession, Error, Loss},
     machine::{Acquire, LockName, Mode, SessionId, Token, Wait, Want},
-    proto::v1::{RequestId, release_request::Target},
+    proto::v1::{RequestId, Revocation, release_request::Target},
 };
 use tonic::Code;
 
@@ -95,6 +95,40 @@ async fn called_again_it_goes_on_with_the_same_request() {
     assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
     let sent = acquires(&node);
     assert!(sent.len() == 2 && sent[0].id == sent[1].id, "{sent:?}");
+}
+
+/// To release is the caller's business here: the cluster keeps it until then.
+#[tokio::test]
+async fn what_was_taken_is_told_and_not_acknowledged() {
+    let node = Node::start();
+    let about = |what| ("revoked_reason", String::from(what));
+    node.answers_releases([Answer::RefuseAbout(Code::FailedPrecondition, "REVOKED", about("dead"))]);
+    node.revokes([Revocation { token: 7, reason: "dead".into(), remaining_ms: 0 }]);
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let session = attach(&node);
+    let keeping = session.keep_alive(|token, _| tell.send(token).unwrap());
+    tokio::select! {
+        ended = keeping => panic!("{ended:?}"),
+        told = soon(told.recv()) => assert_eq!(told, Some(Token(7))),
+    }
+    assert!(!node.calls().iter().any(|call| matches!(call, Call::Release(_))));
+    let released = session.release(Token(7)).await;
+    assert!(matches!(&released, Err(Error::Lost(Loss::Revoked { reason })) if reason == "dead"), "{released:?}");
+}
+
+/// The first renewal, which is a call of its own, may be the only one that says it.
+#[tokio::test]
+async fn who_keeps_it_alive_hears_what_was_revoked_before() {
+    let node = Node::start();
+    node.revokes([Revocation { token: 7, reason: "stuck".into(), remaining_ms: 300 }]);
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let session = attach(&node);
+    let keeping = session.keep_alive(|token, reason| tell.send((token, reason.to_owned())).unwrap());
+    tokio::select! {
+        ended = keeping => panic!("{ended:?}"),
+        told = soon(told.recv()) => assert_eq!(told, Some((Token(7), "stuck".to_owned()))),
+    }
+    assert_eq!(attach(&node).renew().await.unwrap().revoked.len(), 1);
 }
 
 #[tokio::test]

@@ -49,7 +49,7 @@ pub(crate) enum Call {
     Cancel,
 }
 
-/// How a node answers its next acquire, get or forced release.
+/// How a node answers its next acquire, release, get or forced release.
 #[derive(Clone)]
 pub(crate) enum Answer {
     Refuse(Code, &'static str, &'static str),
@@ -72,7 +72,11 @@ pub(crate) struct Fake(Arc<State>);
 
 struct State {
     ttl_ms: Mutex<Option<u32>>,
+    /// What it says with each renewal of its own call.
+    revoked: Mutex<Vec<Revocation>>,
     script: Mutex<VecDeque<Answer>>,
+    /// For releases, as `script` is for other calls.
+    releases: Mutex<VecDeque<Answer>>,
     leader: Mutex<Option<String>>,
     /// It knows no stream of many requests.
     is_old: Mutex<bool>,
@@ -88,7 +92,9 @@ impl Node {
         let address = listener.local_addr().unwrap().to_string();
         let fake = Fake(Arc::new(State {
             ttl_ms: Mutex::default(),
+            revoked: Mutex::default(),
             script: Mutex::default(),
+            releases: Mutex::default(),
             leader: Mutex::default(),
             is_old: Mutex::default(),
             silent: watch::Sender::new(false),
@@ -123,6 +129,11 @@ impl Node {
         self
     }
 
+    pub(crate) fn answers_releases(&self, answers: impl IntoIterator<Item = Answer>) -> &Self {
+        self.fake.0.releases.lock().unwrap().extend(answers);
+        self
+    }
+
     /// From now on it names this leader.
     pub(crate) fn names_leader(&self, address: &str) {
         *self.fake.0.leader.lock().unwrap() = Some(address.to_owned());
@@ -137,6 +148,11 @@ impl Node {
     /// It takes renewals and does not answer them.
     pub(crate) fn falls_silent(&self, silent: bool) {
         self.fake.0.silent.send_replace(silent);
+    }
+
+    /// From now on it says so with each renewal that is a call of its own; on streams it does not.
+    pub(crate) fn revokes(&self, revoked: impl IntoIterator<Item = Revocation>) {
+        *self.fake.0.revoked.lock().unwrap() = revoked.into_iter().collect();
     }
 
     /// Says something on all keep-alive streams.
@@ -201,6 +217,10 @@ impl Fake {
     /// As the script says, or else `usual`.
     async fn scripted<T>(&self, busy: Option<T>, usual: T) -> Reply<T> {
         let next = self.0.script.lock().unwrap().pop_front();
+        self.as_told(next, busy, usual).await
+    }
+
+    async fn as_told<T>(&self, next: Option<Answer>, busy: Option<T>, usual: T) -> Reply<T> {
         match next {
             None => self.reply(usual),
             Some(Answer::Busy) => self.reply(busy.unwrap()),
@@ -263,7 +283,8 @@ impl Sessions for Fake {
     async fn renew(&self, request: Request<RenewSessionRequest>) -> Reply<RenewSessionResponse> {
         self.note(Call::Renew(request.into_inner()));
         let ttl_ms = self.0.ttl_ms.lock().unwrap().unwrap_or(600);
-        self.reply(RenewSessionResponse { ttl_ms, revoked: Vec::new() })
+        let revoked = self.0.revoked.lock().unwrap().clone();
+        self.reply(RenewSessionResponse { ttl_ms, revoked, more_revoked: false })
     }
 
     type KeepAliveStream = Pin<Box<dyn Stream<Item = Result<KeepAliveResponse, Status>> + Send>>;
@@ -275,8 +296,9 @@ impl Sessions for Fake {
             let (fake, session) = (fake.clone(), session.clone());
             async move {
                 let request = request.ok()?;
-                fake.note(Call::KeepAlive(request.clone()));
+                // Before it is known that it was asked: what it says from then on is of this session.
                 session.lock().unwrap().clone_from(&request.session_id);
+                fake.note(Call::KeepAlive(request.clone()));
                 // The session may have been opened elsewhere: the tests then use this TTL.
                 let ttl_ms = fake.0.ttl_ms.lock().unwrap().unwrap_or(600);
                 let what = Some(What::Renewed(Renewed { sequence: request.sequence, ttl_ms }));
@@ -315,7 +337,8 @@ impl Locks for Fake {
 
     async fn release(&self, request: Request<ReleaseRequest>) -> Reply<ReleaseResponse> {
         self.note(Call::Release(request.into_inner()));
-        self.reply(ReleaseResponse { released: Released::Grant.into() })
+        let next = self.0.releases.lock().unwrap().pop_front();
+        self.as_told(next, None, ReleaseResponse { released: Released::Grant.into() }).await
     }
 
     async fn get(&self, request: Request<GetRequest>) -> Reply<GetResponse> {

@@ -6,12 +6,13 @@ use std::{
 };
 
 use lockkeeper::{
-    client::{BootClock, Clock, Danger, Error, Loss},
-    proto::v1::{Revocation, keep_alive_response::What},
+    client::{BootClock, Clock, Danger, Error, Loss, SessionOptions},
+    proto::v1::{Revocation, keep_alive_response::What, release_request::Target},
 };
+use tonic::Code;
 
 use crate::{
-    TTL,
+    TTL, client,
     fake::{Answer, Call, Node},
     open, soon,
 };
@@ -82,6 +83,121 @@ async fn what_is_left_is_enough_or_is_made_enough() {
     assert!(matches!(error, Error::NotEnsured { min_left, .. } if min_left == 2 * TTL), "{error:?}");
     held.release().await.unwrap();
     assert!(matches!(held.ensure(Duration::ZERO).await, Err(Error::Lost(Loss::Released))));
+}
+
+/// A renewal extends the session, and not the grant that it says is revoked.
+#[tokio::test]
+async fn what_is_revoked_is_not_made_enough() {
+    let node = Node::start();
+    let options = SessionOptions { ttl: Duration::from_secs(30), label: "test".into() };
+    let session = client(&[&node]).open(options).await.unwrap();
+    let held = session.acquire("jobs").await.unwrap();
+    let wanted = Duration::from_secs(29);
+    soon(async {
+        while held.remaining() >= wanted {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    node.revokes([Revocation { token: 7, reason: "stuck".into(), remaining_ms: 23_000 }]);
+    let ensured = held.ensure(wanted).await;
+    assert!(matches!(&ensured, Err(Error::Lost(Loss::Revoked { reason })) if reason == "stuck"), "{ensured:?}");
+    assert!(held.remaining() <= Duration::from_secs(23), "{:?}", held.remaining());
+    assert!(session.remaining() > wanted, "the session goes on: {:?}", session.remaining());
+}
+
+fn taken() -> Revocation {
+    Revocation { token: 7, reason: "dead".into(), remaining_ms: 0 }
+}
+
+/// The cluster keeps what was taken by force until it hears that we know, whether or not the holder lets go of what it holds no more.
+#[tokio::test]
+async fn what_was_taken_is_acknowledged_at_once_and_once() {
+    let node = Node::start();
+    let held = open(&[&node]).await.acquire("jobs").await.unwrap();
+    node.asked(|call| matches!(call, Call::KeepAlive(_)).then_some(())).await;
+    node.answers_releases([
+        Answer::RefuseAbout(Code::FailedPrecondition, "REVOKED", ("revoked_reason", "dead".to_owned())),
+        Answer::Refuse(Code::FailedPrecondition, "NOT_HELD", "no"),
+    ]);
+    node.says(What::Revoked(taken()));
+    assert_eq!(soon(held.lost()).await, Loss::Revoked { reason: "dead".into() });
+    assert_eq!(node.asked_to_release().await.target, Some(Target::Token(7)));
+    // As with each renewal.
+    node.says(What::Revoked(taken()));
+    held.session().renew().await.unwrap();
+    assert_eq!((held.remaining(), releases(&node)), (Duration::ZERO, 1));
+    let released = held.release().await;
+    assert!(matches!(&released, Err(Error::Lost(Loss::Revoked { reason })) if reason == "dead"), "{released:?}");
+    assert_eq!(releases(&node), 2);
+}
+
+#[tokio::test]
+async fn whoever_asks_again_for_what_was_taken_hears_that() {
+    let node = Node::start();
+    let about = || ("revoked_reason", "dead".to_owned());
+    node.answers([Answer::RefuseAbout(Code::FailedPrecondition, "REVOKED", about())]);
+    let session = open(&[&node]).await;
+    let error = session.acquire("jobs").await.unwrap_err();
+    assert!(matches!(&error, Error::Lost(Loss::Revoked { reason }) if reason == "dead"), "{error:?}");
+    assert_eq!(session.loss(), None, "the session goes on");
+    let _held = session.acquire("jobs").await.unwrap();
+}
+
+/// Its answer may come after the word that it is over.
+#[tokio::test]
+async fn a_grant_that_was_taken_before_its_answer_came_is_lost_from_the_start() {
+    let node = Node::start();
+    let session = open(&[&node]).await;
+    node.revokes([taken()]);
+    session.renew().await.unwrap();
+    node.asked_to_release().await;
+    let held = session.acquire("jobs").await.unwrap();
+    assert_eq!(held.loss(), Some(Loss::Revoked { reason: "dead".into() }));
+}
+
+/// Until the cluster says that nothing is held, it is.
+#[tokio::test]
+async fn a_release_that_is_refused_is_tried_again_as_the_same_request() {
+    let node = Node::start();
+    let limit =
+        || Answer::RefuseAbout(Code::ResourceExhausted, "LIMIT_REACHED", ("limit", "replies_per_session".into()));
+    node.answers_releases([limit(), limit()]);
+    let session = open(&[&node]).await;
+    let held = session.acquire("jobs").await.unwrap();
+    soon(held.release()).await.unwrap();
+    let ids: Vec<_> = node
+        .calls()
+        .into_iter()
+        .filter_map(|call| if let Call::Release(release) = call { release.request } else { None })
+        .map(|request| request.id)
+        .collect();
+    assert!(ids.len() == 3 && ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+
+    // But no longer than its session lives.
+    node.answers_releases(std::iter::repeat_with(limit).take(1_000));
+    let held = session.acquire("jobs").await.unwrap();
+    let releasing = tokio::spawn(async move { held.release().await });
+    soon(async {
+        while releases(&node) < 6 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    session.close().await.unwrap();
+    let released = soon(releasing).await.unwrap();
+    assert!(matches!(released, Err(Error::Lost(Loss::Closed))), "{released:?}");
+}
+
+#[tokio::test]
+async fn a_renewal_by_hand_tells_what_was_revoked() {
+    let node = Node::start();
+    let session = open(&[&node]).await;
+    let held = session.acquire("jobs").await.unwrap();
+    let lost = tokio::spawn(async move { held.lost().await });
+    node.revokes([Revocation { token: 7, reason: "stuck".into(), remaining_ms: 300 }]);
+    session.renew().await.unwrap();
+    assert_eq!(soon(lost).await.unwrap(), Loss::Revoked { reason: "stuck".into() });
 }
 
 #[tokio::test]

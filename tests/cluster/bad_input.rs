@@ -87,6 +87,7 @@ async fn bad_acquires(clients: &mut Clients) {
         (twice, &["\"a\"", "named twice"]),
         (many, &["65", "1 to 64"]),
         (large, &["16385 bytes", "16384"]),
+        (vec![Want { mode: Some(Mode { kind: None }), ..want("a") }], &["locks.mode", "\"a\"", "does not know"]),
         (vec![permit("a", 0)], &["permits is 0"]),
         (vec![permit("a", 1_000_001)], &["1000001"]),
     ];

@@ -1,11 +1,12 @@
-//! A client's way to all nodes, which can be cut: no byte passes any more, and nothing says so.
+//! A client's way to all nodes, which can be cut: no byte passes any more, and nothing says so. Where it is mended, that is for new
+//! connections: those that were cut stay so.
 
 use std::{
     io,
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
 };
@@ -21,11 +22,18 @@ use tonic::transport::{Endpoint, Uri};
 #[derive(Clone, Default)]
 pub(crate) struct Cable {
     is_cut: Arc<AtomicBool>,
+    /// How often.
+    cuts: Arc<AtomicU64>,
 }
 
 impl Cable {
     pub(crate) fn cut(&self) {
+        self.cuts.fetch_add(1, Ordering::SeqCst);
         self.is_cut.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn mend(&self) {
+        self.is_cut.store(false, Ordering::SeqCst);
     }
 
     /// For [`lockkeeper::client::Builder::connect`].
@@ -39,20 +47,23 @@ impl Cable {
 
     async fn plug_in(self, uri: Uri) -> io::Result<TokioIo<Plugged>> {
         let address = uri.authority().map(ToString::to_string).unwrap_or_default();
+        let cuts_before = self.cuts.load(Ordering::SeqCst);
         let stream = TcpStream::connect(address).await?;
-        Ok(TokioIo::new(Plugged { cable: self, stream }))
+        Ok(TokioIo::new(Plugged { cable: self, cuts_before, stream }))
     }
 }
 
 struct Plugged {
     cable: Cable,
+    cuts_before: u64,
     stream: TcpStream,
 }
 
 impl Plugged {
     /// A stream that is cut is never ready again, so it need not remember who waits.
     fn while_whole<T>(&mut self, poll: impl FnOnce(Pin<&mut TcpStream>) -> Poll<T>) -> Poll<T> {
-        match self.cable.is_cut.load(Ordering::SeqCst) {
+        let is_cut = self.cable.is_cut.load(Ordering::SeqCst);
+        match is_cut || self.cable.cuts.load(Ordering::SeqCst) != self.cuts_before {
             true => Poll::Pending,
             false => poll(Pin::new(&mut self.stream)),
         }

@@ -86,7 +86,7 @@ async fn a_damaged_log_is_refused_or_loses_nothing() {
     fs::rename(&log, &aside).expect("moved");
     let (code, said) = refused(cluster.node(2).config_file(), &[]).await;
     assert_eq!(code, 20, "{said}");
-    assert!(said.contains("data of this node is lost"), "{said}");
+    assert!(said.contains("it is gone, and what this node promised with it"), "{said}");
     fs::remove_dir_all(&log).expect("removed");
     fs::rename(&aside, &log).expect("moved back");
     cluster.node_mut(2).spawn().expect("it starts");

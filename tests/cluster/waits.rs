@@ -1,17 +1,20 @@
 //! Places in the queue: kept through a blip and through the loss of the leader, given up when nobody comes back.
 
+use std::time::Duration;
+
 use lockkeeper::{
-    client::Client,
+    chaos::links::Links,
+    client::{Client, SessionOptions},
     local::{LocalCluster, Signal},
     proto::v1::{
-        AcquireRequest, OpenSessionRequest, ReleaseRequest, RequestId, Want, acquire_request, acquire_response,
-        locks_client::LocksClient, release_request, sessions_client::SessionsClient,
+        AcquireRequest, GetRequest, OpenSessionRequest, ReleaseRequest, RequestId, Want, acquire_request,
+        acquire_response, locks_client::LocksClient, release_request, sessions_client::SessionsClient,
     },
     server::GRACE,
 };
 use tokio::{
     task::JoinHandle,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use tonic::{Status, transport::Channel};
 use tonic_types::StatusExt;
@@ -46,6 +49,17 @@ impl Plain {
                 other => panic!("{other:?}"),
             }
         })
+    }
+
+    /// Again and again, as long as it is told to.
+    async fn acquire_at_last(self, id: u64, name: &str) -> u64 {
+        loop {
+            match self.acquire(Some(id), name).await.expect("no panic") {
+                Ok(token) => return token,
+                Err(status) => assert_eq!(status.code(), tonic::Code::Unavailable, "{status:?}"),
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
     }
 
     async fn release(&mut self, target: release_request::Target) -> Result<(), Status> {
@@ -236,4 +250,76 @@ async fn a_call_that_breaks_off_shortly_after_an_election_keeps_its_place() {
     }
     held.release().await.expect("it was held");
     call.await.expect("no panic").expect("granted");
+}
+
+/// The leader goes on to be reached by clients, and hears none of its peers. Its calls must not wait until their clients notice something
+/// by themselves: a session of 60 s renews every 20 s, and a new leader gives places away long before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_cut_off_keeps_nobody_from_coming_back() {
+    let mut cluster = cluster().await;
+    cluster.stop().await;
+    let links = Links::new(&cluster.node(1).config().members.clone(), 1).expect("free ports");
+    cluster.route(|node, member| links.member(node, member)).expect("the configurations can be written");
+    for id in 1..=3 {
+        cluster.node_mut(id).spawn().expect("it starts again");
+    }
+    cluster.ready(LONG).await.expect("they serve again");
+    let client = client(&cluster);
+    let held = long_session(&client).await.acquire("seat").await.expect("free");
+    let deposed = leader(&cluster).await;
+    let others: Vec<u64> = (1..=3).filter(|id| *id != deposed).collect();
+
+    let ttl = Duration::from_secs(60);
+    let session = client.open(SessionOptions { ttl, label: "patient".to_owned() }).await.expect("a session");
+    let patient = tokio::spawn(session.acquire("seat").into_future());
+    until_waiting(&client, "seat", 1).await;
+    // At a follower, which passed it on to the leader.
+    let plain = Plain::open(cluster.node(others[0]).channel().await.expect("it serves")).await;
+    let passed_on = plain.acquire(Some(1), "seat");
+    let places = until_waiting(&client, "seat", 2).await;
+    let gone = Plain::open(cluster.node(deposed).channel().await.expect("it serves")).await;
+    let lost = gone.acquire(Some(1), "seat");
+    until_waiting(&client, "seat", 3).await;
+
+    for other in &others {
+        links.silence(deposed, *other);
+        links.silence(*other, deposed);
+    }
+    let told = timeout(LONG, passed_on).await.expect("told").expect("no panic").expect_err("not granted");
+    let info = told.get_details_error_info().expect("a reason");
+    assert_eq!((info.reason.as_str(), info.metadata["retry"].as_str()), ("OUTCOME_UNKNOWN", "same-id"), "{told:?}");
+    let again = tokio::spawn(plain.acquire_at_last(1, "seat"));
+    let told = timeout(LONG, lost).await.expect("told").expect("no panic").expect_err("not granted");
+    assert_eq!(told.code(), tonic::Code::Unavailable, "{told:?}");
+
+    // The new leader gives up the place that nobody comes back for, and no other.
+    let left = until("the new leader's sweep", async || {
+        let channel = cluster.node(others[0]).channel().await.ok()?;
+        let request = GetRequest { name: "seat".to_owned(), ..GetRequest::default() };
+        let lock = LocksClient::new(channel).get(request).await.ok()?.into_inner().lock?;
+        let tickets: Vec<u64> = lock.waiters.iter().map(|waiter| waiter.ticket).collect();
+        (tickets.len() < 3).then_some(tickets)
+    })
+    .await;
+    assert_eq!(left, places, "who came back has the old place");
+    held.release().await.expect("it was held");
+    let granted = timeout(LONG, patient).await.expect("in its turn").expect("no panic").expect("granted");
+    assert!(!granted.place_lost());
+    granted.release().await.expect("it was held");
+    timeout(LONG, again).await.expect("in its turn").expect("no panic");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_its_own_client_ends_is_told_that_it_waited() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let held = long_session(&client).await.acquire("seat").await.expect("free");
+    let mut plain = Plain::open(leaders_channel(&cluster).await).await;
+    let waiting = plain.acquire(Some(1), "seat");
+    until_waiting(&client, "seat", 1).await;
+    plain.release(release_request::Target::AcquireRequestId(1)).await.expect("it waited");
+    let told = waiting.await.expect("no panic").expect_err("it was released");
+    assert_eq!(told.get_details_error_info().expect("a reason").reason, "ABANDONED");
+    assert!(told.message().contains("while it waited"), "{told:?}");
+    held.release().await.expect("it was held");
 }

@@ -39,6 +39,40 @@ async fn a_watcher_sees_the_state_and_then_each_change() {
     drop(before);
 }
 
+/// Who watches can keep the queue: each who came leaves it, or is granted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watcher_can_keep_the_queue() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let (session, other) = (long_session(&client).await, long_session(&client).await);
+    let held = session.acquire("seat").await.expect("free");
+    let mut watch = client.watch("seat");
+    let (mut queue, mut granted) = (Vec::new(), None);
+    let mut waiting = None;
+    while granted.is_none() {
+        let message = tokio::time::timeout(LONG, watch.next()).await.expect("in time").expect("the stream goes on");
+        match message.what.expect("something") {
+            v1::watch_response::What::State(state) if state.last => {
+                waiting = Some(tokio::spawn(other.acquire("seat").into_future()));
+            }
+            v1::watch_response::What::Changes(changes) => {
+                for change in changes.changes {
+                    if change.kind() == v1::change::Kind::Queued {
+                        queue.push(change.ticket);
+                        held.release().await.expect("it was held");
+                    } else if change.kind() == v1::change::Kind::Granted {
+                        queue.retain(|ticket| *ticket != change.ticket);
+                        granted = Some(change.ticket);
+                    }
+                }
+            }
+            v1::watch_response::What::State(_) | v1::watch_response::What::Progress(_) => {}
+        }
+    }
+    assert!(queue.is_empty(), "{queue:?} are left, and {granted:?} was granted");
+    waiting.expect("it was sent").await.expect("no panic").expect("granted").release().await.expect("it was held");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watcher_that_lags_is_sent_the_state_again() {
     // More than the server keeps for one that does not read, in number and in bytes.

@@ -3,6 +3,7 @@
 mod crash;
 mod damage;
 mod machine;
+mod owner;
 mod reopening;
 mod suite;
 mod support;

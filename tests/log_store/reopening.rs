@@ -1,5 +1,7 @@
 //! What was done is there after a restart.
 
+use std::{fs, path::Path};
+
 use lockkeeper::raft::{
     log::{LogStore, OpenError, Options},
     types::{Entry, EntryPayload, Vote},
@@ -172,4 +174,90 @@ async fn a_log_that_is_dropped_closes_itself() {
     .await;
     assert_eq!(entries(&mut again).await.len(), 1);
     close(again).await;
+}
+
+/// A snapshot that a leader sent was made durable, and the process ended before what follows on that: entries that contradict it are
+/// truncated, and all that it holds is purged.
+#[tokio::test]
+async fn an_installation_that_broke_off_is_finished() {
+    let snapshot = id(5, 12);
+    // Entries of a leader who could not commit them: in the snapshot's place and behind it, or before it in a later term.
+    for of in [vec![4; 20], [vec![4; 12], vec![6; 8]].concat(), vec![6; 10]] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut store = must_open(directory.path());
+        // Its mark then knows of all entries.
+        append(&mut store, (0..).zip(&of).map(|(index, term)| entry(*term, index, 600)).collect()).await;
+        store.save_vote(&Vote::new_committed(7, 7)).await.expect("saved");
+        close(store).await;
+        for round in 0..3 {
+            let mut store = LogStore::open(directory.path(), Options { snapshot: Some(snapshot), ..options().0 })
+                .unwrap_or_else(|error| panic!("{of:?}, round {round}: {error}"));
+            let state = store.get_log_state().await.expect("known");
+            assert_eq!(state.last_purged_log_id, Some(snapshot), "{of:?}, round {round}");
+            let indexes: Vec<_> = entries(&mut store).await.iter().map(|entry| entry.log_id.index).collect();
+            assert_eq!(indexes, (13..13 + round).collect::<Vec<_>>(), "{of:?}, round {round}");
+            append(&mut store, vec![entry(7, 13 + round, 10)]).await;
+            close(store).await;
+        }
+    }
+}
+
+/// One that goes with the log changes nothing in it; one that it ends before is openraft's to deal with.
+#[tokio::test]
+async fn a_snapshot_that_the_log_agrees_with_leaves_it_alone() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut store = must_open(directory.path());
+    append(&mut store, (0..20).map(|index| entry(1 + index / 10, index, 10)).collect()).await;
+    let before = contents(&mut store).await;
+    close(store).await;
+    for snapshot in [id(1, 0), id(1, 9), id(2, 10), id(2, 19), id(2, 20), id(3, 50)] {
+        let options = Options { snapshot: Some(snapshot), ..options().0 };
+        let mut store = LogStore::open(directory.path(), options).expect("in order");
+        assert_eq!(contents(&mut store).await, before, "{snapshot}");
+        close(store).await;
+    }
+}
+
+/// What is committed is in every later snapshot: one that says otherwise, or a log that does, is damaged.
+#[tokio::test]
+async fn a_snapshot_that_contradicts_what_is_committed_is_damage() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut store = must_open(directory.path());
+    append(&mut store, (0..20).map(|index| entry(1, index, 10)).collect()).await;
+    store.save_committed(Some(id(1, 15))).await.expect("saved");
+    close(store).await;
+    let opened = LogStore::open(directory.path(), Options { snapshot: Some(id(2, 12)), ..options().0 });
+    let error = opened.expect_err("it is committed").to_string();
+    assert!(error.contains("committed up to 15") && error.contains("remove the member"), "{error}");
+}
+
+/// As the version before this one left it, killed: with records of its journal that are not in sled yet.
+#[tokio::test]
+async fn a_journal_of_the_first_format_is_taken_over() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let of_old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/log_store/first_journal");
+    fs::create_dir_all(directory.path().join("sled/blobs")).expect("made");
+    for name in ["high-water", "journal-0", "journal-1", "sled/conf", "sled/db"] {
+        fs::copy(of_old.join(name), directory.path().join(name)).expect("copied");
+    }
+    for round in 0..3 {
+        let mut store = must_open(directory.path());
+        let vote = store.get_log_reader().await.read_vote().await.expect("known");
+        assert_eq!(vote, Some(Vote::new_committed(3, 7)), "round {round}");
+        assert_eq!(store.read_committed().await.expect("known"), Some(id(3, 50)), "round {round}");
+        let bytes = |index: u64| {
+            if index == 118 {
+                1
+            } else if index.is_multiple_of(16) {
+                3000
+            } else {
+                60
+            }
+        };
+        let expected: Vec<_> = (0..=118 + round).map(|index| entry(3, index, bytes(index))).collect();
+        assert_eq!(entries(&mut store).await, expected, "round {round}");
+        let next = 119 + round;
+        append(&mut store, vec![entry(3, next, bytes(next))]).await;
+        close(store).await;
+    }
 }

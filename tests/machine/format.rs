@@ -132,9 +132,10 @@ impl Show for Revocation {
 impl Show for Renewal {
     fn show(&self) -> String {
         match self {
-            Self::Renewed { ttl, revoked } if revoked.is_empty() => format!("renewed ttl={}", ttl.as_millis()),
-            Self::Renewed { ttl, revoked } => {
-                format!("renewed ttl={}, revoked: {}", ttl.as_millis(), join(revoked, ", "))
+            Self::Renewed { ttl, revoked, .. } if revoked.is_empty() => format!("renewed ttl={}", ttl.as_millis()),
+            Self::Renewed { ttl, revoked, more } => {
+                let more = if *more { ", and more" } else { "" };
+                format!("renewed ttl={}, revoked: {}{more}", ttl.as_millis(), join(revoked, ", "))
             }
             Self::Ended(end) => format!("ended: {}", show(end)),
         }
@@ -143,7 +144,8 @@ impl Show for Renewal {
 
 impl Show for Forced {
     fn show(&self) -> String {
-        format!("{} token={} remaining={}", show(&self.session), self.token.0, self.remaining_ms)
+        let delay = if self.lock_delay_ms > 0 { format!(" delay={}", self.lock_delay_ms) } else { String::new() };
+        format!("{} token={} remaining={}{delay}", show(&self.session), self.token.0, self.remaining_ms)
     }
 }
 
@@ -175,6 +177,7 @@ impl Show for Refusal {
             Self::SessionEnded(end) => format!("session ended: {}", show(end)),
             Self::SessionExists => "session exists".into(),
             Self::NotHeld => "not held".into(),
+            Self::Revoked { token, reason } => format!("revoked: token={} reason={:?}", token.0, reason.as_str()),
             Self::ModeMismatch { name, in_use: None } => format!("mode mismatch: {name} is in use as a lock"),
             Self::ModeMismatch { name, in_use: Some(permits) } => {
                 format!("mode mismatch: {name} is in use as a semaphore of {}", permits.get())
@@ -226,8 +229,9 @@ impl Show for ChangeKind {
     fn show(&self) -> String {
         let why = |reason: &Reason| format!(" reason={:?}", reason.as_str());
         match self {
-            Self::Granted { token, session, label: _, mode } => {
-                format!("granted to {} token={} {}", show(session), token.0, show(mode))
+            Self::Granted { token, session, label: _, mode, ticket } => {
+                let ticket = ticket.map(|ticket| format!(" ticket={}", ticket.0)).unwrap_or_default();
+                format!("granted to {} token={}{ticket} {}", show(session), token.0, show(mode))
             }
             Self::Released { token, session } => format!("released by {} token={}", show(session), token.0),
             Self::Lost { token, session, reason } => {
@@ -282,13 +286,17 @@ impl Show for Record {
                     revoked.unwrap_or_default()
                 )
             }
-            Self::Wait { ticket, session, request, acquire, deadline, since } => {
+            Self::Taken { token, session, reason } => {
+                format!("taken {} {} reason={:?}", token.0, show(session), reason.as_str())
+            }
+            Self::Wait { ticket, session, request, acquire, deadline, since, repeats } => {
                 let wants: Vec<_> =
                     acquire.wants().iter().map(|want| format!("{} {}", want.name, show(&want.mode))).collect();
                 let deadline = deadline.map_or("never".into(), |at| at.0.to_string());
                 let request = request.map(|id| format!(" request={id}")).unwrap_or_default();
+                let repeats = if *repeats > 0 { format!(" repeats={repeats}") } else { String::new() };
                 format!(
-                    "wait {} {} [{}] deadline={deadline} since={}{request}",
+                    "wait {} {} [{}] deadline={deadline} since={}{request}{repeats}",
                     ticket.0,
                     show(session),
                     wants.join(", "),

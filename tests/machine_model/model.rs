@@ -32,6 +32,8 @@ pub(crate) struct Session {
     /// What each request said that its client still cared about. An id is open if all of them say so.
     pub(crate) views: Vec<OpenIds>,
     pub(crate) memory: BTreeMap<u64, (Option<Operation>, Reply)>,
+    /// Grants that were taken from it, and why.
+    pub(crate) taken: BTreeMap<Token, Reason>,
 }
 
 #[derive(Clone, Debug)]
@@ -51,6 +53,7 @@ pub(crate) struct Waiting {
     acquire: Acquire,
     deadline: Option<u64>,
     since: WallTime,
+    repeats: u64,
 }
 
 /// What a lock has besides holders and waiters.
@@ -111,7 +114,7 @@ impl Model {
             Command::Renew { sessions } => Ok(Reply::Renewed(sessions.iter().map(|id| self.renew(*id)).collect())),
             Command::Close { session } => self.close(*session),
             Command::Session { session, request, operation } => self.request(*session, request.clone(), operation),
-            Command::CancelWait { ticket } => Ok(self.cancel(*ticket)),
+            Command::CancelWait { ticket, repeats } => Ok(self.cancel(*ticket, *repeats)),
             Command::ForceRelease { name, token, reason, now } => Ok(self.force(name, *token, reason, *now)),
             Command::Tick => Ok(Reply::Ticked),
         };
@@ -159,8 +162,8 @@ impl Model {
         if self.ended.iter().any(|(ended, _)| *ended == id) {
             return Err(Refusal::SessionEnded(self.end(id)));
         }
-        let new =
-            Session { label: label.clone(), ttl, deadline: 0, opened, views: Vec::new(), memory: BTreeMap::new() };
+        let (views, memory, taken) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let new = Session { label: label.clone(), ttl, deadline: 0, opened, views, memory, taken };
         let session = self.sessions.entry(id).or_insert(new);
         if session.ttl != ttl || session.label != label {
             return Err(Refusal::SessionExists);
@@ -175,7 +178,7 @@ impl Model {
             None => Renewal::Ended(self.end(id)),
             Some(session) => {
                 session.deadline = self.now + u64::from(session.ttl.as_millis());
-                Renewal::Renewed { ttl: session.ttl, revoked }
+                Renewal::Renewed { ttl: session.ttl, revoked, more: false }
             }
         }
     }
@@ -185,7 +188,23 @@ impl Model {
             let (reason, at) = held.revoked.clone()?;
             Some(Revocation { token: held.token, reason, remaining_ms: at - self.now })
         };
-        self.grants.iter().filter(|held| held.session == id).filter_map(revocation).collect()
+        let held = self.grants.iter().filter(|held| held.session == id).filter_map(revocation);
+        let taken = self.sessions.get(&id).into_iter().flat_map(|session| &session.taken);
+        let taken = taken.map(|(token, reason)| Revocation { token: *token, reason: reason.clone(), remaining_ms: 0 });
+        let mut all: Vec<_> = held.chain(taken).collect();
+        all.sort_by_key(|revocation| revocation.token);
+        all
+    }
+
+    /// What is said of a token that the session does not hold.
+    fn not_held(&self, id: SessionId, token: Token) -> Refusal {
+        let taken = self.sessions.get(&id).and_then(|session| session.taken.get(&token));
+        taken.map_or(Refusal::NotHeld, |reason| Refusal::Revoked { token, reason: reason.clone() })
+    }
+
+    /// The session knows of it now.
+    fn forget_taken(&mut self, id: SessionId, token: Token) {
+        self.sessions.get_mut(&id).expect("the session was found before").taken.remove(&token);
     }
 
     fn close(&mut self, id: SessionId) -> Result<Reply, Refusal> {
@@ -221,7 +240,13 @@ impl Model {
         session.open(request.id)?;
         match session.memory.get(&request.id) {
             Some((None, reply)) if matches!(operation, Operation::Acquire(_)) => return Ok(reply.clone()),
-            Some((Some(before), reply)) if same_request(before, operation) => return Ok(reply.clone()),
+            Some((Some(before), reply)) if same_request(before, operation) => {
+                if let Reply::Queued(ticket) = reply {
+                    let again = self.waits.iter_mut().find(|waiting| waiting.ticket == *ticket);
+                    again.expect("what is queued waits").repeats += 1;
+                }
+                return Ok(reply.clone());
+            }
             Some(_) => return Err(Refusal::RequestReused),
             None => {}
         }
@@ -237,7 +262,9 @@ impl Model {
             Operation::Update(update) => return self.update(id, update),
             Operation::Release(Target::Grant(token)) => {
                 if !self.grants.iter().any(|held| held.token == *token && held.session == id) {
-                    return Err(Refusal::NotHeld);
+                    let refusal = self.not_held(id, *token);
+                    self.forget_taken(id, *token);
+                    return Err(refusal);
                 }
                 self.end_grant(*token, End::Released);
                 Released::Grant
@@ -270,13 +297,19 @@ impl Model {
                 self.end_grant(grant.token, End::Released);
                 Ok(Released::Grant)
             }
+            Some((_, Reply::Refused(Refusal::Revoked { token, .. }))) if session.taken.contains_key(&token) => {
+                let refusal = self.not_held(id, token);
+                self.forget_taken(id, token);
+                Err(refusal)
+            }
             Some(_) => Ok(Released::Nothing),
         }
     }
 
     fn update(&mut self, id: SessionId, update: &Update) -> Result<Reply, Refusal> {
         let holds = |held: &Held| held.token == update.token && held.session == id;
-        let held = self.grants.iter().find(|held| holds(held)).ok_or(Refusal::NotHeld)?;
+        let not_held = self.not_held(id, update.token);
+        let held = self.grants.iter().find(|held| holds(held)).ok_or(not_held)?;
         mode_of(&held.acquire, &update.name).ok_or(Refusal::NotHeld)?;
         let rest = self.locks.entry(update.name.clone()).or_default();
         rest.data = update.data.clone();
@@ -304,7 +337,7 @@ impl Model {
         };
         self.last_ticket += 1;
         let (ticket, acquire, since) = (Ticket(self.last_ticket), acquire.clone(), self.wall);
-        self.waits.push(Waiting { ticket, session: id, request, acquire, deadline, since });
+        self.waits.push(Waiting { ticket, session: id, request, acquire, deadline, since, repeats: 0 });
         Ok(Reply::Queued(ticket))
     }
 
@@ -381,8 +414,10 @@ impl Model {
         true
     }
 
-    fn cancel(&mut self, ticket: Ticket) -> Reply {
-        let waited = self.leave(ticket, WaitEnd::Cancelled);
+    fn cancel(&mut self, ticket: Ticket, repeats: Option<u64>) -> Reply {
+        let came = self.waits.iter().find(|waiting| waiting.ticket == ticket).map(|waiting| waiting.repeats);
+        let came_back = repeats.is_some() && repeats != came;
+        let waited = !came_back && self.leave(ticket, WaitEnd::Cancelled);
         self.grant_all();
         Reply::WaitCancelled(waited)
     }
@@ -411,6 +446,7 @@ impl Model {
         for token in tokens {
             let held = self.grants.iter_mut().find(|held| held.token == token).expect("it was found before");
             let session = held.session;
+            let own_delay = u64::from(held.acquire.lock_delay_ms);
             let Session { label, deadline, .. } = self.sessions[&session].clone();
             let mut remaining_ms = 0;
             if now {
@@ -424,7 +460,9 @@ impl Model {
                     self.events.push(Event::Revoked { session, revocation });
                 }
             }
-            forced.push(Forced { token, session, label, remaining_ms });
+            let closed_until = self.locks.get(name).and_then(|rest| rest.closed_until).unwrap_or(0);
+            let lock_delay_ms = closed_until.saturating_sub(self.now + remaining_ms).max(own_delay);
+            forced.push(Forced { token, session, label, remaining_ms, lock_delay_ms });
         }
         self.grant_all();
         Reply::Forced(forced)
@@ -432,9 +470,16 @@ impl Model {
 
     fn take_back(&mut self, token: Token, reason: Reason) {
         let session = self.grants.iter().find(|held| held.token == token).expect("it is held").session;
-        let revocation = Revocation { token, reason, remaining_ms: 0 };
+        let revocation = Revocation { token, reason: reason.clone(), remaining_ms: 0 };
         self.events.push(Event::Revoked { session, revocation });
         self.end_grant(token, End::Forced);
+        let session = self.sessions.get_mut(&session).expect("a grant ends before its session");
+        session.taken.insert(token, reason.clone());
+        for (_, reply) in session.memory.values_mut() {
+            if matches!(reply, Reply::Acquired(WaitEnd::Granted(grant)) if grant.token == token) {
+                *reply = Reply::Refused(Refusal::Revoked { token, reason: reason.clone() });
+            }
+        }
     }
 
     fn busy(&self, name: &LockName) -> Busy {

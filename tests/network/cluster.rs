@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::D
 use lockkeeper::{
     raft::{
         forming::{self, FormingError, Plan},
-        identity::{ClusterId, Identity},
-        network::{Network, PeerService},
+        identity::{ClusterId, FILE_NAME, Identity},
+        network::{Acknowledgements, Network, PeerService},
         types::{Node, Payload, TypeConfig},
     },
     transport,
@@ -45,6 +45,14 @@ impl Disk {
     pub(crate) fn new() -> Self {
         Self { directory: tempfile::tempdir().expect("a directory"), log: MemoryLog::new() }
     }
+
+    /// As it is now.
+    pub(crate) fn copy(&self) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = |directory: &TempDir| directory.path().join(FILE_NAME);
+        std::fs::copy(file(&self.directory), file(&directory)).expect("copied");
+        Self { directory, log: self.log.copy() }
+    }
 }
 
 /// A node, running.
@@ -52,6 +60,7 @@ pub(crate) struct TestNode {
     pub(crate) id: u64,
     pub(crate) identity: Arc<Identity>,
     pub(crate) raft: TestRaft,
+    pub(crate) acknowledgements: Acknowledgements,
     pub(crate) table: Table,
     pub(crate) sink: MemorySink,
     pub(crate) address: SocketAddr,
@@ -73,11 +82,14 @@ pub(crate) fn cluster_id() -> ClusterId {
 
 pub(crate) fn identity(directory: &Path, node_id: u64) -> Arc<Identity> {
     let identity = Identity::open_or_create(directory, &cluster_id(), node_id, &mut rand::rng());
-    Arc::new(identity.expect("a directory of its own"))
+    let identity = identity.expect("a directory of its own");
+    identity.started().expect("it can be written");
+    Arc::new(identity)
 }
 
 pub(crate) fn members(ids: impl IntoIterator<Item = u64>) -> BTreeMap<u64, Node> {
-    let node = |id| Node { peer_address: Wires::name(id), client_address: format!("node{id}:client") };
+    let node =
+        |id| Node { incarnation: None, peer_address: Wires::name(id), client_address: format!("node{id}:client") };
     ids.into_iter().map(|id| (id, node(id))).collect()
 }
 
@@ -116,9 +128,10 @@ impl Lab {
         });
 
         let network = Network::<_, MemorySnapshot>::new(connector.clone(), identity.clone());
+        let acknowledgements = network.acknowledgements();
         let raft = Raft::new(node_id, config(), network, disk.log.clone(), table.clone()).await.expect("it starts");
         service.attach(raft.clone());
-        TestNode { id: node_id, identity, raft, table, sink, address, plan, connector, stop, server }
+        TestNode { id: node_id, identity, raft, acknowledgements, table, sink, address, plan, connector, stop, server }
     }
 
     /// Starts nodes 1 to `size`, and lets them found a cluster.

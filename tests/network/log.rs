@@ -32,7 +32,7 @@ pub(crate) struct MemoryLog {
     held: watch::Sender<bool>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct State {
     entries: BTreeMap<u64, Entry>,
     purged: Option<LogId>,
@@ -59,6 +59,13 @@ impl MemoryLog {
             }
         });
         Self { state: Arc::default(), unflushed, flushes, held }
+    }
+
+    /// Another one, with what this one has now.
+    pub(crate) fn copy(&self) -> Self {
+        let copy = Self::new();
+        *copy.state() = self.state().clone();
+        copy
     }
 
     /// From now on no flush ends, until it is told `false`.

@@ -1,8 +1,11 @@
 //! Nodes over a real network: what they replicate, whom they refuse, and how they find each other.
 
 mod cluster;
+mod copies;
 mod forming;
+mod late_answers;
 mod log;
+mod lost_data;
 mod pipeline;
 mod refusals;
 mod replication;

@@ -1,6 +1,7 @@
 //! TCP on the loopback, with names for addresses and scissors.
 //!
-//! A cut wire is a black hole, the worst kind of failure: nothing arrives, nothing is refused, and nobody is told.
+//! A cut wire is a black hole, the worst kind of failure: nothing arrives, nothing is refused, and nobody is told. A wire that is held
+//! loses nothing: what was sent on it waits in a socket, in one direction or the other, until the wire is let go.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +12,7 @@ use std::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
 };
 
 use lockkeeper::transport::Connect;
@@ -28,6 +29,20 @@ struct State {
     addresses: BTreeMap<String, SocketAddr>,
     isolated: BTreeSet<String>,
     live: Vec<(String, String, Arc<AtomicBool>)>,
+    gates: BTreeMap<(String, String), Arc<Gate>>,
+}
+
+/// Holds what passes on all wires that one node laid to another.
+#[derive(Default)]
+struct Gate(Mutex<Held>);
+
+#[derive(Default)]
+struct Held {
+    requests: bool,
+    answers: bool,
+    wakers: Vec<Waker>,
+    /// Wires on which a request of many bytes was sent, and another one is held.
+    large_and_waiting: usize,
 }
 
 impl Wires {
@@ -62,6 +77,25 @@ impl Wires {
         self.state().isolated.remove(&Self::name(node_id));
     }
 
+    /// What `from` sends on the wires that it laid to `to` waits, while `hold`.
+    pub(crate) fn hold_requests(&self, from: u64, to: u64, hold: bool) {
+        self.gate(&Self::name(from), &Self::name(to)).change(|held| held.requests = hold);
+    }
+
+    /// What `to` answers on the wires that `from` laid waits, while `hold`.
+    pub(crate) fn hold_answers(&self, from: u64, to: u64, hold: bool) {
+        self.gate(&Self::name(from), &Self::name(to)).change(|held| held.answers = hold);
+    }
+
+    /// Whether `from` has something to send to `to` on a wire that took a large request before, and cannot.
+    pub(crate) fn holds_something_after_a_large_request(&self, from: u64, to: u64) -> bool {
+        self.gate(&Self::name(from), &Self::name(to)).held().large_and_waiting > 0
+    }
+
+    fn gate(&self, from: &str, to: &str) -> Arc<Gate> {
+        Arc::clone(self.state().gates.entry((from.into(), to.into())).or_default())
+    }
+
     /// How many wires lie from one node to another. A wire that is gone has let go of its flag.
     pub(crate) fn laid(&self, from: u64, to: u64) -> usize {
         let (from, to) = (Self::name(from), Self::name(to));
@@ -72,6 +106,28 @@ impl Wires {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("nobody panics with the lock held")
+    }
+}
+
+impl Gate {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().expect("nobody panics with the lock held")
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Held)) {
+        let mut held = self.held();
+        change(&mut held);
+        held.wakers.drain(..).for_each(Waker::wake);
+    }
+
+    /// Whether something must wait; then whoever asks is woken when that changes.
+    fn holds(&self, context: &Context<'_>, what: impl FnOnce(&mut Held) -> bool) -> bool {
+        let mut held = self.held();
+        let holds = what(&mut held);
+        if holds {
+            held.wakers.push(context.waker().clone());
+        }
+        holds
     }
 }
 
@@ -97,14 +153,21 @@ impl Connect for End {
         stream.set_nodelay(true)?;
         let cut = Arc::new(AtomicBool::new(false));
         self.wires.state().live.push((self.name.clone(), address.into(), cut.clone()));
-        Ok(Wire { stream, cut })
+        let gate = self.wires.gate(&self.name, address);
+        Ok(Wire { stream, cut, gate, written: 0, is_waiting: false })
     }
 }
 
 pub(crate) struct Wire {
     stream: TcpStream,
     cut: Arc<AtomicBool>,
+    gate: Arc<Gate>,
+    written: usize,
+    is_waiting: bool,
 }
+
+/// No heartbeat comes to so many bytes.
+const LARGE: usize = 1 << 20;
 
 impl Wire {
     fn is_cut(&self) -> bool {
@@ -115,6 +178,9 @@ impl Wire {
 impl AsyncRead for Wire {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if this.gate.holds(context, |held| held.answers) {
+            return Poll::Pending;
+        }
         let filled = buffer.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(context, buffer);
         if this.is_cut() {
@@ -132,7 +198,21 @@ impl AsyncWrite for Wire {
         if this.is_cut() {
             return Poll::Ready(Ok(bytes.len()));
         }
-        Pin::new(&mut this.stream).poll_write(context, bytes)
+        let (is_large, was_waiting) = (this.written >= LARGE, this.is_waiting);
+        this.is_waiting = this.gate.holds(context, |held| {
+            if is_large && held.requests && !was_waiting {
+                held.large_and_waiting += 1;
+            }
+            held.requests
+        });
+        if this.is_waiting {
+            return Poll::Pending;
+        }
+        let written = Pin::new(&mut this.stream).poll_write(context, bytes);
+        if let Poll::Ready(Ok(bytes)) = &written {
+            this.written += bytes;
+        }
+        written
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

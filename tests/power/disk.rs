@@ -44,6 +44,8 @@ pub(crate) struct Disk {
     calls: u64,
     /// Whether an `fdatasync` is one.
     obeys_datasync: bool,
+    /// Whether what a sync failed to write is never written: see [`with_stale_cache`](Self::with_stale_cache).
+    has_stale_cache: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +66,8 @@ enum Opened {
 struct Content {
     durable: Vec<u8>,
     pending: Vec<(u64, Change)>,
+    /// What the kernel has in memory, where that is not what follows from the above.
+    cached: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Debug)]
@@ -110,7 +114,13 @@ impl Disk {
             syncs: HashMap::new(),
             calls: 0,
             obeys_datasync,
+            has_stale_cache: false,
         }
+    }
+
+    /// One whose kernel keeps what a sync failed to write, as if it were on the disk, and never writes it.
+    pub(crate) fn with_stale_cache(self) -> Self {
+        Self { has_stale_cache: true, ..self }
     }
 
     /// Does what a record says. Answers what the driver said, if it spoke.
@@ -145,7 +155,18 @@ impl Disk {
             }
             Call::Unlink { path } => self.name(NameChange::Remove(path.clone())),
             Call::MakeDirectory { path } => self.name(NameChange::Create(path.clone(), Node::Directory)),
-            Call::Fault { .. } => {}
+            Call::Fault { call } => {
+                if let (true, true, Some(Opened::File(file))) =
+                    (self.has_stale_cache, call.ends_with("sync"), self.open.get(&record.file))
+                {
+                    self.files[*file].fail_to_sync(&self.trace);
+                }
+            }
+            Call::Forget => {
+                if let Opened::File(file) = self.opened(record.file) {
+                    self.files[file].cached = None;
+                }
+            }
             Call::Cut { seed } => {
                 let image = self.after_power_failure(*seed);
                 self.restart();
@@ -181,7 +202,13 @@ impl Disk {
     }
 
     fn change(&mut self, file: usize, change: Change) {
-        self.files[file].pending.push((self.calls, change));
+        let content = &mut self.files[file];
+        // Who empties a file has nothing of it in memory.
+        content.cached.take_if(|_| matches!(change, Change::Truncate { length: 0 }));
+        if let Some(cached) = &mut content.cached {
+            change.apply(&self.trace, cached);
+        }
+        content.pending.push((self.calls, change));
     }
 
     fn name(&mut self, change: NameChange) {
@@ -226,7 +253,7 @@ impl Disk {
         for (path, content) in image {
             let node = match content {
                 Some(durable) => {
-                    self.files.push(Content { durable, pending: Vec::new() });
+                    self.files.push(Content { durable, ..Content::default() });
                     Node::File(self.files.len() - 1)
                 }
                 None => Node::Directory,
@@ -238,12 +265,14 @@ impl Disk {
 
     /// What is there as long as the power does not fail.
     pub(crate) fn now(&self) -> Image {
-        let content = |file: usize| {
-            let mut content = self.files[file].durable.clone();
-            self.files[file].pending.iter().for_each(|(_, change)| change.apply(&self.trace, &mut content));
-            content
-        };
-        image(&self.names, content)
+        image(&self.names, |file| self.files[file].now(&self.trace))
+    }
+
+    /// What the disk has of the files of which the kernel has something else in memory.
+    pub(crate) fn behind_cache(&self) -> Image {
+        let is_stale = |node: &Node| matches!(node, Node::File(file) if self.files[*file].cached.is_some());
+        let stale = self.names.iter().filter(|(_, node)| is_stale(node) || **node == Node::Directory);
+        image(&stale.map(|(name, node)| (name.clone(), *node)).collect(), |file| self.files[file].durable.clone())
     }
 
     /// What is there if the power fails now. The same for the same seed.
@@ -276,6 +305,19 @@ fn image(names: &BTreeMap<PathBuf, Node>, mut content: impl FnMut(usize) -> Vec<
 }
 
 impl Content {
+    fn now(&self, trace: &[u8]) -> Vec<u8> {
+        self.cached.clone().unwrap_or_else(|| {
+            let mut content = self.durable.clone();
+            self.pending.iter().for_each(|(_, change)| change.apply(trace, &mut content));
+            content
+        })
+    }
+
+    fn fail_to_sync(&mut self, trace: &[u8]) {
+        self.cached = Some(self.now(trace));
+        self.pending.clear();
+    }
+
     fn after_power_failure(&self, trace: &[u8], luck: &mut Luck) -> Vec<u8> {
         let mut kept = self.durable.clone();
         let mut newest = self.durable.len();

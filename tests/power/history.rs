@@ -2,7 +2,7 @@
 //!
 //! The store promises more than that nothing acknowledged is lost: it recovers a *prefix* of what was asked of it, since it writes
 //! in order. So a history is a list of single steps, and a state that is recovered must be the one after some step between the last
-//! acknowledged and the last begun. A state that is none of these has lost something, or mixed old with new.
+//! acknowledged and the last begun, or what a snapshot leaves of that which contradicts it. A state that is none of these has lost something, or mixed old with new.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -137,6 +137,18 @@ impl State {
     /// The index of the entry to come.
     pub(crate) fn next(&self) -> u64 {
         self.first() + self.terms.len() as u64
+    }
+
+    /// What becomes of it when it is opened beside a snapshot that contradicts it. `None`: it does not.
+    ///
+    /// What a snapshot holds is committed, by others it may be. So what contradicts it is not, nor what follows on that.
+    fn taken_up(&self, snapshot: Option<Id>) -> Option<Self> {
+        let snapshot = snapshot.filter(|snapshot| self.first() <= snapshot.1)?;
+        let contradicts = match self.terms.get((snapshot.1 - self.first()) as usize) {
+            Some(term) => *term != snapshot.0,
+            None => self.last() > Some(snapshot),
+        };
+        contradicts.then(|| Self { vote: self.vote, purged: Some(snapshot), terms: VecDeque::new() })
     }
 
     fn take(&mut self, step: Step) {
@@ -289,6 +301,10 @@ impl History {
         let mut state = self.acknowledged.clone();
         let mut rest = self.steps.iter();
         while !fits(&state) {
+            if let Some(taken_up) = state.taken_up(self.snapshot).filter(|state| fits(state)) {
+                state = taken_up;
+                break;
+            }
             let Some(step) = rest.next() else {
                 let (least, most) = (&self.acknowledged, &self.begun);
                 return Err(format!("acknowledged was {least}; {} steps on, begun was {most}", self.steps.len()));

@@ -4,6 +4,7 @@
  * LOCKKEEPER_LAYER_ROOT    the directory (an absolute path)
  * LOCKKEEPER_LAYER_TRACE   the file to which records are appended; trace.rs reads them
  * LOCKKEEPER_LAYER_FAULT   "kill N", "tear N", "error N ERRNO", "errors N ERRNO" or "hang N": at the N-th call, from 1
+ * LOCKKEEPER_LAYER_DISK    what the disk has of files of which the kernel has something else in memory, since a sync of them failed
  * LOCKKEEPER_LAYER_SYNC_US how long a sync takes, microseconds
  *
  * A sync syncs nothing here: what a power failure would leave is computed from the trace. Everything goes on to the kernel by
@@ -25,14 +26,14 @@
 
 _Static_assert(sizeof(long) == 8, "offsets are passed in one register");
 
-enum kind { OPEN = 1, CLOSE, WRITE, TRUNCATE, SYNC, DATASYNC, SYNCED, RENAME, UNLINK, MKDIR, FAULT };
+enum kind { OPEN = 1, CLOSE, WRITE, TRUNCATE, SYNC, DATASYNC, SYNCED, RENAME, UNLINK, MKDIR, FAULT, FORGET };
 enum fault { NONE, KILL, TEAR, ERROR, ERRORS, HANG };
 enum owner { OTHERS, OURS, SAID };
 
 struct header { uint32_t kind; int32_t file; uint64_t offset; uint64_t length; };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static const char *root;
+static const char *root, *disk;
 static int trace = -1;
 static unsigned sync_us;
 static enum fault fault;
@@ -51,6 +52,7 @@ __attribute__((constructor)) static void begin(void) {
     const char *path = getenv("LOCKKEEPER_LAYER_TRACE"), *plan = getenv("LOCKKEEPER_LAYER_FAULT");
     const char *us = getenv("LOCKKEEPER_LAYER_SYNC_US"), *names[] = {"", "kill", "tear", "error", "errors", "hang"};
     root = getenv("LOCKKEEPER_LAYER_ROOT");
+    disk = getenv("LOCKKEEPER_LAYER_DISK");
     if (!root || !path) return;
     sync_us = us ? (unsigned)atoi(us) : 0;
     if (plan) {
@@ -101,8 +103,11 @@ static int strike(enum kind kind, int file, const void *data, size_t length, off
     if (calls < fault_at || (calls > fault_at && fault != ERRORS)) return 0;
     note(FAULT, file, kind, 0, "");
     if (fault == TEAR && length > 1) {
-        /* The kernel may be through with any part of a write. */
-        long done = syscall(SYS_pwrite64, file, data, length / 2 + calls % (length / 2), offset);
+        /* The kernel may be through with any part of a write, but ends between two pages: what begins and ends at sectors is torn
+         * at one. */
+        size_t part = length / 2 + calls % (length / 2);
+        if (offset % 512 == 0 && length % 512 == 0) part -= part % 512;
+        long done = part ? syscall(SYS_pwrite64, file, data, part, offset) : 0;
         if (done > 0) note(WRITE, file, (uint64_t)offset, (uint64_t)done, data);
     }
     if (fault == KILL || fault == TEAR) syscall(SYS_kill, getpid(), SIGKILL);
@@ -118,6 +123,13 @@ static long failed(int error) {
     return -1;
 }
 
+/* Who empties a file has nothing of it in memory. */
+static void agree_with_disk(const char *path) {
+    char on_disk[8192];
+    snprintf(on_disk, sizeof on_disk, "%s%s", disk, path + strlen(root));
+    syscall(SYS_unlinkat, AT_FDCWD, on_disk, 0);
+}
+
 static int open_noted(const char *path, int flags, mode_t mode) {
     if (!is_below(path)) return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
     size_t length = strlen(path);
@@ -127,6 +139,7 @@ static int open_noted(const char *path, int flags, mode_t mode) {
     int file = (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
     must(file < 4096, "too many open files");
     if (file >= 0) {
+        if (disk && flags & O_TRUNC) agree_with_disk(path);
         owners[file] = (unsigned char)by;
         note_path(OPEN, file, (uint64_t)((flags & O_CREAT ? 1 : 0) | (flags & O_TRUNC ? 2 : 0)), path);
     }
@@ -219,6 +232,35 @@ int fsync(int file) { return owner(file) == OTHERS ? (int)syscall(SYS_fsync, fil
 
 int fdatasync(int file) { return owner(file) == OTHERS ? (int)syscall(SYS_fdatasync, file) : sync_noted(file, DATASYNC); }
 
+/* What is read from now on is what the disk has. Once for each file: from then on, the two agree. */
+static void show_disk(int file) {
+    char name[64], path[4096], on_disk[8192], bytes[65536];
+    snprintf(name, sizeof name, "/proc/self/fd/%d", file);
+    long length = syscall(SYS_readlinkat, AT_FDCWD, name, path, sizeof path - 1);
+    must(length > 0, "an open file has a name");
+    path[length] = 0;
+    must(is_below(path), "the root has one name");
+    snprintf(on_disk, sizeof on_disk, "%s%s", disk, path + strlen(root));
+    int from = (int)syscall(SYS_openat, AT_FDCWD, on_disk, O_RDONLY, 0);
+    if (from < 0) return;
+    int to = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_TRUNC, 0);
+    must(to >= 0, "the file can be written");
+    for (long done; (done = syscall(SYS_read, from, bytes, sizeof bytes)) > 0;)
+        must(syscall(SYS_write, to, bytes, done) == done, "the file can be written");
+    syscall(SYS_close, from);
+    syscall(SYS_close, to);
+    syscall(SYS_unlinkat, AT_FDCWD, on_disk, 0);
+}
+
+int posix_fadvise(int file, off_t offset, off_t length, int advice) {
+    if (owner(file) != OURS || advice != POSIX_FADV_DONTNEED) return (int)syscall(SYS_fadvise64, file, offset, length, advice);
+    pthread_mutex_lock(&lock);
+    if (disk) show_disk(file);
+    note(FORGET, file, 0, 0, "");
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
 int rename(const char *from, const char *to) {
     if (!is_below(from)) return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
     pthread_mutex_lock(&lock);
@@ -249,10 +291,5 @@ int unlink(const char *path) { return path_noted(UNLINK, path, 0); }
 
 int mkdir(const char *path, mode_t mode) { return path_noted(MKDIR, path, mode); }
 
-/* Nothing stays half noted: who ends the process waits for what its other threads are doing to files. */
-void abort(void) {
-    pthread_mutex_lock(&lock);
-    signal(SIGABRT, SIG_DFL);
-    syscall(SYS_kill, getpid(), SIGABRT);
-    for (;;) pause();
-}
+/* Nothing stays half noted: who ends the process waits for what its other threads are doing to files, and they do no more. */
+__attribute__((destructor)) static void end(void) { pthread_mutex_lock(&lock); }

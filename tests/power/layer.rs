@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lockkeeper::raft::log::EXIT_FAILED;
 use tempfile::TempDir;
 
 use crate::{driver, support::PATIENCE};
@@ -82,9 +83,9 @@ impl Ended {
         self.status.signal() == Some(9)
     }
 
-    /// By itself, at once.
-    pub(crate) fn has_aborted(&self) -> bool {
-        self.status.signal() == Some(6)
+    /// By itself, at once: as a node does whose log has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.status.code() == Some(EXIT_FAILED.into())
     }
 
     /// Because the log did not open.
@@ -106,7 +107,17 @@ impl fmt::Display for Ended {
 
 /// Runs the driver in a directory, on the layer, to its end.
 pub(crate) fn run(root: &Path, trace: &Path, seed: u64, operations: u64, fault: Option<Fault>) -> Ended {
+    run_command(driver::command(root, seed, operations), root, trace, fault)
+}
+
+/// The same, without a fault: but the disk holds something else than what is cached of these files.
+pub(crate) fn run_behind_cache(root: &Path, trace: &Path, seed: u64, operations: u64, disk: &Path) -> Ended {
     let mut command = driver::command(root, seed, operations);
+    command.env("LOCKKEEPER_LAYER_DISK", disk);
+    run_command(command, root, trace, None)
+}
+
+fn run_command(mut command: Command, root: &Path, trace: &Path, fault: Option<Fault>) -> Ended {
     command
         .env("LD_PRELOAD", &*LAYER)
         .env("LOCKKEEPER_LAYER_ROOT", root)

@@ -2,7 +2,7 @@
 //!
 //! `log_store` flips single bits and cuts files of a small log. Here the log is one that was written, purged and reopened for a
 //! while, so that sled has used its segments again and old pages lie about; and the damage is what disks and copies do: sectors of
-//! zeros or of noise, a sector in another's place, an old version of one, several bits at once, a lost tail. And what opens must
+//! zeros or of noise, a sector in another's place, an old version of one, several bits at once, a lost tail. The journal's end has a test of its own: what goes bad there looks like what a crash has torn. And what opens must
 //! also serve: entries are added, and it is opened once more.
 
 use std::{
@@ -23,9 +23,10 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use crate::{
     disk::{Image, write_image},
     driver,
-    history::{History, State},
+    history::{History, Said, State},
     recording::{GENERATIONS, record},
     support::{self, PATIENCE, entry, log_id, scaled, seed, temporary},
+    trace::Call,
     trial::{self, Outcome},
 };
 
@@ -184,6 +185,63 @@ fn damage_is_noticed_or_does_no_harm() {
     println!("seed {}: opened whole, refused, failed later: {counts:?}", seed());
     let sum = |which: usize| counts.values().map(|counts| counts[which]).sum::<u64>();
     assert!(sum(0) > 0 && sum(1) > 0, "too little was tried: {counts:?}");
+}
+
+/// What becomes of a part of the journal's end.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    Bit,
+    Zeros,
+    Noise,
+}
+
+/// The process is killed, and the last record that it was told is durable goes bad: a bit, a sector, a block. Nothing was written behind
+/// it, so it looks much like one that a crash has torn.
+#[test]
+fn a_rotten_end_of_the_journal_is_noticed() {
+    const BLOCK_BYTES: usize = 4096;
+    let recording = record(seed(), 2);
+    let mut random = StdRng::seed_from_u64(seed());
+    let (mut disk, mut history) = (recording.disk(true), History::new());
+    let (mut names, mut last_write) = (BTreeMap::new(), None);
+    let (mut tried, mut refused) = (0, 0);
+    for record in &recording.records {
+        if let Call::Open { path, .. } = &record.call {
+            names.insert(record.file, path.clone());
+        }
+        if let Call::Write { offset, bytes } = &record.call
+            && let Some(name) = names.get(&record.file).filter(|name| name.to_string_lossy().contains("journal"))
+        {
+            last_write = Some((name.clone(), *offset as usize, bytes.len()));
+        }
+        let Some(said) = disk.apply(record) else { continue };
+        let said = driver::must_parse(&said);
+        history.hear(&said).expect("the driver's own log holds what it must");
+        let Some((name, from, length)) = last_write.take_if(|_| matches!(said, Said::Done { .. })) else { continue };
+        for damage in [Loss::Bit, Loss::Zeros, Loss::Noise] {
+            let mut files = disk.now();
+            let bytes = files.get_mut(&name).and_then(Option::as_mut).expect("it is a file");
+            let unit = [SECTOR_BYTES, BLOCK_BYTES][random.random_range(0..2)];
+            let at = random.random_range(from..from + length);
+            let lost = at / unit * unit..(at / unit * unit + unit).min(bytes.len());
+            match damage {
+                Loss::Bit => bytes[at] ^= 1 << random.random_range(0..8),
+                Loss::Noise => random.fill(&mut bytes[lost]),
+                Loss::Zeros => bytes[lost].fill(0),
+            }
+            tried += 1;
+            match trial::open_image(&files, &history) {
+                Outcome::Refused(_) => refused += 1,
+                // It had been moved into sled already.
+                Outcome::Whole(_) => {}
+                Outcome::Lost(why) => {
+                    panic!("seed {}: {damage:?} of {unit} at {at} of {}: {why}", seed(), name.display())
+                }
+            }
+        }
+    }
+    println!("seed {}: {refused} of {tried} refused", seed());
+    assert!(tried >= 30 && refused > tried / 2, "{refused} of {tried} refused");
 }
 
 /// sled's tree of entries. Waits until sled has let go of the files, which it does some time after it was closed.

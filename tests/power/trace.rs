@@ -46,6 +46,8 @@ pub(crate) enum Call {
     Unlink {
         path: PathBuf,
     },
+    /// The kernel drops what it has of the file in memory.
+    Forget,
     MakeDirectory {
         path: PathBuf,
     },
@@ -97,6 +99,7 @@ pub(crate) fn read(trace: &[u8], root: &Path) -> Vec<Record> {
                     .copied()
                     .unwrap_or("a call"),
             },
+            12 => Call::Forget,
             CUT => Call::Cut { seed: offset },
             RESTART => Call::Restart,
             kind => panic!("the layer has no record of kind {kind}"),

@@ -5,6 +5,7 @@
 
 use std::{cell::RefCell, collections::BTreeSet, rc::Rc, sync::Arc, time::Duration};
 
+use futures::future::join_all;
 use lockkeeper::chaos::{
     history::Fact,
     record::Recorder,
@@ -15,9 +16,15 @@ use rand::{
     rngs::StdRng,
     seq::{IndexedRandom as _, SliceRandom as _},
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::{clients::Desk, director::DIRECTOR, network::node_host, node::Site, plan::Plan};
+use crate::{
+    clients::Desk,
+    director::DIRECTOR,
+    network::{Way, node_host},
+    node::Site,
+    plan::Plan,
+};
 
 /// What the simulation is to do between two steps.
 #[derive(Clone, Debug)]
@@ -26,6 +33,12 @@ pub(crate) enum Order {
     Crash(String),
     /// It runs again.
     Start(String),
+    /// A node that does not run loses its data.
+    LoseData(u64),
+    /// They are found again, if they were lost.
+    FindData(u64),
+    /// On the connections that one host opened to another, one direction waits, or passes.
+    Gate { from: String, to: String, way: Way, hold: bool },
     /// Nothing passes between two hosts.
     Cut(String, String),
     /// Nothing passes from the first to the second.
@@ -41,7 +54,7 @@ pub(crate) enum Order {
 }
 
 /// Faults, by their names in the history.
-const FAULTS: [&str; 19] = [
+const FAULTS: [&str; 21] = [
     "partition-halves",
     "partition-one-way",
     "partition-bridge",
@@ -50,6 +63,7 @@ const FAULTS: [&str; 19] = [
     "partition-clients",
     "flicker",
     "hold",
+    "late-answers",
     "delay",
     "loss",
     "reply-lost",
@@ -60,6 +74,7 @@ const FAULTS: [&str; 19] = [
     "kill-follower",
     "kill-all",
     "kill-staggered",
+    "data-gone",
     "slow-sync",
 ];
 
@@ -68,6 +83,11 @@ const COMPANIONS: [&str; 5] = ["kill-leader", "kill-follower", "kill-client", "s
 
 /// How long syncs take on a busy disk, milliseconds: longer than it takes until the power fails.
 const BUSY_SYNC_MS: (u64, u64) = (300, 900);
+
+/// Between two looks, and for an order to be carried out.
+const STEP: Duration = Duration::from_millis(5);
+/// Longer than those who hear of no leader need to elect one.
+const TWO_LEADERS: Duration = Duration::from_millis(1_500);
 
 /// Faults that begin and are still to come.
 pub(crate) struct World {
@@ -83,6 +103,8 @@ pub(crate) struct World {
     down: BTreeSet<u64>,
     /// Nodes that stand still.
     paused: BTreeSet<u64>,
+    /// Nodes that lost their data.
+    lost: Vec<u64>,
     /// Faults to come, so that all have their turn.
     deck: Vec<&'static str>,
 }
@@ -99,8 +121,8 @@ impl World {
         recorder: Recorder,
     ) -> Self {
         let random = StdRng::seed_from_u64(plan.seed ^ 0x5eed);
-        let (down, paused, deck) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-        Self { plan, sites, desks, orders, observer, operator, recorder, random, down, paused, deck }
+        let (down, paused, lost, deck) = Default::default();
+        Self { plan, sites, desks, orders, observer, operator, recorder, random, down, paused, lost, deck }
     }
 
     /// What is done next: one fault, or two that go together.
@@ -171,6 +193,8 @@ impl World {
                     self.order(Order::Hold(one, other));
                 }
             }
+            "late-answers" => self.answer_late().await,
+            "data-gone" => self.lose_data().await,
             "delay" => {
                 let most = self.some_ms(30, 400);
                 for (one, other) in self.some_links(60) {
@@ -203,7 +227,7 @@ impl World {
             "kill-all" => {
                 self.wait_for_pending_writes().await;
                 self.kill_all();
-                self.sites.iter().for_each(|site| site.disk.set_sync_ms(self.plan.sync_ms));
+                self.sites.iter().for_each(|site| site.disk().set_sync_ms(self.plan.sync_ms));
                 let time = self.some_ms(10, 2_500);
                 sleep(time).await;
                 self.start_all();
@@ -220,7 +244,7 @@ impl World {
                 let most = self.random.random_range(50..900);
                 for site in &self.sites {
                     if self.random.random_bool(0.5) {
-                        site.disk.set_sync_ms((most / 3, most));
+                        site.disk().set_sync_ms((most / 3, most));
                     }
                 }
             }
@@ -234,9 +258,13 @@ impl World {
         for (one, other) in self.links().into_iter().chain(self.watched()) {
             self.order(Order::Mend(one, other));
         }
+        for node in std::mem::take(&mut self.lost) {
+            self.kill(node);
+            self.order(Order::FindData(node));
+        }
         for site in &self.sites {
             site.clock.stop(false);
-            site.disk.set_sync_ms(self.plan.sync_ms);
+            site.disk().set_sync_ms(self.plan.sync_ms);
         }
         for desk in &self.desks {
             desk.going.send_replace(true);
@@ -263,6 +291,82 @@ impl World {
         }
     }
 
+    /// The leader sends something large; its followers answer, and the answers are late. Meanwhile they elect another leader, which does
+    /// something. Then the answers come, one after the other, to one who is asked what there is.
+    async fn answer_late(&mut self) {
+        let leader = self.leader().await;
+        let lock = format!("late/{}", self.random.random::<u32>());
+        let Some(leaders) = self.operator.before_two_leaders(&lock).await else { return };
+        let (one, others) = (node_host(leader), self.other_nodes(leader));
+        let gate =
+            |from: &String, to: &String, way, hold| Order::Gate { from: from.clone(), to: to.clone(), way, hold };
+        others.iter().for_each(|other| self.order(gate(&one, other, Way::Answers, true)));
+        // They may not even be asked to hold by the next step of the simulation.
+        sleep(STEP).await;
+        let operator = self.operator.clone();
+        let much = async {
+            let _ = timeout(TWO_LEADERS, operator.send_much(&leaders)).await;
+        };
+        let meanwhile = async {
+            let time = self.some_ms(25, 60);
+            sleep(time).await;
+            for other in &others {
+                self.order(gate(&one, other, Way::Requests, true));
+                self.order(gate(other, &one, Way::Requests, true));
+            }
+            let by = Instant::now() + TWO_LEADERS;
+            let successor = loop {
+                let nodes = (1..=self.plan.nodes).filter(|node| *node != leader);
+                let asked = nodes.map(async |node| operator.leads(node).await.then_some(node));
+                match join_all(asked).await.into_iter().flatten().next() {
+                    None if Instant::now() < by => sleep(STEP).await,
+                    successor => break successor,
+                }
+            };
+            if let Some(successor) = successor {
+                operator.acquire_at(&leaders, successor).await;
+            }
+            let mut late = others.clone();
+            late.shuffle(&mut self.random);
+            let deliver = async {
+                // Until the leader has been asked.
+                sleep(self.plan.latency.1 + STEP).await;
+                for other in &late {
+                    let time = self.some_ms(2, 12);
+                    sleep(time).await;
+                    self.order(gate(&one, other, Way::Answers, false));
+                }
+                let time = self.some_ms(10, 40);
+                sleep(time).await;
+                for other in &late {
+                    self.order(gate(&one, other, Way::Requests, false));
+                    self.order(gate(other, &one, Way::Requests, false));
+                }
+            };
+            tokio::join!(operator.read_at(&leaders, leader), deliver);
+        };
+        tokio::join!(much, meanwhile);
+        operator.after_two_leaders(leaders).await;
+    }
+
+    /// Some nodes are down for a while, and one of those that go on without them then loses its data. The others of these stay away:
+    /// those who come back make a majority with it, if it is taken for who it was.
+    async fn lose_data(&mut self) {
+        let mut nodes: Vec<u64> = (1..=self.plan.nodes).collect();
+        nodes.shuffle(&mut self.random);
+        let going_on = nodes.split_off(nodes.len() / 2);
+        nodes.iter().for_each(|node| self.kill(*node));
+        let time = self.some_ms(1_500, 3_000);
+        sleep(time).await;
+        going_on.iter().for_each(|node| self.kill(*node));
+        let victim = going_on[0];
+        self.order(Order::LoseData(victim));
+        self.lost.push(victim);
+        nodes.iter().chain([&victim]).for_each(|node| self.start(*node));
+        let time = self.some_ms(2_000, 4_000);
+        sleep(time).await;
+    }
+
     /// As seen by all others, it stops: nothing comes from it, nothing reaches it, and its clock stands still. What it does meanwhile
     /// shows when it goes on.
     fn pause_node(&mut self, node: u64) {
@@ -275,7 +379,7 @@ impl World {
     /// In half of all cases, disks are busy for a while, so that there is something to lose.
     async fn wait_for_pending_writes(&mut self) {
         if self.random.random_bool(0.5) {
-            self.sites.iter().for_each(|site| site.disk.set_sync_ms(BUSY_SYNC_MS));
+            self.sites.iter().for_each(|site| site.disk().set_sync_ms(BUSY_SYNC_MS));
             let time = self.some_ms(20, BUSY_SYNC_MS.0);
             sleep(time).await;
         }

@@ -1,9 +1,17 @@
 //! The simulated network: turmoil's, where the product has TCP.
 
-use std::{io, net::SocketAddr};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
+};
 
 use hyper_util::rt::TokioIo;
 use lockkeeper::transport::{Connect, Listen};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::{Channel, Endpoint, Uri};
 use turmoil::net::{TcpListener, TcpStream};
 
@@ -11,15 +19,112 @@ use turmoil::net::{TcpListener, TcpStream};
 pub(crate) const CLIENT_PORT: u16 = 7101;
 pub(crate) const PEER_PORT: u16 = 7201;
 
-/// Opens connections.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Dialer;
+/// Opens a node's connections to its peers.
+#[derive(Clone, Debug)]
+pub(crate) struct Dialer {
+    pub(crate) node: u64,
+    pub(crate) gates: Gates,
+}
 
 impl Connect for Dialer {
-    type Stream = TcpStream;
+    type Stream = Line;
 
-    async fn connect(&self, address: &str) -> io::Result<TcpStream> {
-        TcpStream::connect(address).await
+    async fn connect(&self, address: &str) -> io::Result<Line> {
+        let stream = TcpStream::connect(address).await?;
+        Ok(Line {
+            stream,
+            gate: self.gates.between(&node_host(self.node), address.split(':').next().unwrap_or(address)),
+        })
+    }
+}
+
+/// What holds back, in the sockets of those who opened a connection, what passes on it in one direction. turmoil holds messages between
+/// two hosts, all of them; answers that wait while requests go on, or the other way round, are late in a way of their own.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Gates(Arc<Mutex<BTreeMap<(String, String), Arc<Mutex<Gate>>>>>);
+
+#[derive(Default, Debug)]
+struct Gate {
+    /// What the one who opened the connections sends waits.
+    requests: bool,
+    /// What it is answered waits.
+    answers: bool,
+    wakers: Vec<Waker>,
+}
+
+/// A direction of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    Requests,
+    Answers,
+}
+
+impl Gates {
+    fn between(&self, from: &str, to: &str) -> Arc<Mutex<Gate>> {
+        let mut gates = self.0.lock().expect("nothing panics while it has the gates");
+        Arc::clone(gates.entry((from.to_owned(), to.to_owned())).or_default())
+    }
+
+    /// From now on, this waits on the connections that `from` opened to `to`, or passes.
+    pub(crate) fn hold(&self, from: &str, to: &str, way: Way, hold: bool) {
+        let gate = self.between(from, to);
+        let mut gate = gate.lock().expect("nothing panics while it has a gate");
+        match way {
+            Way::Requests => gate.requests = hold,
+            Way::Answers => gate.answers = hold,
+        }
+        gate.wakers.drain(..).for_each(Waker::wake);
+    }
+}
+
+/// A connection, through its gate.
+#[derive(Debug)]
+pub(crate) struct Line {
+    stream: TcpStream,
+    gate: Arc<Mutex<Gate>>,
+}
+
+impl Line {
+    fn must_wait(&self, way: Way, context: &Context<'_>) -> bool {
+        let mut gate = self.gate.lock().expect("nothing panics while it has a gate");
+        let waits = match way {
+            Way::Requests => gate.requests,
+            Way::Answers => gate.answers,
+        };
+        if waits {
+            gate.wakers.push(context.waker().clone());
+        }
+        waits
+    }
+}
+
+impl AsyncRead for Line {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.must_wait(Way::Answers, context) {
+            true => Poll::Pending,
+            false => Pin::new(&mut self.stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.must_wait(Way::Requests, context) {
+            true => Poll::Pending,
+            false => Pin::new(&mut self.stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 use lockkeeper::{
     environment::{Blocking, Clock, Environment, Random},
     raft::{
-        identity::Identity,
+        identity::{Identity, Stage},
         snapshot::SnapshotStore,
         table::{Applied, Inspect},
     },
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use crate::{
     log::{Disk, Log},
-    network::{self, CLIENT_PORT, Dialer, Door, PEER_PORT},
+    network::{self, CLIENT_PORT, Dialer, Door, Gates, PEER_PORT},
     system, trace,
 };
 
@@ -36,15 +36,25 @@ const CLUSTER_ID: &str = "simulated";
 #[derive(Debug)]
 pub(crate) struct Site {
     config: Config,
-    pub(crate) disk: Arc<Disk>,
+    data: Mutex<Data>,
+    /// Its data, while there are others in their place.
+    own: Mutex<Option<Data>>,
+    environment: Environment,
+    pub(crate) clock: Arc<NodeClock>,
+    ledger: Arc<Ledger>,
+    gates: Gates,
+    seed: u64,
+}
+
+/// What lies in a node's data directory.
+#[derive(Clone, Debug)]
+struct Data {
+    disk: Arc<Disk>,
     /// In memory, and as good as on a disk: an update shows only once it is whole.
     identity: Arc<Identity>,
     /// Of the snapshots. They are real files, although the rest of the disk is not: a snapshot is synced before anybody hears of it, so
     /// that there is nothing that a crash between two steps of the simulation could take back.
     directory: PathBuf,
-    environment: Environment,
-    pub(crate) clock: Arc<NodeClock>,
-    ledger: Arc<Ledger>,
 }
 
 impl Site {
@@ -56,6 +66,7 @@ impl Site {
         disk: Disk,
         directory: PathBuf,
         ledger: Arc<Ledger>,
+        gates: Gates,
         seed: u64,
     ) -> Self {
         let member = |node_id| Member {
@@ -80,7 +91,42 @@ impl Site {
             random: Arc::new(Chance(Mutex::new(random))),
             blocking: Blocking::Here,
         };
-        Self { config, disk: Arc::new(disk), identity, directory, environment, clock, ledger }
+        let data = Mutex::new(Data { disk: Arc::new(disk), identity, directory });
+        Self { config, data, own: Mutex::default(), environment, clock, ledger, gates, seed }
+    }
+
+    fn data(&self) -> Data {
+        self.data.lock().expect("nothing panics while it has the data").clone()
+    }
+
+    /// What it has under its directory now.
+    pub(crate) fn disk(&self) -> Arc<Disk> {
+        self.data().disk
+    }
+
+    /// Its directory is empty from its next start on.
+    pub(crate) fn lose_data(&self, sync_ms: (u64, u64)) {
+        let own = self.data();
+        let seed = self.seed ^ 0x1057;
+        let identity =
+            Identity::in_memory(&CLUSTER_ID.parse().expect("it is one"), self.id(), &mut StdRng::seed_from_u64(seed));
+        let directory = own.directory.with_extension("lost");
+        // It may have lost them before.
+        let _ = std::fs::remove_dir_all(&directory);
+        *self.data.lock().expect("nothing panics while it has the data") =
+            Data { disk: Arc::new(Disk::new(seed, sync_ms)), identity: Arc::new(identity), directory };
+        *self.own.lock().expect("nothing panics while it has the data") = Some(own);
+    }
+
+    /// Its own data are found again, from its next start on. Whether it was taken into the cluster without them.
+    pub(crate) fn find_data(&self) -> bool {
+        let Some(own) = self.own.lock().expect("nothing panics while it has the data").take() else { return false };
+        let empty = std::mem::replace(&mut *self.data.lock().expect("nothing panics while it has the data"), own);
+        empty.identity.stage() != Stage::New
+    }
+
+    fn has_lost_data(&self) -> bool {
+        self.own.lock().expect("nothing panics while it has the data").is_some()
     }
 
     /// Its id.
@@ -88,20 +134,33 @@ impl Site {
         self.config.node_id
     }
 
+    /// Each process is another start of the same directory.
+    fn start(&self) -> Data {
+        let mut data = self.data.lock().expect("nothing panics while it has the data");
+        data.identity = Arc::new(data.identity.start_again(&mut self.environment.generator()));
+        data.clone()
+    }
+
     /// Its process. Does not end but by itself: with an error, or when the simulation kills it.
     pub(crate) async fn serve(self: Arc<Self>) -> turmoil::Result {
+        let Data { disk, identity, directory } = self.start();
         let parts = Parts {
             config: self.config.clone(),
             clients: Door::open(CLIENT_PORT).await?,
             peers: Door::open(PEER_PORT).await?,
-            connector: Dialer,
+            connector: Dialer { node: self.id(), gates: self.gates.clone() },
             environment: self.environment.clone(),
-            identity: Arc::clone(&self.identity),
-            log: Log::open(&self.disk),
-            snapshots: SnapshotStore::open_with(&self.directory, Blocking::Here)?,
+            identity,
+            log: Log::open(&disk),
+            snapshots: SnapshotStore::open_with(&directory, Blocking::Here)?,
             inspector: Some(Arc::new(Inspector::new(self.id(), Arc::clone(&self.ledger)))),
         };
         let ended = run(parts, std::future::pending()).await;
+        if self.has_lost_data() {
+            // As it should: it is known without them. A supervisor would start it again, to the same end.
+            trace::say(&network::node_host(self.id()), format_args!("refused: {ended:?}"));
+            std::future::pending::<()>().await;
+        }
         Err(format!("node {} ended by itself: {ended:?}", self.id()).into())
     }
 }

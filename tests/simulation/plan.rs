@@ -28,6 +28,7 @@ impl Plan {
         let raft = RaftConfig {
             snapshot_entries: *[20, 60, 150, 2_000].choose(&mut random).expect("it is not empty"),
             keep_entries: *[0, 5, 20, 100].choose(&mut random).expect("it is not empty"),
+            election_timeout_ms_min: *[230, 300].choose(&mut random).expect("it is not empty"),
             ..RaftConfig::default()
         };
         Self {

@@ -28,7 +28,7 @@ use crate::{
     director::{DIRECTOR, Director, LIVENESS_BOUND},
     faults::Order,
     log::Disk,
-    network,
+    network::{self, Gates},
     node::{Ledger, Site},
     plan::Plan,
     system, trace,
@@ -103,6 +103,7 @@ struct Stage {
     sim: Sim<'static>,
     sites: Vec<Arc<Site>>,
     ledger: Arc<Ledger>,
+    gates: Gates,
     orders: Rc<RefCell<Vec<Order>>>,
     troubles: Rc<RefCell<Vec<String>>>,
     book: Book,
@@ -123,12 +124,13 @@ impl Stage {
             .fail_rate(0.0)
             .repair_rate(0.01)
             .enable_random_order();
-        let ledger = Arc::new(Ledger::default());
+        let (ledger, gates) = (Arc::new(Ledger::default()), Gates::default());
         let site = |node: u64| {
             let seed = plan.seed.wrapping_mul(31).wrapping_add(node);
             let disk = Disk::new(seed, plan.sync_ms);
             let directory = directory.join(network::node_host(node));
-            Arc::new(Site::new(node, plan.nodes, plan.raft.clone(), disk, directory, Arc::clone(&ledger), seed))
+            let ledger = Arc::clone(&ledger);
+            Arc::new(Site::new(node, plan.nodes, plan.raft.clone(), disk, directory, ledger, gates.clone(), seed))
         };
         let mut stage = Self {
             sim: builder.build(),
@@ -138,6 +140,7 @@ impl Stage {
             troubles: Rc::default(),
             book: Book::new(),
             registers: Arc::new(Registers::new()?),
+            gates,
             plan,
         };
         stage.enter();
@@ -197,14 +200,21 @@ impl Stage {
     }
 
     fn carry_out(&mut self, order: Order) {
-        let Self { sim, plan, .. } = self;
+        let Self { sim, plan, gates, .. } = self;
         match order {
             Order::Crash(host) => {
                 sim.crash(host.as_str());
                 if let Some(site) = self.sites.iter().find(|site| network::node_host(site.id()) == host) {
-                    site.disk.crash();
+                    site.disk().crash();
                 }
             }
+            Order::LoseData(node) => self.sites[node as usize - 1].lose_data(plan.sync_ms),
+            Order::FindData(node) => {
+                if self.sites[node as usize - 1].find_data() && planted().is_none() {
+                    self.troubles.borrow_mut().push(format!("node {node} was taken in without its data"));
+                }
+            }
+            Order::Gate { from, to, way, hold } => gates.hold(&from, &to, way, hold),
             Order::Start(host) => sim.bounce(host.as_str()),
             Order::Cut(one, other) => sim.partition(one.as_str(), other.as_str()),
             Order::CutOneWay(one, other) => sim.partition_oneway(one.as_str(), other.as_str()),
@@ -245,7 +255,7 @@ impl Stage {
         let told = Told::of(&history, About::default(), Vec::new()).map_err(std::io::Error::other)?;
         let summary = told.summary().clone();
         let missing = missing(&summary, &findings);
-        let dropped = self.sites.iter().map(|site| site.disk.dropped()).sum();
+        let dropped = self.sites.iter().map(|site| site.disk().dropped()).sum();
         let counts = [
             ("entries", self.ledger.entries() as u64),
             ("snapshots installed", self.ledger.installed()),

@@ -14,6 +14,7 @@
 //! | first come, first served | `queue` |
 //! | the same request has the same answer | `exactly_once` |
 //! | what was acknowledged is there | `durability` |
+//! | who lost a grant by force hears of it with the next renewal | `told` |
 //! | equal tables at equal indexes, one leader a term | `agreement` |
 //! | after the faults, the cluster serves | `liveness` |
 //! | there is an order of single steps that explains all | `linearizable`, on `wgl` and `lock_model` |
@@ -45,6 +46,7 @@ mod run;
 mod show;
 mod tenures;
 mod tokens;
+mod told;
 mod verdict;
 mod waiters;
 mod wgl;
@@ -91,6 +93,7 @@ pub fn check(history: &History) -> Result<Vec<Finding>, ReadError> {
         queue::judge(&run),
         exactly_once::judge(&run),
         durability::judge(&run, &grants, &overlaps),
+        told::judge(&run, &grants),
         agreement::judge(&run),
         liveness::judge(&run),
         linearizable::judge(&run, &grants),

@@ -28,6 +28,8 @@ pub enum Property {
     ExactlyOnce,
     /// What was acknowledged is there.
     Durability,
+    /// Who lost a grant by force hears of it with the next renewal.
+    Told,
     /// Nodes have the same table at the same index, and terms one leader.
     Agreement,
     /// After the faults, the cluster serves again.
@@ -38,7 +40,7 @@ pub enum Property {
 
 impl Property {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::MutualExclusion,
         Self::TokenOrder,
         Self::NoTokenTwice,
@@ -49,6 +51,7 @@ impl Property {
         Self::FirstComeFirstServed,
         Self::ExactlyOnce,
         Self::Durability,
+        Self::Told,
         Self::Agreement,
         Self::Liveness,
         Self::Linearizability,
@@ -67,6 +70,7 @@ impl Property {
             Self::FirstComeFirstServed => "first come, first served",
             Self::ExactlyOnce => "exactly once",
             Self::Durability => "durability",
+            Self::Told => "told",
             Self::Agreement => "agreement",
             Self::Liveness => "liveness",
             Self::Linearizability => "linearizability",

@@ -1,6 +1,11 @@
 //! Doing it, and undoing it.
 
-use std::{fs, io, ops::Range, path::PathBuf, time::Duration};
+use std::{
+    fs, io,
+    ops::Range,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use rand::{Rng as _, rngs::StdRng};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -20,6 +25,7 @@ use crate::{
         workload::locks::Lock,
     },
     local::{LocalCluster, LocalError, Signal},
+    raft::identity::FILE_NAME,
 };
 
 /// Longer than any session of the workload lives.
@@ -38,8 +44,15 @@ const JUMP: &str = "+7h";
 const NO_JUMP: &str = "+0";
 /// What makes data durable.
 const SYNCS: &str = "fsync,fdatasync,sync_file_range,msync";
+/// How the identity of a member says that it is one.
+const MEMBER: &str = "stage = \"member\"";
 /// What needs room.
 const WRITES: &str = "write,writev,pwrite64,pwritev,fallocate,ftruncate";
+
+/// Where a data directory is set aside.
+fn aside(directory: &Path) -> PathBuf {
+    directory.with_extension("aside")
+}
 
 /// All that can be broken.
 #[derive(Debug)]
@@ -55,6 +68,8 @@ pub(in crate::chaos) struct World {
     pub(in crate::chaos) traces: Vec<Trace>,
     /// Nodes that may end by themselves, for what is done to their disks.
     pub(in crate::chaos) may_end: Vec<u64>,
+    /// Nodes whose data directories are set aside.
+    pub(in crate::chaos) set_aside: Vec<u64>,
     /// Faults end early then. They are not dropped: one that has begun to kill also says so.
     pub(in crate::chaos) stop: CancellationToken,
 }
@@ -115,6 +130,7 @@ impl World {
             (Fault::PauseClient, _) => return self.pause_client().await,
             (Fault::KillAll, _) => self.kill_all().await,
             (Fault::KillStaggered, _) => self.kill_one_by_one(nodes).await?,
+            (Fault::DataGone, _) => self.lose_data(nodes).await?,
             (_, &[]) => return Ok(false),
             (Fault::PartitionClients, &[node, ..]) => self.cut_from_clients(node),
             (Fault::ReplyLost, &[node, ..]) => self.lose_replies_until(node, until).await,
@@ -148,7 +164,45 @@ impl World {
             // One that cannot write may hang on in a state that only an operator ends: that is us.
             self.kill(id).await;
         }
+        for id in std::mem::take(&mut self.set_aside) {
+            self.kill(id).await;
+            self.put_data_back(id)?;
+        }
         self.start_all()
+    }
+
+    /// See [`Fault::DataGone`].
+    async fn lose_data(&mut self, nodes: &[u64]) -> io::Result<()> {
+        let (behind, ahead) = nodes.split_at(nodes.len() / 2);
+        for id in behind {
+            self.kill(*id).await;
+        }
+        self.rest(1_500..3_000).await;
+        for id in ahead {
+            self.kill(*id).await;
+        }
+        let Some(&victim) = ahead.first() else { return Ok(()) };
+        let directory = self.cluster.node(victim).config().data_dir.clone();
+        fs::rename(&directory, aside(&directory))?;
+        self.set_aside.push(victim);
+        for id in behind.iter().chain([&victim]) {
+            start(&mut self.cluster, *id, &mut self.tools, &self.recorder).map_err(io::Error::other)?;
+        }
+        self.rest(2_500..4_000).await;
+        Ok(())
+    }
+
+    /// Fails if the node has become a member without them.
+    fn put_data_back(&self, id: u64) -> io::Result<()> {
+        let directory = self.cluster.node(id).config().data_dir.clone();
+        let identity = fs::read_to_string(directory.join(FILE_NAME)).unwrap_or_default();
+        // It may have been ended before it made one.
+        let _ = fs::remove_dir_all(&directory);
+        fs::rename(aside(&directory), &directory)?;
+        match identity.contains(MEMBER) {
+            true => Err(io::Error::other(format!("node {id} was taken in without its data"))),
+            false => Ok(()),
+        }
     }
 
     /// Waits until there is a new leader, and for a while after that: now both believe to lead. False: there was none.

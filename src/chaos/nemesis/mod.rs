@@ -49,6 +49,9 @@ pub enum Fault {
     KillAll,
     /// One node after the other is killed and started again.
     KillStaggered,
+    /// Some nodes are down for a while; then all are, and one of those that went on without them loses its data. It is started without
+    /// them, beside those who do not know what it did: it must not be taken for who it was.
+    DataGone,
     /// A node's wall clock jumps by hours, forward and back.
     ClockJump,
     /// A node's disk takes a long time to make anything durable.
@@ -71,7 +74,7 @@ pub enum Group {
     Disk,
 }
 
-const FAULTS: [(Fault, Group, &str); 20] = [
+const FAULTS: [(Fault, Group, &str); 21] = [
     (Fault::PartitionHalves, Group::Partition, "partition-halves"),
     (Fault::PartitionOneWay, Group::Partition, "partition-one-way"),
     (Fault::PartitionBridge, Group::Partition, "partition-bridge"),
@@ -88,6 +91,7 @@ const FAULTS: [(Fault, Group, &str); 20] = [
     (Fault::KillFollower, Group::Kill, "kill-follower"),
     (Fault::KillAll, Group::Kill, "kill-all"),
     (Fault::KillStaggered, Group::Kill, "kill-staggered"),
+    (Fault::DataGone, Group::Kill, "data-gone"),
     (Fault::ClockJump, Group::Clock, "clock-jump"),
     (Fault::SlowSync, Group::Disk, "slow-sync"),
     (Fault::FailedSync, Group::Disk, "failed-sync"),
@@ -107,7 +111,7 @@ impl Fault {
 
     /// Whether it is over when it is done. The others are kept up for a while.
     fn has_its_own_time(self) -> bool {
-        matches!(self, Self::PauseClient | Self::KillAll | Self::KillStaggered)
+        matches!(self, Self::PauseClient | Self::KillAll | Self::KillStaggered | Self::DataGone)
     }
 
     /// With which others it belongs.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! * `clients`: the client processes; `observe`: what the nodes say of themselves;
-//! * `operator`: what the runner does itself; `vigil` and `pledge`: what lasts through each fault;
+//! * `operator`: what the runner does itself; `vigil`, `pledge` and `forced`: what lasts through each fault; `two_leaders`: a
+//!   leader that does not know of its successor;
 //!   `comings`: what comes and goes all the while;
 //! * `merge`: one history out of many parts; [`worth`]: whether enough happened.
 //!
@@ -18,10 +19,12 @@
 
 pub(super) mod clients;
 mod comings;
+mod forced;
 mod merge;
 pub(super) mod observe;
 pub(super) mod operator;
 mod pledge;
+mod two_leaders;
 mod vigil;
 pub mod worth;
 
@@ -40,7 +43,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use self::clients::{Clients, Setting};
-pub use self::{observe::Observer, operator::Operator, pledge::Pledge, vigil::Vigil};
+pub use self::{observe::Observer, operator::Operator, pledge::Pledge, two_leaders::TwoLeaders, vigil::Vigil};
 use super::{
     history::{Fact, Meta},
     links::Links,
@@ -228,6 +231,7 @@ impl Run {
             random: StdRng::seed_from_u64(options.seed),
             traces: Vec::new(),
             may_end: Vec::new(),
+            set_aside: Vec::new(),
             stop: stop.clone(),
         };
         let outcome = Outcome { history: options.directory.join("history.jsonl"), ..Outcome::default() };

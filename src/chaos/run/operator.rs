@@ -94,7 +94,7 @@ impl Operator {
         futures::future::join_all(looks).await.into_iter().flatten().collect()
     }
 
-    async fn take_back(&self, lock: &str, token: u64, now: bool) {
+    pub(super) async fn take_back(&self, lock: &str, token: u64, now: bool) {
         let begun = self.recorder.begin(&[lock.to_owned()], Call::ForceRelease { token: Some(token), now });
         match self.client.force_release(lock, Some(token), REASON, now).await {
             Ok(forced) => {

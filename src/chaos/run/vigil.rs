@@ -1,4 +1,5 @@
-//! A lock that is held, a queue that stands, and a request that was answered, from before a fault until after it.
+//! A lock that is held, a queue that stands, a request that was answered, and a grant that was taken by force, from before a fault until
+//! after it.
 //!
 //! Whatever is done to a cluster, what it acknowledged before is there afterwards, and those who waited are served in their order. Clients
 //! hold and wait for short times, so what they happen to have when a fault comes is by chance. This is there at each one.
@@ -10,6 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     HANDOVER_BOUND_MS, LIVENESS_BOUND,
+    forced::Forced,
     operator::{LASTING_TTL, Operator},
     pledge::Pledge,
 };
@@ -37,6 +39,7 @@ pub struct Vigil {
     guard: Guard,
     line: Vec<AbortOnDropHandle<()>>,
     pledge: Pledge,
+    forced: Forced,
     _watching: AbortOnDropHandle<()>,
 }
 
@@ -48,7 +51,8 @@ impl Operator {
         let watching = holder::watch(self.recorder.clone(), &session);
         let guard = self.acquire(&session, &lock, Duration::ZERO).await.ok()?;
         let pledge = self.pledge(&format!("pledge/{number}/early")).await?;
-        let mut vigil = Vigil { lock, session, guard, line: Vec::new(), pledge, _watching: watching };
+        let forced = self.force_from_itself(&format!("forced/{number}")).await?;
+        let mut vigil = Vigil { lock, session, guard, line: Vec::new(), pledge, forced, _watching: watching };
         for mode in LINE {
             let session = self.open_for(LASTING_TTL, Instant::now()).await?;
             let (id, lock) = (session.id().to_string(), Lock { mode, ..vigil.lock.clone() });
@@ -80,7 +84,8 @@ impl Operator {
 
     /// Asks whether all is as it was, gives the lock back, and sees the queue served by then. Whether it was.
     pub async fn end_vigil(&self, vigil: Vigil) -> bool {
-        let Vigil { lock, session, guard, line, pledge, _watching } = vigil;
+        let Vigil { lock, session, guard, line, pledge, forced, _watching } = vigil;
+        self.hear_of_force(forced, Instant::now() + LIVENESS_BOUND).await;
         let by = Instant::now() + LIVENESS_BOUND;
         self.redeem(pledge, by).await;
         let token = guard.token().0;

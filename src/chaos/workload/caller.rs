@@ -12,7 +12,7 @@ use super::{
     percent, some_ms, words,
 };
 use crate::{
-    chaos::history::{self, Answer, Call, Found, Lease, Modes, Wait},
+    chaos::history::{self, Answer, Call, Fact, Found, Lease, Modes, Wait},
     machine::SessionId,
     proto::v1::{
         AcquireRequest, CloseSessionRequest, OpenSessionRequest, Reason, ReleaseRequest, Released, RenewSessionRequest,
@@ -177,7 +177,11 @@ impl Caller {
         let message = RenewSessionRequest { session_id: session.id.clone() };
         let mut service = SessionsClient::new(self.node());
         match self.send(ATTEMPT_LIMIT, service.renew(message)).await {
-            Ok(_) => {
+            Ok(renewed) => {
+                for revoked in renewed.revoked {
+                    let (session, token) = (session.id.clone(), Some(revoked.token));
+                    self.shared.parts.recorder.fact(Fact::Lost { session, why: "revoked".to_owned(), token });
+                }
                 begun.ok(Answer::Renew(Lease::default()));
                 session.renewed_ns = sent_ns;
                 true

@@ -140,11 +140,8 @@ impl Holder {
             return;
         }
         let Some(guard) = self.acquire(session, locks).await else { return };
+        tell_of_loss(self.shared.parts.recorder.clone(), &guard);
         self.inside(&guard, locks).await;
-        if let Some(Loss::Revoked { .. }) = guard.loss() {
-            let (session, token) = (name(session), Some(guard.token().0));
-            self.shared.parts.recorder.fact(Fact::Lost { session, why: "revoked".to_owned(), token });
-        }
         let (session, token) = (name(session), guard.token().0);
         let begun = self.shared.parts.recorder.begin(&names(locks), Call::Release { session, token });
         match guard.release().await {
@@ -237,6 +234,16 @@ impl Holder {
             Err(error) => words::end(begun, &error),
         }
     }
+}
+
+/// Writes down that an operator took the grant back, when its holder hears of it.
+fn tell_of_loss(recorder: Recorder, guard: &Guard) {
+    let (session, token) = (name(guard.session()), Some(guard.token().0));
+    guard.on_danger(Duration::ZERO, move |danger| {
+        if let Some(Loss::Revoked { .. }) = danger.loss {
+            recorder.fact(Fact::Lost { session, why: "revoked".to_owned(), token });
+        }
+    });
 }
 
 /// Writes down the session's renewals, and its loss.

@@ -32,6 +32,8 @@ pub(in crate::chaos) fn end(begun: Begun, error: &Error) {
 pub(in crate::chaos) fn end_call(begun: Begun, status: &Status) {
     match retry(status).as_deref() {
         Some("safe") => begun.failed("unavailable"),
+        // What it asked for did happen, and is over.
+        Some("no") if reason_of(status) == Reason::Revoked => begun.unknown(status.message()),
         Some("no") => begun.failed(reason(reason_of(status))),
         _ => begun.unknown(status.message()),
     }

@@ -16,7 +16,7 @@ use tokio::{
     time::{self, Instant},
 };
 
-use super::report;
+use super::{report, say};
 use crate::{
     cli::signals::{Ending, Signals},
     local::LocalCluster,
@@ -37,7 +37,7 @@ pub(super) async fn run(words: &[String], cluster: &mut LocalCluster, signals: S
     let child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
-            eprintln!("error: cannot run {name:?}: {error}");
+            say(format_args!("error: cannot run {name:?}: {error}"));
             return if error.kind() == io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUN };
         }
     };
@@ -45,7 +45,7 @@ pub(super) async fn run(words: &[String], cluster: &mut LocalCluster, signals: S
         ended = until_ended(child, signals) => match ended {
             Ok(status) => exit_code(status),
             Err(error) => {
-                eprintln!("error: cannot wait for {name:?}: {error}");
+                say(format_args!("error: cannot wait for {name:?}: {error}"));
                 EXIT_NOT_RUN
             }
         },
@@ -60,7 +60,7 @@ fn with_program_first(program: &Path, path: OsString) -> OsString {
     env::join_paths(folder.into_iter().chain(env::split_paths(&path))).unwrap_or(path)
 }
 
-/// Hands signals on, and kills the command if it does not end [`END_GRACE`] after a SIGTERM.
+/// Hands signals on, and kills the command if it does not end [`END_GRACE`] after a SIGTERM or a SIGHUP.
 async fn until_ended(mut child: Child, mut signals: Signals) -> io::Result<ExitStatus> {
     let mut kill_at = None;
     loop {
@@ -68,12 +68,12 @@ async fn until_ended(mut child: Child, mut signals: Signals) -> io::Result<ExitS
             status = child.wait() => return status,
             ending = signals.next() => {
                 hand_on(ending, &child);
-                if ending == Ending::Terminate {
+                if ending != Ending::Interrupt {
                     kill_at.get_or_insert(Instant::now() + END_GRACE);
                 }
             }
             () = time::sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => {
-                eprintln!("the command does not end: killing it");
+                say("the command does not end: killing it");
                 child.start_kill()?;
                 return child.wait().await;
             }
@@ -87,6 +87,7 @@ fn hand_on(ending: Ending, child: &Child) {
         Ending::Interrupt if io::stdin().is_terminal() => return,
         Ending::Interrupt => Signal::INT,
         Ending::Terminate => Signal::TERM,
+        Ending::Hangup => Signal::HUP,
     };
     if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
         // That it has just ended is no error.

@@ -1,7 +1,7 @@
 //! `lockkeeper dev`: a whole cluster on this machine, for as long as this program or a command runs.
 //!
 //! Ends as the command did (128 and the number of the signal that ended it), 126 or 127 if it could not be run. Without a command:
-//! 0 after Ctrl-C or SIGTERM. Either way 12 if the cluster did not come up, 130 or 143 if a signal came before it had.
+//! 0 after Ctrl-C, SIGTERM or SIGHUP. Either way 12 if the cluster did not come up, 129, 130 or 143 if a signal came before it had.
 
 mod command;
 mod report;
@@ -9,6 +9,7 @@ mod report;
 use std::{
     env,
     error::Error,
+    fmt,
     io::{self, Write as _},
     path::PathBuf,
     process::ExitCode,
@@ -60,7 +61,7 @@ impl Dev {
         match ended {
             Ok(code) => code.into(),
             Err(error) => {
-                eprintln!("error: {error}");
+                say(format_args!("error: {error}"));
                 Exit::NoCluster.into()
             }
         }
@@ -73,7 +74,7 @@ impl Dev {
         let options = Options { nodes, directory: self.data.clone(), timeout: self.timeout, ..Options::new(&program) };
 
         if self.output == Output::Text {
-            eprintln!("starting a cluster on this machine");
+            say("starting a cluster on this machine");
         }
         let started = tokio::select! {
             started = LocalCluster::start(options) => started?,
@@ -89,7 +90,7 @@ impl Dev {
             writeln!(io::stdout(), "{report}")?;
             until_signalled(&mut cluster, signals).await
         } else {
-            eprintln!("{report}");
+            say(&report);
             command::run(&self.command, &mut cluster, signals, &program).await
         };
         cluster.stop().await;
@@ -97,9 +98,14 @@ impl Dev {
     }
 }
 
+/// To the terminal, which may be gone: that is no reason to leave the nodes alone.
+fn say(what: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "{what}");
+}
+
 async fn until_signalled(cluster: &mut LocalCluster, mut signals: Signals) -> u8 {
     tokio::select! {
-        ending = signals.next() => eprintln!("{} came: stopping the cluster", ending.name()),
+        ending = signals.next() => say(format_args!("{} came: stopping the cluster", ending.name())),
         never = report::deaths(cluster) => match never {},
     }
     0

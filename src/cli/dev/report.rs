@@ -4,7 +4,7 @@ use std::{convert::Infallible, fmt::Write as _};
 
 use serde_json::json;
 
-use super::Output;
+use super::{Output, say};
 use crate::local::{LocalCluster, Node};
 
 /// Where its nodes are.
@@ -20,8 +20,8 @@ pub(super) async fn deaths(cluster: &mut LocalCluster) -> Infallible {
     loop {
         let (node_id, status) = cluster.next_death().await;
         let node = cluster.node(node_id);
-        eprintln!("node {node_id} ended: {status}; its log is {}", node.log_file().display());
-        eprintln!("to start it again: {}", node.command_line());
+        say(format_args!("node {node_id} ended: {status}; its log is {}", node.log_file().display()));
+        say(format_args!("to start it again: {}", node.command_line()));
     }
 }
 

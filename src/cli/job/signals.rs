@@ -1,9 +1,11 @@
 //! The signals that are passed on.
 
-use std::{fs, future::poll_fn, io, task::Poll};
+use std::{future::poll_fn, io, task::Poll};
 
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
+
+use crate::cli::signals::ignored;
 
 /// Those that somebody sends to a program because it is to do something. Not those of job control, which the kernel sends to all that
 /// they concern.
@@ -46,11 +48,4 @@ impl Signals {
         })
         .await
     }
-}
-
-/// The signals that this process ignores, signal n as bit n - 1. None, where that cannot be found out.
-fn ignored() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

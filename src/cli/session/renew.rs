@@ -39,8 +39,15 @@ fn text(renewal: &Renewal) -> String {
     let left = show::duration(show::millis(renewal.remaining));
     let mut text = format!("renewed: to be trusted for another {left}\n");
     for revoked in &renewal.revoked {
-        let (reason, left) = (show::text(&revoked.reason), show::duration(revoked.remaining_ms));
-        text += &format!("revoked: token {}, by an operator: {reason}; release it within {left}\n", revoked.token);
+        let (token, reason) = (revoked.token, show::text(&revoked.reason));
+        let what_next = match revoked.remaining_ms {
+            0 => "its locks are open to others: stop, and release it".to_owned(),
+            left => format!("release it within {}", show::duration(left)),
+        };
+        text += &format!("revoked: token {token}, by an operator: {reason}; {what_next}\n");
+    }
+    if renewal.more_revoked {
+        text += "more are revoked: release these, and renew again\n";
     }
     text
 }

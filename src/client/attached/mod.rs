@@ -27,13 +27,13 @@ use super::{
     Client, Error, Loss, Moment, SessionOptions,
     call::with,
     keep_alive,
-    lease::{self, Lease},
-    session::{Core, loss_of, open_request},
+    lease::{self, Lease, Renewed},
+    session::{self, Core, loss_of, open_request},
 };
 use crate::{
     machine::{self, Data, LockName, SessionId, Token},
     proto::v1::{
-        CloseSessionRequest, CloseSessionResponse, ReleaseRequest, RenewSessionRequest, Revocation, UpdateRequest,
+        CloseSessionRequest, CloseSessionResponse, ReleaseRequest, Revocation, UpdateRequest,
         locks_client::LocksClient, release_request::Target, sessions_client::SessionsClient,
     },
 };
@@ -69,8 +69,11 @@ pub struct Renewal {
     pub deadline: Moment,
     /// How long that still is.
     pub remaining: Duration,
-    /// Grants that an operator took back and that are not released yet.
+    /// Grants that an operator took back and that are not released yet. Nothing remains of one that is over: its release fails with
+    /// [`Loss::Revoked`], and with that the cluster forgets it.
     pub revoked: Vec<Revocation>,
+    /// There are more, of which nothing is known before those are released and the session is renewed again.
+    pub more_revoked: bool,
 }
 
 impl Client {
@@ -85,7 +88,8 @@ impl Client {
         let sent = self.caller.clock.now();
         let answer = self.caller.call(self.caller.plan(), |node| with!(SessionsClient, node, open, request)).await?;
         let session = self.attach(id);
-        let renewal = session.renewal(sent, answer.ttl_ms, Vec::new());
+        let ttl = Duration::from_millis(answer.ttl_ms.into());
+        let renewal = session.renewal(Renewed { sent, ttl, revoked: Vec::new(), more_revoked: false });
         Ok((session, renewal))
     }
 
@@ -107,18 +111,13 @@ impl AttachedSession {
     /// Fails with [`Error::Lost`] if it is over, and with [`Error::NoCluster`] or [`Error::Unknown`] if nobody answers within the client's
     /// limit for a call. Cancel safe.
     pub async fn renew(&self) -> Result<Renewal, Error> {
-        let request = RenewSessionRequest { session_id: self.id.to_string() };
-        let sent = self.client.caller.clock.now();
-        let plan = self.client.caller.plan();
-        let call = self.client.caller.call(plan, |node| with!(SessionsClient, node, renew, request));
-        let answer = call.await.map_err(lost)?;
-        Ok(self.renewal(sent, answer.ttl_ms, answer.revoked))
+        let renewed = session::renew(&self.client, self.id).await.map_err(lost)?;
+        Ok(self.renewal(renewed))
     }
 
-    fn renewal(&self, sent: Moment, ttl_ms: u32, revoked: Vec<Revocation>) -> Renewal {
-        let ttl = Duration::from_millis(ttl_ms.into());
+    fn renewal(&self, Renewed { sent, ttl, revoked, more_revoked }: Renewed) -> Renewal {
         let deadline = lease::deadline(sent, ttl);
-        Renewal { ttl, deadline, remaining: deadline.since(self.client.caller.clock.now()), revoked }
+        Renewal { ttl, deadline, remaining: deadline.since(self.client.caller.clock.now()), revoked, more_revoked }
     }
 
     /// Keeps it alive until it is lost, and says how it was. `on_revoked` is called once for each grant that an operator takes back, with
@@ -126,16 +125,14 @@ impl AttachedSession {
     ///
     /// Fails as [`AttachedSession::renew`] does, if the first renewal does. Dropped, it no longer keeps the session alive.
     pub async fn keep_alive(&self, mut on_revoked: impl FnMut(Token, &str)) -> Result<Loss, Error> {
-        let renewal = match self.renew().await {
-            Ok(renewal) => renewal,
+        let renewed = match session::renew(&self.client, self.id).await.map_err(lost) {
+            Ok(renewed) => renewed,
             Err(Error::Lost(loss)) => return Ok(loss),
             Err(error) => return Err(error),
         };
-        let lease = Lease::until(self.client.caller.clock.clone(), renewal.deadline);
-        for Revocation { token, reason, remaining_ms } in renewal.revoked {
-            lease.revoked(token, reason, Duration::from_millis(remaining_ms));
-        }
-        let core = Core::new(&self.client, self.id, renewal.ttl, lease);
+        let ttl = renewed.ttl;
+        let lease = Lease::of(self.client.caller.clock.clone(), renewed);
+        let core = Core::new(&self.client, self.id, ttl, lease);
         let mut renewals = pin!(keep_alive::keep_alive(&core));
         let mut told = BTreeSet::new();
         loop {
@@ -159,7 +156,7 @@ impl AttachedSession {
 
     /// Gives a grant back.
     ///
-    /// Fails with [`Error::Lost`] if the session is over, with [`Error::Refused`] and [`crate::proto::v1::Reason::NotHeld`] if the grant is
+    /// Fails with [`Error::Lost`] if the session is over, or if an operator took the grant; with [`Error::Refused`] and [`crate::proto::v1::Reason::NotHeld`] if the grant is
     /// (it was lost or released before), and with [`Error::NoCluster`] or [`Error::Unknown`] if nobody answers within the client's limit
     /// for a call. Dropped before its end, it may or may not have taken effect.
     pub async fn release(&self, token: Token) -> Result<(), Error> {

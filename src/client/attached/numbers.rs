@@ -5,7 +5,7 @@
 //! request began, and 32 random bits: two requests that begin in the same second have the same id once in four billion times.
 //!
 //! Such a process lets go of nothing, for it could be another one's. The cluster remembers the answers to 1,024 requests of a session;
-//! beyond that it refuses. Then, and only then, what is oldest is let go: all that began more than an hour ago, and, where that does
+//! beyond that it refuses acquires, and updates a little later. Then, and only then, what is oldest is let go: all that began more than an hour ago, and, where that does
 //! not suffice, more than a minute or five seconds ago. A request that is that old and still under way can no longer be repeated. For
 //! one that waits for a lock, that matters if its connection breaks meanwhile: it ends as [`Error::Unknown`].
 //!

@@ -111,6 +111,9 @@ pub enum Command {
     CancelWait {
         /// Which.
         ticket: Ticket,
+        /// Only if its request came again so often, and not once more: who cancels saw that nobody waits, and another call may have come
+        /// since. `None`: in any case, as versions asked for it that did not count.
+        repeats: Option<u64>,
     },
     /// Revokes grants of a lock, by an operator.
     ForceRelease {

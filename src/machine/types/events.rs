@@ -52,6 +52,8 @@ pub enum ChangeKind {
         label: Label,
         /// How it holds the lock.
         mode: Mode,
+        /// The wait that it ended; `None`: it was granted at once.
+        ticket: Option<Ticket>,
     },
     /// A holder gave it back, or closed its session.
     Released {

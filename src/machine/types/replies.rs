@@ -57,8 +57,11 @@ pub enum Renewal {
     Renewed {
         /// For so long.
         ttl: Ttl,
-        /// Its grants that are revoked and not yet given back.
+        /// Its grants that are revoked and not yet given back, in the order of their tokens: at most
+        /// [`crate::machine::REVOCATIONS_TOLD_MAX`].
         revoked: Vec<Revocation>,
+        /// There are more.
+        more: bool,
     },
     /// It is over.
     Ended(SessionEnd),
@@ -84,8 +87,10 @@ pub struct Forced {
     pub session: SessionId,
     /// Who that is.
     pub label: Label,
-    /// How long its locks still stay closed if the holder does not let go, milliseconds; 0: they are open.
+    /// How long its holder still has it if it does not let go, milliseconds; 0: it is taken.
     pub remaining_ms: u64,
+    /// How long the lock that was named stays closed after that, by lock-delays, milliseconds; 0: it is open then.
+    pub lock_delay_ms: u64,
 }
 
 /// A limit that a command would have exceeded.
@@ -97,11 +102,15 @@ pub enum Limit {
     Waiters,
     /// [`crate::machine::LOCKS_MAX`]
     Locks,
-    /// [`crate::machine::REPLIES_PER_SESSION_MAX`]
+    /// [`crate::machine::WAITS_PER_SESSION_MAX`]
+    WaitsPerSession,
+    /// [`crate::machine::REPLIES_PER_SESSION_MAX`], and [`crate::machine::LETTING_GO_PER_SESSION_MAX`] beyond.
     RepliesPerSession,
+    /// [`crate::machine::TAKEN_PER_SESSION_MAX`]
+    TakenPerSession,
 }
 
-/// Why a command was refused. The table is as it was before, but for the time that passed.
+/// Why a command was refused. The table is as it was before, but for the time that passed, and for what [`Refusal::Revoked`] says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// The session is over.
@@ -110,6 +119,13 @@ pub enum Refusal {
     SessionExists,
     /// The token names no grant of this session that holds the lock now.
     NotHeld,
+    /// An operator took this grant from the session. In answer to its release: with that it is forgotten, and is no longer told.
+    Revoked {
+        /// The grant.
+        token: Token,
+        /// The operator's reason.
+        reason: Reason,
+    },
     /// The lock is in use in another way.
     ModeMismatch {
         /// Which.
@@ -169,7 +185,7 @@ pub enum Reply {
     Released(Released),
     /// To an update.
     Updated,
-    /// To [`Command::CancelWait`]: whether there was such a wait.
+    /// To [`Command::CancelWait`]: whether there was such a wait, and nobody came back to it.
     WaitCancelled(bool),
     /// To [`Command::ForceRelease`].
     Forced(Vec<Forced>),

@@ -35,12 +35,10 @@ async fn is_the_same_after_a_restart() {
     assert_eq!(founders[&2].client_address, "n2:2");
 
     second.founded(FirstEntry::Written).await.expect("written");
-    second.meet(4, founder(4).incarnation).await.expect("written");
     let third = open(&directory, "blue", 1).expect("its own directory");
     assert_eq!((third.stage(), third.founders()), (Stage::Member, None));
     assert_eq!(third.known(2), Some(founder(2).incarnation));
-    assert_eq!(third.known(4), Some(founder(4).incarnation));
-    assert_eq!(third.known(5), None);
+    assert_eq!(third.known(4), None);
 }
 
 #[test]
@@ -83,34 +81,71 @@ fn refuses_a_damaged_file() {
 }
 
 #[tokio::test]
-async fn knows_an_impostor() {
-    let identity = Identity::in_memory(&cluster("blue"), 1, &mut StdRng::seed_from_u64(1));
-    // Before there is a cluster, anybody may still start over.
-    identity.meet(2, founder(7).incarnation).await.expect("not recorded");
-    assert_eq!(identity.known(2), None);
-
-    identity.found(vec![founder(1), founder(2)]).await.expect("founded");
-    identity.meet(2, founder(2).incarnation).await.expect("the one that is known");
-    let error = identity.meet(2, founder(7).incarnation).await.expect_err("another");
-    assert!(error.to_string().contains("remove member 2 and add it with a new id"), "{error}");
-}
-
-#[tokio::test]
 async fn notices_a_lost_log() {
     let home = tempfile::tempdir().expect("a directory");
     let identity = open(home.path(), "blue", 1).expect("an empty directory is taken");
-    identity.check_log(None).expect("nothing was in it");
+    identity.check_log(None, false).expect("nothing was in it");
     identity.found(vec![founder(1)]).await.expect("founded");
-    identity.check_log(None).expect("the first entry may not be written yet");
+    identity.check_log(None, false).expect("the first entry may not be written yet");
     identity.founded(FirstEntry::Written).await.expect("founded");
-    assert!(matches!(identity.check_log(None), Err(IdentityError::LogLost { committed_index: 0, .. })));
+    assert!(matches!(identity.check_log(None, false), Err(IdentityError::LogLost { committed_index: 0, .. })));
 
-    identity.record_committed(70).await.expect("written");
-    identity.record_committed(60).await.expect("changes nothing");
+    identity.record_progress(70, BTreeMap::new()).await.expect("written");
+    identity.record_progress(60, BTreeMap::new()).await.expect("changes nothing");
     let identity = open(home.path(), "blue", 1).expect("its own directory");
-    identity.check_log(Some(70)).expect("whole");
-    let error = identity.check_log(Some(69)).expect_err("cut short");
+    identity.check_log(Some(70), true).expect("whole");
+    let error = identity.check_log(Some(69), true).expect_err("cut short");
     assert!(error.to_string().contains("entry 69"), "{error}");
+    identity.check_log(Some(80), false).expect_err("a snapshot is there, and no vote: the log beside it is gone");
+}
+
+#[tokio::test]
+async fn an_older_copy_does_not_know_of_later_starts() {
+    let home = tempfile::tempdir().expect("a directory");
+    let start = |directory: &std::path::Path, seed| {
+        let random = &mut StdRng::seed_from_u64(seed);
+        let identity = Identity::open_or_create(directory, &cluster("blue"), 1, random).expect("its own directory");
+        identity.started().expect("written");
+        identity
+    };
+    let first = start(home.path(), 1);
+    let copy = tempfile::tempdir().expect("a directory");
+    fs::copy(home.path().join(FILE_NAME), copy.path().join(FILE_NAME)).expect("copied");
+    let second = start(home.path(), 2);
+
+    second.goes_on_from(2, first.start()).expect("it was started so");
+    assert_eq!((second.shown_to(2), second.shown_to(3)), (Some(first.start()), None));
+    second.goes_on_from(2, second.start()).expect("it is started so");
+    assert_eq!(second.shown_to(2), None, "there is nothing to show");
+
+    // However often it is started, it is not what the directory became meanwhile.
+    for seed in 3..6 {
+        let older = start(copy.path(), seed);
+        older.goes_on_from(2, first.start()).expect("that was before");
+        let error = older.goes_on_from(2, second.start()).expect_err("that was after");
+        assert!(error.to_string().contains("older copy") && error.to_string().contains("node 2"), "{error}");
+        assert_eq!(older.outdated().await.to_string(), error.to_string());
+    }
+    let _ = second.remember_start(2, first.start()).await;
+    let third = start(home.path(), 9);
+    assert_eq!(third.remembered(2).and_then(|peer| peer.start), Some(first.start()), "it is on disk");
+}
+
+#[test]
+fn a_start_that_breaks_off_leaves_a_log_that_is_known() {
+    let home = tempfile::tempdir().expect("a directory");
+    let open_with = |seed| {
+        let random = &mut StdRng::seed_from_u64(seed);
+        Identity::open_or_create(home.path(), &cluster("blue"), 1, random).expect("its own directory")
+    };
+    let first = open_with(1);
+    assert!(first.log_owner().last.is_empty() && first.log_owner().may_be_new);
+    first.started().expect("written");
+    let [broken, again] = [2, 3].map(open_with);
+    assert_eq!(again.log_owner().last, [first.start(), broken.start()], "the log may have noted either");
+    again.started().expect("written");
+    assert_eq!(open_with(4).log_owner().last, [again.start()]);
+    assert!(!again.has_started_as(broken.start()), "nobody heard of that one");
 }
 
 #[tokio::test]
@@ -120,11 +155,12 @@ async fn a_write_that_nobody_waits_for_any_more_is_not_met_by_another() {
     identity.join().await.expect("written");
     for pair in 1..100 {
         // Polled once, and dropped: the file is being written by now.
-        let broken_off = identity.meet(2 * pair, founder(2 * pair).incarnation);
+        let broken_off = identity.record_progress(2 * pair, BTreeMap::new());
         let _ = tokio::time::timeout(std::time::Duration::ZERO, broken_off).await;
-        identity.meet(2 * pair + 1, founder(2 * pair + 1).incarnation).await.expect("written");
+        identity.record_progress(2 * pair + 1, BTreeMap::new()).await.expect("written");
     }
     let again = open(home.path(), "blue", 1).expect("its own directory");
-    assert_eq!(*again.record.borrow(), *identity.record.borrow());
-    assert_eq!(again.record.borrow().known(2), Some(founder(2).incarnation), "what had begun was ended");
+    let on_disk = Record { starting: identity.record.borrow().starting.clone(), ..again.record.borrow().clone() };
+    assert_eq!(on_disk, *identity.record.borrow());
+    assert_eq!(again.record.borrow().committed_index, Some(199), "what had begun was ended");
 }

@@ -44,7 +44,15 @@ pub(crate) enum Stumbled {
 impl LockFile {
     pub(crate) fn take(directory: &Path) -> Result<Self, NotLocked> {
         let path = directory.join("lock");
-        let file = File::options().create(true).truncate(false).write(true).open(path).map_err(NotLocked::Io)?;
+        Self::lock(File::options().create(true).truncate(false).write(true).open(path).map_err(NotLocked::Io)?)
+    }
+
+    /// The same, without a file: nothing in the directory changes.
+    pub(crate) fn take_whole(directory: &Path) -> Result<Self, NotLocked> {
+        Self::lock(File::open(directory).map_err(NotLocked::Io)?)
+    }
+
+    fn lock(file: File) -> Result<Self, NotLocked> {
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { file }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(NotLocked::InUse),
@@ -126,6 +134,7 @@ pub(crate) fn guarded<T: Send + 'static>(
 pub(crate) fn open(database: &Path, cache_bytes: u64) -> sled::Result<sled::Db> {
     const PAUSE: Duration = Duration::from_millis(10);
     const PAUSES_MAX: u32 = 500;
+    forget_cached(database)?;
     let config = sled::Config::new().path(database).flush_every_ms(None).cache_capacity(cache_bytes);
     let mut pauses = 0;
     loop {
@@ -141,6 +150,22 @@ pub(crate) fn open(database: &Path, cache_bytes: u64) -> sled::Result<sled::Db> 
             opened => return opened,
         }
     }
+}
+
+/// What sled is about to read must be on the disk; see [`files::forget_cached`].
+fn forget_cached(database: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(database) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            files::forget_cached(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// sled syncs neither its configuration nor the names of its files: after a power failure the database might be gone, or be taken

@@ -30,6 +30,10 @@ pub(super) trait Disk: Send + 'static {
     /// Returns when all that was written is durable. After a failure the store must not be used again: what a second attempt
     /// reports says nothing about the first.
     fn flush(&mut self) -> io::Result<()>;
+    /// Nothing was asked of it for a moment, and nothing waits: time for what nobody is to wait for.
+    fn rest(&mut self) -> io::Result<()> {
+        Ok(())
+    }
     /// Ends what still goes on behind it. After this it is only dropped.
     fn close(&mut self) -> io::Result<()> {
         Ok(())

@@ -84,7 +84,7 @@ struct Log {
     store: LogStore,
     acts: Arc<Mutex<Vec<Act>>>,
     failures: mpsc::Receiver<String>,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Log {
@@ -116,7 +116,7 @@ impl Log {
         let memory = Memory::new(None, None, None, Recent::new(1 << 20));
         let lock = LockFile::take(directory.path()).expect("free");
         let store = LogStore::start(writer, memory, limit, lock, directory.path());
-        Self { store: store.expect("started"), acts, failures, _directory: directory }
+        Self { store: store.expect("started"), acts, failures, directory }
     }
 
     async fn append(&mut self, index: u64) -> OneshotReceiverOf<TypeConfig, io::Result<()>> {
@@ -163,6 +163,14 @@ async fn a_vote_that_is_not_flushed_is_not_answered() {
     let mut log = Log::on(|| Err(io::Error::other("no")));
     within(log.store.save_vote(&Vote::new(1, 1))).await.expect_err("it is not on the disk");
     assert_eq!(log.failure(), "the disk reports: no");
+}
+
+#[tokio::test]
+async fn a_vote_that_the_mark_does_not_have_is_not_answered() {
+    let mut log = Log::on(|| Ok(()));
+    std::fs::create_dir(log.directory.path().join("high-water.partial")).expect("it is in the way of a new mark");
+    within(log.store.save_vote(&Vote::new(1, 1))).await.expect_err("one block has it");
+    assert!(log.failure().contains("the disk reports"));
 }
 
 #[tokio::test]

@@ -6,8 +6,10 @@
 //! process just as well.
 
 use std::{
-    fmt, io,
+    fmt,
+    io::{self, Write as _},
     path::PathBuf,
+    process,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -18,6 +20,8 @@ use std::{
 };
 
 use tokio_util::sync::CancellationToken;
+
+use super::panics::{FREE_SPACE, tells_of_full_disk};
 
 /// Why the log cannot go on. What was not acknowledged by then may or may not be on the disk.
 #[derive(Debug, thiserror::Error)]
@@ -33,19 +37,39 @@ pub enum Failure {
     Panicked,
 }
 
+impl Failure {
+    fn is_full_disk(&self) -> bool {
+        match self {
+            Self::Disk(error) => tells_of_full_disk(error),
+            Self::Stalled(_) | Self::Panicked => false,
+        }
+    }
+}
+
 /// What to do when the log fails: called once, with the directory's name and the cause. Usually it does not return.
 pub type FailureHandler = Arc<dyn Fn(&std::path::Path, &Failure) + Send + Sync>;
+
+/// How the process ends when its log cannot go on: the code of a node that cannot start either.
+pub const EXIT_FAILED: u8 = 20;
 
 /// Says why, and ends the process at once: no destructor may touch the files again.
 pub fn end_the_process() -> FailureHandler {
     Arc::new(|directory, failure| {
         let directory = directory.display();
-        tracing::error!(%directory, %failure, "the log failed; this process ends so that nothing unsynced is acknowledged");
-        // Logging may be off, or buffered.
-        eprintln!(
-            "lockkeeper: the log in {directory} failed: {failure}; this process ends so that nothing unsynced is acknowledged"
+        let what_to_do = match failure.is_full_disk() {
+            true => format!(": the disk is full: {FREE_SPACE}"),
+            false => String::new(),
+        };
+        tracing::error!(%directory, %failure, "the log failed; this process ends so that nothing unsynced is acknowledged{what_to_do}");
+        // Logging may be off, or buffered. And whoever read it may be gone.
+        let _ = writeln!(
+            io::stderr(),
+            "lockkeeper: the log in {directory} failed: {failure}; this process ends so that nothing unsynced is acknowledged{what_to_do}"
         );
-        std::process::abort();
+        match failure {
+            Failure::Disk(_) | Failure::Stalled(_) => process::exit(EXIT_FAILED.into()),
+            Failure::Panicked => process::abort(),
+        }
     })
 }
 

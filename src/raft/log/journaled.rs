@@ -9,6 +9,8 @@
 //! The disk itself holds, under one key, the number of the last record that is settled; it is the last thing written before the flush.
 //! An opening settles all records behind that one, before anything else. That a settling was interrupted does no harm: each change says
 //! what is at a key from then on, and so all of them in their order, once more, lead to the same.
+//!
+//! An opening also uses up a number: that of the record which may be torn. See `journal`.
 
 use std::{
     collections::BTreeMap,
@@ -22,15 +24,17 @@ use std::{
 
 use super::{
     disk::{Disk, Pair, Table},
-    journal::{Journal, Operation, operations},
-    panics,
+    journal::{Journal, Kept, Operation, first_format, operations},
+    panics::{self, Doing},
     tables::damaged,
 };
 use crate::raft::files;
 
 /// Where the disk keeps what it must know of the journal.
 const STATE_KEY: &[u8] = b"journal";
-const STATE_VERSION: u8 = 1;
+const STATE_VERSION: u8 = 2;
+/// That of a journal in its [first format](first_format).
+const FIRST_STATE_VERSION: u8 = 1;
 /// A file of the journal that is larger than it should be by this factor waits for the other one to be settled.
 const PATIENCE: u64 = 8;
 
@@ -62,7 +66,10 @@ struct Changes {
 /// What the disk must know of the journal.
 #[derive(Clone, Copy, Debug)]
 struct State {
+    /// Of this, and so of the journal.
+    version: u8,
     salt: u64,
+    /// The last record that is on the disk, or was never whole.
     settled: u64,
 }
 
@@ -71,23 +78,24 @@ impl<D: Disk + Clone> Journaled<D> {
     /// is on the disk afterwards.
     pub(super) fn open(mut disk: D, directory: &Path, journal_bytes: u64) -> io::Result<Self> {
         let state = match State::read(&disk)? {
-            Some(state) => state,
-            None => {
-                Journal::create(directory, journal_bytes)?;
-                State { salt: rand::random(), settled: 0 }
+            Some(state) if state.version == STATE_VERSION => state,
+            before => {
+                if let Some(state) = before {
+                    let records = first_format::read(directory, state.salt, state.settled)?;
+                    let settled = state.settled + records.len() as u64;
+                    settle(&mut disk, &Changes::of_records(&records)?, State { settled, ..state })?;
+                }
+                // A crash before the disk knows of it: it is made once more.
+                let salt = rand::random();
+                Journal::create(directory, salt, journal_bytes)?;
+                State { version: STATE_VERSION, salt, settled: 0 }
             }
         };
-        let records = Journal::read(directory, state.salt, state.settled)?;
-        let state = State { settled: state.settled + records.len() as u64, ..state };
-        let mut changes = Changes::default();
-        for record in &records {
-            for operation in operations(record) {
-                changes.take(operation?);
-            }
-        }
+        let Kept { records, spoilt } = Journal::read(directory, state.salt, state.settled)?;
+        let state = State { settled: state.settled + records.len() as u64 + 1, ..state };
         // Also if there is nothing: after a kill, what was settled last may not be synced yet, and its records are about to be written over.
-        settle(&mut disk, &changes, state)?;
-        let journal = Journal::start(directory, state.salt, state.settled + 1, journal_bytes)?;
+        settle(&mut disk, &Changes::of_records(&records)?, state)?;
+        let journal = Journal::start(directory, state.salt, state.settled + 1, journal_bytes, &spoilt)?;
         let settler = Settler::start(disk.clone(), directory)?;
         let new = Changes::default();
         Ok(Self { settler, disk, journal, journal_bytes, salt: state.salt, new, settling: None })
@@ -115,7 +123,10 @@ impl<D: Disk> Journaled<D> {
             return Ok(());
         }
         let changes = Arc::new(mem::take(&mut self.new));
-        self.settler.settle(Arc::clone(&changes), State { salt: self.salt, settled: self.journal.last() })?;
+        self.settler.settle(
+            Arc::clone(&changes),
+            State { version: STATE_VERSION, salt: self.salt, settled: self.journal.last() },
+        )?;
         self.settling = Some(changes);
         self.journal.switch();
         Ok(())
@@ -156,6 +167,10 @@ impl<D: Disk> Disk for Journaled<D> {
         self.turn()
     }
 
+    fn rest(&mut self) -> io::Result<()> {
+        self.journal.note_end()
+    }
+
     fn close(&mut self) -> io::Result<()> {
         self.look_after_settler(true)?;
         self.disk.close()
@@ -172,8 +187,8 @@ fn settle(disk: &mut impl Disk, changes: &Changes, state: State) -> io::Result<(
             }
         }
     }
-    let State { salt, settled } = state;
-    let sealed = files::seal(STATE_VERSION, STATE_KEY, [salt.to_be_bytes(), settled.to_be_bytes()].as_flattened());
+    let State { version, salt, settled } = state;
+    let sealed = files::seal(version, STATE_KEY, [salt.to_be_bytes(), settled.to_be_bytes()].as_flattened());
     disk.insert(Table::Meta, STATE_KEY, sealed)?;
     disk.flush()
 }
@@ -182,14 +197,23 @@ impl State {
     fn read(disk: &impl Disk) -> io::Result<Option<Self>> {
         let Some(sealed) = disk.get(Table::Meta, STATE_KEY)? else { return Ok(None) };
         let unreadable = |why: String| damaged(format!("what it knows of its journal cannot be read: {why}"));
-        let state = files::unseal(STATE_VERSION, STATE_KEY, &sealed).map_err(|why| unreadable(why.to_string()))?;
+        let version = if sealed.first() == Some(&FIRST_STATE_VERSION) { FIRST_STATE_VERSION } else { STATE_VERSION };
+        let state = files::unseal(version, STATE_KEY, &sealed).map_err(|why| unreadable(why.to_string()))?;
         let numbers = state.split_first_chunk().and_then(|(&salt, rest)| Some((salt, rest.try_into().ok()?)));
         let Some((salt, settled)) = numbers else { return Err(unreadable("it has another length".to_owned())) };
-        Ok(Some(Self { salt: u64::from_be_bytes(salt), settled: u64::from_be_bytes(settled) }))
+        Ok(Some(Self { version, salt: u64::from_be_bytes(salt), settled: u64::from_be_bytes(settled) }))
     }
 }
 
 impl Changes {
+    fn of_records(records: &[Vec<u8>]) -> io::Result<Self> {
+        let mut changes = Self::default();
+        for operation in records.iter().flat_map(|record| operations(record)) {
+            changes.take(operation?);
+        }
+        Ok(changes)
+    }
+
     fn of(&self, table: Table) -> &Keys {
         match table {
             Table::Log => &self.log,
@@ -246,7 +270,7 @@ impl Settler {
         let (say, done) = mpsc::sync_channel(1);
         let directory = directory.to_owned();
         let run = move || {
-            let _advice = panics::advise(&directory);
+            let _advice = panics::advise(&directory, Doing::Serving);
             // After a failure the disk must not be dropped; see `Writer::run`.
             let mut disk = ManuallyDrop::new(disk);
             for (changes, state) in to_do {

@@ -38,11 +38,12 @@ mod panics;
 mod record;
 mod store;
 #[cfg(target_os = "linux")]
-mod sync;
+pub(crate) mod sync;
 mod tables;
 mod verify;
 mod writer;
 
-pub use health::{Failure, FailureHandler, end_the_process};
+pub use health::{EXIT_FAILED, Failure, FailureHandler, end_the_process};
 pub use opening::OpenError;
+pub use panics::explain_panic;
 pub use store::{LogReader, LogStore, Options};

@@ -8,14 +8,15 @@
 //! In this order:
 //! 1. take the lock, so that no second process is in these files;
 //! 2. delete what a kill during an earlier opening left behind (sled would never open again, sled #1527);
-//! 3. open sled, on a thread of its own, since it may panic or hang on damaged files;
-//! 4. make the names of the new files durable, which sled does not do;
-//! 5. see that a flush reaches the disk;
-//! 6. move into sled what only the journal has;
-//! 7. read and check everything.
+//! 3. drop what the kernel has of the files in memory, so that all of it is read from the disk;
+//! 4. open sled, on a thread of its own, since it may panic or hang on damaged files;
+//! 5. make the names of the new files durable, which sled does not do;
+//! 6. see that a flush reaches the disk;
+//! 7. move into sled what only the journal has;
+//! 8. read and check everything.
 
 use std::{
-    fs, io, mem,
+    io, mem,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -26,11 +27,15 @@ use super::{
     journaled::Journaled,
     mark::{Mark, MarkFile},
     memory::Recent,
-    panics,
+    panics::{self, Doing, FREE_SPACE, tells_of_full_disk},
     tables::Tables,
     verify::{self, Recovered},
 };
-use crate::raft::types::LogId;
+use crate::raft::{
+    files,
+    identity::{Incarnation, LogOwner, Start},
+    types::LogId,
+};
 
 /// Why a log was not opened. Nothing was lost by trying.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +53,18 @@ pub enum OpenError {
         directory.display()
     )]
     Damaged {
+        /// The log's directory.
+        directory: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// It is not the log that belongs to this data directory, or an older copy of it.
+    #[error(
+        "the log in {} is not the one that this node had: {what}; put its own data back, all of the data directory from one moment and the \
+         newest that there is, or leave this node stopped: the cluster serves while most of its members run",
+        directory.display()
+    )]
+    NotOwn {
         /// The log's directory.
         directory: PathBuf,
         /// What was found.
@@ -74,6 +91,14 @@ pub enum OpenError {
         /// How long it was given.
         limit: Duration,
     },
+    /// The disk is full.
+    #[error("the log in {} cannot be opened: the disk is full: {FREE_SPACE} ({source})", directory.display())]
+    Full {
+        /// The log's directory.
+        directory: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The system refused.
     #[error("the log in {} cannot be opened: {action}: {source}", directory.display())]
     Io {
@@ -84,6 +109,16 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+impl OpenError {
+    pub(super) fn io(directory: &Path, action: &'static str, source: io::Error) -> Self {
+        let directory = directory.to_owned();
+        match tells_of_full_disk(&source) {
+            true => Self::Full { directory, source },
+            false => Self::Io { directory, action, source },
+        }
+    }
 }
 
 /// What an open log begins with.
@@ -101,6 +136,8 @@ pub(super) struct Request {
     pub(super) directory: PathBuf,
     /// Up to where the newest snapshot reaches.
     pub(super) snapshot: Option<LogId>,
+    /// The data directory that it must belong to.
+    pub(super) owner: Option<LogOwner>,
     pub(super) recent_bytes: usize,
     pub(super) journal_bytes: u64,
     pub(super) open_limit: Duration,
@@ -112,9 +149,9 @@ const SLED_CACHE_BYTES: u64 = 8 << 20;
 /// Opens the log in a directory, or makes a new one there.
 pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
     let directory = &request.directory;
-    let failed = |action| move |source| OpenError::Io { directory: directory.clone(), action, source };
+    let failed = |action| move |source| OpenError::io(directory, action, source);
 
-    fs::create_dir_all(directory).map_err(failed("making the directory"))?;
+    files::create_directory(directory).map_err(failed("making the directory"))?;
     let lock = LockFile::take(directory).map_err(|not_locked| match not_locked {
         NotLocked::InUse => OpenError::Locked { directory: directory.clone() },
         NotLocked::Io(error) => failed("locking the file `lock`")(error),
@@ -164,17 +201,20 @@ type Guarded = Result<(Tables<Store>, Recovered), OpenError>;
 /// Does all that may stumble over damaged files on a thread that may panic, or hang.
 fn open_guarded(request: &Request, database: &Path, mark: Option<Mark>) -> Guarded {
     let directory = &request.directory;
-    let failed = |action| move |source| OpenError::Io { directory: directory.clone(), action, source };
+    let failed = |action| move |source| OpenError::io(directory, action, source);
     let work = {
         let (request, database) = (request.clone(), database.to_owned());
         move || {
-            let _advice = panics::advise(&request.directory);
+            let _advice = panics::advise(&request.directory, Doing::Opening);
             open_tables(&request, &database, mark)
         }
     };
     database::guarded("log-open", request.open_limit, work).unwrap_or_else(|stumbled| match stumbled {
         Stumbled::NotStarted(error) => Err(failed("starting a thread")(error)),
         Stumbled::Late => Err(OpenError::Late { directory: directory.clone(), limit: request.open_limit }),
+        Stumbled::Panicked(panic) if tells_of_full_disk(&panic) => {
+            Err(OpenError::Full { directory: directory.clone(), source: io::Error::other(panic) })
+        }
         // It does so too when a sync fails. Then the disk is to be mended, not the cluster.
         Stumbled::Panicked(panic) => Err(damaged(
             directory,
@@ -185,7 +225,7 @@ fn open_guarded(request: &Request, database: &Path, mark: Option<Mark>) -> Guard
 
 fn open_tables(request: &Request, database: &Path, mark: Option<Mark>) -> Guarded {
     let directory = &request.directory;
-    let failed = |action| move |source| OpenError::Io { directory: directory.clone(), action, source };
+    let failed = |action| move |source| OpenError::io(directory, action, source);
     let broken = |error: io::Error| match is_damage(&error) {
         true => damaged(directory, error.to_string()),
         false => failed("reading and checking it")(error),
@@ -219,8 +259,38 @@ fn open_tables(request: &Request, database: &Path, mark: Option<Mark>) -> Guarde
         return Err(damaged(directory, MARK_MISSING.to_owned()));
     }
     let recent = Recent::new(request.recent_bytes);
+    let is_new = mark.is_none();
     let recovered = verify::verify(&mut tables, &mark.unwrap_or_default(), request.snapshot, recent).map_err(broken)?;
+    if let Some(owner) = &request.owner {
+        check_owner(directory, owner, tables.owner().map_err(broken)?, is_new)?;
+        tables.set_owner(owner.incarnation, owner.next).map_err(failed("writing to the database"))?;
+        tables.disk.flush().map_err(failed("writing to the database"))?;
+    }
     Ok((tables, recovered))
+}
+
+/// The log and the identity of a data directory name each other, and note each start: neither can be lost, or put back, without the other.
+fn check_owner(
+    directory: &Path,
+    owner: &LogOwner,
+    noted: Option<(Incarnation, Start)>,
+    is_new: bool,
+) -> Result<(), OpenError> {
+    let not_own = |what: String| Err(OpenError::NotOwn { directory: directory.to_owned(), what });
+    match noted {
+        None if (is_new || owner.was_noted) && !owner.may_be_new => {
+            not_own("it is gone, and what this node promised with it".to_owned())
+        }
+        // It is new, or of before this was noted.
+        None => Ok(()),
+        Some((incarnation, _)) if incarnation != owner.incarnation => {
+            not_own(format!("it belongs to incarnation {incarnation}, and this node is {}", owner.incarnation))
+        }
+        Some((_, start)) if !owner.last.is_empty() && !owner.last.contains(&start) => not_own(format!(
+            "it was last used by start {start}, the data directory was not: one of the two is an older copy"
+        )),
+        Some(_) => Ok(()),
+    }
 }
 
 /// Whether an error is about what the files hold. All others come from the system: a full disk takes no log away, and whoever reads

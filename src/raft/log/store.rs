@@ -23,10 +23,14 @@ use super::{
     health::{FailureHandler, Health, Watchdog, end_the_process},
     memory::{self, Memory, Step},
     opening::{self, OpenError, Opened, Request},
-    panics,
+    panics::{self, Doing},
+    verify::Installation,
     writer::{Committed, Job, Writer},
 };
-use crate::raft::types::{Entry, LogId, TypeConfig, Vote};
+use crate::raft::{
+    identity::LogOwner,
+    types::{Entry, LogId, TypeConfig, Vote},
+};
 
 /// Jobs that wait for the writer.
 const JOBS_MAX: usize = 256;
@@ -42,9 +46,11 @@ const READ_ATTEMPTS_MAX: u32 = 100;
 pub struct Options {
     /// Up to where the node's newest snapshot reaches. A log that does not go with it is refused.
     pub snapshot: Option<LogId>,
+    /// The data directory that the log must belong to. `None`: nobody knows.
+    pub owner: Option<LogOwner>,
     /// How much of the latest entries is kept in memory, bytes.
     pub recent_bytes: usize,
-    /// How much is gathered in each of the journal's two files before it is moved into sled, bytes. They have that size from the start.
+    /// How much is gathered in each of the journal's two files before it is moved into sled, bytes. They have room for an eighth more from the start.
     pub journal_bytes: u64,
     /// How long the disk may take for one group of writes before the log has failed.
     pub stall_limit: Duration,
@@ -55,10 +61,11 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// No snapshot, 32 MiB in memory, 4 MiB in each file of the journal, 10 s for a write, 120 s for opening; a failure [ends the process](end_the_process).
+    /// No snapshot, no owner, 32 MiB in memory, 4 MiB in each file of the journal, 10 s for a write, 120 s for opening; a failure [ends the process](end_the_process).
     fn default() -> Self {
         Self {
             snapshot: None,
+            owner: None,
             recent_bytes: 32 << 20,
             journal_bytes: 4 << 20,
             stall_limit: Duration::from_secs(10),
@@ -95,8 +102,9 @@ struct Shared {
 impl LogStore {
     /// Opens the log in a directory, or makes a new one there. Reads all of it, and blocks meanwhile.
     pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
-        let Options { snapshot, recent_bytes, journal_bytes, stall_limit, open_limit, on_failure } = options;
-        let request = Request { directory: directory.to_owned(), snapshot, recent_bytes, journal_bytes, open_limit };
+        let Options { snapshot, owner, recent_bytes, journal_bytes, stall_limit, open_limit, on_failure } = options;
+        let request =
+            Request { directory: directory.to_owned(), snapshot, owner, recent_bytes, journal_bytes, open_limit };
         let Opened { tables, mark, lock, blobs, recovered } = opening::open(&request)?;
 
         let health = Arc::new(Health::new(directory.to_owned(), on_failure));
@@ -114,11 +122,29 @@ impl LogStore {
             health: health.clone(),
         };
         let memory = Memory::new(purged, vote, recovered.committed, recovered.recent);
-        Self::start(writer, memory, stall_limit, lock, directory).map_err(|source| OpenError::Io {
-            directory: directory.to_owned(),
-            action: "starting a thread",
-            source,
-        })
+        let failed = |action| move |source| OpenError::io(directory, action, source);
+        let store = Self::start(writer, memory, stall_limit, lock, directory).map_err(failed("starting a thread"))?;
+        if let Some(Installation { keep, snapshot }) = recovered.installation {
+            tracing::info!(%snapshot, "a snapshot was being installed: the log takes it up");
+            store.take_up(keep, snapshot).map_err(|contradiction| OpenError::Damaged {
+                directory: directory.to_owned(),
+                what: contradiction.to_string(),
+            })?;
+        }
+        Ok(store)
+    }
+
+    /// Does what was to follow on the installation of a snapshot. In this order: a crash between the two leaves a log that ends before it.
+    fn take_up(&self, keep: Option<LogId>, snapshot: LogId) -> io::Result<()> {
+        let mut memory = self.shared.memory();
+        let queue = |job| self.shared.jobs.try_send(job).map_err(|_| self.shared.health.error());
+        if memory.truncate_after(keep)? {
+            queue(Job::Truncate { after: keep })?;
+        }
+        if memory.purge(snapshot) {
+            queue(Job::Purge(snapshot))?;
+        }
+        Ok(())
     }
 
     pub(super) fn start<D: Disk>(
@@ -133,7 +159,7 @@ impl LogStore {
         let watchdog = Watchdog::start(health.clone(), stall_limit)?;
         let directory = directory.to_owned();
         thread::Builder::new().name("log-writer".to_owned()).spawn(move || {
-            let _advice = panics::advise(&directory);
+            let _advice = panics::advise(&directory, Doing::Serving);
             writer.run(queue, watchdog, lock);
         })?;
         let room = Arc::new(Semaphore::new(QUEUED_BYTES_MAX / 1024));

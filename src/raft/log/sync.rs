@@ -6,6 +6,8 @@
 //! counted, and at every start the log checks that a flush of its own came through here (see `opening`): should another linker or
 //! another sled miss it, the node refuses to run.
 //!
+//! Beside it, `posix_fadvise` is called by its symbol too: so the layer of the power tests, which stands in for the kernel, sees it.
+//!
 //! This is the only module with `unsafe`: no safe way to define a C symbol exists. On systems without that call sled uses
 //! `sync_all`, and nothing is needed.
 
@@ -13,6 +15,9 @@
 
 use std::{
     ffi::{c_int, c_uint},
+    fs::File,
+    io,
+    os::fd::AsRawFd as _,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -25,6 +30,24 @@ pub(super) fn calls() -> u64 {
 
 unsafe extern "C" {
     fn fdatasync(file: c_int) -> c_int;
+    #[cfg(target_pointer_width = "64")]
+    fn posix_fadvise(file: c_int, offset: i64, length: i64, advice: c_int) -> c_int;
+}
+
+/// Drops what the kernel has of a file in memory, but for what is still to be written.
+#[cfg(target_pointer_width = "64")]
+pub(crate) fn forget_pages(file: &File) -> io::Result<()> {
+    // SAFETY: takes no pointer, and any number is a valid argument; offsets are 64 bits wide on these systems. All of the file: 0, 0.
+    match unsafe { posix_fadvise(file.as_raw_fd(), 0, 0, rustix::fs::Advice::DontNeed as c_int) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// The same, where offsets may have another width.
+#[cfg(not(target_pointer_width = "64"))]
+pub(crate) fn forget_pages(file: &File) -> io::Result<()> {
+    Ok(rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?)
 }
 
 /// Syncs the whole file's data, and the metadata needed to read them, whatever range was asked for. 0, or -1 with `errno` set.

@@ -12,6 +12,7 @@ use crate::{
     proto::internal as pb,
     raft::{
         files,
+        identity::{Incarnation, Start},
         types::{Entry, LogId, Vote},
     },
 };
@@ -24,6 +25,7 @@ const FORMAT: u64 = 2;
 const FORMAT_WITHOUT_JOURNAL: u64 = 1;
 
 const VOTE: &str = "vote";
+const OWNER: &str = "owner";
 const COMMITTED: &str = "committed";
 const PURGED: &str = "purged";
 const FORMAT_KEY: &str = "format";
@@ -57,6 +59,19 @@ impl<D: Disk> Tables<D> {
 
     pub(super) fn set_purged(&mut self, purged: &LogId) -> io::Result<()> {
         self.set_meta(PURGED, &pb::LogId::from(purged))
+    }
+
+    /// The data directory that this log belongs to, and the latest start of its node. `None`: a log of before that was noted, or a new one.
+    pub(super) fn owner(&self) -> io::Result<Option<(Incarnation, Start)>> {
+        let Some(owner) = self.meta::<pb::LogOwner>(OWNER)? else { return Ok(None) };
+        let unreadable = |_| damaged(format!("`{OWNER}` names nobody"));
+        let incarnation = owner.incarnation.as_ref().try_into().map_err(unreadable)?;
+        Ok(Some((incarnation, owner.start.parse().map_err(unreadable)?)))
+    }
+
+    pub(super) fn set_owner(&mut self, incarnation: Incarnation, start: Start) -> io::Result<()> {
+        let incarnation = incarnation.as_bytes().to_vec().into();
+        self.set_meta(OWNER, &pb::LogOwner { incarnation, start: start.to_string() })
     }
 
     /// Whether this store was ever made: `false` is a database that was only just created, an error one of another format.

@@ -21,7 +21,22 @@ pub(super) struct Recovered {
     pub(super) recent: Recent,
     /// Entries that are purged may still be on the disk.
     pub(super) has_leftovers: bool,
+    /// A snapshot was installed, and the log does not show it yet.
+    pub(super) installation: Option<Installation>,
     last_entry: Option<LogId>,
+}
+
+/// A snapshot that has taken the place of the log, or of its beginning, before the log said so.
+///
+/// openraft truncates what contradicts the snapshot, installs it, and purges what it holds. Only the snapshot is waited for. After a crash
+/// it may be there beside a log that contradicts it, or that ends before it in a later term; openraft takes neither. But a
+/// snapshot holds what is committed. So entries that contradict it are not, nor is what follows on them: they go, as they were meant to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Installation {
+    /// Entries after this one contradict it.
+    pub(super) keep: Option<LogId>,
+    /// Up to where it reaches.
+    pub(super) snapshot: LogId,
 }
 
 impl Recovered {
@@ -39,18 +54,20 @@ pub(super) fn verify<D: Disk>(
     recent: Recent,
 ) -> io::Result<Recovered> {
     let purged = tables.purged()?;
-    let mut scan = Scan { recent, purged, last: None, marked: mark.last, assembly: None, torn: Vec::new() };
+    let (marked, around) = (mark.last, [None, None]);
+    let mut scan = Scan { recent, purged, last: None, marked, snapshot, around, assembly: None, torn: Vec::new() };
     for pair in tables.disk.scan(Table::Log, &Key::head(next_index(purged.as_ref())).encode()) {
         let (key, value) = pair?;
         scan.take(&key, &value)?;
     }
+    let installation = scan.installation();
     let (recent, last_entry, torn) = scan.finish()?;
 
     let first_key = tables.disk.scan(Table::Log, &[]).next().transpose()?.map(|(key, _)| key);
     let first_key = first_key.as_deref().and_then(Key::decode);
     let has_leftovers = first_key.is_some_and(|key| key.index < next_index(purged.as_ref()));
     let (vote, committed) = (tables.vote()?, tables.committed()?);
-    let recovered = Recovered { vote, committed, purged, recent, has_leftovers, last_entry };
+    let recovered = Recovered { vote, committed, purged, recent, has_leftovers, installation, last_entry };
     compare(&recovered, mark, snapshot.as_ref())?;
 
     if !torn.is_empty() {
@@ -93,6 +110,10 @@ struct Scan {
     last: Option<LogId>,
     /// The entry that the high-water mark names.
     marked: Option<LogId>,
+    /// Up to where the newest snapshot reaches.
+    snapshot: Option<LogId>,
+    /// The entry before that one, and the one in its place.
+    around: [Option<LogId>; 2],
     assembly: Option<(u64, Assembly)>,
     /// Chunks behind the end of the log, without a first one.
     torn: Vec<Key>,
@@ -147,9 +168,26 @@ impl Scan {
         if self.marked.is_some_and(|marked| marked.index == id.index && marked != id) {
             return Err(damaged(format!("entry {} is another one than it was", id.index)));
         }
+        if let Some(snapshot) = self.snapshot.filter(|snapshot| (id.index..=id.index + 1).contains(&snapshot.index)) {
+            self.around[usize::from(snapshot.index == id.index)] = Some(id);
+        }
         self.last = Some(id);
         self.recent.push(entry);
         Ok(())
+    }
+
+    /// What is to be done for the log to follow on its snapshot.
+    fn installation(&self) -> Option<Installation> {
+        let snapshot = self.snapshot.filter(|snapshot| next_index(self.purged.as_ref()) <= snapshot.index)?;
+        let [before, in_its_place] = self.around;
+        let keep = match in_its_place {
+            Some(id) if id == snapshot => return None,
+            Some(_) => before.or(self.purged),
+            // openraft purges by itself.
+            None if self.last.or(self.purged) < Some(snapshot) => return None,
+            None => self.last.or(self.purged),
+        };
+        Some(Installation { keep, snapshot })
     }
 
     fn finish(self) -> io::Result<(Recent, Option<LogId>, Vec<Key>)> {

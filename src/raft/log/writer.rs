@@ -4,6 +4,8 @@
 //! and reads of entries that are no longer in memory. It takes what has queued up, writes all of it, flushes *once*, and then
 //! answers: while one flush lasts, the next group gathers. So one client waits for one flush, and a thousand share one.
 //!
+//! A vote is answered only when the high-water mark has it too: the loss of one block takes no vote.
+//!
 //! What is left for later: the commit index needs no flush of its own, and goes to disk with the next one; purged entries are
 //! removed in slices, between the groups.
 
@@ -11,6 +13,9 @@ use std::{
     io, mem, panic,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::Duration,
 };
 
 use openraft::storage::IOFlushed;
@@ -33,6 +38,8 @@ use crate::{
 const ENTRIES_PER_GROUP: usize = 128;
 /// Keys that are removed between two groups, at most, when the log is purged.
 const KEYS_PER_SLICE: usize = 1000;
+/// Without a job for so long, the disk may [rest](Disk::rest).
+const IDLE: Duration = Duration::from_millis(50);
 
 /// Something for the writer to do.
 pub(super) enum Job {
@@ -111,7 +118,7 @@ impl<D: Disk> Writer<D> {
         loop {
             let first = match self.has_leftovers {
                 true => jobs.try_recv(),
-                false => jobs.blocking_recv().ok_or(mpsc::error::TryRecvError::Disconnected),
+                false => self.next_job(&mut jobs)?.ok_or(mpsc::error::TryRecvError::Disconnected),
             };
             match first {
                 Ok(first) => {
@@ -126,6 +133,20 @@ impl<D: Disk> Writer<D> {
                 }
             }
             self.remove_slice()?;
+        }
+    }
+
+    /// Waits for a job; `None`: there will be none.
+    fn next_job(&mut self, jobs: &mut mpsc::Receiver<Job>) -> io::Result<Option<Job>> {
+        match soon(jobs, IDLE) {
+            Poll::Ready(job) => Ok(job),
+            Poll::Pending => {
+                {
+                    let _at_disk = self.health.at_disk();
+                    self.tables.disk.rest()?;
+                }
+                Ok(jobs.blocking_recv())
+            }
         }
     }
 
@@ -162,12 +183,11 @@ impl<D: Disk> Writer<D> {
                 return Err(failure);
             }
         }
-        let has_vote = !group.votes.is_empty();
         let closed = group.closed.take();
         group.acknowledge();
         match closed.is_some() {
             true => self.close()?,
-            false if has_vote || self.mark.is_due(self.last.as_ref()) => self.write_mark()?,
+            false if self.mark.is_due(self.last.as_ref()) => self.write_mark()?,
             false => {}
         }
         Ok(closed)
@@ -233,7 +253,8 @@ impl<D: Disk> Writer<D> {
         match Planted::AckBeforeSync.is_on() && !self.is_synced_all_the_same(group) {
             true => Ok(()),
             false => self.flush(),
-        }
+        }?;
+        if group.votes.is_empty() { Ok(()) } else { self.write_mark() }
     }
 
     /// With that bug, a log that forgot its vote, or all of itself, would not be opened again, and nobody would see what else is gone.
@@ -308,5 +329,27 @@ impl Group {
             flushed.io_completed(Err(health.error()));
         }
         // Votes and who asked to close learn of it by the loss of their senders.
+    }
+}
+
+/// Wakes a thread that is parked.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The next job, or the end of them, if it comes within about so long. It may give up early.
+fn soon(jobs: &mut mpsc::Receiver<Job>, limit: Duration) -> Poll<Option<Job>> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    match jobs.poll_recv(&mut context) {
+        Poll::Ready(job) => Poll::Ready(job),
+        Poll::Pending => {
+            thread::park_timeout(limit);
+            jobs.poll_recv(&mut context)
+        }
     }
 }

@@ -7,7 +7,8 @@
 //! How far the log is committed goes along with entries: each request with entries says it too. openraft sends it by itself as soon as it
 //! is known, if there are none; that would cost each follower, and the leader that hears the answer, as much as an entry does, and
 //! just when the clients are to be answered. So here it waits a little for entries, which then take its place. Nobody misses its
-//! answer: openraft looks at how far an answer says that the logs agree, not at which request it belongs to.
+//! answer: openraft looks at how far an answer says that the logs agree, not at which request it belongs to. That is also why
+//! openraft's own time of the last acknowledgement may be too late, and why reads ask [`super::Acknowledgements`].
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -22,12 +23,13 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::{
-    APPEND_BYTES_IN_FLIGHT_MAX, APPEND_BYTES_MAX, APPENDS_IN_FLIGHT_MAX, COMMITTED_WAITS, SnapshotSource, allowance,
+    APPEND_BYTES_IN_FLIGHT_MAX, APPEND_BYTES_MAX, APPENDS_IN_FLIGHT_MAX, COMMITTED_WAITS, SnapshotSource,
+    acknowledgements, allowance,
     client::{PeerClient, RpcError},
 };
 use crate::{
     proto::internal as pb,
-    raft::types::{AppendRequest, LogId, StreamAppendResult},
+    raft::types::{AppendRequest, LogId, StreamAppendError, StreamAppendResult},
     transport::Connect,
 };
 
@@ -74,7 +76,7 @@ struct Pipeline<'c, C, D, S> {
     requests: Option<mpsc::Sender<pb::AppendRequest>>,
     answers: Answers,
     /// Sent and not answered, oldest first.
-    outstanding: VecDeque<Sent>,
+    outstanding: VecDeque<(Span, acknowledgements::Sent)>,
     outstanding_bytes: usize,
     /// When the last answer came, or when a request was sent while none was outstanding.
     heard_at: Instant,
@@ -92,11 +94,13 @@ enum Answers {
 /// A request, cut to size.
 struct Piece {
     request: pb::AppendRequest,
-    sent: Sent,
+    /// The leader's.
+    term: u64,
+    span: Span,
 }
 
 /// What must be known of a request to read its answer.
-struct Sent {
+struct Span {
     previous: Option<LogId>,
     last: Option<LogId>,
     bytes: usize,
@@ -154,7 +158,7 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
     fn send_what_fits(&mut self) {
         while let Some(piece) = self.ready.pop_front() {
             let full = self.outstanding.len() >= APPENDS_IN_FLIGHT_MAX
-                || self.outstanding_bytes + piece.sent.bytes > APPEND_BYTES_IN_FLIGHT_MAX;
+                || self.outstanding_bytes + piece.span.bytes > APPEND_BYTES_IN_FLIGHT_MAX;
             if full && !self.outstanding.is_empty() {
                 self.ready.push_front(piece);
                 return;
@@ -175,8 +179,8 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
         if self.requests.is_none() {
             self.open();
         }
-        self.outstanding_bytes += piece.sent.bytes;
-        self.outstanding.push_back(piece.sent);
+        self.outstanding_bytes += piece.span.bytes;
+        self.outstanding.push_back((piece.span, self.client.sending(piece.term)));
         // Room there is: the channel is as long as the pipeline. If gRPC has closed it, the answers say why.
         let requests = self.requests.as_ref().expect("it was opened above");
         let _ = requests.try_send(piece.request);
@@ -187,16 +191,19 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
         let (sender, receiver) = mpsc::channel(APPENDS_IN_FLIGHT_MAX);
         self.requests = Some(sender);
         let opening = self.client.open();
+        let callee = self.client.callee();
         self.answers = Answers::Asked(Box::pin(async move {
             let (mut stub, envelope) = opening.await?;
-            Ok(stub.append(envelope.address(ReceiverStream::new(receiver))).await?.into_inner())
+            let response = stub.append(envelope.address(ReceiverStream::new(receiver))).await?;
+            callee.count_on(response.metadata()).await?;
+            Ok(response.into_inner())
         }));
     }
 
     /// When the peer counts as gone: it owes an answer, or the end of its stream.
     fn deadline(&self) -> Option<Instant> {
         match self.outstanding.front() {
-            Some(oldest) => Some(self.heard_at + self.patience + allowance(oldest.bytes as u64)),
+            Some((oldest, _)) => Some(self.heard_at + self.patience + allowance(oldest.bytes as u64)),
             None if self.input.is_none() && self.ready.is_empty() => Some(self.heard_at + self.patience),
             None => None,
         }
@@ -222,14 +229,20 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
                 return Some(Err(self.client.failed(&status)));
             }
         };
-        let Some(sent) = self.outstanding.pop_front() else {
+        let Some((span, sent)) = self.outstanding.pop_front() else {
             self.over = true;
             let status = Status::internal("the peer answered an append that was not sent");
             return Some(Err(self.client.failed(&status)));
         };
-        self.outstanding_bytes -= sent.bytes;
-        match answer.into_result(sent.previous, sent.last) {
+        self.outstanding_bytes -= span.bytes;
+        match answer.into_result(span.previous, span.last) {
             Ok(result) => {
+                // A follower that says where the logs differ follows this leader as well.
+                match &result {
+                    Ok(last) => self.client.acknowledged(sent, *last),
+                    Err(StreamAppendError::Conflict(_)) => self.client.acknowledged(sent, None),
+                    Err(StreamAppendError::HigherVote(_)) => {}
+                }
                 // Whatever was sent behind a refused append is void; the peer answers none of it.
                 self.over = result.is_err();
                 Some(Ok(result))
@@ -267,16 +280,17 @@ fn cut(request: &AppendRequest) -> Vec<Piece> {
     let mut whole = pb::AppendRequest::from(request);
     let entries = std::mem::take(&mut whole.entries);
     let mut pieces = Vec::with_capacity(1);
-    let mut piece = Piece::after(request.prev_log_id, &whole);
+    let term = request.vote.leader_id.term;
+    let mut piece = Piece::after(request.prev_log_id, term, &whole);
     for (entry, log_id) in entries.into_iter().zip(request.entries.iter().map(|entry| entry.log_id)) {
         let bytes = entry.encoded_len();
-        if !piece.request.entries.is_empty() && piece.sent.bytes + bytes > APPEND_BYTES_MAX {
-            let next = Piece::after(piece.sent.last, &whole);
+        if !piece.request.entries.is_empty() && piece.span.bytes + bytes > APPEND_BYTES_MAX {
+            let next = Piece::after(piece.span.last, term, &whole);
             pieces.push(std::mem::replace(&mut piece, next));
         }
         piece.request.entries.push(entry);
-        piece.sent.bytes += bytes;
-        piece.sent.last = Some(log_id);
+        piece.span.bytes += bytes;
+        piece.span.last = Some(log_id);
     }
     pieces.push(piece);
     pieces
@@ -284,7 +298,7 @@ fn cut(request: &AppendRequest) -> Vec<Piece> {
 
 impl Piece {
     /// A piece of `whole` without entries yet.
-    fn after(previous: Option<LogId>, whole: &pb::AppendRequest) -> Self {
+    fn after(previous: Option<LogId>, term: u64, whole: &pb::AppendRequest) -> Self {
         Self {
             request: pb::AppendRequest {
                 vote: whole.vote,
@@ -292,7 +306,8 @@ impl Piece {
                 entries: Vec::new(),
                 leader_commit: whole.leader_commit,
             },
-            sent: Sent { previous, last: previous, bytes: 0 },
+            term,
+            span: Span { previous, last: previous, bytes: 0 },
         }
     }
 }
@@ -335,7 +350,7 @@ mod tests {
 
     fn ranges(sizes: &[usize]) -> Vec<(u64, u64)> {
         let range = |piece: Piece| {
-            let (previous, last) = (piece.sent.previous.expect("not the first"), piece.sent.last.expect("not empty"));
+            let (previous, last) = (piece.span.previous.expect("not the first"), piece.span.last.expect("not empty"));
             assert_eq!(piece.request.entries.len() as u64, last.index - previous.index);
             assert_eq!(piece.request.previous, Some((&previous).into()));
             (previous.index, last.index)

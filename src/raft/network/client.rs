@@ -13,10 +13,14 @@ use openraft::{
 };
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Response, Status, transport::Channel};
+use tonic::{Code, Response, Status, metadata::MetadataMap, transport::Channel};
 
 use super::{
-    ENTRIES_PATIENCE, HELLO_TIMEOUT, MESSAGE_BYTES_MAX, SnapshotSource, allowance, append, envelope::Envelope, snapshot,
+    Acknowledgements, ENTRIES_PATIENCE, HELLO_TIMEOUT, MESSAGE_BYTES_MAX, SnapshotSource,
+    acknowledgements::Sent,
+    allowance, append,
+    envelope::{self, Envelope},
+    snapshot,
 };
 use crate::{
     proto::internal::{self as pb, peer_client::PeerClient as Stub},
@@ -35,6 +39,7 @@ pub struct Network<C, D> {
     connector: C,
     identity: Arc<Identity>,
     configured: BTreeMap<u64, Node>,
+    acknowledgements: Acknowledgements,
     snapshots: PhantomData<fn(D)>,
 }
 
@@ -42,7 +47,10 @@ pub struct Network<C, D> {
 pub struct PeerClient<C, D> {
     connector: C,
     identity: Arc<Identity>,
+    acknowledgements: Acknowledgements,
     target: u64,
+    /// As the log names it; or, before there is any of the log, as the founders agreed.
+    incarnation: Option<Incarnation>,
     address: String,
     purpose: Purpose,
     /// Dropped when a call on it failed: the next call dials anew.
@@ -50,6 +58,28 @@ pub struct PeerClient<C, D> {
     /// What a peer last said when it refused a call: said once in the log, not several times a second.
     refusal: Option<String>,
     snapshots: PhantomData<fn(D)>,
+}
+
+/// Whether this node relies on what the answer promises: a vote, or entries on a disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counts {
+    Yes,
+    No,
+}
+
+/// Who is called.
+pub(super) struct Callee {
+    identity: Arc<Identity>,
+    target: u64,
+}
+
+impl Callee {
+    /// Before an answer counts: this node will remember who gave it.
+    pub(super) async fn count_on(&self, metadata: &MetadataMap) -> Result<(), Status> {
+        let Some(start) = envelope::answered_by(metadata)? else { return Ok(()) };
+        let remembered = self.identity.remember_start(self.target, start).await;
+        remembered.map_err(|error| Status::internal(error.to_string()))
+    }
 }
 
 /// What a client is for.
@@ -63,7 +93,13 @@ enum Purpose {
 impl<C: Connect, D: SnapshotSource> Network<C, D> {
     /// The network of the node with this identity.
     pub fn new(connector: C, identity: Arc<Identity>) -> Self {
-        Self { connector, identity, configured: BTreeMap::new(), snapshots: PhantomData }
+        let (configured, acknowledgements) = (BTreeMap::new(), Acknowledgements::default());
+        Self { connector, identity, configured, acknowledgements, snapshots: PhantomData }
+    }
+
+    /// What its clients hear from the peers.
+    pub fn acknowledgements(&self) -> Acknowledgements {
+        self.acknowledgements.clone()
     }
 
     /// Reaches these nodes where the configuration says that they are, whatever the log says: a node that moved to another address
@@ -76,7 +112,9 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
         PeerClient {
             connector: self.connector.clone(),
             identity: self.identity.clone(),
+            acknowledgements: self.acknowledgements.clone(),
             target,
+            incarnation: node.incarnation.or_else(|| self.identity.known(target)),
             address: self.configured.get(&target).unwrap_or(node).peer_address.clone(),
             purpose,
             connection: None,
@@ -107,20 +145,41 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
     pub(super) fn open(&mut self) -> impl Future<Output = Result<(Stub<Channel>, Envelope), Status>> + Send + 'static {
         let dial = || channel(self.connector.clone(), &self.address);
         let stub = stub(self.connection.get_or_insert_with(dial).clone());
-        let (identity, target) = (self.identity.clone(), self.target);
+        let (identity, target, incarnation) = (self.identity.clone(), self.target, self.incarnation);
+        let acknowledged = self.acknowledgements.of(target);
         async move {
-            let incarnation = match identity.known(target) {
-                Some(incarnation) => incarnation,
-                // A member that came after this node, and has never called it.
-                None => introduce(&identity, target, stub.clone()).await?,
+            let unnamed = || {
+                let text = format!(
+                    "the log does not say which data directory node {target} has: it cannot be told from a copy"
+                );
+                Status::failed_precondition(text)
             };
-            Ok((stub, Envelope::new(&identity, target, incarnation)))
+            Ok((stub, Envelope::new(&identity, target, incarnation.ok_or_else(unnamed)?, acknowledged)))
         }
+    }
+
+    /// A request is handed to gRPC, by the leader of this term.
+    pub(super) fn sending(&self, term: u64) -> Sent {
+        self.acknowledgements.sending(term)
+    }
+
+    /// The peer accepted it, and has entries up to this one on disk, if it says so.
+    pub(super) fn acknowledged(&self, sent: Sent, last: Option<LogId>) {
+        self.acknowledgements.acknowledged(self.target, sent);
+        if let Some(last) = last {
+            self.acknowledgements.matched(self.target, sent, last);
+        }
+    }
+
+    /// Whose answers are counted on.
+    pub(super) fn callee(&self) -> Callee {
+        Callee { identity: self.identity.clone(), target: self.target }
     }
 
     /// Makes of a failed call what openraft wants to know of it, and lets go of the connection.
     pub(super) fn failed(&mut self, status: &Status) -> RpcError {
         self.connection = None;
+        envelope::heed(&self.identity, self.target, status.metadata());
         let text = format!("{:?} to node {} at {}: {}", self.purpose, self.target, self.address, status.message());
         let refused = matches!(status.code(), Code::FailedPrecondition | Code::InvalidArgument);
         if refused && self.refusal.as_ref() != Some(&text) {
@@ -151,6 +210,7 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
         &mut self,
         action: RPCTypes,
         time: Duration,
+        counts: Counts,
         method: impl FnOnce(Stub<Channel>, tonic::Request<M>) -> F + Send,
         message: M,
     ) -> Result<A, RpcError>
@@ -158,10 +218,14 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
         M: Send,
         F: Future<Output = Result<Response<A>, Status>> + Send,
     {
-        let opening = self.open();
+        let (opening, callee) = (self.open(), self.callee());
         let answer = timeout(time, async {
             let (stub, envelope) = opening.await?;
-            method(stub, envelope.address(message)).await
+            let response = method(stub, envelope.address(message)).await?;
+            if counts == Counts::Yes {
+                callee.count_on(response.metadata()).await?;
+            }
+            Ok(response)
         });
         match answer.await {
             Ok(Ok(response)) => Ok(response.into_inner()),
@@ -193,14 +257,14 @@ impl<C: Connect, D: SnapshotSource> NetVote<TypeConfig> for PeerClient<C, D> {
     async fn vote(&mut self, request: VoteRequest, option: RPCOption) -> Result<VoteResponse, RpcError> {
         let method = |mut stub: Stub<Channel>, request| async move { stub.vote(request).await };
         let message = pb::VoteRequest::from(&request);
-        let answer = self.call(RPCTypes::Vote, option.soft_ttl(), method, message).await?;
+        let answer = self.call(RPCTypes::Vote, option.soft_ttl(), Counts::Yes, method, message).await?;
         answer.try_into().map_err(|error| self.misunderstood(&error))
     }
 
     async fn pre_vote(&mut self, request: VoteRequest, option: RPCOption) -> Result<VoteResponse, RpcError> {
         let method = |mut stub: Stub<Channel>, request| async move { stub.pre_vote(request).await };
         let message = pb::VoteRequest::from(&request);
-        let answer = self.call(RPCTypes::Vote, option.soft_ttl(), method, message).await?;
+        let answer = self.call(RPCTypes::Vote, option.soft_ttl(), Counts::No, method, message).await?;
         answer.try_into().map_err(|error| self.misunderstood(&error))
     }
 }
@@ -213,7 +277,7 @@ impl<C: Connect, D: SnapshotSource> NetTransferLeader<TypeConfig> for PeerClient
     ) -> Result<TransferLeaderResponse, RpcError> {
         let method = |mut stub: Stub<Channel>, request| async move { stub.transfer_leader(request).await };
         let message = pb::TransferLeaderRequest::from(&request);
-        let answer = self.call(RPCTypes::TransferLeader, option.soft_ttl(), method, message).await?;
+        let answer = self.call(RPCTypes::TransferLeader, option.soft_ttl(), Counts::No, method, message).await?;
         Ok(answer.into_result(&request))
     }
 }
@@ -230,11 +294,13 @@ impl<C: Connect, D: SnapshotSource> NetSnapshot<TypeConfig> for PeerClient<C, D>
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let source = &snapshot.snapshot;
         let time = option.soft_ttl() + allowance(source.length());
-        let opening = self.open();
+        let (opening, callee) = (self.open(), self.callee());
         let (pieces, receiver) = mpsc::channel(2);
         let call = async {
             let (mut stub, envelope) = opening.await?;
-            stub.install_snapshot(envelope.address(ReceiverStream::new(receiver))).await
+            let response = stub.install_snapshot(envelope.address(ReceiverStream::new(receiver))).await?;
+            callee.count_on(response.metadata()).await?;
+            Ok(response)
         };
         let transfer = async { tokio::join!(snapshot::send(&vote, &snapshot.meta, source, pieces), call) };
 
@@ -272,10 +338,7 @@ pub async fn hello<C: Connect>(
     asker: &Identity,
     members: Vec<pb::Node>,
 ) -> Result<pb::HelloResponse, Status> {
-    ask(stub(channel(connector.clone(), address)), asker, members).await
-}
-
-async fn ask(mut stub: Stub<Channel>, asker: &Identity, members: Vec<pb::Node>) -> Result<pb::HelloResponse, Status> {
+    let mut stub = stub(channel(connector.clone(), address));
     let request = pb::HelloRequest {
         cluster_id: asker.cluster_id().to_string(),
         node_id: asker.node_id(),
@@ -284,20 +347,6 @@ async fn ask(mut stub: Stub<Channel>, asker: &Identity, members: Vec<pb::Node>) 
     };
     let late = |_| Status::unavailable("no answer in time");
     Ok(timeout(HELLO_TIMEOUT, stub.hello(request)).await.map_err(late)??.into_inner())
-}
-
-/// Gets to know a member that this node has not met.
-async fn introduce(identity: &Identity, target: u64, stub: Stub<Channel>) -> Result<Incarnation, Status> {
-    let answer = ask(stub, identity, Vec::new()).await?;
-    if answer.cluster_id != identity.cluster_id().as_str() || answer.node_id != target {
-        let found = format!("node {} of cluster {}", answer.node_id, answer.cluster_id);
-        return Err(Status::failed_precondition(format!("this is {found}: check the peer addresses")));
-    }
-    let incarnation = answer.incarnation.as_ref().try_into();
-    let incarnation = incarnation.map_err(|_| Status::internal("an incarnation that is none"))?;
-    let met = identity.meet(target, incarnation).await;
-    met.map_err(|error| Status::failed_precondition(error.to_string()))?;
-    Ok(incarnation)
 }
 
 fn stub(channel: Channel) -> Stub<Channel> {

@@ -5,6 +5,7 @@
 //!   entries nor behind a snapshot.
 //! * [`PeerService`] answers them, for the replica of this node. It says who it is before it has a replica, so that nodes can find
 //!   each other ([`super::forming`]).
+//! * [`Acknowledgements`]: which of this node's requests each peer has answered, as linearizable reads must know.
 //! * [`SnapshotSource`] and [`SnapshotSink`] are where the snapshot's file meets the network.
 //!
 //! Entries and heartbeats take the same way: [`Append`](crate::proto::internal::peer_server::Peer::append), a stream of requests and
@@ -23,12 +24,14 @@
 
 use std::time::Duration;
 
+mod acknowledgements;
 mod append;
 mod client;
 mod envelope;
 mod service;
 mod snapshot;
 
+pub use acknowledgements::{Acknowledgements, Number};
 pub use client::{Network, PeerClient, hello};
 pub use service::PeerService;
 pub use snapshot::{SnapshotReceiver, SnapshotSink, SnapshotSource};

@@ -5,9 +5,11 @@ use std::{
     sync::{Arc, Mutex, OnceLock},
 };
 
+use bytes::Bytes;
 use futures::{Stream, StreamExt, stream::BoxStream};
 use openraft::{
     Raft, Snapshot,
+    async_runtime::WatchReceiver,
     errors::{Fatal, RaftError},
     storage::RaftStateMachine,
 };
@@ -15,9 +17,13 @@ use tokio::{
     sync::{Semaphore, mpsc},
     time::timeout,
 };
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::{MESSAGE_BYTES_MAX, SNAPSHOT_PIECE_TIMEOUT, SnapshotSink, envelope, snapshot};
+use super::{
+    MESSAGE_BYTES_MAX, SNAPSHOT_PIECE_TIMEOUT, SnapshotSink,
+    envelope::{self, Caller},
+    snapshot,
+};
 use crate::{
     proto::internal::{
         self as pb,
@@ -25,9 +31,11 @@ use crate::{
     },
     raft::{
         identity::{Identity, Incarnation, Stage},
+        presence::Presence,
         types::*,
         wire::Malformed,
     },
+    transport::Remote,
 };
 
 /// Answers the peers' calls for one node: for its state machine `M`, with snapshots arriving in `K`.
@@ -50,6 +58,7 @@ struct Shared<M: RaftStateMachine<TypeConfig>, K> {
     refusal: Mutex<String>,
     departed: mpsc::Sender<u64>,
     departures: Mutex<Option<mpsc::Receiver<u64>>>,
+    presence: Arc<Presence>,
 }
 
 /// Departures that nobody has looked at. More say nothing new.
@@ -73,6 +82,7 @@ where
             refusal: Mutex::default(),
             departed,
             departures: Mutex::new(Some(departures)),
+            presence: Arc::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -87,6 +97,11 @@ where
         self.shared.departures.lock().expect("nobody panics with the lock held").take()
     }
 
+    /// What this node sees of its peers.
+    pub fn presence(&self) -> Arc<Presence> {
+        Arc::clone(&self.shared.presence)
+    }
+
     /// The service as the server wants it, with its limits.
     pub fn server(&self) -> PeerServer<Self> {
         PeerServer::new(self.clone())
@@ -95,11 +110,28 @@ where
     }
 
     /// The replica, for a call that is meant for it; and who calls.
-    async fn admit<T>(&self, request: &Request<T>) -> Result<(&Raft<TypeConfig, M>, u64), Status> {
+    async fn admit<T>(&self, request: &Request<T>) -> Result<(&Raft<TypeConfig, M>, Caller), Status> {
         let raft = self.shared.raft.get().ok_or_else(|| Status::unavailable("this node is starting"))?;
-        let sender = envelope::admit(&self.shared.identity, request.metadata()).await;
-        let sender = sender.inspect_err(|status| self.report(status.message()))?;
-        Ok((raft, sender))
+        let named = |node_id| self.shared.named(node_id);
+        let progress = async {
+            let progress =
+                raft.with_raft_state(|state| (state.vote_ref().leader_id.term, state.log_ids.last().copied()));
+            progress.await.map_err(stopped)
+        };
+        let caller = envelope::admit(&self.shared.identity, named, progress, request.metadata()).await;
+        // One that is to show where it goes on from does so at once; that is no news.
+        let caller = caller.inspect_err(|status| {
+            if status.code() != Code::Unavailable {
+                self.report(status.message());
+            }
+        })?;
+        self.shared.presence.called(caller.node_id, request.extensions().get::<Remote>());
+        Ok((raft, caller))
+    }
+
+    /// An answer that the other node counts on.
+    fn signed<T>(&self, answer: T) -> Response<T> {
+        envelope::signed(&self.shared.identity, answer)
     }
 
     fn report(&self, reason: &str) {
@@ -113,11 +145,12 @@ where
     fn greeting(&self, asker: &pb::HelloRequest) -> pb::HelloResponse {
         let identity = &self.shared.identity;
         let bytes = |incarnation: Incarnation| incarnation.as_bytes().to_vec().into();
-        let known = match asker.cluster_id == identity.cluster_id().as_str() {
-            true => identity.known(asker.node_id).map(bytes).unwrap_or_default(),
+        let known: Bytes = match asker.cluster_id == identity.cluster_id().as_str() {
+            true => self.shared.named(asker.node_id).map(bytes).unwrap_or_default(),
             // The id is another node's there.
             false => Default::default(),
         };
+        let remembered = identity.remembered(asker.node_id).and_then(|peer| peer.start).filter(|_| !known.is_empty());
         pb::HelloResponse {
             cluster_id: identity.cluster_id().to_string(),
             node_id: identity.node_id(),
@@ -125,7 +158,21 @@ where
             members: self.shared.members.clone(),
             formed: identity.stage() != Stage::New,
             asker_incarnation: known,
+            asker_start: remembered.map(|start| start.to_string()).unwrap_or_default(),
         }
+    }
+}
+
+impl<M: RaftStateMachine<TypeConfig>, K> Shared<M, K> {
+    /// The incarnation by which this node's log names a member. A log that has nothing yet names nobody; then the founders are known by
+    /// what they agreed on.
+    fn named(&self, node_id: u64) -> Option<Incarnation> {
+        let in_log = self.raft.get().and_then(|raft| {
+            let metrics = raft.server_metrics();
+            let metrics = metrics.borrow_watched();
+            metrics.membership_config.membership().get_node(&node_id)?.incarnation
+        });
+        in_log.or_else(|| self.identity.known(node_id))
     }
 }
 
@@ -145,26 +192,29 @@ where
         &self,
         request: Request<Streaming<pb::AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
-        let (raft, sender) = self.admit(&request).await?;
+        let (raft, caller) = self.admit(&request).await?;
+        caller.count_on(&self.shared.identity).await?;
         let fault = Fault::default();
-        let departure = Departure { sender, departed: self.shared.departed.clone(), in_order: false };
+        let (departed, presence) = (self.shared.departed.clone(), self.presence());
+        let departure = Departure { sender: caller.node_id, departed, presence, in_order: false };
         let requests = well_formed(request.into_inner(), departure, fault.clone());
         let answers = raft.stream_append(requests).map(|answer| answer.map(Into::into).map_err(stopped));
         // Behind the answers to what was in order: what was not.
         let verdict = futures::stream::iter(std::iter::from_fn(move || fault.take()).map(Err));
-        Ok(Response::new(answers.chain(verdict).boxed()))
+        Ok(self.signed(answers.chain(verdict).boxed()))
     }
 
     async fn vote(&self, request: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
-        let (raft, sender) = self.admit(&request).await?;
-        let request = ballot(request.into_inner(), sender)?;
+        let (raft, caller) = self.admit(&request).await?;
+        let request = ballot(request.into_inner(), caller.node_id)?;
+        caller.count_on(&self.shared.identity).await?;
         let answer = raft.vote(request).await.map_err(unanswered)?;
-        Ok(Response::new((&answer).into()))
+        Ok(self.signed((&answer).into()))
     }
 
     async fn pre_vote(&self, request: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
-        let (raft, sender) = self.admit(&request).await?;
-        let request = ballot(request.into_inner(), sender)?;
+        let (raft, caller) = self.admit(&request).await?;
+        let request = ballot(request.into_inner(), caller.node_id)?;
         let answer = raft.pre_vote(request).await.map_err(unanswered)?;
         Ok(Response::new((&answer).into()))
     }
@@ -173,9 +223,9 @@ where
         &self,
         request: Request<pb::TransferLeaderRequest>,
     ) -> Result<Response<pb::TransferLeaderResponse>, Status> {
-        let (raft, sender) = self.admit(&request).await?;
+        let (raft, caller) = self.admit(&request).await?;
         let request: TransferLeaderRequest = request.into_inner().try_into().map_err(malformed)?;
-        own_vote(request.from_leader(), sender)?;
+        own_vote(request.from_leader(), caller.node_id)?;
         let answer = raft.handle_transfer_leader(request).await.map_err(stopped)?;
         Ok(Response::new(answer.into()))
     }
@@ -184,15 +234,16 @@ where
         &self,
         request: Request<Streaming<pb::SnapshotPiece>>,
     ) -> Result<Response<pb::SnapshotResponse>, Status> {
-        let (raft, sender) = self.admit(&request).await?;
+        let (raft, caller) = self.admit(&request).await?;
         // A transfer that broke off may still wait for its next piece: that long, and a little.
         let place = timeout(SNAPSHOT_PIECE_TIMEOUT * 2, self.shared.receiving.acquire()).await;
         let _place = place.map_err(|_| Status::unavailable("this node is receiving another snapshot"))?;
         let (vote, meta, data) = snapshot::receive(&self.shared.sink, request.into_inner()).await?;
-        own_vote(&vote, sender)?;
+        own_vote(&vote, caller.node_id)?;
+        caller.count_on(&self.shared.identity).await?;
         let snapshot = Snapshot { meta, snapshot: data };
         let answer = raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
-        Ok(Response::new(pb::SnapshotResponse { vote: Some((&answer.vote).into()) }))
+        Ok(self.signed(pb::SnapshotResponse { vote: Some((&answer.vote).into()) }))
     }
 }
 
@@ -220,6 +271,7 @@ impl Fault {
 struct Departure {
     sender: u64,
     departed: mpsc::Sender<u64>,
+    presence: Arc<Presence>,
     in_order: bool,
 }
 
@@ -247,7 +299,10 @@ fn well_formed(
         .message()
         .await?
     {
-        Some(request) => check(request, departure.sender).map(Some),
+        Some(request) => {
+            departure.presence.spoke(departure.sender);
+            check(request, departure.sender).map(Some)
+        }
         None => {
             departure.in_order = true;
             Ok(None)

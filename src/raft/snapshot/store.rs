@@ -13,6 +13,7 @@ use std::{
 use super::file::{self, SnapshotFile};
 use crate::{
     environment::Blocking,
+    planted::Planted,
     raft::{
         files::{self, PARTIAL_SUFFIX},
         types::SnapshotMeta,
@@ -75,8 +76,7 @@ impl SnapshotStore {
     pub fn open_with(directory: &Path, blocking: Blocking) -> Result<Self, SnapshotError> {
         let failed = |source| SnapshotError::Io { directory: directory.to_owned(), source };
         let found = Self::prepare(directory).map_err(failed)?;
-        let latest =
-            found.last().map(|(_, path)| SnapshotFile::check(path, true, blocking).map_err(|error| (path, error)));
+        let latest = found.last().map(|(_, path)| Self::open_latest(path, blocking).map_err(|error| (path, error)));
         let latest = latest.transpose().map_err(|(path, error)| match error.raw_os_error() {
             None => SnapshotError::Damaged { path: path.clone(), what: error.to_string() },
             Some(_) => failed(error),
@@ -93,6 +93,11 @@ impl SnapshotStore {
         let (latest, publishing, partials) = (Mutex::new(latest), Mutex::new(()), AtomicU64::new(0));
         let directory = directory.to_owned();
         Ok(Self { inner: Arc::new(Inner { directory, blocking, latest, publishing, partials }) })
+    }
+
+    fn open_latest(path: &Path, blocking: Blocking) -> io::Result<SnapshotFile> {
+        files::forget_cached(path)?;
+        SnapshotFile::check(path, true, blocking)
     }
 
     /// Where to wait for it.
@@ -131,15 +136,21 @@ impl SnapshotStore {
         if self.latest().is_some_and(|latest| latest.index() >= snapshot.index()) {
             return Ok(());
         }
-        snapshot.publish_as(&self.inner.directory.join(format!("{PREFIX}{:020}", snapshot.index())))?;
+        let path = self.inner.directory.join(format!("{PREFIX}{:020}", snapshot.index()));
+        let is_deleted_first = Planted::OlderSnapshotDeletedFirst.is_on();
+        if let Some(older) = self.latest().filter(|_| is_deleted_first) {
+            fs::remove_file(older.path())?;
+        }
+        snapshot.publish_as(&path)?;
         let older = self.lock().replace(snapshot.clone());
-        older.map_or(Ok(()), |older| fs::remove_file(older.path()))
+        older.filter(|_| !is_deleted_first).map_or(Ok(()), |older| fs::remove_file(older.path()))
     }
 
     /// Deletes what is unfinished; answers the finished ones with their indexes, oldest first.
     fn prepare(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
-        fs::create_dir_all(directory)?;
-        files::sync_directory(files::parent(directory))?;
+        files::create_directory(directory)?;
+        // Of a publication that ended just before.
+        files::sync_directory(directory)?;
         let mut found = Vec::new();
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
@@ -197,7 +208,7 @@ impl Receiving {
         if self.received != self.length {
             return Err(rejected("it is shorter than announced"));
         }
-        self.file.sync_all()?;
+        file::sync(&self.file)?;
         let snapshot = SnapshotFile::check(&self.partial.0, false, self.blocking)?;
         // From here on the file goes with the snapshot.
         std::mem::forget(self.partial);

@@ -138,8 +138,36 @@ impl World {
         self.finish();
     }
 
+    /// Another client's grant is taken by force, and its next renewal says so.
+    fn force(&mut self) {
+        let (session, lock) = ("dan".to_owned(), ["forced".to_owned()]);
+        let acquire = Acquire { session: session.clone(), ..Acquire::default() };
+        self.table.last_token += 1;
+        let token = self.table.last_token;
+        let lost = Fact::Lost { session: session.clone(), why: "revoked".to_owned(), token: Some(token) };
+        let events = [
+            ("dan", What::Invoke(Call::Open { session: session.clone(), ttl_ms: 1_000 })),
+            ("dan", What::Ok(Answer::Open(Lease::default()))),
+            ("dan", What::Invoke(Call::Acquire(acquire))),
+            ("dan", What::Ok(Answer::Acquire { token, place_lost: false })),
+            ("op", What::Invoke(Call::ForceRelease { token: Some(token), now: true })),
+            ("op", What::Ok(Answer::ForceRelease { revoked: vec![token] })),
+            ("dan", What::Invoke(Call::Renew { session: session.clone() })),
+            ("dan", What::Fact(lost)),
+            ("dan", What::Ok(Answer::Renew(Lease::default()))),
+            ("dan", What::Invoke(Call::Close { session })),
+            ("dan", What::Ok(Answer::Close {})),
+        ];
+        for (who, what) in events {
+            self.now_ns += MS;
+            let concerns_lock = matches!(&what, What::Invoke(Call::Acquire(_) | Call::ForceRelease { .. }));
+            self.write(who, None, if concerns_lock { &lock } else { &[] }, what);
+        }
+    }
+
     /// All is quiet: what is left is read.
     fn finish(&mut self) {
+        self.force();
         for lock in LOCKS {
             self.now_ns += MS;
             self.write("eve", None, &[lock.into()], What::Invoke(Call::Get {}));

@@ -27,18 +27,45 @@ use tokio::{
 use super::work::{Work, Wrapper};
 use crate::support::{LONG, program, until};
 
+/// One node, and the proxy before it.
+async fn one_node(directory: &Path) -> (LocalCluster, Proxy, String) {
+    let (direct, through) = addresses();
+    configure(directory, direct, through);
+    let options = Options { timeout: LONG, directory: Some(directory.into()), ..Options::new(program()) };
+    let cluster = LocalCluster::start(options).await.expect("a node that serves");
+    assert_eq!(cluster.endpoints(), [format!("http://{direct}")], "somebody took its port");
+    (cluster, Proxy::start(through, direct).await, through.to_string())
+}
+
+/// The leader dies with what it has to tell: its successor, here itself, tells it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_whose_lock_is_forced_as_the_leader_dies_is_stopped() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (mut cluster, proxy, through) = one_node(directory.path()).await;
+    let work = Work::obedient();
+    let mut wrapper = Wrapper::start_at(&through, "20s", &work).await;
+
+    proxy.cut();
+    let operator = crate::support::client(&cluster);
+    let forced = operator.force_release("seat", None, "maintenance", true).await.expect("an operator may");
+    assert_eq!(forced.len(), 1);
+    cluster.node_mut(1).kill().await;
+    assert!(!work.is_over(), "it was not told yet");
+    cluster.node_mut(1).spawn().expect("it starts again");
+    proxy.mend();
+    let (code, stderr) = wrapper.ended().await;
+    assert!(work.is_over(), "alive without its lock: {:?}", work.pids());
+    assert_eq!(code, Some(11), "{stderr}");
+    assert!(stderr.contains("maintenance"), "{stderr}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_is_cut_off_is_dead_before_another_holder_enters() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let (direct, through) = addresses();
-    configure(directory.path(), direct, through);
-    let options = Options { timeout: LONG, directory: Some(directory.path().into()), ..Options::new(program()) };
-    let cluster = LocalCluster::start(options).await.expect("a node that serves");
-    assert_eq!(cluster.endpoints(), [format!("http://{direct}")], "somebody took its port");
-    let proxy = Proxy::start(through, direct).await;
+    let (cluster, proxy, through) = one_node(directory.path()).await;
 
     let work = Work::stubborn();
-    let mut wrapper = Wrapper::start_at(&through.to_string(), "2s", &work).await;
+    let mut wrapper = Wrapper::start_at(&through, "2s", &work).await;
     let channel = cluster.node(1).channel().await.expect("it serves");
     let open = OpenSessionRequest { ttl_ms: 600_000, ..OpenSessionRequest::default() };
     let session_id = SessionsClient::new(channel.clone()).open(open).await.expect("opened").into_inner().session_id;
@@ -112,6 +139,11 @@ impl Proxy {
 
     fn cut(&self) {
         self.cut.send_replace(true);
+    }
+
+    /// For new connections: those that were cut stay so.
+    fn mend(&self) {
+        self.cut.send_replace(false);
     }
 }
 

@@ -180,9 +180,10 @@ fn whatever_was_flushed_is_there_after_any_crash() {
                     journaled.flush().expect("flushed");
                     durable.clone_from(&model);
                 }
-                // Not so long that the journal would have to wait.
                 held_for = if held_for > 0 { held_for - 1 } else { random.random_range(0..60_u32).saturating_sub(20) };
-                disk.with(|inner| inner.is_held = held_for > 0);
+                // Not so long that the journal would have to wait: nobody would let the disk go on.
+                let may_wait = journaled.journal.used() < 2 * JOURNAL_BYTES;
+                disk.with(|inner| inner.is_held = held_for > 0 && may_wait);
             }
             disk.with(|inner| (inner.is_held, inner.is_dead) = (false, random.random_bool(0.7)));
             drop(journaled);
@@ -215,7 +216,7 @@ fn what_cannot_be_settled_fails_the_next_flush() {
         }
     };
     assert_eq!(error.to_string(), "it is dead");
-    assert!(flushes >= 4, "what was in the journal was durable all the same");
+    assert!(flushes >= 3, "what was in the journal was durable all the same");
 }
 
 #[test]
@@ -239,4 +240,33 @@ fn a_journal_that_is_gone_is_damage() {
         (error.kind(), error.to_string().as_str()),
         (io::ErrorKind::InvalidData, "its file `journal-1` is missing")
     );
+}
+
+/// A record that a crash has torn leaves sectors behind. They complete no record that comes to lie over them.
+#[test]
+fn what_is_left_of_a_torn_record_completes_no_other() {
+    const SECTOR_BYTES: usize = 512;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("journal-0");
+    let read = || std::fs::read(&file).expect("readable");
+    let disk = Fake::default();
+    let write = |value: u8| {
+        let mut journaled = open(&disk, directory.path());
+        let before = read();
+        journaled.insert(Table::Log, b"key", vec![value; 1200]).expect("inserted");
+        journaled.flush().expect("flushed");
+        before
+    };
+    // Of the first one, its second sector was written; of the one in the same place, all others.
+    let mut torn = write(1);
+    let sectors = [0, SECTOR_BYTES, 2 * SECTOR_BYTES];
+    let copy =
+        |from: &[u8], to: &mut [u8], at: usize| to[at..at + SECTOR_BYTES].copy_from_slice(&from[at..at + SECTOR_BYTES]);
+    copy(&read(), &mut torn, sectors[1]);
+    std::fs::write(&file, &torn).expect("written");
+    let mut torn = write(2);
+    copy(&read(), &mut torn, sectors[0]);
+    copy(&read(), &mut torn, sectors[2]);
+    std::fs::write(&file, &torn).expect("written");
+    assert_eq!(content(&open(&disk, directory.path())), Content::new(), "neither was acknowledged");
 }

@@ -20,7 +20,7 @@ pub struct Incarnation([u8; 16]);
 /// Why a cluster id or an incarnation cannot be one.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct InvalidId(&'static str);
+pub struct InvalidId(pub(super) &'static str);
 
 impl Incarnation {
     /// A new one.

@@ -1,0 +1,107 @@
+//! A grant that was taken by force before a fault, and whose holder hears of it after it.
+//!
+//! Clients hear of such a loss on their keep-alive streams at once, and let go: what the cluster remembers of it is then forgotten. This
+//! holder has no such stream. Its session outlives the fault, and the first that it hears is the answer to a renewal.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::operator::{LASTING_TTL, Operator};
+use crate::{
+    chaos::{
+        history::{Acquire, Answer, Call, Fact, Lease},
+        workload::words,
+    },
+    client::{AttachedSession, Error, SessionOptions},
+    machine::{self, LockName, Mode, Token, Want},
+};
+
+const BETWEEN_RENEWALS: Duration = Duration::from_millis(100);
+
+/// The session that held it.
+#[derive(Debug)]
+pub(super) struct Forced {
+    session: AttachedSession,
+    lock: String,
+    token: Token,
+}
+
+impl Operator {
+    /// Acquires this lock, which is used once, and takes it from itself. `None`: there is no cluster at the moment.
+    pub(super) async fn force_from_itself(&self, lock: &str) -> Option<Forced> {
+        let session = self.open_detached().await?;
+        let want = Want {
+            name: LockName::new(lock).ok()?,
+            mode: Mode::Exclusive,
+            data: None,
+            keep_data: false,
+            must_exist: false,
+        };
+        let wanted = machine::Acquire::new(vec![want], machine::Wait::Never, 0).ok()?;
+        let call = Acquire { session: session.id().to_string(), ..Acquire::default() };
+        let begun = self.recorder.begin(&[lock.to_owned()], Call::Acquire(call));
+        let token = match session.acquire(wanted).granted().await {
+            Ok(token) => {
+                begun.ok(Answer::Acquire { token: token.0, place_lost: false });
+                token
+            }
+            Err(error) => {
+                words::end(begun, &error);
+                return None;
+            }
+        };
+        self.take_back(lock, token.0, true).await;
+        Some(Forced { session, lock: lock.to_owned(), token })
+    }
+
+    /// Renews the session until that is answered: its holder knows then. It lets go, and that is all.
+    pub(super) async fn hear_of_force(&self, forced: Forced, by: Instant) {
+        let Forced { session, lock, token } = forced;
+        while !self.renew_and_hear(&session).await && Instant::now() < by {
+            sleep(BETWEEN_RENEWALS).await;
+        }
+        let id = session.id().to_string();
+        let begun = self.recorder.begin(&[lock], Call::Release { session: id.clone(), token: token.0 });
+        match session.release(token).await {
+            Ok(()) => begun.ok(Answer::Release {}),
+            Err(error) => words::end(begun, &error),
+        }
+        let begun = self.recorder.begin(&[], Call::Close { session: id });
+        match session.close().await {
+            Ok(()) => begun.ok(Answer::Close {}),
+            Err(error) => words::end(begun, &error),
+        }
+    }
+
+    /// Whether there was an answer for good. What it says is written down before its end.
+    async fn renew_and_hear(&self, session: &AttachedSession) -> bool {
+        let id = session.id().to_string();
+        let begun = self.recorder.begin(&[], Call::Renew { session: id.clone() });
+        match session.renew().await {
+            Ok(renewal) => {
+                for revoked in renewal.revoked {
+                    let (session, token) = (id.clone(), Some(revoked.token));
+                    self.recorder.fact(Fact::Lost { session, why: "revoked".to_owned(), token });
+                }
+                begun.ok(Answer::Renew(Lease::default()));
+                true
+            }
+            Err(error) => {
+                let is_decided = matches!(error, Error::Lost(_) | Error::Refused(_));
+                words::end(begun, &error);
+                is_decided
+            }
+        }
+    }
+
+    async fn open_detached(&self) -> Option<AttachedSession> {
+        let options = SessionOptions { ttl: LASTING_TTL, label: "probe".to_owned() };
+        let begun_ns = self.recorder.timeline().now_ns();
+        let (session, _) = self.client.open_detached(options).await.ok()?;
+        let ttl_ms = u64::try_from(LASTING_TTL.as_millis()).unwrap_or(u64::MAX);
+        let begun = self.recorder.begin(&[], Call::Open { session: session.id().to_string(), ttl_ms });
+        begun.ok(Answer::Open(Lease { ttl_ms: None, sent_ns: Some(begun_ns) }));
+        Some(session)
+    }
+}

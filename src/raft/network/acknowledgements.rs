@@ -1,0 +1,224 @@
+//! Which requests of this node, as leader, each peer has acknowledged: the evidence behind a linearizable read.
+//!
+//! A leader may answer a read from its own table once a quorum has acknowledged a request that was *sent after the read began*, in the
+//! term in which the read index was taken (read index, §6.4 of Ongaro's thesis). openraft collects such evidence, but it matches an
+//! answer with its requests by log id: the answer to an append that ends at X also acknowledges, for openraft, every later request
+//! without entries at X, and counts as sent when *that* one was. With pipelined appends, an answer that was under way since before
+//! the read began can so confirm the read, although the quorum has elected another leader meanwhile. (openraft
+//! 0.10.0-alpha.37, `replication/inflight_append_queue.rs`; tests/network/late_answers.rs has the order of events.)
+//!
+//! Here answers and requests are matched one to one. gRPC keeps the order within a stream, a follower answers in the order of requests,
+//! and the pipeline ([`super::append`]) takes one sent request from its queue for each answer. Requests and reads draw their numbers from
+//! one counter, so "sent after the read began" needs no clock.
+//!
+//! Why that suffices. Let a read take number r, then the read index in term t; and let a quorum have acknowledged, in term t,
+//! requests with numbers above r. Each member of this quorum had not accepted a vote above t when it answered, and so also not when r was
+//! drawn. A leader of a later term needs a vote from one of them, so none was elected before r, and whatever was acknowledged to
+//! a client before r was committed by this leader or before it: the read index covers it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tokio::{sync::watch, time::Instant};
+
+use crate::raft::{
+    identity::Acknowledged,
+    types::{LogId, Membership, StoredMembership},
+};
+
+/// The latest request that each peer acknowledged. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Acknowledgements {
+    numbers: Arc<AtomicU64>,
+    latest: watch::Sender<BTreeMap<u64, Sent>>,
+    /// How far each peer's log agrees, as far as this node heard it in the latest term in which it led.
+    matched: Arc<Mutex<BTreeMap<u64, Acknowledged>>>,
+}
+
+/// A moment in the order of all requests that this node sends to its peers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Number(u64);
+
+/// A request that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    /// The leader's.
+    term: u64,
+    number: Number,
+    at: Instant,
+}
+
+impl Default for Acknowledgements {
+    fn default() -> Self {
+        Self { numbers: Arc::default(), latest: watch::Sender::new(BTreeMap::new()), matched: Arc::default() }
+    }
+}
+
+impl Acknowledgements {
+    /// A moment: requests that are sent from now on have higher numbers.
+    pub fn draw(&self) -> Number {
+        // A read-modify-write, for a read just as for a request: it cannot see an older value than one that was drawn before.
+        Number(self.numbers.fetch_add(1, Ordering::SeqCst))
+    }
+
+    /// A request is being sent in this term.
+    pub(super) fn sending(&self, term: u64) -> Sent {
+        Sent { term, number: self.draw(), at: Instant::now() }
+    }
+
+    /// A peer accepted it: the peer knew of no later term when it answered.
+    pub(super) fn acknowledged(&self, peer: u64, sent: Sent) {
+        self.latest.send_if_modified(|latest| {
+            let is_newer = latest.get(&peer).is_none_or(|known| (known.term, known.number) < (sent.term, sent.number));
+            if is_newer {
+                latest.insert(peer, sent);
+            }
+            is_newer
+        });
+    }
+
+    /// A peer has this entry on disk, and so all before it, as an answer of this term says.
+    pub(super) fn matched(&self, peer: u64, sent: Sent, last: LogId) {
+        let acknowledged = Acknowledged::new(sent.term, last);
+        let mut matched = lock(&self.matched);
+        let known = matched.entry(peer).or_insert(acknowledged);
+        *known = acknowledged.max(*known);
+    }
+
+    /// What a peer acknowledged to this node last.
+    pub fn of(&self, peer: u64) -> Option<Acknowledged> {
+        lock(&self.matched).get(&peer).copied()
+    }
+
+    /// The same of all peers.
+    pub fn of_all(&self) -> BTreeMap<u64, Acknowledged> {
+        lock(&self.matched).clone()
+    }
+
+    /// Returns once a quorum of the members, this node among them, has acknowledged requests of this term that were sent after `since`.
+    /// Without a deadline. Cancel safe.
+    pub async fn confirmed(
+        &self,
+        node_id: u64,
+        membership: impl Fn() -> Arc<StoredMembership>,
+        term: u64,
+        since: Number,
+    ) {
+        let confirms = |latest: &BTreeMap<u64, Sent>| {
+            let is_later = |sent: &Sent| sent.term == term && sent.number > since;
+            let is_in = |peer| peer == node_id || latest.get(&peer).is_some_and(is_later);
+            is_quorum(membership().membership(), is_in)
+        };
+        // The sender is in self.
+        let _ = self.latest.subscribe().wait_for(confirms).await;
+    }
+
+    /// When the latest requests of this term were sent that a quorum of the members, this node among them, has acknowledged. `None`:
+    /// there were none yet, or this node is a quorum by itself.
+    pub fn quorum_reached_at(&self, node_id: u64, membership: &Membership, term: u64) -> Option<Instant> {
+        let latest = self.latest.borrow();
+        let sent_at = |peer: &u64| latest.get(peer).filter(|sent| sent.term == term).map(|sent| sent.at);
+        let reached = |voters: &BTreeSet<u64>| {
+            let mut times: Vec<_> = voters.iter().filter(|voter| **voter != node_id).map(sent_at).collect();
+            times.sort_unstable_by(|a, b| b.cmp(a));
+            let others_needed = (voters.len() / 2 + 1).checked_sub(usize::from(voters.contains(&node_id)))?;
+            times.get(others_needed.checked_sub(1)?).copied()
+        };
+        // A quorum of a joint membership is one in each of its parts.
+        membership.get_joint_config().iter().filter_map(reached).min().flatten()
+    }
+}
+
+/// Nothing panics while it holds this.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether those members that `is_in` answers true for are a majority in each part of the membership.
+fn is_quorum(membership: &Membership, is_in: impl Fn(u64) -> bool) -> bool {
+    let is_majority = |voters: &BTreeSet<u64>| voters.iter().filter(|voter| is_in(**voter)).count() > voters.len() / 2;
+    membership.get_joint_config().iter().all(is_majority)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn membership(configs: &[&[u64]]) -> Arc<StoredMembership> {
+        let configs: Vec<BTreeSet<u64>> = configs.iter().map(|ids| ids.iter().copied().collect()).collect();
+        let nodes: BTreeMap<_, _> = configs.iter().flatten().map(|id| (*id, Default::default())).collect();
+        Arc::new(StoredMembership::new(None, Membership::new(configs, nodes).expect("all of them are nodes")))
+    }
+
+    fn is_confirmed(acknowledgements: &Acknowledgements, members: &Arc<StoredMembership>, since: Number) -> bool {
+        acknowledgements.confirmed(1, || Arc::clone(members), 5, since).now_or_never().is_some()
+    }
+
+    #[test]
+    fn only_what_was_sent_afterwards_confirms() {
+        let (all, acknowledgements) = (membership(&[&[1, 2, 3]]), Acknowledgements::default());
+        let before = acknowledgements.sending(5);
+        let read = acknowledgements.draw();
+        acknowledgements.acknowledged(2, before);
+        acknowledgements.acknowledged(3, before);
+        assert!(!is_confirmed(&acknowledgements, &all, read), "those answers say nothing of the time of the read");
+        let after = acknowledgements.sending(5);
+        acknowledgements.acknowledged(4, after);
+        assert!(!is_confirmed(&acknowledgements, &all, read), "4 is no member");
+        acknowledgements.acknowledged(3, after);
+        assert!(is_confirmed(&acknowledgements, &all, read));
+        acknowledgements.acknowledged(3, before);
+        assert!(is_confirmed(&acknowledgements, &all, read), "a late answer takes nothing back");
+    }
+
+    #[test]
+    fn another_term_confirms_nothing() {
+        let (all, acknowledgements) = (membership(&[&[1, 2, 3]]), Acknowledgements::default());
+        let read = acknowledgements.draw();
+        for term in [4, 6] {
+            let sent = acknowledgements.sending(term);
+            acknowledgements.acknowledged(2, sent);
+            assert!(!is_confirmed(&acknowledgements, &all, read), "term {term}");
+        }
+    }
+
+    #[test]
+    fn a_joint_membership_needs_a_majority_in_each_part() {
+        let (joint, acknowledgements) = (membership(&[&[1, 2, 3], &[3, 4, 5]]), Acknowledgements::default());
+        let read = acknowledgements.draw();
+        let sent = acknowledgements.sending(5);
+        for peer in [2, 4] {
+            acknowledgements.acknowledged(peer, sent);
+            assert!(!is_confirmed(&acknowledgements, &joint, read));
+            assert_eq!(acknowledgements.quorum_reached_at(1, joint.membership(), 5), None);
+        }
+        acknowledgements.acknowledged(5, sent);
+        assert!(is_confirmed(&acknowledgements, &joint, read));
+        assert_eq!(acknowledgements.quorum_reached_at(1, joint.membership(), 5), Some(sent.at));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quorum_was_reached_when_its_slowest_member_was() {
+        let (all, acknowledgements) = (membership(&[&[1, 2, 3, 4, 5]]), Acknowledgements::default());
+        let start = Instant::now();
+        for peer in 2..=5 {
+            acknowledgements.acknowledged(peer, acknowledgements.sending(5));
+            let reached = acknowledgements.quorum_reached_at(1, all.membership(), 5).map(|at| at - start);
+            let expected = [None, Some(0), Some(1), Some(2)][peer as usize - 2].map(Duration::from_secs);
+            assert_eq!(reached, expected, "after {peer}");
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(acknowledgements.quorum_reached_at(1, all.membership(), 6), None);
+        assert_eq!(acknowledgements.quorum_reached_at(1, membership(&[&[1]]).membership(), 5), None);
+        assert!(is_confirmed(&acknowledgements, &membership(&[&[1]]), acknowledgements.draw()), "alone it is a quorum");
+    }
+}

@@ -1,0 +1,79 @@
+//! When this node's table may answer a linearizable read: the read index of Raft (§6.4 of Ongaro's thesis).
+//!
+//! Three things, in this order: the leader's commit index is noted; a quorum acknowledges requests that were sent after the read began,
+//! so that there was no other leader when it did; the table has applied everything up to the index. openraft does all three, and its
+//! confirmation is necessary here but not sufficient: see [`Acknowledgements`].
+
+use std::sync::Arc;
+
+use openraft::{
+    Raft, ServerState,
+    async_runtime::WatchReceiver,
+    errors::{Fatal, LinearizableReadError, RaftError},
+    raft::ReadPolicy,
+    storage::RaftStateMachine,
+};
+
+use super::{
+    network::Acknowledgements,
+    types::{StoredMembership, TypeConfig},
+};
+use crate::planted::Planted;
+
+/// Why a read cannot be answered here and now. A read changes nothing: it is safe to ask again, here or elsewhere.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// This node does not lead, or no quorum confirmed in time that it does.
+    #[error("leadership is not confirmed: {0}")]
+    Unconfirmed(#[from] Box<RaftError<TypeConfig, LinearizableReadError<TypeConfig>>>),
+    /// It led when the read began, and ceased to before a quorum had confirmed it.
+    #[error("this node no longer leads term {term}")]
+    Deposed {
+        /// In which it led.
+        term: u64,
+    },
+    /// Raft has stopped.
+    #[error("raft has stopped: {0}")]
+    Stopped(#[from] Fatal<TypeConfig>),
+}
+
+/// Returns once this node's table shows everything that was acknowledged to anybody before this call.
+///
+/// One round of heartbeats serves all reads that wait for one. Without a deadline: a leader that is cut off waits until it hears of another
+/// term. Cancel safe.
+pub async fn read_index<M>(raft: &Raft<TypeConfig, M>, acknowledgements: &Acknowledgements) -> Result<(), ReadError>
+where
+    M: RaftStateMachine<TypeConfig>,
+{
+    // Before anything else: what is sent from here on was sent after the read began.
+    let begun = acknowledgements.draw();
+    let linearizer = raft.get_read_linearizer(ReadPolicy::ReadIndex).await.map_err(Box::new)?;
+    if !Planted::LateAnswersConfirm.is_on() {
+        let membership =
+            || -> Arc<StoredMembership> { Arc::clone(&raft.server_metrics().borrow_watched().membership_config) };
+        // The read index belongs to the term of its leader: an acknowledgement of another term of this same node says nothing about it.
+        let term = linearizer.read_log_id().committed_leader_id().term;
+        tokio::select! {
+            () = acknowledgements.confirmed(*raft.node_id(), membership, term, begun) => {}
+            () = no_longer_leads(raft, term) => return Err(ReadError::Deposed { term }),
+        }
+    }
+    if !Planted::ReadWithoutApply.is_on() {
+        linearizer.await_ready(raft).await?;
+    }
+    Ok(())
+}
+
+async fn no_longer_leads<M: RaftStateMachine<TypeConfig>>(raft: &Raft<TypeConfig, M>, term: u64) {
+    let mut metrics = raft.server_metrics();
+    loop {
+        let leads = {
+            let metrics = metrics.borrow_watched();
+            metrics.state == ServerState::Leader && metrics.vote.leader_id.term == term
+        };
+        // An error says that raft has stopped.
+        if !leads || metrics.changed().await.is_err() {
+            return;
+        }
+    }
+}

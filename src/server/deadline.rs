@@ -1,0 +1,247 @@
+//! A call's own deadline (`grpc-timeout`): what the caller is told when it passes.
+//!
+//! The transport knows of deadlines too, and says CANCELLED, without a reason, and at the very moment at which the caller stops to
+//! listen. Here the answer comes a little before that ([`EARLIER`]), says DEADLINE_EXCEEDED, and what is known of the request: it may
+//! still take effect, or it was one that changes nothing. A follower gives the leader what is left of the time, and so each node on
+//! the way answers before the one that asked it gives up.
+//!
+//! What the call was doing breaks off, as if the caller had gone.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::{
+    Stream, StreamExt,
+    future::{Either, ready},
+    stream,
+};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tonic::{
+    Request, Status,
+    body::Body,
+    codegen::http::{self, HeaderMap},
+};
+use tower::{Layer, Service};
+
+use super::errors::deadline_passed;
+use crate::proto::LEADER_KEY;
+
+/// The header by which gRPC carries how long a call may take.
+const TIMEOUT: &str = "grpc-timeout";
+/// An answer comes this part of the time before the deadline, so that it arrives in time; at most so much before it.
+const EARLIER: u32 = 10;
+const EARLIER_MAX: Duration = Duration::from_millis(50);
+
+/// The calls that change something. Of all others it is known that they did not.
+const CHANGES: [&str; 7] = [
+    "/lockkeeper.v1.Sessions/Open",
+    "/lockkeeper.v1.Sessions/Renew",
+    "/lockkeeper.v1.Sessions/Close",
+    "/lockkeeper.v1.Locks/Acquire",
+    "/lockkeeper.v1.Locks/Release",
+    "/lockkeeper.v1.Locks/Update",
+    "/lockkeeper.v1.Locks/ForceRelease",
+];
+
+/// When a call is to be answered: in the extensions of each request that has a deadline.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadline(Instant);
+
+impl Deadline {
+    /// That of a request, if it has one.
+    pub(super) fn of<T>(request: &Request<T>) -> Option<Self> {
+        request.extensions().get().copied()
+    }
+
+    /// What is left of the time.
+    pub(super) fn left(self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
+
+    pub(super) fn has_passed(self) -> bool {
+        self.left().is_zero()
+    }
+
+    /// Waits for it; for ever where there is none.
+    pub(super) async fn pass(deadline: Option<Self>) {
+        match deadline {
+            Some(Self(at)) => sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// A stream that changes nothing, up to its deadline.
+pub(super) fn until<T: Send + 'static>(
+    deadline: Option<Deadline>,
+    items: impl Stream<Item = Result<T, Status>> + Send + 'static,
+) -> Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>> {
+    let Some(deadline) = deadline else { return Box::pin(items) };
+    let verdict = stream::once(async move { deadline.has_passed().then(|| Err(deadline_passed(true))) });
+    Box::pin(items.take_until(Deadline::pass(Some(deadline))).chain(verdict.filter_map(ready)))
+}
+
+/// Puts deadlines around all services.
+#[derive(Clone)]
+pub(super) struct Deadlines {
+    /// Where clients reach the leader: every error names it.
+    leader: Arc<dyn Fn() -> Option<String> + Send + Sync>,
+}
+
+impl Deadlines {
+    pub(super) fn new(leader: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { leader: Arc::new(leader) }
+    }
+
+    fn passed(&self, reads: bool) -> Status {
+        let mut status = deadline_passed(reads);
+        if let Some(leader) = (self.leader)().and_then(|address| address.parse().ok()) {
+            status.metadata_mut().insert(LEADER_KEY, leader);
+        }
+        status
+    }
+}
+
+impl fmt::Debug for Deadlines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deadlines").finish_non_exhaustive()
+    }
+}
+
+impl<S> Layer<S> for Deadlines {
+    type Service = Timed<S>;
+
+    fn layer(&self, inner: S) -> Timed<S> {
+        Timed { inner, deadlines: self.clone() }
+    }
+}
+
+/// A service whose calls end at their deadlines.
+#[derive(Clone, Debug)]
+pub(super) struct Timed<S> {
+    inner: S,
+    deadlines: Deadlines,
+}
+
+type Answer<S> = Result<<S as Service<http::Request<Body>>>::Response, <S as Service<http::Request<Body>>>::Error>;
+
+impl<S> Service<http::Request<Body>> for Timed<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    // Boxed only where there is a deadline: most calls have none.
+    type Future = Either<S::Future, Pin<Box<dyn Future<Output = Answer<S>> + Send>>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        let Some(time) = time_of(request.headers()) else { return Either::Left(self.inner.call(request)) };
+        let at = Instant::now() + time.saturating_sub((time / EARLIER).min(EARLIER_MAX));
+        let reads = !CHANGES.contains(&request.uri().path());
+        request.extensions_mut().insert(Deadline(at));
+        let answer = self.inner.call(request);
+        let deadlines = self.deadlines.clone();
+        Either::Right(Box::pin(async move {
+            let answer = timeout_at(at, answer).await;
+            answer.unwrap_or_else(|_| Ok(deadlines.passed(reads).into_http()))
+        }))
+    }
+}
+
+/// How long a call may take. `None`: as long as it takes; or it says so in a way that gRPC does not know.
+fn time_of(headers: &HeaderMap) -> Option<Duration> {
+    /// Of digits, in gRPC; so that no unit makes too much of them.
+    const DIGITS_MAX: usize = 8;
+    let value = headers.get(TIMEOUT)?.to_str().ok()?;
+    let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
+    let count: u32 = digits.parse().ok().filter(|_| digits.len() <= DIGITS_MAX)?;
+    let unit = match unit {
+        "H" => Duration::from_secs(3600),
+        "M" => Duration::from_secs(60),
+        "S" => Duration::from_secs(1),
+        "m" => Duration::from_millis(1),
+        "u" => Duration::from_micros(1),
+        "n" => Duration::from_nanos(1),
+        _ => return None,
+    };
+    Some(unit * count)
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic_types::StatusExt as _;
+
+    use super::*;
+
+    fn time(value: &str) -> Option<Duration> {
+        let value = value.parse().expect("a header's value");
+        time_of(&HeaderMap::from_iter([(http::HeaderName::from_static(TIMEOUT), value)]))
+    }
+
+    #[test]
+    fn the_time_is_a_number_and_a_unit() {
+        assert_eq!(time("3H"), Some(Duration::from_secs(10_800)));
+        assert_eq!(time("99999999S"), Some(Duration::from_secs(99_999_999)));
+        assert_eq!(time("250m"), Some(Duration::from_millis(250)));
+        assert_eq!((time("7u"), time("0n")), (Some(Duration::from_micros(7)), Some(Duration::ZERO)));
+        for none in ["", "S", "5", "5s", "-5S", "1 S", "999999999S"] {
+            assert_eq!(time(none), None, "{none:?}");
+        }
+        assert_eq!(time_of(&HeaderMap::new()), None);
+    }
+
+    /// What a service answers that never does, and after how long.
+    async fn answer(path: &str, timeout: &str) -> (Status, Duration) {
+        let never = tower::service_fn(|_: http::Request<Body>| std::future::pending());
+        let mut timed = Deadlines::new(|| Some("leader:1".to_owned())).layer(never);
+        let request = http::Request::builder().uri(path).header(TIMEOUT, timeout);
+        let began = Instant::now();
+        let called: Result<_, std::convert::Infallible> =
+            timed.call(request.body(Body::default()).expect("a request")).await;
+        let response = called.expect("it cannot fail");
+        (Status::from_header_map(response.headers()).expect("a status"), began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asked_is_told_before_the_deadline_what_is_known() {
+        for (path, retry) in [
+            ("/lockkeeper.v1.Locks/Acquire", "same-id"),
+            ("/lockkeeper.v1.Sessions/Open", "same-id"),
+            ("/lockkeeper.v1.Locks/Get", "safe"),
+            ("/lockkeeper.v1.Locks/Watch", "safe"),
+            ("/lockkeeper.v1.Cluster/Status", "safe"),
+        ] {
+            let (status, after) = answer(path, "200m").await;
+            assert_eq!((status.code(), after), (tonic::Code::DeadlineExceeded, Duration::from_millis(180)), "{path}");
+            let info = status.get_details_error_info().expect("a reason");
+            assert_eq!(info.metadata["retry"], retry, "{path}");
+            assert_eq!(status.metadata().get(LEADER_KEY).expect("the leader is named"), "leader:1");
+        }
+        let (_, after) = answer("/lockkeeper.v1.Locks/Get", "1H").await;
+        assert_eq!(after, Duration::from_secs(3600) - EARLIER_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_ends_at_its_deadline_and_says_so() {
+        let deadline = Deadline(Instant::now() + Duration::from_secs(1));
+        let mut endless = until(Some(deadline), stream::iter([Ok(1)]).chain(stream::pending()));
+        assert_eq!(endless.next().await.expect("an item").expect("no error"), 1);
+        let status = endless.next().await.expect("an item").expect_err("it is over");
+        assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
+        assert!(endless.next().await.is_none());
+
+        let deadline = Deadline(Instant::now() + Duration::from_secs(1));
+        let ended: Vec<_> = until(Some(deadline), stream::iter([Ok(1)])).collect().await;
+        assert_eq!(ended.len(), 1, "one that ended before has nothing to say about it");
+    }
+}

@@ -1,0 +1,91 @@
+//! Data directories that are put back from an older copy.
+
+use std::{fs, path::Path};
+
+use lockkeeper::{local::LocalCluster, proto::v1::StatusResponse};
+
+use crate::support::{LONG, client, cluster, leader, lockkeeper, long_session, output, text, until};
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("made");
+    for entry in fs::read_dir(from).expect("readable") {
+        let (path, to) = (entry.as_ref().expect("readable").path(), to.join(entry.expect("readable").file_name()));
+        match path.is_dir() {
+            true => copy(&path, &to),
+            false => _ = fs::copy(&path, &to).expect("copied"),
+        }
+    }
+}
+
+async fn acquire(cluster: &LocalCluster, name: &str) {
+    let session = long_session(&client(cluster)).await;
+    std::mem::forget(session.acquire(name).await.expect("free"));
+}
+
+async fn status(cluster: &LocalCluster, id: u64) -> Option<StatusResponse> {
+    cluster.statuses().await.remove(&id)
+}
+
+/// Waits until a node has applied what the leader has committed.
+async fn catches_up(cluster: &LocalCluster, id: u64) {
+    let leader = leader(cluster).await;
+    until("a node that catches up", async || {
+        let (there, here) = (status(cluster, leader).await?, status(cluster, id).await?);
+        (here.applied_index == there.committed_index).then_some(())
+    })
+    .await;
+}
+
+async fn follower(cluster: &LocalCluster) -> u64 {
+    leader(cluster).await % 3 + 1
+}
+
+/// Puts a copy in the place of a node's data and starts it: what it says at its end.
+async fn put_back(cluster: &mut LocalCluster, id: u64, older: &Path) -> String {
+    let directory = cluster.node(id).config().data_dir.clone();
+    fs::remove_dir_all(&directory).expect("removed");
+    copy(older, &directory);
+    let config = cluster.node(id).config_file().to_owned();
+    let (code, _, said) = text(&output(lockkeeper(&["serve", "--config"]).arg(config)).await);
+    assert_eq!(code, 20, "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+    said
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_data_are_an_older_copy_ends_and_says_why() {
+    let mut cluster = cluster().await;
+    acquire(&cluster, "first").await;
+    let id = follower(&cluster).await;
+    catches_up(&cluster, id).await;
+    let (aside, own) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+    let directory = cluster.node(id).config().data_dir.clone();
+
+    // Of a node that runs, as a backup of files takes it; what came after is known by what it acknowledged.
+    copy(&directory, &aside.path().join("running"));
+    acquire(&cluster, "second").await;
+    catches_up(&cluster, id).await;
+    cluster.node_mut(id).kill().await;
+    copy(&directory, &aside.path().join("stopped"));
+    copy(&directory, &own.path().join("data"));
+    let said = put_back(&mut cluster, id, &aside.path().join("running")).await;
+    assert!(said.contains("older copy") && said.contains("that it had entry"), "{said}");
+    // Again, since a supervisor would try again: it is no better then.
+    let config = cluster.node(id).config_file().to_owned();
+    let (code, _, said) = text(&output(lockkeeper(&["serve", "--config"]).arg(config)).await);
+    assert!(code == 20 && said.contains("older copy"), "{said}");
+
+    // Its own data are taken, and from then on those of before its last start are not.
+    fs::remove_dir_all(&directory).expect("removed");
+    copy(&own.path().join("data"), &directory);
+    cluster.node_mut(id).spawn().expect("it starts");
+    cluster.ready(LONG).await.expect("it serves again");
+    catches_up(&cluster, id).await;
+    cluster.node_mut(id).kill().await;
+    let said = put_back(&mut cluster, id, &aside.path().join("stopped")).await;
+    assert!(said.contains("older copy"), "{said}");
+
+    // Two are left, and nothing is lost.
+    let there = client(&cluster).list("", "", false).await.expect("the cluster answers");
+    assert_eq!(there.locks.len(), 2);
+}

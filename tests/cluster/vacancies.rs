@@ -1,0 +1,83 @@
+//! A leader whose port refuses new connections while it lives: its followers go on to trust it.
+
+use std::{collections::BTreeMap, fs, time::Duration};
+
+use lockkeeper::{local::LocalCluster, server::config::Member};
+
+use tokio::time::Instant;
+
+use crate::{
+    door::Door,
+    support::{LONG, client, cluster_with, leader, long_session, until},
+};
+
+/// Longer than a follower takes to decide.
+const VERDICT: Duration = Duration::from_secs(10);
+
+/// Three nodes that find each other through doors, by who goes and where to. Two heartbeats are longer than a busy machine has one of
+/// them wait, so that no other election comes in between.
+async fn cluster_with_doors() -> (LocalCluster, BTreeMap<(u64, u64), Door>) {
+    let mut cluster = cluster_with(|options| {
+        options.raft.heartbeat_ms = 1_000;
+        options.raft.election_timeout_ms_min = 3_000;
+        options.raft.election_timeout_ms_max = 6_000;
+    })
+    .await;
+    cluster.stop().await;
+    let members: Vec<Member> = cluster.node(1).config().members.clone();
+    let mut doors = BTreeMap::new();
+    for (from, to) in (1..=3).flat_map(|from| members.iter().map(move |to| (from, to))) {
+        if from != to.node_id {
+            doors.insert((from, to.node_id), Door::to(&to.peer_address).await);
+        }
+    }
+    let way = |from: u64, to: &Member| {
+        let door = doors.get(&(from, to.node_id)).map(Door::address);
+        Member { peer_address: door.unwrap_or_else(|| to.peer_address.clone()), ..to.clone() }
+    };
+    cluster.route(way).expect("the configurations can be written");
+    for id in 1..=3 {
+        cluster.node_mut(id).spawn().expect("it starts again");
+    }
+    cluster.ready(LONG).await.expect("they serve again");
+    (cluster, doors)
+}
+
+async fn term(cluster: &LocalCluster) -> u64 {
+    cluster.statuses().await.values().map(|status| status.term).max().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_lives_is_trusted_though_its_port_refuses() {
+    let (cluster, mut doors) = cluster_with_doors().await;
+    let session = long_session(&client(&cluster)).await;
+    let leading = leader(&cluster).await;
+    let before = term(&cluster).await;
+    let followers: Vec<u64> = (1..=3).filter(|id| *id != leading).collect();
+    for follower in &followers {
+        doors.get_mut(&(*follower, leading)).expect("there is one").shut().await;
+    }
+    let has_decided = |follower: &u64| {
+        let log = fs::read_to_string(cluster.node(*follower).log_file()).unwrap_or_default();
+        log.contains("but the leader is heard")
+    };
+    let mut next = Instant::now();
+    until("the followers' verdict", async || {
+        assert_eq!(term(&cluster).await, before, "the followers took a leader that lives for one that is gone");
+        let undecided: Vec<&u64> = followers.iter().filter(|follower| !has_decided(follower)).collect();
+        // A connection that has nothing under way when it breaks is not missed.
+        if Instant::now() >= next {
+            // So that entries are what most of the bytes are.
+            for _ in 0..30 {
+                let held = session.acquire("seat").data(&[7; 8192]).await.expect("free");
+                held.release().await.expect("it was held");
+            }
+            undecided.iter().for_each(|follower| doors[&(leading, **follower)].break_the_busiest());
+            next = Instant::now() + VERDICT;
+        }
+        undecided.is_empty().then_some(())
+    })
+    .await;
+    session.acquire("seat").await.expect("free").release().await.expect("it was held");
+    assert_eq!((leader(&cluster).await, term(&cluster).await), (leading, before));
+}

@@ -1,0 +1,132 @@
+//! A log and the data directory that it belongs to.
+
+use std::fs;
+
+use lockkeeper::raft::{
+    identity::Identity,
+    log::{LogStore, OpenError, Options},
+};
+use rand::{SeedableRng, rngs::StdRng};
+use tempfile::TempDir;
+
+use crate::support::*;
+
+/// A node's data directory.
+struct Home(TempDir);
+
+impl Home {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary directory"))
+    }
+
+    fn identity(&self, seed: u64) -> Identity {
+        let (cluster, random) = ("blue".parse().expect("an id"), &mut StdRng::seed_from_u64(seed));
+        Identity::open_or_create(self.0.path(), &cluster, 1, random).expect("its own directory")
+    }
+
+    /// Begins a start, and ends it if the log opens.
+    fn start(&self, seed: u64) -> Result<(Identity, LogStore), OpenError> {
+        let identity = self.identity(seed);
+        let owner = Some(identity.log_owner());
+        let store = LogStore::open(&self.0.path().join("log"), Options { owner, ..options().0 })?;
+        identity.started().expect("written");
+        Ok((identity, store))
+    }
+
+    async fn start_and_stop(&self, seed: u64) {
+        let (identity, store) = self.start(seed).expect("in order");
+        identity.join().await.expect("written");
+        close(store).await;
+    }
+
+    fn refusal(&self, seed: u64) -> String {
+        let error = self.start(seed).expect_err("it is refused");
+        assert!(matches!(error, OpenError::NotOwn { .. }), "{error}");
+        error.to_string()
+    }
+
+    fn copy_log(&self, to: &TempDir) {
+        copy(&self.0.path().join("log"), &to.path().join("log"));
+    }
+
+    fn put_log_back(&self, from: &TempDir) {
+        fs::remove_dir_all(self.0.path().join("log")).expect("removed");
+        copy(&from.path().join("log"), &self.0.path().join("log"));
+    }
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    fs::create_dir_all(to).expect("made");
+    for entry in fs::read_dir(from).expect("readable") {
+        let entry = entry.expect("readable");
+        let to = to.join(entry.file_name());
+        match entry.path().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => _ = fs::copy(entry.path(), to).expect("copied"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_was_deleted_is_missed() {
+    let home = Home::new();
+    let (identity, store) = home.start(1).expect("a new one");
+    close(store).await;
+    drop(identity);
+    fs::remove_dir_all(home.0.path().join("log")).expect("removed");
+    // So far the node had promised nothing.
+    home.start_and_stop(2).await;
+
+    fs::remove_dir_all(home.0.path().join("log")).expect("removed");
+    // An empty one that an attempt before has made is not that log either.
+    for seed in 3..6 {
+        let refusal = home.refusal(seed);
+        assert!(refusal.contains("it is gone, and what this node promised with it"), "{refusal}");
+    }
+}
+
+#[tokio::test]
+async fn an_older_copy_of_the_log_alone_is_refused() {
+    let (home, copies) = (Home::new(), tempfile::tempdir().expect("a temporary directory"));
+    home.start_and_stop(1).await;
+    home.copy_log(&copies);
+    home.start_and_stop(2).await;
+    home.put_log_back(&copies);
+    assert!(home.refusal(3).contains("one of the two is an older copy"));
+}
+
+#[tokio::test]
+async fn a_log_beside_an_older_identity_is_refused() {
+    let home = Home::new();
+    home.start_and_stop(1).await;
+    let file = home.0.path().join("identity.toml");
+    let older = fs::read(&file).expect("readable");
+    home.start_and_stop(2).await;
+    fs::write(&file, older).expect("written");
+    assert!(home.refusal(3).contains("one of the two is an older copy"));
+}
+
+#[tokio::test]
+async fn the_log_of_another_node_is_refused() {
+    let (home, other, copies) = (Home::new(), Home::new(), tempfile::tempdir().expect("a temporary directory"));
+    home.start_and_stop(1).await;
+    other.start_and_stop(2).await;
+    other.copy_log(&copies);
+    home.put_log_back(&copies);
+    assert!(home.refusal(3).contains("it belongs to incarnation"));
+}
+
+#[tokio::test]
+async fn a_start_that_broke_off_is_followed_by_another() {
+    let home = Home::new();
+    home.start_and_stop(1).await;
+    // The log has noted its start, and the identity has not.
+    let identity = home.identity(2);
+    let owner = Some(identity.log_owner());
+    let store = LogStore::open(&home.0.path().join("log"), Options { owner, ..options().0 }).expect("in order");
+    close(store).await;
+    // Neither has.
+    drop(home.identity(3));
+    home.start_and_stop(4).await;
+    home.start_and_stop(5).await;
+}
