@@ -47,7 +47,11 @@ pub struct Windows {
 
 impl Windows {
     /// A large message passes in one go: for nodes among themselves, and for answers.
-    pub const WIDE: Self = Self { stream: 4 << 20, connection: 8 << 20 };
+    ///
+    /// A connection has no limit of its own: bytes on one stream that nobody reads would be in the way of all others.
+    pub const WIDE: Self = Self { stream: 4 << 20, connection: 1 << 30 };
+    /// What a node relays from another one to clients, each of whom reads it when it likes: little for each.
+    pub const RELAYED: Self = Self { stream: 64 << 10, connection: 1 << 30 };
     /// Some hundreds of requests on one stream. What a node that is overloaded has not read yet is no more than that, so whoever sends too much
     /// notices it at once: his stream takes no more.
     pub const NARROW: Self = Self { stream: 64 << 10, connection: 1 << 20 };
@@ -101,6 +105,11 @@ impl Listen for TcpListener {
 
 /// A gRPC channel to `address`, host:port, that dials when it is first used.
 pub fn channel<C: Connect>(connector: C, address: &str) -> Channel {
+    channel_with(connector, address, Windows::WIDE)
+}
+
+/// As [`channel`], with these windows for what it is answered.
+pub fn channel_with<C: Connect>(connector: C, address: &str, windows: Windows) -> Channel {
     let address: Arc<str> = address.into();
     let dial = move |_| {
         let (connector, address) = (connector.clone(), address.clone());
@@ -116,8 +125,8 @@ pub fn channel<C: Connect>(connector: C, address: &str) -> Channel {
     Endpoint::from_static("http://lockkeeper")
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE)
-        .initial_stream_window_size(Windows::WIDE.stream)
-        .initial_connection_window_size(Windows::WIDE.connection)
+        .initial_stream_window_size(windows.stream)
+        .initial_connection_window_size(windows.connection)
         .connect_with_connector_lazy(tower::service_fn(dial))
 }
 

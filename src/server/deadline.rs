@@ -48,6 +48,11 @@ const CHANGES: [&str; 7] = [
     "/lockkeeper.v1.Locks/ForceRelease",
 ];
 
+/// Whether a call to this path changes something.
+pub(super) fn changes_something(path: &str) -> bool {
+    CHANGES.contains(&path)
+}
+
 /// When a call is to be answered: in the extensions of each request that has a deadline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline(Instant);
@@ -147,7 +152,7 @@ where
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
         let Some(time) = time_of(request.headers()) else { return Either::Left(self.inner.call(request)) };
         let at = Instant::now() + time.saturating_sub((time / EARLIER).min(EARLIER_MAX));
-        let reads = !CHANGES.contains(&request.uri().path());
+        let reads = !changes_something(request.uri().path());
         request.extensions_mut().insert(Deadline(at));
         let answer = self.inner.call(request);
         let deadlines = self.deadlines.clone();

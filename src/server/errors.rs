@@ -177,6 +177,23 @@ pub(super) fn lags_behind() -> Status {
     status(Code::ResourceExhausted, Reason::Overloaded, Retry::Safe, message, [])
 }
 
+/// A follower passes on as many acquires that wait as it may.
+pub(super) fn too_many_waits(limit: usize) -> Status {
+    let message = format!(
+        "this node does not lead, and passes on {limit} acquires that wait, the limit: send acquires that wait to the leader, which this \
+         answer names"
+    );
+    let about = [("limit", "waits_passed_on".to_string())];
+    status(Code::ResourceExhausted, Reason::Overloaded, Retry::Safe, &message, about)
+}
+
+/// The client does not read what it asked for: `what` waits, and the limit.
+pub(super) fn unread(what: &str) -> Status {
+    let message = format!("{what}: read answers as they come, and ask for less at a time");
+    let about = [("limit", "unread_answers".to_string())];
+    status(Code::ResourceExhausted, Reason::LimitReached, Retry::Safe, &message, about)
+}
+
 /// It is not known whether the request took effect.
 pub(super) fn unknown(code: Code, why: &str) -> Status {
     status(code, Reason::OutcomeUnknown, Retry::SameId, why, [])

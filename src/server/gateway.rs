@@ -12,14 +12,13 @@ use std::{
 
 use futures::{StreamExt, future::ready, stream::unfold};
 use openraft::async_runtime::WatchReceiver;
-use tokio::time::sleep;
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::{sync::Semaphore, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status, Streaming, codegen::BoxStream, transport::Channel};
 
 use super::{
     deadline::{Deadline, until},
-    errors::{deadline_passed, has_reason, leader_not_reached, no_leader, shutting_down, unknown},
+    errors::{deadline_passed, has_reason, leader_not_reached, no_leader, shutting_down, too_many_waits, unknown},
     locks::Locks,
     pipeline,
     sessions::Sessions,
@@ -30,6 +29,7 @@ use crate::{
         LEADER_KEY,
         v1::{
             self,
+            acquire_request::Wait,
             locks_client::LocksClient,
             locks_server::{self, Locks as _},
             pipeline_request::What as Asked,
@@ -39,7 +39,7 @@ use crate::{
         },
     },
     raft::{Replica, types::Node},
-    transport::never_sent,
+    transport::{STREAMS_PER_CONNECTION_MAX, Windows, never_sent},
 };
 
 /// Bytes in one message, at the most: 64 locks with their names and data fit.
@@ -49,8 +49,8 @@ pub const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// know what became of the request.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
-/// Makes a channel to a peer's address.
-pub(super) type Dial = Arc<dyn Fn(&str) -> Channel + Send + Sync>;
+/// Makes a channel to a peer's address, with these windows for what it answers.
+pub(super) type Dial = Arc<dyn Fn(&str, Windows) -> Channel + Send + Sync>;
 
 /// The services as clients see them.
 #[derive(Clone)]
@@ -60,8 +60,27 @@ pub(super) struct Gateway {
     locks: Locks,
     dial: Dial,
     stopping: CancellationToken,
-    channels: Arc<Mutex<HashMap<String, Channel>>>,
+    channels: Arc<Mutex<HashMap<(String, Lane), Channel>>>,
+    /// Places for acquires that wait at the leader.
+    waits: Arc<Semaphore>,
 }
+
+/// Connections to the leader that calls share. A connection has a limit of calls under way, and of bytes that nobody has read: what takes long,
+/// or is read by a client when it likes, is not in the way of what is short.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Lane {
+    /// Calls that are answered as soon as they are applied.
+    Short,
+    /// Acquires that may wait.
+    Waits,
+    KeepAlives,
+    Watches,
+}
+
+/// Acquires that may wait at the leader for clients of this node. One that would wait beyond them is refused: its client is told who leads.
+const WAITS_PASSED_ON_MAX: usize = 4096;
+// What is passed on finds room on its connection.
+const _: () = assert!(WAITS_PASSED_ON_MAX < STREAMS_PER_CONNECTION_MAX as usize);
 
 impl fmt::Debug for Gateway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,12 +103,13 @@ struct Kind {
     deadline: Option<Deadline>,
 }
 
-/// One call that `reads` or `changes`: here, or at the leader.
+/// One call that `reads`, `changes` or `waits`: here, or at the leader.
 macro_rules! pass_on {
-    (reads, $($call:tt)*) => { pass_on!(@ true, $($call)*) };
-    (changes, $($call:tt)*) => { pass_on!(@ false, $($call)*) };
-    (@ $reads:literal, $self:ident, $request:ident, $here:ident, $client:ident, $call:ident) => {
-        match $self.route() {
+    (reads, $($call:tt)*) => { pass_on!(@ true, Lane::Short, $($call)*) };
+    (changes, $($call:tt)*) => { pass_on!(@ false, Lane::Short, $($call)*) };
+    (waits, $($call:tt)*) => { pass_on!(@ false, Lane::Waits, $($call)*) };
+    (@ $reads:literal, $lane:expr, $self:ident, $request:ident, $here:ident, $client:ident, $call:ident) => {
+        match $self.route($lane) {
             Ok(Route::Here) => $self.$here.$call($request).await,
             Ok(Route::Leader(leader, channel)) => {
                 let kind = Kind { reads: $reads, deadline: Deadline::of(&$request) };
@@ -105,10 +125,18 @@ macro_rules! pass_on {
 impl Gateway {
     /// Refuses new calls once `stopping` is cancelled.
     pub(super) fn new(sessions: Sessions, locks: Locks, dial: Dial, stopping: CancellationToken) -> Self {
-        Self { replica: locks.replica.clone(), sessions, locks, dial, stopping, channels: Arc::default() }
+        Self {
+            replica: locks.replica.clone(),
+            sessions,
+            locks,
+            dial,
+            stopping,
+            channels: Arc::default(),
+            waits: Arc::new(Semaphore::new(WAITS_PASSED_ON_MAX)),
+        }
     }
 
-    fn route(&self) -> Result<Route, Status> {
+    fn route(&self, lane: Lane) -> Result<Route, Status> {
         if self.stopping.is_cancelled() {
             return Err(shutting_down());
         }
@@ -118,7 +146,7 @@ impl Gateway {
         match self.replica.leader() {
             // It was elected, but has not applied yet what its predecessors left.
             Some((id, _)) if id == *self.replica.raft().node_id() => Err(no_leader()),
-            Some((id, Node { peer_address, .. })) => Ok(Route::Leader(id, self.channel(&peer_address))),
+            Some((id, Node { peer_address, .. })) => Ok(Route::Leader(id, self.channel(peer_address, lane))),
             None => Err(no_leader()),
         }
     }
@@ -143,9 +171,27 @@ impl Gateway {
         !self.stopping.is_cancelled() && self.replica.is_overloaded()
     }
 
-    fn channel(&self, address: &str) -> Channel {
+    fn channel(&self, address: String, lane: Lane) -> Channel {
+        let windows = match lane {
+            Lane::Short | Lane::Waits => Windows::WIDE,
+            Lane::KeepAlives | Lane::Watches => Windows::RELAYED,
+        };
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        channels.entry(address.to_string()).or_insert_with(|| (self.dial)(address)).clone()
+        let dial = || (self.dial)(&address, windows);
+        channels.entry((address.clone(), lane)).or_insert_with(dial).clone()
+    }
+
+    /// An acquire, of a call or of a pipeline.
+    async fn acquire(&self, request: Request<v1::AcquireRequest>) -> Result<Response<v1::AcquireResponse>, Status> {
+        if !may_wait(request.get_ref()) {
+            return pass_on!(changes, self, request, locks, LocksClient, acquire);
+        }
+        // Those that wait here are limited by the table.
+        let _place = match self.replica.leads() {
+            true => None,
+            false => Some(self.waits.try_acquire().map_err(|_| too_many_waits(WAITS_PASSED_ON_MAX))?),
+        };
+        pass_on!(waits, self, request, locks, LocksClient, acquire)
     }
 
     /// Where clients reach the leader, if that is known.
@@ -156,10 +202,7 @@ impl Gateway {
     /// Answers a request of a pipeline as the call of its own would be answered.
     pub(super) async fn answer(&self, asked: Asked) -> Result<Answer, Status> {
         match asked {
-            Asked::Acquire(message) => {
-                let request = Request::new(message);
-                answered(pass_on!(changes, self, request, locks, LocksClient, acquire), Answer::Acquire)
-            }
+            Asked::Acquire(message) => answered(self.acquire(Request::new(message)).await, Answer::Acquire),
             Asked::Release(message) => {
                 let request = Request::new(message);
                 answered(pass_on!(changes, self, request, locks, LocksClient, release), Answer::Release)
@@ -193,6 +236,14 @@ impl Gateway {
             }
             (answer, None) => answer,
         }
+    }
+}
+
+/// Whether the acquire asks to wait.
+pub(super) fn may_wait(message: &v1::AcquireRequest) -> bool {
+    match message.wait {
+        None | Some(Wait::WaitMs(0) | Wait::WaitForever(false)) => false,
+        Some(Wait::WaitMs(_) | Wait::WaitForever(true)) => true,
     }
 }
 
@@ -296,7 +347,7 @@ impl sessions_server::Sessions for Gateway {
     ) -> Result<Response<Self::KeepAliveStream>, Status> {
         // A renewal that is not acknowledged is not counted on.
         let kind = Kind { reads: true, deadline: Deadline::of(&request) };
-        let answer = match self.route() {
+        let answer = match self.route(Lane::KeepAlives) {
             Ok(Route::Here) => {
                 let answers = self.sessions.keep_alive(request).await;
                 answers.map(|response| response.map(|stream| until(kind.deadline, stream)))
@@ -334,10 +385,10 @@ impl sessions_server::Sessions for Gateway {
 #[tonic::async_trait]
 impl locks_server::Locks for Gateway {
     type WatchStream = BoxStream<v1::WatchResponse>;
-    type PipelineStream = ReceiverStream<Result<v1::PipelineResponse, Status>>;
+    type PipelineStream = pipeline::Answers;
 
     async fn acquire(&self, request: Request<v1::AcquireRequest>) -> Result<Response<v1::AcquireResponse>, Status> {
-        self.name_leader(pass_on!(changes, self, request, locks, LocksClient, acquire))
+        self.name_leader(Gateway::acquire(self, request).await)
     }
 
     async fn release(&self, request: Request<v1::ReleaseRequest>) -> Result<Response<v1::ReleaseResponse>, Status> {
@@ -365,7 +416,7 @@ impl locks_server::Locks for Gateway {
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let kind = Kind { reads: true, deadline: Deadline::of(&request) };
-        let answer = match self.route() {
+        let answer = match self.route(Lane::Watches) {
             Ok(Route::Here) => {
                 let changes = self.locks.watch(request).await;
                 changes.map(|response| response.map(|stream| until(kind.deadline, stream)))

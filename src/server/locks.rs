@@ -1,13 +1,13 @@
 //! Locks, on the leader.
 
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Request, Response, Status, Streaming, codegen::BoxStream};
 
 use super::{
     PATIENCE, convert,
     convert::page_size,
     errors::{invalid, no_reply, session_ended, unexpected, wait_abandoned, wait_cancelled},
-    pages::page_of_locks,
+    pages::{PageLimit, page_of_locks},
     waiting, watch,
 };
 use crate::{
@@ -18,6 +18,9 @@ use crate::{
 
 /// Locks in one page of a list, holders and waiters in one page of a lock, at the most.
 const PAGE_MAX: usize = 1000;
+/// Bytes after which a page of a list is closed.
+const PAGE_BYTES: usize = 256 * 1024;
+
 /// Answers from the replica of this node; a node that does not lead says so.
 #[derive(Clone, Debug)]
 pub(super) struct Locks {
@@ -26,7 +29,7 @@ pub(super) struct Locks {
 
 #[tonic::async_trait]
 impl locks_server::Locks for Locks {
-    type WatchStream = ReceiverStream<Result<v1::WatchResponse, Status>>;
+    type WatchStream = BoxStream<v1::WatchResponse>;
     type PipelineStream = ReceiverStream<Result<v1::PipelineResponse, Status>>;
 
     async fn acquire(&self, request: Request<v1::AcquireRequest>) -> Result<Response<v1::AcquireResponse>, Status> {
@@ -97,9 +100,9 @@ impl locks_server::Locks for Locks {
             "" => None,
             token => Some(LockName::new(token).map_err(|_| invalid("page_token", "is not the one of a page before"))?),
         };
-        let size = page_size(message.page_size, PAGE_MAX);
+        let limit = PageLimit { locks: page_size(message.page_size, PAGE_MAX), bytes: PAGE_BYTES };
         let look = |applied: &Applied| {
-            let (locks, next_page_token) = page_of_locks(&applied.machine, &message.prefix, after.as_ref(), size);
+            let (locks, next_page_token) = page_of_locks(&applied.machine, &message.prefix, after.as_ref(), limit);
             v1::ListResponse { locks, next_page_token, index: applied.index() }
         };
         Ok(Response::new(self.read(message.stale, look).await?))
@@ -107,7 +110,7 @@ impl locks_server::Locks for Locks {
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let stream = watch::start(self.replica.clone(), request.into_inner().prefix).await?;
-        Ok(Response::new(stream))
+        Ok(Response::new(Box::pin(stream)))
     }
 
     async fn force_release(

@@ -21,6 +21,7 @@ mod pages;
 mod pipeline;
 mod progress;
 mod sessions;
+mod unread;
 mod unreadable;
 mod waiting;
 mod watch;

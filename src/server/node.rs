@@ -23,7 +23,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Router;
-use tower::layer::util::{Identity as NoLayer, Stack};
+use tower::{
+    layer::util::{Identity as NoLayer, Stack},
+    util::Either,
+};
 
 use super::{
     MESSAGE_BYTES_MAX,
@@ -34,6 +37,7 @@ use super::{
     health,
     locks::Locks,
     sessions::Sessions,
+    unread::{self, Unread},
     unreadable::{Explaining, explaining},
     waiting,
 };
@@ -254,6 +258,7 @@ where
         let heartbeat = Duration::from_millis(config.raft.heartbeat_ms);
         background.spawn(vacancy::watch(replica.clone(), connector, departures, presence, heartbeat));
     }
+    background.spawn(services.unread.clone().watch_over());
     background.spawn(health::report(services.cluster.clone(), reporter.clone()));
 
     let ended = tokio::select! {
@@ -361,8 +366,8 @@ fn heir(replica: &Replica) -> Option<u64> {
     matched.max_by_key(|(_, matched)| matched.as_ref().map(|id| id.index)).map(|(id, _)| *id)
 }
 
-/// Services together, with what is around all of them.
-type Routes = Router<Stack<Deadlines, Stack<Explaining, NoLayer>>>;
+/// Services together, with what is around all of them. Peers read what they ask for: no limit is on unread answers to them.
+type Routes = Router<Stack<Deadlines, Stack<Explaining, Stack<Either<Unread, NoLayer>, NoLayer>>>>;
 
 /// What a node serves.
 struct Services {
@@ -370,6 +375,7 @@ struct Services {
     locks: Locks,
     gateway: Gateway,
     cluster: Cluster,
+    unread: Unread,
 }
 
 impl Services {
@@ -382,17 +388,19 @@ impl Services {
     ) -> Self {
         let sessions = Sessions { replica: replica.clone(), random: Arc::clone(&environment.random) };
         let locks = Locks { replica: replica.clone() };
-        let dial: Dial = Arc::new(move |address| transport::channel(connector.clone(), address));
+        let dial: Dial = Arc::new(move |address, windows| transport::channel_with(connector.clone(), address, windows));
         let gateway = Gateway::new(sessions.clone(), locks.clone(), dial, stopping);
         let (cluster_id, blocking) = (config.cluster_id.as_str().into(), environment.blocking);
         let (progress, members) = Default::default();
         let cluster = Cluster { cluster_id, replica: replica.clone(), blocking, progress, members };
-        Self { sessions, locks, gateway, cluster }
+        let unread = Unread::new(unread::Limits::CLIENTS);
+        Self { sessions, locks, gateway, cluster, unread }
     }
 
     /// What followers pass on: it is answered here or not at all.
     fn for_peers(&self) -> Routes {
         transport::server(Windows::WIDE)
+            .layer(Either::Right(NoLayer::new()))
             .layer(explaining())
             .layer(self.deadlines())
             .add_service(SessionsServer::new(self.sessions.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
@@ -407,6 +415,7 @@ impl Services {
     /// What clients ask for: it is answered here or passed on.
     fn for_clients(&self) -> Routes {
         transport::server(Windows::NARROW)
+            .layer(Either::Left(self.unread.clone()))
             .layer(explaining())
             .layer(self.deadlines())
             .add_service(SessionsServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))

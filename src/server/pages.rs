@@ -10,15 +10,22 @@ use crate::{
 
 /// Holders and waiters of each lock in a list.
 const LISTED: Page = Page { size: 16, holders_after: Token(0), waiters_after: Ticket(0) };
-/// Bytes after which a page of a list is closed.
-const PAGE_BYTES: usize = 1024 * 1024;
+
+/// A limit of a page. It is closed by the lock that reaches one of them, so a page has at least one lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageLimit {
+    /// Number of locks.
+    pub(super) locks: usize,
+    /// Encoded size of the locks.
+    pub(super) bytes: usize,
+}
 
 /// The locks under a prefix after one of them, and where the next page begins: after the last of these.
 pub(super) fn page_of_locks(
     machine: &Machine,
     prefix: &str,
     after: Option<&LockName>,
-    size: usize,
+    limit: PageLimit,
 ) -> (Vec<v1::LockInfo>, String) {
     let mut locks = Vec::new();
     let mut bytes = 0;
@@ -27,7 +34,7 @@ pub(super) fn page_of_locks(
         let lock = convert::show_lock(machine.lock(name, LISTED));
         bytes += lock.encoded_len();
         locks.push(lock);
-        if locks.len() == size || bytes >= PAGE_BYTES {
+        if locks.len() == limit.locks || bytes >= limit.bytes {
             break;
         }
     }

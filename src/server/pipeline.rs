@@ -9,9 +9,13 @@ use std::{collections::HashMap, pin::pin, sync::Arc};
 use futures::{
     StreamExt,
     future::{AbortHandle, Abortable},
-    stream::FuturesUnordered,
+    stream::{FuturesUnordered, Map},
 };
-use tokio::{sync::mpsc, task::yield_now};
+use prost::Message as _;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    task::yield_now,
+};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming};
@@ -19,7 +23,7 @@ use tonic::{Code, Status, Streaming};
 use super::{
     deadline::Deadline,
     errors::{deadline_passed, invalid, no_reply},
-    gateway::Gateway,
+    gateway::{Gateway, may_wait},
     unreadable::explained,
 };
 use crate::{
@@ -31,15 +35,55 @@ use crate::{
     raft::NoReply,
 };
 
-/// Requests of one stream under way: as many as calls on one connection.
-const UNDER_WAY: usize = crate::transport::STREAMS_PER_CONNECTION_MAX as usize;
+/// Acquires of one stream that may wait, under way: as many as calls on one connection. Further ones are refused.
+const WAITS: usize = crate::transport::STREAMS_PER_CONNECTION_MAX as usize;
+/// Other requests of one stream under way. They are answered soon, so further ones are left unread until then: whoever lets go of what it has
+/// is never refused.
+const SHORT: usize = 8192;
 /// Requests that are taken in, or answered, before others have a turn: the log among them, which must not wait for a crowd to be refused.
 /// Less than this, and a crowd is neither refused soon, for it is not read, nor served as fast, for batches are smaller.
 const AT_ONCE: usize = 512;
 /// Answers that wait for a client that does not read them. While it does not, nothing more is read from it.
 const ANSWERS: usize = 256;
+/// Bytes of those among them that are larger than [`SMALL`].
+const ANSWER_BYTES: usize = 512 * 1024;
+const SMALL: usize = 1024;
 
-type Answers = mpsc::Sender<Result<PipelineResponse, Status>>;
+/// An answer, and its place among the large ones.
+type Queued = (Result<PipelineResponse, Status>, Option<OwnedSemaphorePermit>);
+/// The answers of a stream.
+pub(super) type Answers = Map<ReceiverStream<Queued>, fn(Queued) -> Result<PipelineResponse, Status>>;
+
+/// Where answers wait for the client.
+struct Queue {
+    answers: mpsc::Sender<Queued>,
+    bytes: Arc<Semaphore>,
+}
+
+impl Queue {
+    fn new() -> (Self, Answers) {
+        let (answers, queued) = mpsc::channel(ANSWERS);
+        let bytes = Arc::new(Semaphore::new(ANSWER_BYTES));
+        (Self { answers, bytes }, ReceiverStream::new(queued).map(|(answer, _)| answer))
+    }
+
+    /// Waits until there is room. Fails when the client is gone.
+    async fn send(&self, answer: PipelineResponse) -> Result<(), Status> {
+        let bytes = answer.encoded_len();
+        let place = match bytes > SMALL {
+            true => {
+                let bytes = u32::try_from(bytes.min(ANSWER_BYTES)).expect("there are not so many");
+                let place = Arc::clone(&self.bytes).acquire_many_owned(bytes);
+                tokio::select! {
+                    place = place => Some(place.expect("the semaphore is never closed")),
+                    () = self.answers.closed() => None,
+                }
+            }
+            false => None,
+        };
+        self.answers.send((Ok(answer), place)).await.map_err(|_| Status::cancelled("the client is gone"))
+    }
+}
 
 /// Starts to serve a stream. All that is under way breaks off when it ends.
 ///
@@ -50,28 +94,29 @@ pub(super) fn start(
     requests: Streaming<PipelineRequest>,
     deadline: Option<Deadline>,
     stopping: CancellationToken,
-) -> ReceiverStream<Result<PipelineResponse, Status>> {
-    let (answers, stream) = mpsc::channel(ANSWERS);
+) -> Answers {
+    let (queue, answers) = Queue::new();
     let gateway = Arc::new(gateway);
     tokio::spawn(async move {
-        if let Err(status) = serve(gateway, requests, &answers, deadline, &stopping).await {
+        if let Err(status) = serve(gateway, requests, &queue, deadline, &stopping).await {
             // An error says that the client is gone.
-            let _ = answers.send(Err(status)).await;
+            let _ = queue.answers.send((Err(status), None)).await;
         }
     });
-    ReceiverStream::new(stream)
+    answers
 }
 
 /// Ends with `Ok` when the client does.
 async fn serve(
     gateway: Arc<Gateway>,
     mut requests: Streaming<PipelineRequest>,
-    answers: &Answers,
+    queue: &Queue,
     deadline: Option<Deadline>,
     stopping: &CancellationToken,
 ) -> Result<(), Status> {
     let mut under_way = FuturesUnordered::new();
-    let mut handles: HashMap<u64, (AbortHandle, bool)> = HashMap::new();
+    let mut handles: HashMap<u64, (AbortHandle, Kind)> = HashMap::new();
+    let mut waits = 0;
     let mut passed = pin!(Deadline::pass(deadline));
     for turn in 1_usize.. {
         if stopping.is_cancelled() && under_way.is_empty() {
@@ -81,7 +126,7 @@ async fn serve(
             yield_now().await;
         }
         tokio::select! {
-            request = requests.message(), if !stopping.is_cancelled() => {
+            request = requests.message(), if !stopping.is_cancelled() && handles.len() - waits < SHORT => {
                 let PipelineRequest { number, what } = match request {
                     Ok(Some(request)) => request,
                     Ok(None) => return Ok(()),
@@ -91,17 +136,23 @@ async fn serve(
                 match what {
                     Some(Asked::Cancel(_)) => {
                         // `None`: its answer is on its way.
-                        if let Some((handle, _)) = handles.remove(&number) {
+                        if let Some((handle, kind)) = handles.remove(&number) {
                             handle.abort();
+                            waits -= usize::from(kind == Kind::Waits);
                         }
                     }
-                    Some(Asked::Acquire(_)) if gateway.is_overloaded() => refuse(answers, number).await?,
-                    Some(_) if handles.len() >= UNDER_WAY => refuse(answers, number).await?,
+                    Some(Asked::Acquire(_)) if gateway.is_overloaded() => refuse(queue, number).await?,
                     Some(asked) => {
+                        let kind = Kind::of(&asked);
+                        if kind == Kind::Waits && waits >= WAITS {
+                            refuse(queue, number).await?;
+                            continue;
+                        }
                         let (handle, registration) = AbortHandle::new_pair();
-                        if handles.insert(number, (handle, reads(&asked))).is_some() {
+                        if handles.insert(number, (handle, kind)).is_some() {
                             return Err(invalid("number", format!("{number} names another request that is under way")));
                         }
+                        waits += usize::from(kind == Kind::Waits);
                         let answered = ask(Arc::clone(&gateway), number, asked);
                         under_way.push(Abortable::new(answered, registration));
                     }
@@ -111,14 +162,17 @@ async fn serve(
             Some(answered) = under_way.next() => {
                 // An error says that it was cancelled.
                 if let Ok(answer) = answered {
-                    handles.remove(&answer.number);
-                    send(answers, answer).await?;
+                    if let Some((_, kind)) = handles.remove(&answer.number) {
+                        waits -= usize::from(kind == Kind::Waits);
+                    }
+                    queue.send(answer).await?;
                 }
             }
-            () = answers.closed() => return Ok(()),
+            () = queue.answers.closed() => return Ok(()),
             () = &mut passed => {
-                for (number, (_, reads)) in handles {
-                    send(answers, answer(number, Err(deadline_passed(reads)), gateway.leader())).await?;
+                for (number, (_, kind)) in handles {
+                    let passed = Err(deadline_passed(kind == Kind::Reads));
+                    queue.send(answer(number, passed, gateway.leader())).await?;
                 }
                 return Err(deadline_passed(true));
             }
@@ -128,11 +182,23 @@ async fn serve(
     Ok(())
 }
 
-/// Whether a request changes nothing.
-fn reads(asked: &Asked) -> bool {
-    match asked {
-        Asked::Check(_) | Asked::Get(_) => true,
-        Asked::Acquire(_) | Asked::Release(_) | Asked::Cancel(_) => false,
+/// What is to be known of a request that is under way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// It changes nothing.
+    Reads,
+    Changes,
+    /// It changes something, and may be answered late.
+    Waits,
+}
+
+impl Kind {
+    fn of(asked: &Asked) -> Self {
+        match asked {
+            Asked::Check(_) | Asked::Get(_) => Self::Reads,
+            Asked::Acquire(acquire) if may_wait(acquire) => Self::Waits,
+            Asked::Acquire(_) | Asked::Release(_) | Asked::Cancel(_) => Self::Changes,
+        }
     }
 }
 
@@ -152,10 +218,6 @@ fn answer(number: u64, answered: Result<Answer, Status>, leader: Option<String>)
     PipelineResponse { number, what: Some(what), leader: leader.unwrap_or_default() }
 }
 
-async fn refuse(answers: &Answers, number: u64) -> Result<(), Status> {
-    send(answers, answer(number, Err(no_reply(NoReply::Overloaded)), None)).await
-}
-
-async fn send(answers: &Answers, answer: PipelineResponse) -> Result<(), Status> {
-    answers.send(Ok(answer)).await.map_err(|_| Status::cancelled("the client is gone"))
+async fn refuse(queue: &Queue, number: u64) -> Result<(), Status> {
+    queue.send(answer(number, Err(no_reply(NoReply::Overloaded)), None)).await
 }

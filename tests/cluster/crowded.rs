@@ -1,13 +1,22 @@
 //! One session, shared by more tasks than it may have acquires under way.
 
+use futures::future::join_all;
 use lockkeeper::{
-    client::{Error, Guard},
-    proto::v1::{AcquireRequest, Reason, Want, acquire_request::Wait, locks_client::LocksClient},
+    client::{Error, Guard, Session},
+    proto::{
+        LEADER_KEY,
+        v1::{
+            AcquireRequest, OpenSessionRequest, PipelineRequest, Reason, ReleaseRequest, Want, acquire_request::Wait,
+            locks_client::LocksClient, pipeline_request::What as Asked, pipeline_response::What as Answer,
+            release_request::Target, sessions_client::SessionsClient,
+        },
+    },
 };
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{sync::mpsc, task::JoinSet, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic_types::StatusExt as _;
 
-use crate::support::{LONG, client, cluster_of, leader, long_session, until};
+use crate::support::{LONG, client, cluster_of, leader, long_session, steady_cluster, until};
 
 /// So many may wait.
 const MOST: usize = 1_024;
@@ -57,12 +66,7 @@ async fn a_session_does_not_wait_without_end_without_request_ids() {
     let _held = session.acquire("seat").await.expect("free");
     let leading = leader(&cluster).await;
     let locks = LocksClient::new(cluster.node(leading).channel().await.expect("it serves"));
-    let message = AcquireRequest {
-        session_id: session.id().to_string(),
-        locks: vec![Want { name: "seat".to_owned(), ..Want::default() }],
-        wait: Some(Wait::WaitForever(true)),
-        ..AcquireRequest::default()
-    };
+    let message = wait_for_ever("seat", &session);
     let mut calls = JoinSet::new();
     for _ in 0..=MOST {
         let (mut locks, message) = (locks.clone(), message.clone());
@@ -76,4 +80,68 @@ async fn a_session_does_not_wait_without_end_without_request_ids() {
         client.get("seat", false).await.expect("it answers").lock.expect("it is held").queue_length,
         MOST as u64
     );
+}
+
+/// Acquires that wait fill a follower's room for them, and nothing else of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn waits_through_a_follower_leave_room_for_what_is_short() {
+    // As many as a follower passes on; `server::gateway`.
+    const PASSED_ON: usize = 4_096;
+    let cluster = steady_cluster().await;
+    let client = client(&cluster);
+    let leading = leader(&cluster).await;
+    let follower = (1..=3).find(|id| *id != leading).expect("three nodes");
+    let channel = cluster.node(follower).channel().await.expect("it serves");
+    let mut locks = LocksClient::new(channel.clone());
+    let holder = long_session(&client).await;
+    let held = holder.acquire("seat").await.expect("free");
+
+    let (requests, stream) = mpsc::channel(64);
+    let mut answers = locks.pipeline(ReceiverStream::new(stream)).await.expect("it serves").into_inner();
+    let sessions = join_all((0..PASSED_ON / MOST).map(|_| long_session(&client))).await;
+    let mut sent = 0;
+    for session in &sessions {
+        // Not all at once: what is shown is how many fit, and not how fast they come.
+        for _ in 0..MOST {
+            sent += 1;
+            let what = Some(Asked::Acquire(wait_for_ever("seat", session)));
+            requests.send(PipelineRequest { number: sent, what }).await.expect("it is read");
+        }
+        let queue_length = async || Some(client.get("seat", false).await.ok()?.lock?.queue_length);
+        until("all in the queue", async || (queue_length().await? == sent).then_some(())).await;
+    }
+
+    // One too many is refused, and told where to go.
+    let one_more = long_session(&client).await;
+    let refused = locks.acquire(wait_for_ever("seat", &one_more)).await.expect_err("there is no room");
+    let info = refused.get_details_error_info().expect("a reason");
+    assert_eq!(info.metadata.get("limit").map(String::as_str), Some("waits_passed_on"), "{refused:?}");
+    assert!(refused.metadata().contains_key(LEADER_KEY), "{refused:?}");
+    // What is short is answered: a call, and a request behind all those waits.
+    let open = OpenSessionRequest { ttl_ms: 60_000, ..OpenSessionRequest::default() };
+    timeout(LONG, SessionsClient::new(channel).open(open)).await.expect("in time").expect("it is opened");
+    let release = ReleaseRequest {
+        session_id: holder.id().to_string(),
+        target: Some(Target::Token(held.token().0)),
+        ..ReleaseRequest::default()
+    };
+    requests.send(PipelineRequest { number: 0, what: Some(Asked::Release(release)) }).await.expect("it is read");
+    let (mut released, mut granted) = (false, false);
+    while !(released && granted) {
+        let answer = timeout(LONG, answers.message()).await.expect("in time").expect("it goes on").expect("an answer");
+        match answer.what.expect("something") {
+            Answer::Release(_) => released = true,
+            Answer::Acquire(_) => granted = true,
+            other @ (Answer::Check(_) | Answer::Get(_) | Answer::Failure(_)) => panic!("{other:?}"),
+        }
+    }
+}
+
+fn wait_for_ever(name: &str, session: &Session) -> AcquireRequest {
+    AcquireRequest {
+        session_id: session.id().to_string(),
+        locks: vec![Want { name: name.to_owned(), ..Want::default() }],
+        wait: Some(Wait::WaitForever(true)),
+        ..AcquireRequest::default()
+    }
 }

@@ -16,7 +16,7 @@ use lockkeeper::{
 use tonic::{Code, Request, Status, transport::Channel};
 use tonic_types::StatusExt;
 
-use crate::support::{LONG, client, cluster, cluster_with, leader, long_session};
+use crate::support::{LONG, client, cluster, leader, long_session, steady_cluster};
 
 const TIME: Duration = Duration::from_millis(500);
 /// In which a busy machine does what takes no time.
@@ -41,15 +41,6 @@ fn timed<T>(message: T, time: Duration) -> Request<T> {
     let mut request = Request::new(message);
     request.set_timeout(time);
     request
-}
-
-/// In which no leader follows another one, however busy the machine is: who asks meanwhile is told something else.
-async fn steady_cluster() -> LocalCluster {
-    cluster_with(|options| {
-        options.raft.election_timeout_ms_min = 10_000;
-        options.raft.election_timeout_ms_max = 20_000;
-    })
-    .await
 }
 
 async fn open(channel: &Channel) -> String {

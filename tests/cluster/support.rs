@@ -84,6 +84,15 @@ pub(crate) async fn cluster_with(change: impl FnOnce(&mut Options)) -> LocalClus
     LocalCluster::start(options).await.expect("three nodes come up")
 }
 
+/// In which no leader follows another one, however busy the machine is: who asks meanwhile is told something else.
+pub(crate) async fn steady_cluster() -> LocalCluster {
+    cluster_with(|options| {
+        options.raft.election_timeout_ms_min = 10_000;
+        options.raft.election_timeout_ms_max = 20_000;
+    })
+    .await
+}
+
 /// A client of all nodes.
 pub(crate) fn client(cluster: &LocalCluster) -> Client {
     Client::builder(&cluster.endpoints().join(",")).call_limit(LONG).build().expect("the endpoints are valid")

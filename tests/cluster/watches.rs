@@ -75,8 +75,11 @@ async fn a_watcher_can_keep_the_queue() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watcher_that_lags_is_sent_the_state_again() {
-    // More than the server keeps for one that does not read, in number and in bytes.
-    const UPDATES: u32 = 1500;
+    // Far more than it reads: what it does not read is more than the server keeps for it, in number and in bytes. One that reads nothing
+    // for too long is not served any more.
+    const UPDATES: u32 = 2000;
+    const READ_AT: u32 = 250;
+    const READ: u32 = 64;
     let cluster = cluster().await;
     let client = client(&cluster);
     let session = long_session(&client).await;
@@ -86,12 +89,15 @@ async fn a_watcher_that_lags_is_sent_the_state_again() {
     let mut watch = LocksClient::new(channel).watch(request).await.expect("it watches").into_inner();
 
     let data = |number: u32| [number.to_be_bytes().as_slice(), &[0; 16 * 1024 - 4]].concat();
-    for number in 1..=UPDATES {
-        held.update("large", Some(&data(number)), false).await.expect("it is held");
-    }
     let (mut states, mut last, mut index) = (0, None, 0);
+    let (mut updated, mut read) = (0, 0);
     while last.as_ref() != Some(&data(UPDATES)) {
+        while updated < UPDATES && read >= updated / READ_AT * READ {
+            updated += 1;
+            held.update("large", Some(&data(updated)), false).await.expect("it is held");
+        }
         let message = tokio::time::timeout(LONG, watch.message()).await.expect("in time").expect("it goes on");
+        read += 1;
         match message.expect("it does not end").what.expect("something") {
             v1::watch_response::What::State(state) => {
                 assert!(state.index >= index, "the state is not from before what was said already");

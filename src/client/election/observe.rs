@@ -222,7 +222,7 @@ mod tests {
     }
 
     fn changes(changes: Vec<Change>) -> WatchResponse {
-        message(What::Changes(Changes { index: 2, changes }))
+        message(What::Changes(Changes { index: 2, changes, more: false }))
     }
 
     fn held(name: &str, token: u64, value: &str) -> LockInfo {

@@ -1,0 +1,587 @@
+//! Answers that a client has not read: how many bytes may wait for it, and for how long.
+//!
+//! HTTP/2's flow control lets a client leave answers unread for as long as it likes, at no cost to itself; what waits is in this process. So
+//! each answer passes through here on its way to the transport. It goes in chunks of [`CHUNK`], since the transport takes the next chunk only
+//! when the client has room for the one before: what is left is still here, and can be given up.
+//!
+//! * What waits is counted against three budgets: of the connection, of the client's address, of the node ([`Limits`]). An answer that
+//!   exceeds one is replaced by RESOURCE_EXHAUSTED, which names the limit; but not the answer to a single request that may have changed
+//!   something, which is small.
+//! * A stream of which nothing was read for [`Limits::patience`] ends: with it go the bytes that wait, what produces more of them, and what
+//!   that one holds, such as a clone of the table. The client finds RESOURCE_EXHAUSTED where it stopped to read.
+//!
+//! Not counted: what the transport holds of each stream, which is the client's window and two chunks at the most.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{TryFutureExt, future::MapOk};
+use http_body::Frame;
+use tokio::time::{Instant, sleep};
+use tonic::{
+    Status,
+    body::Body,
+    codegen::{
+        Body as HttpBody,
+        http::{HeaderMap, Request, Response},
+    },
+};
+use tower::{Layer, Service};
+
+use super::{deadline::changes_something, errors::unread};
+use crate::transport::Remote;
+
+/// Bytes that the transport takes of an answer at a time.
+const CHUNK: usize = 16 * 1024;
+/// What a connection may have waiting whatever others have.
+const LITTLE: usize = 2 * CHUNK;
+/// How often the streams are looked at that may have to end.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How much may wait for clients, and how long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Bytes on one connection.
+    pub(super) connection: usize,
+    /// Bytes for all connections from one address.
+    pub(super) address: usize,
+    /// Bytes for all clients.
+    pub(super) node: usize,
+    /// How long a stream may stand still.
+    pub(super) patience: Duration,
+}
+
+impl Limits {
+    /// For clients. A connection may have sixteen of the largest pages waiting.
+    pub(super) const CLIENTS: Self =
+        Self { connection: 4 << 20, address: 16 << 20, node: 32 << 20, patience: Duration::from_secs(10) };
+}
+
+/// Bytes that wait, and their limit.
+#[derive(Debug)]
+struct Budget {
+    what: &'static str,
+    used: AtomicUsize,
+    limit: usize,
+}
+
+impl Budget {
+    fn new(what: &'static str, limit: usize) -> Arc<Self> {
+        Arc::new(Self { what, used: AtomicUsize::new(0), limit })
+    }
+
+    /// Whether there was room.
+    fn take(&self, bytes: usize) -> bool {
+        let used = self.used.fetch_add(bytes, Ordering::Relaxed);
+        let fits = used.saturating_add(bytes) <= self.limit;
+        if !fits {
+            self.give_back(bytes);
+        }
+        fits
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The budgets of one connection: its own, its address's, the node's.
+#[derive(Debug)]
+struct Account([Arc<Budget>; 3]);
+
+impl Account {
+    /// Fails with the budget that has no room. A connection that has next to nothing waiting has room for a little in any case: one that
+    /// reads its answers is not refused them because others at its address do not.
+    fn take(&self, bytes: usize) -> Result<(), &Budget> {
+        let Self([connection, ..]) = self;
+        if connection.used.load(Ordering::Relaxed).saturating_add(bytes) <= LITTLE {
+            self.take_anyway(bytes);
+            return Ok(());
+        }
+        for (at, budget) in self.0.iter().enumerate() {
+            if !budget.take(bytes) {
+                self.0[..at].iter().for_each(|taken| taken.give_back(bytes));
+                return Err(budget);
+            }
+        }
+        Ok(())
+    }
+
+    /// Also where there is no room.
+    fn take_anyway(&self, bytes: usize) {
+        self.0.iter().for_each(|budget| _ = budget.used.fetch_add(bytes, Ordering::Relaxed));
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.0.iter().for_each(|budget| budget.give_back(bytes));
+    }
+}
+
+/// Puts the limits around all services.
+#[derive(Clone)]
+pub(super) struct Unread {
+    books: Arc<Books>,
+}
+
+struct Books {
+    limits: Limits,
+    node: Arc<Budget>,
+    accounts: Mutex<Accounts>,
+    /// Answers that may stand still, by their number.
+    slow: Mutex<BTreeMap<u64, Weak<Mutex<Held>>>>,
+    last: AtomicU64,
+}
+
+#[derive(Default)]
+struct Accounts {
+    connections: BTreeMap<SocketAddr, Weak<Account>>,
+    addresses: BTreeMap<IpAddr, Weak<Budget>>,
+}
+
+impl Unread {
+    /// Ends streams that stand still for as long as [`watch_over`](Self::watch_over) runs.
+    pub(super) fn new(limits: Limits) -> Self {
+        let node = Budget::new("of all clients", limits.node);
+        let books = Books { limits, node, accounts: Mutex::default(), slow: Mutex::default(), last: AtomicU64::new(0) };
+        Self { books: Arc::new(books) }
+    }
+
+    /// Ends the streams of which nothing was read for too long. Does not end.
+    pub(super) async fn watch_over(self) {
+        loop {
+            sleep(LOOK).await;
+            self.books.end_those_that_stand_still();
+            self.books.forget_connections();
+        }
+    }
+}
+
+impl Books {
+    fn account(&self, remote: SocketAddr) -> Arc<Account> {
+        let mut accounts = lock(&self.accounts);
+        if let Some(account) = accounts.connections.get(&remote).and_then(Weak::upgrade) {
+            return account;
+        }
+        let known = accounts.addresses.get(&remote.ip()).and_then(Weak::upgrade);
+        let address = known.unwrap_or_else(|| Budget::new("of all connections from its address", self.limits.address));
+        accounts.addresses.insert(remote.ip(), Arc::downgrade(&address));
+        let connection = Budget::new("of its connection", self.limits.connection);
+        let account = Arc::new(Account([connection, address, Arc::clone(&self.node)]));
+        accounts.connections.insert(remote, Arc::downgrade(&account));
+        account
+    }
+
+    fn watch(&self, held: &Arc<Mutex<Held>>) {
+        let number = self.last.fetch_add(1, Ordering::Relaxed);
+        lock(&self.slow).insert(number, Arc::downgrade(held));
+    }
+
+    fn forget_connections(&self) {
+        let mut accounts = lock(&self.accounts);
+        accounts.connections.retain(|_, account| account.strong_count() > 0);
+        accounts.addresses.retain(|_, budget| budget.strong_count() > 0);
+    }
+
+    fn end_those_that_stand_still(&self) {
+        // Collected first: what a body holds may take a while to drop, and answers are made meanwhile.
+        let slow: Vec<_> = {
+            let mut slow = lock(&self.slow);
+            slow.retain(|_, held| held.strong_count() > 0);
+            slow.values().filter_map(Weak::upgrade).collect()
+        };
+        let now = Instant::now();
+        for held in slow {
+            let mut held = lock(&held);
+            let stands_still = held.since.is_some_and(|since| now.duration_since(since) >= self.limits.patience);
+            if stands_still {
+                let limit = self.limits.patience.as_secs();
+                held.give_up(&unread(&format!("nothing of this answer was read for {limit} s, the limit")));
+            }
+        }
+    }
+}
+
+/// What is left of an answer.
+struct Held {
+    account: Arc<Account>,
+    /// Whether it is sent even where the budgets have no room: a request that may have changed something is answered.
+    is_due: bool,
+    source: Source,
+    /// Data that were taken from the source, and the data behind them.
+    rest: Bytes,
+    ahead: Bytes,
+    /// Bytes that are counted as waiting: those, and the chunk that the transport took last.
+    counted: usize,
+    /// When the transport took a chunk for the last time, if it has not come for more since.
+    since: Option<Instant>,
+}
+
+/// Where more of an answer comes from.
+enum Source {
+    Body(Body),
+    Trailers(HeaderMap),
+    Over,
+}
+
+/// What a source had.
+enum Found {
+    Data(Bytes),
+    Trailers(HeaderMap),
+    Over,
+}
+
+impl Source {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Found, Status>> {
+        let found = match std::mem::replace(self, Self::Over) {
+            Self::Body(mut body) => {
+                let frame = Pin::new(&mut body).poll_frame(context);
+                if matches!(&frame, Poll::Pending | Poll::Ready(Some(Ok(_)))) {
+                    *self = Self::Body(body);
+                }
+                match ready!(frame) {
+                    Some(frame) => match frame?.into_data() {
+                        Ok(data) => Found::Data(data),
+                        Err(last) => {
+                            *self = Self::Over;
+                            last.into_trailers().map_or(Found::Over, Found::Trailers)
+                        }
+                    },
+                    None => Found::Over,
+                }
+            }
+            Self::Trailers(trailers) => Found::Trailers(trailers),
+            Self::Over => Found::Over,
+        };
+        Poll::Ready(Ok(found))
+    }
+}
+
+impl Held {
+    fn new(body: Body, account: Arc<Account>, is_due: bool) -> Self {
+        let (source, rest, ahead) = (Source::Body(body), Bytes::new(), Bytes::new());
+        Self { account, is_due, source, rest, ahead, counted: 0, since: None }
+    }
+
+    /// The next data, at most a chunk; or how it ends.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Found, Status>> {
+        self.since = None;
+        self.count_what_is_here();
+        if self.rest.is_empty() {
+            self.rest = std::mem::take(&mut self.ahead);
+        }
+        if self.rest.is_empty() {
+            match ready!(self.source.poll(context))? {
+                Found::Data(data) => match self.take_in(data.len()) {
+                    Ok(()) => self.rest = data,
+                    Err(why) => {
+                        self.source = Source::Over;
+                        return Poll::Ready(Ok(Found::Trailers(trailers(&why))));
+                    }
+                },
+                end @ (Found::Trailers(_) | Found::Over) => return Poll::Ready(Ok(end)),
+            }
+        }
+        self.since = Some(Instant::now());
+        Poll::Ready(Ok(Found::Data(self.rest.split_to(self.rest.len().min(CHUNK)))))
+    }
+
+    /// Whether nothing but the end comes after the data that are here. Its source is gone then.
+    fn is_complete(&mut self, context: &mut Context<'_>) -> bool {
+        match self.source.poll(context) {
+            Poll::Pending => false,
+            Poll::Ready(Ok(Found::Data(data))) => {
+                // It was made already, and is refused, if at all, when its turn comes.
+                self.account.take_anyway(data.len());
+                self.counted += data.len();
+                self.ahead = data;
+                false
+            }
+            Poll::Ready(Ok(Found::Trailers(trailers))) => {
+                self.source = Source::Trailers(trailers);
+                self.rest.is_empty()
+            }
+            Poll::Ready(Ok(Found::Over)) => self.rest.is_empty(),
+            Poll::Ready(Err(status)) => {
+                self.source = Source::Trailers(trailers(&status));
+                self.rest.is_empty()
+            }
+        }
+    }
+
+    /// What the transport took before is with the client: it came for more.
+    fn count_what_is_here(&mut self) {
+        let here = self.rest.len() + self.ahead.len();
+        self.account.give_back(self.counted - here);
+        self.counted = here;
+    }
+
+    fn take_in(&mut self, bytes: usize) -> Result<(), Status> {
+        match self.is_due {
+            true => self.account.take_anyway(bytes),
+            false => self.account.take(bytes).map_err(|budget| {
+                let (waiting, Budget { what, limit, .. }) = (budget.used.load(Ordering::Relaxed), budget);
+                unread(&format!(
+                    "{waiting} bytes of answers {what} wait to be read, and {bytes} more exceed the limit of {limit}"
+                ))
+            })?,
+        }
+        self.counted += bytes;
+        Ok(())
+    }
+
+    fn give_up(&mut self, why: &Status) {
+        self.source = Source::Trailers(trailers(why));
+        (self.rest, self.ahead, self.since) = (Bytes::new(), Bytes::new(), None);
+        self.count_what_is_here();
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.account.give_back(self.counted);
+    }
+}
+
+/// An answer on its way.
+struct Metered {
+    held: Arc<Mutex<Held>>,
+    books: Arc<Books>,
+    has_begun: bool,
+}
+
+impl HttpBody for Metered {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let mut held = lock(&self.held);
+        let data = match ready!(held.poll(context)) {
+            Ok(Found::Data(data)) => data,
+            Ok(Found::Trailers(trailers)) => return Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
+            Ok(Found::Over) => return Poll::Ready(None),
+            Err(status) => return Poll::Ready(Some(Err(status))),
+        };
+        // Most answers are one small message: all of it is with the transport then, and nothing is left to watch over.
+        let is_watched = !self.has_begun && !held.is_complete(context);
+        drop(held);
+        if is_watched {
+            self.books.watch(&self.held);
+        }
+        self.has_begun = true;
+        Poll::Ready(Some(Ok(Frame::data(data))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let held = lock(&self.held);
+        let is_over = match &held.source {
+            Source::Body(body) => body.is_end_stream(),
+            Source::Trailers(_) => false,
+            Source::Over => true,
+        };
+        is_over && held.rest.is_empty() && held.ahead.is_empty()
+    }
+}
+
+fn trailers(status: &Status) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    // It fails where a header cannot hold the message, which is ours; the stream then ends without a status, an error too.
+    let _ = status.add_header(&mut trailers);
+    trailers
+}
+
+impl fmt::Debug for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unread").field("limits", &self.books.limits).finish_non_exhaustive()
+    }
+}
+
+impl<S> Layer<S> for Unread {
+    type Service = Limited<S>;
+
+    fn layer(&self, inner: S) -> Limited<S> {
+        Limited { inner, unread: self.clone() }
+    }
+}
+
+/// A service whose answers are limited.
+#[derive(Clone, Debug)]
+pub(super) struct Limited<S> {
+    inner: S,
+    unread: Unread,
+}
+
+type Wrap = Box<dyn FnOnce(Response<Body>) -> Response<Body> + Send>;
+
+impl<S> Service<Request<Body>> for Limited<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = MapOk<S::Future, Wrap>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let remote = request.extensions().get::<Remote>().map(|remote| remote.address);
+        let is_due = changes_something(request.uri().path());
+        let books = Arc::clone(&self.unread.books);
+        let wrap: Wrap = Box::new(move |response| {
+            // Only a test calls without a connection.
+            let Some(remote) = remote else { return response };
+            let account = books.account(remote);
+            response.map(|body| {
+                let held = Arc::new(Mutex::new(Held::new(body, account, is_due)));
+                Body::new(Metered { held, books, has_begun: false })
+            })
+        });
+        self.inner.call(request).map_ok(wrap)
+    }
+}
+
+/// No code panics while it holds one of these locks but on broken state, which ends the process.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::VecDeque, future::poll_fn};
+
+    use futures::FutureExt;
+    use tonic::Code;
+
+    use super::*;
+
+    const LIMITS: Limits =
+        Limits { connection: 8 * CHUNK, address: 16 * CHUNK, node: 20 * CHUNK, patience: Duration::from_secs(10) };
+
+    /// Frames that are ready, and then nothing, without end.
+    struct Frames {
+        frames: VecDeque<Frame<Bytes>>,
+        _alive: Arc<()>,
+    }
+
+    impl HttpBody for Frames {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            self.frames.pop_front().map_or(Poll::Pending, |frame| Poll::Ready(Some(Ok(frame))))
+        }
+    }
+
+    fn data(bytes: usize) -> Frame<Bytes> {
+        Frame::data((0..bytes).map(|at| at as u8).collect())
+    }
+
+    fn end() -> Frame<Bytes> {
+        Frame::trailers(trailers(&Status::ok("")))
+    }
+
+    /// An answer to the client at this port, and what is there as long as its source is.
+    fn answer(unread: &Unread, port: u16, frames: impl Into<VecDeque<Frame<Bytes>>>) -> (Metered, Weak<()>) {
+        let source = Frames { frames: frames.into(), _alive: Arc::default() };
+        let there = Arc::downgrade(&source._alive);
+        let account = unread.books.account(([127, 0, 0, 1], port).into());
+        let held = Arc::new(Mutex::new(Held::new(Body::new(source), account, false)));
+        (Metered { held, books: Arc::clone(&unread.books), has_begun: false }, there)
+    }
+
+    /// The next frame, if there is one now.
+    fn next(answer: &mut Metered) -> Option<Frame<Bytes>> {
+        let frame = poll_fn(|context| Pin::new(&mut *answer).poll_frame(context)).now_or_never()?;
+        Some(frame.expect("it goes on").expect("it does not fail"))
+    }
+
+    fn refusal(answer: &mut Metered) -> Status {
+        let frame = next(answer).expect("there is something").into_trailers().expect("it ends");
+        Status::from_header_map(&frame).expect("a status")
+    }
+
+    fn waiting(unread: &Unread) -> usize {
+        unread.books.node.used.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn an_answer_comes_whole_in_chunks() {
+        let unread = Unread::new(LIMITS);
+        let frames = [data(10), data(3 * CHUNK + 1), data(CHUNK), end()];
+        let all: Vec<u8> = frames.iter().filter_map(Frame::data_ref).flatten().copied().collect();
+        let (mut answer, source) = answer(&unread, 1, frames);
+        let mut seen = Vec::new();
+        let last = loop {
+            match next(&mut answer).expect("it is all there").into_data() {
+                Ok(data) => {
+                    assert!(data.len() <= CHUNK);
+                    seen.extend(data);
+                }
+                Err(last) => break last,
+            }
+        };
+        assert_eq!(seen, all);
+        assert_eq!(waiting(&unread), 0);
+        assert!(last.is_trailers() && source.upgrade().is_none());
+    }
+
+    #[test]
+    fn what_waits_on_a_connection_is_limited() {
+        let unread = Unread::new(LIMITS);
+        let (mut first, _) = answer(&unread, 1, [data(5 * CHUNK)]);
+        assert!(next(&mut first).is_some());
+        let (mut second, source) = answer(&unread, 1, [data(5 * CHUNK)]);
+        let status = refusal(&mut second);
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert!(status.message().contains("of its connection") && source.upgrade().is_none(), "{status}");
+
+        let (mut other, _) = answer(&unread, 2, [data(5 * CHUNK)]);
+        assert!(next(&mut other).is_some_and(|frame| frame.is_data()), "it is another connection");
+        while next(&mut first).is_some() {}
+        let (mut third, _) = answer(&unread, 1, [data(5 * CHUNK)]);
+        assert!(next(&mut third).is_some_and(|frame| frame.is_data()), "the first was read");
+        drop((first, second, third, other));
+        assert_eq!(waiting(&unread), 0);
+    }
+
+    #[test]
+    fn who_reads_is_answered_beside_those_who_do_not() {
+        let unread = Unread::new(LIMITS);
+        let [mut first, mut second, mut third] = [1, 2, 3].map(|port| answer(&unread, port, [data(7 * CHUNK)]).0);
+        assert!(next(&mut first).and_then(|frame| frame.into_data().ok()).is_some());
+        assert!(next(&mut second).and_then(|frame| frame.into_data().ok()).is_some());
+        assert!(refusal(&mut third).message().contains("from its address"), "there was room for two");
+        let (mut little, _) = answer(&unread, 9, [data(CHUNK), end()]);
+        assert!(next(&mut little).is_some_and(|frame| frame.is_data()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_nobody_reads_ends() {
+        let unread = Unread::new(LIMITS);
+        tokio::spawn(unread.clone().watch_over());
+        let (mut stalled, source) = answer(&unread, 1, [data(10), data(3 * CHUNK)]);
+        let (mut quiet, of_quiet) = answer(&unread, 1, [data(10), data(20)]);
+        assert!(next(&mut stalled).is_some());
+        while next(&mut quiet).is_some() {}
+        sleep(LIMITS.patience + 2 * LOOK).await;
+        assert!(source.upgrade().is_none() && of_quiet.upgrade().is_some());
+        assert_eq!(waiting(&unread), 0);
+        let status = refusal(&mut stalled);
+        assert!(status.message().contains("10 s, the limit"), "{status}");
+    }
+}
