@@ -85,7 +85,7 @@ struct KeepAliveWanted {
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     sessions: usize,
     /// How long each lives without a renewal.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = super::arguments::duration)]
     ttl: Duration,
     /// Streams that the sessions share. As many as sessions: each its own, as the client library has it.
     #[arg(long, value_name = "N", default_value_t = 16)]
@@ -108,7 +108,7 @@ struct FailoverWanted {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = repetitions)]
     repetitions: usize,
     /// How long to work before each kill.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = super::arguments::duration)]
     warm_up: Duration,
     #[command(flatten)]
     common: Common,
@@ -130,10 +130,10 @@ struct HeldWanted {
 #[derive(Args, Debug)]
 struct Windows {
     /// How long to work before anything counts.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = super::arguments::duration)]
     warm_up: Duration,
     /// How long each repetition lasts.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = super::arguments::duration)]
     duration: Duration,
     /// How often to measure.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = repetitions)]

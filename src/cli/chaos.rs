@@ -37,7 +37,7 @@ pub(super) struct Chaos {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(3..=7))]
     nodes: u8,
     /// For how long there are faults.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = super::arguments::duration)]
     duration: Duration,
     /// Where the order of faults, and what clients try, come from [default: by chance].
     #[arg(long, value_name = "NUMBER")]

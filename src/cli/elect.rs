@@ -42,7 +42,7 @@ pub(super) struct Elect {
     #[command(flatten)]
     patience: Patience,
     /// How soon another one leads when this process dies, and how long an outage of the cluster the command outlives.
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "10s", value_name = "TIME")]
+    #[arg(long, value_parser = super::arguments::duration, default_value = "10s", value_name = "TIME")]
     ttl: Duration,
     /// Who this is, for people to read [default: host, process id, command].
     #[arg(long)]

@@ -3,11 +3,11 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | it worked; `verify`: the token holds the lock; `status`: a leader serves; `check`, `chaos`: all properties hold |
-//! | 1 | an error that has no code of its own |
-//! | 2 | wrong usage, or an argument that cannot be right |
+//! | 1 | an error that has no code of its own; `status`: there is a leader, and it cannot commit |
+//! | 2 | wrong usage, or an argument that cannot be right, such as a directory that cannot be written |
 //! | 10 | not acquired: busy, or not in time; `verify`: the token does not hold the lock |
 //! | 11 | the lock or the session is lost, or is no longer held |
-//! | 12 | no node could be reached, or none knew a leader; nothing happened |
+//! | 12 | no node could be reached, or none knew a leader; nothing happened; `dev`: the cluster did not come up |
 //! | 13 | the cluster refused the request |
 //! | 14 | no answer in time; the request may have taken effect |
 //! | 20 | `serve`: the node cannot start, or cannot go on |
@@ -21,7 +21,7 @@
 //! `lock`, `elect` and `dev` pass on any other code of the command that they run. Those above can be the command's own too: where it
 //! matters, give the command codes of its own choice, or look at the message on stderr.
 
-use std::{fmt, io, process::ExitCode};
+use std::{fmt, io, path::Path, process::ExitCode};
 
 use crate::{client, local::EXIT_ADDRESS_IN_USE, proto::v1::Reason, raft::log::EXIT_FAILED};
 
@@ -29,11 +29,12 @@ use crate::{client, local::EXIT_ADDRESS_IN_USE, proto::v1::Reason, raft::log::EX
 pub(crate) const HELP: &str = "\
 Exit codes:
     0  it worked; verify: held; status: a leader serves; check, chaos: all hold
-    1  an error that has no code of its own
+    1  an error that has no code of its own; status: the leader cannot commit
     2  wrong usage, or an argument that cannot be right
    10  not acquired: busy, or not in time; verify: not held
    11  the lock or the session is lost, or is no longer held
-   12  no node could be reached, or none knew a leader; nothing happened
+   12  no node could be reached, or none knew a leader; nothing happened;
+       dev: the cluster did not come up
    13  the cluster refused the request
    14  no answer in time; the request may have taken effect
    20  serve: the node cannot start, or cannot go on
@@ -93,6 +94,23 @@ impl Exit {
     }
 }
 
+impl Exit {
+    /// Of a file or a directory that an argument names, and that cannot be used: is it the argument's fault?
+    pub(crate) fn of_path(error: &io::Error) -> Self {
+        use io::ErrorKind;
+        let wrong = [
+            ErrorKind::NotFound,
+            ErrorKind::AlreadyExists,
+            ErrorKind::PermissionDenied,
+            ErrorKind::NotADirectory,
+            ErrorKind::IsADirectory,
+            ErrorKind::ReadOnlyFilesystem,
+            ErrorKind::InvalidFilename,
+        ];
+        if wrong.contains(&error.kind()) { Self::Usage } else { Self::Error }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         exit.code().into()
@@ -111,6 +129,11 @@ impl Failure {
         Self { exit, message: message.to_string() }
     }
 
+    /// Of a file or a directory that an argument names, and that cannot be written.
+    pub(crate) fn of_path(path: &Path, error: &io::Error) -> Self {
+        Self::new(Exit::of_path(error), format_args!("cannot write {}: {error}: name another place", path.display()))
+    }
+
     /// Of a command that works with a grant: one that is not held any more was lost.
     pub(crate) fn of_holder(error: client::Error) -> Self {
         let not_held = matches!(&error, client::Error::Refused(refused) if refused.reason == Reason::NotHeld);
@@ -122,6 +145,8 @@ impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
         let exit = match &error {
             client::Error::Invalid(_) | client::Error::Endpoint(_) => Exit::Usage,
+            // The cluster knows limits that this program does not.
+            client::Error::Refused(refused) if refused.reason == Reason::InvalidArgument => Exit::Usage,
             client::Error::Refused(_) => Exit::Refused,
             client::Error::NotAcquired(_) => Exit::NotAcquired,
             client::Error::Lost(_) | client::Error::NotEnsured { .. } => Exit::Lost,
@@ -151,6 +176,13 @@ mod tests {
         assert_eq!(Exit::Signal(15).code(), 143);
         assert_eq!(Exit::Signal(1_000).code(), 255);
         assert_eq!(Exit::Code(3).code(), 3);
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_a_wrong_argument_and_a_full_disk_is_not() {
+        let exit = |kind: io::ErrorKind| Exit::of_path(&kind.into());
+        assert_eq!(exit(io::ErrorKind::NotADirectory), Exit::Usage);
+        assert_eq!(exit(io::ErrorKind::StorageFull), Exit::Error);
     }
 
     #[test]

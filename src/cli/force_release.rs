@@ -8,7 +8,7 @@ use super::{
     output::{Format, Output, Table, print, print_document},
     show, views,
 };
-use crate::proto::v1::force_release_response;
+use crate::{machine::Token, proto::v1::force_release_response};
 
 /// Takes a lock from its holders. They are told at once; the lock opens when they let go, or at the deadline of their session.
 #[derive(Args, Debug)]
@@ -19,8 +19,8 @@ pub(super) struct ForceRelease {
     #[arg(long)]
     reason: String,
     /// Only this grant, rather than all of the lock's.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-    token: Option<u64>,
+    #[arg(long, value_parser = super::arguments::token)]
+    token: Option<Token>,
     /// Open the lock at once, or after its lock-delay if it has one. Only for a holder that is known to be dead: another one could be
     /// working still.
     #[arg(long)]
@@ -39,7 +39,7 @@ struct Document {
 impl ForceRelease {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let client = self.cluster.client()?;
-        let forced = client.force_release(&self.name, self.token, &self.reason, self.now).await?;
+        let forced = client.force_release(&self.name, self.token.map(|token| token.0), &self.reason, self.now).await?;
         match self.output.output {
             Format::Text => print(&text(&forced))?,
             Format::Json => {

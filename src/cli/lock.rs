@@ -37,7 +37,7 @@ pub(super) struct Lock {
     #[command(flatten)]
     wanted: Wanted,
     /// How long the locks outlive this process when it dies, and an outage of the cluster that the command outlives.
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "10s", value_name = "TIME")]
+    #[arg(long, value_parser = super::arguments::duration, default_value = "10s", value_name = "TIME")]
     ttl: Duration,
     /// Who this is, for people to read [default: host, process id, command].
     #[arg(long)]

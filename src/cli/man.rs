@@ -24,10 +24,11 @@ impl Man {
             print(&text(&Page::new(program))?)?;
             return Ok(Exit::Success);
         };
-        fs::create_dir_all(&directory)?;
+        fs::create_dir_all(&directory).map_err(|error| Failure::of_path(&directory, &error))?;
         for command in with_subcommands(program) {
             let page = Page::new(command);
-            fs::write(directory.join(page.get_filename()), text(&page)?)?;
+            let (file, text) = (directory.join(page.get_filename()), text(&page)?);
+            fs::write(&file, text).map_err(|error| Failure::of_path(&file, &error))?;
         }
         Ok(Exit::Success)
     }

@@ -4,6 +4,7 @@
 //! else goes to stderr. How the program ends is in `exit`.
 
 mod acquire;
+mod arguments;
 mod bench;
 mod chaos;
 mod chaos_client;
@@ -36,7 +37,11 @@ mod waiting;
 mod wanted;
 mod watch;
 
-use std::process::ExitCode;
+use std::{
+    env::{self, VarError},
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -88,18 +93,56 @@ enum Command {
 /// Which cluster a command speaks to.
 #[derive(Args, Debug)]
 struct Cluster {
-    /// The cluster's nodes: host:port, with commas between.
-    #[arg(long, env = "LOCKKEEPER_ENDPOINTS", default_value = DEFAULT_ENDPOINTS, value_name = "HOST:PORT,…")]
-    endpoints: String,
+    // Clap's own way to the environment and the default would hide where the value comes from, and would show it as required in usages.
+    #[arg(long, value_name = "HOST:PORT,…", help = endpoints_help(" "), long_help = endpoints_help("\n\n"))]
+    endpoints: Option<String>,
     /// How long to look for a node that can answer.
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "10s", value_name = "TIME")]
-    timeout: std::time::Duration,
+    #[arg(long, value_parser = arguments::duration, default_value = "10s", value_name = "TIME")]
+    timeout: Duration,
+}
+
+const ENDPOINTS_VARIABLE: &str = "LOCKKEEPER_ENDPOINTS";
+
+/// How long a cluster may be silent before a person is told who is asked.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+
+/// As clap shows it where it knows both.
+fn endpoints_help(between: &str) -> String {
+    let what = "The cluster's nodes: host:port, with commas between";
+    format!("{what}{between}[env: {ENDPOINTS_VARIABLE}]{between}[default: {DEFAULT_ENDPOINTS}]")
 }
 
 impl Cluster {
+    /// A client, and a word on stderr if no node answers it for [`SILENCE_MAX`].
     fn client(&self) -> Result<Client, Failure> {
-        Ok(Client::builder(&self.endpoints).call_limit(self.timeout).build()?)
+        let (endpoints, source) = self.endpoints()?;
+        let client = Client::builder(&endpoints).call_limit(self.timeout).build();
+        let client = client.map_err(|error| Failure::new(Exit::Usage, format_args!("{error} ({source})")))?;
+        tokio::spawn(complain_of_silence(client.clone(), source));
+        Ok(client)
     }
+
+    /// What they are, and where that comes from.
+    fn endpoints(&self) -> Result<(String, &'static str), Failure> {
+        if let Some(endpoints) = &self.endpoints {
+            return Ok((endpoints.clone(), "from --endpoints"));
+        }
+        match env::var(ENDPOINTS_VARIABLE) {
+            Ok(endpoints) => Ok((endpoints, "from LOCKKEEPER_ENDPOINTS")),
+            Err(VarError::NotPresent) => {
+                Ok((DEFAULT_ENDPOINTS.to_owned(), "the default: neither --endpoints nor LOCKKEEPER_ENDPOINTS is given"))
+            }
+            Err(VarError::NotUnicode(_)) => {
+                Err(Failure::new(Exit::Usage, format_args!("{ENDPOINTS_VARIABLE} is not UTF-8: correct it")))
+            }
+        }
+    }
+}
+
+async fn complain_of_silence(client: Client, source: &str) {
+    let Some(silence) = client.silent_for(SILENCE_MAX).await else { return };
+    let last = silence.last.map(|why| format!("; last: {why}")).unwrap_or_default();
+    complain(&format!("no answer yet from {} ({source}){last}", client.endpoints().join(",")));
 }
 
 /// Runs what the command line says.
@@ -161,6 +204,46 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// All commands, with those below them.
+    fn all(command: clap::Command) -> Vec<clap::Command> {
+        let below: Vec<_> = command.get_subcommands().cloned().flat_map(all).collect();
+        [command].into_iter().chain(below).collect()
+    }
+
+    #[test]
+    fn each_time_shows_its_unit() {
+        for command in all(Cli::command()) {
+            for argument in command.get_arguments() {
+                let names = argument.get_value_names().unwrap_or_default();
+                let default = argument.get_default_values().iter().any(|default| !default.is_empty());
+                let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+                let is_time = names.iter().any(|name| name == "TIME");
+                assert!(
+                    !is_time || default || help.contains("30s"),
+                    "{} {}: {help}",
+                    command.get_name(),
+                    argument.get_id()
+                );
+            }
+        }
+        for line in [
+            "lock a --ttl 5 -- true",
+            "acquire a --wait 5",
+            "dev --timeout 5",
+            "session open --ttl 5",
+            "chaos --duration 5",
+        ] {
+            let refused = Cli::try_parse_from(format!("lockkeeper {line}").split(' ')).unwrap_err().to_string();
+            assert!(refused.contains("5 has no unit: write 5s"), "{line}: {refused}");
+        }
+    }
+
+    #[test]
+    fn usage_names_what_is_required_and_nothing_else() {
+        let refused = Cli::try_parse_from(["lockkeeper", "get", "--timeout", "1s"]).unwrap_err().to_string();
+        assert!(refused.contains("Usage: lockkeeper get --timeout <TIME> <NAME>"), "{refused}");
     }
 
     #[test]

@@ -11,7 +11,8 @@ pub(super) struct Release {
     #[command(flatten)]
     within: session::In,
     /// The token that `acquire` printed.
-    token: u64,
+    #[arg(value_parser = super::arguments::token)]
+    token: Token,
     #[command(flatten)]
     cluster: Cluster,
 }
@@ -19,7 +20,7 @@ pub(super) struct Release {
 impl Release {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let session = self.cluster.client()?.attach(self.within.session);
-        session.release(Token(self.token)).await.map_err(Failure::of_holder)?;
+        session.release(self.token).await.map_err(Failure::of_holder)?;
         Ok(Exit::Success)
     }
 }

@@ -49,8 +49,7 @@ impl ReportOf {
         let findings = findings.into_iter().map(Into::into).collect();
         let report = Report::of(&history, about, findings).map_err(|error| unreadable(&self.history, &error))?;
         if let Some(out) = &self.out {
-            fs::write(out, report.page())
-                .map_err(|error| Failure::new(Exit::Error, format_args!("{}: {error}", out.display())))?;
+            fs::write(out, report.page()).map_err(|error| Failure::of_path(out, &error))?;
         }
         match self.output.output {
             Format::Text => print(&report.text())?,

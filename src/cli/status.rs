@@ -1,6 +1,9 @@
 //! `status`: how each node sees itself.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use clap::Args;
 use futures::future::join_all;
@@ -16,7 +19,7 @@ use crate::{
     proto::v1::{Role, StatusResponse},
 };
 
-/// Asks each node how it sees itself: exit code 0 if a leader serves, 12 if not.
+/// Asks each node how it sees itself: exit code 0 if a leader serves, 1 if there is one that cannot commit, 12 if there is none.
 ///
 /// Members of the cluster that are not among the endpoints are asked too.
 #[derive(Args, Debug)]
@@ -25,7 +28,7 @@ pub(super) struct Status {
     #[arg(long)]
     hash: bool,
     /// How long to wait for a node.
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "2s", value_name = "TIME")]
+    #[arg(long, value_parser = super::arguments::duration, default_value = "2s", value_name = "TIME")]
     node_timeout: Duration,
     #[command(flatten)]
     cluster: Cluster,
@@ -36,6 +39,8 @@ pub(super) struct Status {
 /// A node, and what it said.
 struct Node {
     address: String,
+    /// As it said, or as the others know it.
+    node_id: Option<u64>,
     answer: Result<StatusResponse, Error>,
 }
 
@@ -47,35 +52,69 @@ impl Status {
             Format::Text => print(&text(&nodes, tip, self.hash))?,
             Format::Json => print_document(&Document::new(&nodes, tip, self.hash))?,
         }
-        let leads = |status: &StatusResponse| status.role() == Role::Leader && status.serving;
-        let served = nodes.iter().any(|node| node.answer.as_ref().is_ok_and(leads));
-        Ok(if served { Exit::Success } else { Exit::NoCluster })
+        Ok(exit(&nodes))
     }
 
     /// First the endpoints, then the members that they name.
     async fn ask_all(&self, client: &Client) -> Vec<Node> {
         let mut nodes = self.ask(client, client.endpoints()).await;
         let known: BTreeSet<u64> = nodes.iter().filter_map(|node| Some(node.answer.as_ref().ok()?.node_id)).collect();
-        let mut others = BTreeSet::new();
+        let mut others = BTreeMap::new();
         for status in nodes.iter().filter_map(|node| node.answer.as_ref().ok()) {
             let unknown = status.members.iter().filter(|member| !known.contains(&member.node_id));
-            others.extend(unknown.map(|member| member.client_address.clone()));
+            others.extend(unknown.map(|member| (member.client_address.clone(), member.node_id)));
         }
-        for node in &nodes {
-            others.remove(&node.address);
+        let asked: BTreeSet<String> = nodes.iter().map(|node| node.address.clone()).collect();
+        let unasked = others.keys().filter(|address| !asked.contains(*address)).cloned().collect();
+        nodes.extend(self.ask(client, unasked).await);
+        for node in &mut nodes {
+            node.node_id = node.node_id.or_else(|| others.get(&node.address).copied());
         }
-        nodes.extend(self.ask(client, others.into_iter().collect()).await);
-        nodes.sort_by_key(|node| node.answer.as_ref().map_or(u64::MAX, |status| status.node_id));
+        nodes.sort_by_key(|node| node.node_id.unwrap_or(u64::MAX));
         nodes
     }
 
     async fn ask(&self, client: &Client, addresses: Vec<String>) -> Vec<Node> {
         let ask = |address: String| async {
             let answer = client.status(&address, self.hash, self.node_timeout).await;
-            Node { address, answer }
+            let node_id = answer.as_ref().ok().map(|status| status.node_id);
+            Node { address, node_id, answer }
         };
         join_all(addresses.into_iter().map(ask)).await
     }
+}
+
+/// An old leader that is cut off does not matter beside one that serves.
+fn exit(nodes: &[Node]) -> Exit {
+    let leaders: Vec<_> = answered(nodes).filter(|status| status.role() == Role::Leader).collect();
+    match leaders.iter().any(|status| status.serving) {
+        true => Exit::Success,
+        false if leaders.is_empty() => Exit::NoCluster,
+        false => Exit::Error,
+    }
+}
+
+/// Names the members that do not answer, and says whether the others suffice.
+fn down(nodes: &[Node]) -> Option<String> {
+    let up: BTreeSet<u64> = answered(nodes).map(|status| status.node_id).collect();
+    // The leader of the newest term knows best who belongs to the cluster.
+    let knows = answered(nodes).max_by_key(|status| (status.term, status.role() == Role::Leader))?;
+    let down: Vec<_> = knows.members.iter().filter(|member| !up.contains(&member.node_id)).collect();
+    if down.is_empty() {
+        return None;
+    }
+    let named: Vec<String> =
+        down.iter().map(|member| format!("node {} ({})", member.node_id, show::text(&member.client_address))).collect();
+    let voters = knows.members.iter().filter(|member| member.voter).count();
+    let missing = down.iter().filter(|member| member.voter).count();
+    let (left, majority) = (voters - missing, voters / 2 + 1);
+    let suffices = if left >= majority { "enough to commit" } else { "too few to commit" };
+    let named = named.join(", ");
+    Some(format!("down: {named}; {left} of {voters} voters answer, {majority} are needed: {suffices}"))
+}
+
+fn answered(nodes: &[Node]) -> impl Iterator<Item = &StatusResponse> {
+    nodes.iter().filter_map(|node| node.answer.as_ref().ok())
 }
 
 fn role(status: &StatusResponse) -> &'static str {
@@ -127,7 +166,10 @@ fn text(nodes: &[Node], tip: u64, hash: bool) -> String {
     let mut table = Table::new(&header);
     nodes.iter().for_each(|node| table.row(row(node, tip, hash)));
     let mut text = table.take();
-    for status in nodes.iter().filter_map(|node| node.answer.as_ref().ok()) {
+    if let Some(down) = down(nodes) {
+        text += &format!("\n{down}\n");
+    }
+    for status in answered(nodes) {
         for member in status.members.iter().filter(|member| !member.trouble.is_empty()) {
             let trouble = show::text(&member.trouble);
             text += &format!("\nnode {} says of node {}: it {trouble}\n", status.node_id, member.node_id);
@@ -142,6 +184,7 @@ fn text(nodes: &[Node], tip: u64, hash: bool) -> String {
 fn row(node: &Node, tip: u64, hash: bool) -> Vec<String> {
     let Ok(status) = &node.answer else {
         let mut row = vec!["-".to_owned(); 10];
+        row[0] = node.node_id.map_or("-".to_owned(), |id| id.to_string());
         row[1].clone_from(&node.address);
         row.push(health(node));
         return row;
@@ -167,8 +210,8 @@ fn row(node: &Node, tip: u64, hash: bool) -> Vec<String> {
 
 /// Endpoints of different clusters in one list are a mistake that explains everything else.
 fn mixed(nodes: &[Node]) -> Option<String> {
-    let answered = nodes.iter().filter_map(|node| node.answer.as_ref().ok());
-    let clusters: BTreeSet<&str> = answered.map(|status| &*status.cluster_id).filter(|id| !id.is_empty()).collect();
+    let clusters: BTreeSet<&str> =
+        answered(nodes).map(|status| &*status.cluster_id).filter(|id| !id.is_empty()).collect();
     let names: Vec<&str> = clusters.into_iter().collect();
     (names.len() > 1).then(|| format!("these nodes belong to different clusters: {}", show::text(&names.join(", "))))
 }
@@ -178,9 +221,10 @@ struct Document {
     nodes: Vec<NodeDocument>,
 }
 
-/// A node that did not answer has its address and its trouble only.
+/// A node that did not answer has its address, its trouble, and its id if another one knows it.
 #[derive(Serialize)]
 struct NodeDocument {
+    node_id: Option<u64>,
     address: String,
     health: &'static str,
     trouble: Option<String>,
@@ -190,7 +234,6 @@ struct NodeDocument {
 
 #[derive(Serialize)]
 struct StatusDocument {
-    node_id: u64,
     cluster_id: String,
     version: String,
     role: &'static str,
@@ -223,6 +266,7 @@ struct MemberDocument {
 impl Document {
     fn new(nodes: &[Node], tip: u64, hash: bool) -> Self {
         let node = |node: &Node| NodeDocument {
+            node_id: node.node_id,
             address: node.address.clone(),
             health: match &node.answer {
                 Ok(status) if status.serving => "ok",
@@ -247,7 +291,6 @@ impl StatusDocument {
             trouble: Some(member.trouble.clone()).filter(|trouble| !trouble.is_empty()),
         });
         Self {
-            node_id: status.node_id,
             cluster_id: status.cluster_id.clone(),
             version: status.version.clone(),
             role: role(status),
@@ -273,22 +316,55 @@ impl StatusDocument {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::v1::Member;
+
+    /// A member of three that answers, and leads in the term if it is to.
+    fn up(node_id: u64, leads: bool, serving: bool) -> Node {
+        let member =
+            |node_id| Member { node_id, client_address: format!("h{node_id}:1"), voter: true, ..Member::default() };
+        let role = if leads { Role::Leader } else { Role::Follower };
+        let status = StatusResponse {
+            node_id,
+            serving,
+            role: role.into(),
+            last_log_index: 12,
+            applied_index: 10,
+            members: (1..=3).map(member).collect(),
+            ..StatusResponse::default()
+        };
+        Node { address: format!("h{node_id}:1"), node_id: Some(node_id), answer: Ok(status) }
+    }
+
+    fn silent(address: &str, node_id: Option<u64>) -> Node {
+        Node { address: address.into(), node_id, answer: Err(Error::NoCluster { why: "connection refused".into() }) }
+    }
 
     #[test]
     fn a_node_that_is_down_is_a_row_that_says_why() {
-        let up = StatusResponse {
-            node_id: 1,
-            serving: true,
-            role: Role::Leader.into(),
-            last_log_index: 12,
-            applied_index: 10,
-            ..StatusResponse::default()
-        };
-        let down = Error::NoCluster { why: "connection refused".into() };
-        let nodes = [Node { address: "a:1".into(), answer: Ok(up) }, Node { address: "b:2".into(), answer: Err(down) }];
+        let nodes = [up(1, true, true), silent("h2:1", Some(2)), silent("b:2", None)];
         let text = text(&nodes, 12, false);
         let cells = |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
-        assert_eq!(cells(1), "1 a:1 leader 0 12 0 10 0 2 ok");
-        assert_eq!(cells(2), "- b:2 - - - - - - - - down: connection refused");
+        assert_eq!(cells(1), "1 h1:1 leader 0 12 0 10 0 2 ok");
+        assert_eq!(cells(2), "2 h2:1 - - - - - - - - down: connection refused");
+        assert_eq!(cells(3), "- b:2 - - - - - - - - down: connection refused");
+    }
+
+    #[test]
+    fn members_that_are_down_are_named_and_the_others_counted() {
+        let one_down = [up(1, true, true), up(2, false, true), silent("h3:1", Some(3))];
+        let said = down(&one_down).unwrap();
+        assert_eq!(said, "down: node 3 (h3:1); 2 of 3 voters answer, 2 are needed: enough to commit");
+        let two_down = [up(1, true, false), silent("h2:1", Some(2)), silent("h3:1", Some(3))];
+        let said = down(&two_down).unwrap();
+        assert_eq!(said, "down: node 2 (h2:1), node 3 (h3:1); 1 of 3 voters answer, 2 are needed: too few to commit");
+        assert_eq!(down(&[up(1, true, true), up(2, false, true), up(3, false, true)]), None);
+    }
+
+    #[test]
+    fn a_leader_that_cannot_commit_is_told_from_none() {
+        assert_eq!(exit(&[up(1, true, true), up(2, true, false)]), Exit::Success);
+        assert_eq!(exit(&[up(1, true, false), silent("h2:1", Some(2))]), Exit::Error);
+        assert_eq!(exit(&[up(1, false, false), silent("h2:1", Some(2))]), Exit::NoCluster);
+        assert_eq!(exit(&[silent("h2:1", None)]), Exit::NoCluster);
     }
 }

@@ -11,7 +11,8 @@ pub(super) struct Update {
     #[command(flatten)]
     within: session::In,
     /// The token that `acquire` printed.
-    token: u64,
+    #[arg(value_parser = super::arguments::token)]
+    token: Token,
     /// The lock.
     name: String,
     #[command(flatten)]
@@ -38,7 +39,7 @@ impl Update {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let session = self.cluster.client()?.attach(self.within.session);
         let data = self.change.data.as_deref().map(str::as_bytes);
-        let updated = session.update(Token(self.token), &self.name, data, self.keep_data).await;
+        let updated = session.update(self.token, &self.name, data, self.keep_data).await;
         updated.map_err(Failure::of_holder)?;
         Ok(Exit::Success)
     }

@@ -8,7 +8,7 @@ use super::{
     output::{Format, Output, print, print_document},
     show, views,
 };
-use crate::proto::v1::CheckResponse;
+use crate::{machine::Token, proto::v1::CheckResponse};
 
 /// Tells whether a token holds a lock now: exit code 0 if it does, 10 if not.
 #[derive(Args, Debug)]
@@ -16,7 +16,8 @@ pub(super) struct Verify {
     /// The lock.
     name: String,
     /// The token of a grant.
-    token: u64,
+    #[arg(value_parser = super::arguments::token)]
+    token: Token,
     #[command(flatten)]
     cluster: Cluster,
     #[command(flatten)]
@@ -33,7 +34,7 @@ struct Document {
 
 impl Verify {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
-        let answer = self.cluster.client()?.check(&self.name, self.token).await?;
+        let answer = self.cluster.client()?.check(&self.name, self.token.0).await?;
         let exit = if answer.held { Exit::Success } else { Exit::NotAcquired };
         match self.output.output {
             Format::Text => print(&self.text(&answer))?,
@@ -48,7 +49,7 @@ impl Verify {
     }
 
     fn text(&self, answer: &CheckResponse) -> String {
-        let (name, token) = (show::text(&self.name), self.token);
+        let (name, token) = (show::text(&self.name), self.token.0);
         match &answer.holder {
             Some(holder) if answer.held => {
                 let (label, left) = (show::text(&holder.label), show::duration(holder.remaining_ms));

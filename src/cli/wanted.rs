@@ -29,16 +29,16 @@ pub(super) struct Wanted {
     /// Refuse what does not exist: a lock that nobody holds or awaits, and that carries no data.
     #[arg(long)]
     must_exist: bool,
-    /// If the holder is lost, keep the locks closed that long.
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
+    /// If the holder is lost, keep the locks closed that long: 30s, for example.
+    #[arg(long, value_parser = super::arguments::duration, value_name = "TIME")]
     lock_delay: Option<Duration>,
 }
 
 /// How long to wait.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(super) struct Patience {
-    /// Wait that long at most. Otherwise, as long as it takes.
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
+    /// Wait that long at most: 500ms, 30s or 10m, for example. Otherwise, as long as it takes.
+    #[arg(long, value_parser = super::arguments::duration, value_name = "TIME")]
     wait: Option<Duration>,
     /// Do not wait.
     #[arg(long = "try", conflicts_with = "wait")]

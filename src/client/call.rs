@@ -12,6 +12,7 @@ use tonic::{Response, Status};
 use super::{
     Clock, Error,
     backoff::Backoff,
+    contact::Contact,
     error::Failure,
     nodes::{Node, Nodes},
 };
@@ -34,6 +35,8 @@ pub(crate) struct Caller {
     pub(crate) call_limit: Duration,
     /// How long one node is given to answer before the next is asked.
     pub(crate) attempt_limit: Duration,
+    /// Whether anybody has answered yet.
+    pub(super) contact: Contact,
 }
 
 /// How a request may be repeated.
@@ -123,6 +126,8 @@ impl Caller {
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
+        let began = Instant::now();
+        self.contact.asked(plan.attempt_limit.is_none());
         let answer = tokio::select! {
             answer = send(node) => answer,
             () = expire(plan.attempt_limit, until) => Err(Status::deadline_exceeded("no answer in time")),
@@ -130,14 +135,19 @@ impl Caller {
         };
         match answer {
             Ok(answer) => {
+                self.contact.answered();
                 self.nodes.note_leader(answer.metadata());
                 Ok(answer.into_inner())
             }
             Err(status) => {
                 let metadata = status.metadata().clone();
                 let failure = Failure::from(status);
-                if let Failure::Again { .. } = failure {
-                    self.nodes.pass_over(node);
+                match &failure {
+                    Failure::Again { why, .. } => {
+                        self.contact.failed(began, &format!("{}: {why}", node.address));
+                        self.nodes.pass_over(node);
+                    }
+                    Failure::Refused(_) => self.contact.answered(),
                 }
                 self.nodes.note_leader(&metadata);
                 Err(failure)
@@ -147,6 +157,7 @@ impl Caller {
 
     async fn moved_on(&self, node: &Node) {
         sleep(LEADER_SETTLES).await;
+        self.contact.waits();
         self.nodes.leader_moved(node).await;
     }
 
@@ -155,8 +166,12 @@ impl Caller {
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
+        self.contact.asked(false);
         let failure = match timeout(limit, send).await {
-            Ok(Ok(answer)) => return Ok(answer.into_inner()),
+            Ok(Ok(answer)) => {
+                self.contact.answered();
+                return Ok(answer.into_inner());
+            }
             Ok(Err(status)) => Failure::from(status),
             Err(_) => Failure::timed_out(),
         };

@@ -2,11 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::sleep;
 use tonic::transport::Endpoint;
 
 use super::{
     BootClock, Clock, Connect, Election, Error, Session, SessionOptions, Watch,
     call::{self, Caller, with},
+    contact::{Answered, Contact, Silence},
     nodes::Nodes,
 };
 use crate::{
@@ -16,6 +18,9 @@ use crate::{
 
 /// The nodes of a cluster that `lockkeeper dev` starts on this machine.
 pub const DEFAULT_ENDPOINTS: &str = "127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103";
+
+/// Between two looks whether a node has answered.
+const SILENCE_POLL: Duration = Duration::from_millis(50);
 
 /// A way into a cluster. Cheap to clone; connects when it is used.
 ///
@@ -214,6 +219,17 @@ impl Client {
         self.caller.ask_to_read(limit, with!(ClusterClient, node, status, request)).await
     }
 
+    /// Waits until no node has answered for so long, and returns that silence; `None` when one answers.
+    pub(crate) async fn silent_for(&self, limit: Duration) -> Option<Silence> {
+        loop {
+            match self.caller.contact.silence() {
+                Ok(Some(silence)) if silence.lasts >= limit => return Some(silence),
+                Ok(_) => sleep(SILENCE_POLL).await,
+                Err(Answered) => return None,
+            }
+        }
+    }
+
     /// The nodes that this client was told of: host:port.
     pub fn endpoints(&self) -> Vec<String> {
         self.caller.nodes.configured().map(|node| node.address.to_string()).collect()
@@ -261,6 +277,7 @@ impl Builder {
             random: std::sync::Mutex::new(random),
             call_limit: self.call_limit,
             attempt_limit: self.attempt_limit,
+            contact: Contact::default(),
         };
         Ok(Client { caller: Arc::new(caller) })
     }

@@ -54,6 +54,7 @@ mod backoff;
 mod call;
 mod clock;
 mod cluster;
+mod contact;
 mod election;
 mod error;
 mod guard;

@@ -12,6 +12,7 @@ use super::error::LocalError;
 use crate::server::config::{Config, Overrides};
 
 const CONFIG: &str = "node.toml";
+const LOCK: &str = "lock";
 
 /// A directory that nobody else uses as long as this lives.
 #[derive(Debug)]
@@ -23,12 +24,16 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// This one, made if need be.
+    /// This one, made if need be. Refuses one in which there is anything else: the cluster would mix with it, and whoever clears it away
+    /// later would lose more than the cluster.
     pub(super) fn open(path: &Path) -> Result<Self, LocalError> {
         let fail = |source| LocalError::Directory { path: path.to_owned(), source };
         fs::create_dir_all(path).map_err(fail)?;
         // The nodes' configurations name it, wherever they are started from.
         let path = path.canonicalize().map_err(fail)?;
+        if let Some(file) = foreign(&path).map_err(fail)? {
+            return Err(LocalError::Foreign { path, file });
+        }
         let lock = lock(&path)?;
         Ok(Self { path, temporary: None, _lock: lock })
     }
@@ -80,8 +85,21 @@ pub(super) fn config_file(folder: &Path) -> PathBuf {
     folder.join(CONFIG)
 }
 
+/// The first of the names in this directory that are not of a cluster.
+fn foreign(path: &Path) -> io::Result<Option<String>> {
+    let mut foreign = None;
+    for entry in fs::read_dir(path)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let is_node = name.strip_prefix("node").is_some_and(|id| id.parse::<u64>().is_ok());
+        if !is_node && name != LOCK && foreign.as_ref().is_none_or(|first| name < *first) {
+            foreign = Some(name);
+        }
+    }
+    Ok(foreign)
+}
+
 fn lock(path: &Path) -> Result<File, LocalError> {
-    let file = path.join("lock");
+    let file = path.join(LOCK);
     let fail = |source| LocalError::Directory { path: file.clone(), source };
     let lock = File::create(&file).map_err(fail)?;
     match lock.try_lock() {

@@ -20,6 +20,17 @@ pub enum LocalError {
     #[error("{} belongs to a cluster that runs: stop that first, or name another directory", .0.display())]
     InUse(PathBuf),
     /// Nothing was started, and nothing changed.
+    #[error(
+        "{} has a file of another kind, {file:?}: name an empty or a new directory, or one that a cluster was kept in before",
+        path.display()
+    )]
+    Foreign {
+        /// Where.
+        path: PathBuf,
+        /// The first of what no cluster has put there.
+        file: String,
+    },
+    /// Nothing was started, and nothing changed.
     #[error("{} holds a cluster of {has}, not of {asked}: leave the number out, or name another directory", path.display())]
     OtherSize {
         /// Where.

@@ -3,8 +3,12 @@
 use std::process::{Output, Stdio};
 
 use lockkeeper::local::LocalCluster;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    time::timeout,
+};
 
-use crate::support::{LONG, client, cluster, lockkeeper, long_session, output, program, text};
+use crate::support::{LONG, client, cluster, leader, lockkeeper, long_session, output, program, text, until};
 
 async fn run(cluster: &LocalCluster, arguments: &[&str]) -> Output {
     output(lockkeeper(arguments).env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(","))).await
@@ -110,4 +114,109 @@ async fn without_a_cluster_it_says_so() {
     let (code, _, err) = text(&output(&mut lockkeeper(&["list", "--endpoints", "127.0.0.1:1"])).await);
     assert_eq!(code, 12, "{err}");
     assert!(err.contains("127.0.0.1:1"), "{err}");
+}
+
+/// What it says before the time for its call is over. It is killed after that.
+async fn says(arguments: &[&str], endpoints: Option<&str>) -> String {
+    let mut command = lockkeeper(arguments);
+    match endpoints {
+        Some(endpoints) => command.env("LOCKKEEPER_ENDPOINTS", endpoints),
+        None => command.env_remove("LOCKKEEPER_ENDPOINTS"),
+    };
+    let mut child = command.args(["--timeout", "10m"]).spawn().expect("it runs");
+    let mut said = BufReader::new(child.stderr.take().expect("it is kept")).lines();
+    let line = timeout(LONG, said.next_line()).await.expect("it does not wait in silence").expect("read");
+    child.kill().await.expect("it still tries");
+    line.unwrap_or_default()
+}
+
+#[tokio::test]
+async fn while_nobody_answers_it_names_who_is_asked_and_where_that_comes_from() {
+    let from_flag = says(&["get", "a", "--endpoints", "127.0.0.1:1,127.0.0.1:2"], Some("127.0.0.1:3")).await;
+    assert!(from_flag.contains("no answer yet from 127.0.0.1:1,127.0.0.1:2 (from --endpoints)"), "{from_flag}");
+    assert!(from_flag.contains("refused"), "it says why: {from_flag}");
+    let from_environment = says(&["session", "open"], Some("127.0.0.1:3")).await;
+    assert!(from_environment.contains("127.0.0.1:3 (from LOCKKEEPER_ENDPOINTS)"), "{from_environment}");
+    let id = "0123456789abcdef0123456789abcdef";
+    let waits = says(&["acquire", "--session", id, "a"], Some("127.0.0.1:3")).await;
+    assert!(waits.contains("127.0.0.1:3 (from LOCKKEEPER_ENDPOINTS)"), "{waits}");
+    // A host that takes connections and says nothing.
+    let mute = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = mute.local_addr().expect("it has one").to_string();
+    let unanswered = says(&["lock", "a", "--", "true"], Some(&address)).await;
+    assert!(unanswered.contains(&format!("no answer yet from {address}")), "{unanswered}");
+}
+
+#[tokio::test]
+async fn the_default_endpoints_are_called_so() {
+    // Ports that others may use: so it only says what is wrong with a flag beside them.
+    let (code, out, err) = text(&output(lockkeeper(&["get", "--help"]).env_remove("LOCKKEEPER_ENDPOINTS")).await);
+    assert!(
+        code == 0 && out.contains("[default: 127.0.0.1:7101") && out.contains("[env: LOCKKEEPER_ENDPOINTS]"),
+        "{out}{err}"
+    );
+    let (code, _, err) = text(&output(lockkeeper(&["get", "a"]).env("LOCKKEEPER_ENDPOINTS", "here")).await);
+    assert!(
+        code == 2 && err.contains("\"here\" is not host:port") && err.contains("(from LOCKKEEPER_ENDPOINTS)"),
+        "{err}"
+    );
+    let (code, _, err) = text(&output(lockkeeper(&["get"]).env("LOCKKEEPER_ENDPOINTS", "127.0.0.1:1")).await);
+    assert!(code == 2 && err.contains("Usage: lockkeeper get <NAME>"), "{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_lock_is_not_told_that_nobody_answers() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let held = long_session(&client).await.acquire("seat").await.expect("free");
+    let id = text(&run(&cluster, &["session", "open", "--ttl", "1m"]).await).1.trim().to_owned();
+    let (code, _, err) = text(&run(&cluster, &["acquire", "--session", &id, "seat", "--wait", "2500ms"]).await);
+    assert!(code == 10 && !err.contains("no answer yet"), "{err}");
+    held.release().await.expect("it was held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_tells_a_leader_that_cannot_commit_and_names_who_is_missing() {
+    let mut cluster = cluster().await;
+    let leader = leader(&cluster).await;
+    let others: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
+    for node in &others {
+        cluster.node_mut(*node).kill().await;
+    }
+    until("it notices", async || {
+        let (code, out, err) = text(&run(&cluster, &["status"]).await);
+        let named = others.iter().all(|node| out.contains(&format!("node {node} (127.0.0.1:")));
+        assert!(named && out.contains("1 of 3 voters answer, 2 are needed"), "{out}{err}");
+        assert!(matches!(code, 0 | 1), "it goes on leading: {code} {out}{err}");
+        (code == 1).then_some(())
+    })
+    .await;
+    let status = json(&run(&cluster, &["status", "-o", "json"]).await);
+    let down =
+        |node: &serde_json::Value| node["health"] == "down" && others.contains(&node["node_id"].as_u64().unwrap_or(0));
+    assert_eq!(status["nodes"].as_array().expect("nodes").iter().filter(|node| down(node)).count(), 2, "{status}");
+}
+
+#[tokio::test]
+async fn a_place_that_cannot_be_written_is_a_wrong_argument() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("file");
+    std::fs::write(&file, "mine").expect("written");
+    let below = file.join("below");
+    for arguments in [["man", "--out"], ["dev", "--data"]] {
+        let (code, _, err) = text(&output(lockkeeper(&arguments).arg(&below)).await);
+        assert!(code == 2 && err.contains(&below.display().to_string()), "{arguments:?}: {code} {err}");
+    }
+}
+
+#[tokio::test]
+async fn dev_does_not_mix_with_the_files_of_others() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for name in ["thesis.tex", "notes"] {
+        std::fs::write(directory.path().join(name), "mine").expect("written");
+    }
+    let mut dev = lockkeeper(&["dev", "--data"]);
+    let (code, _, err) = text(&output(dev.arg(directory.path()).args(["--", "true"])).await);
+    assert!(code == 2 && err.contains("\"notes\""), "it names the first: {code} {err}");
+    assert_eq!(std::fs::read_dir(directory.path()).expect("read").count(), 2, "it left nothing there");
 }

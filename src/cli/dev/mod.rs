@@ -1,15 +1,14 @@
 //! `lockkeeper dev`: a whole cluster on this machine, for as long as this program or a command runs.
 //!
 //! Ends as the command did (128 and the number of the signal that ended it), 126 or 127 if it could not be run. Without a command:
-//! 0 after Ctrl-C, SIGTERM or SIGHUP. Either way 12 if the cluster did not come up, 129, 130 or 143 if a signal came before it had.
+//! 0 after Ctrl-C, SIGTERM or SIGHUP. Either way 2 if the directory cannot be used, 12 if the cluster did not come up, 129, 130 or 143 if
+//! a signal came before it had.
 
 mod command;
 mod report;
 
 use std::{
-    env,
-    error::Error,
-    fmt,
+    env, fmt,
     io::{self, Write as _},
     path::PathBuf,
     process::ExitCode,
@@ -18,8 +17,12 @@ use std::{
 
 use clap::{Args, ValueEnum};
 
-use super::{exit::Exit, signals::Signals};
-use crate::local::{LocalCluster, Options};
+use super::{
+    arguments,
+    exit::{Exit, Failure},
+    signals::Signals,
+};
+use crate::local::{LocalCluster, LocalError, Options};
 
 /// Runs a whole cluster on this machine, to try things out.
 ///
@@ -35,7 +38,7 @@ pub(super) struct Dev {
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// How long the cluster may take to come up
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = arguments::duration)]
     timeout: Duration,
     /// How to say where the nodes are
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
@@ -60,14 +63,16 @@ impl Dev {
         let ended = runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(self.run_until_ended()));
         match ended {
             Ok(code) => code.into(),
-            Err(error) => {
-                say(format_args!("error: {error}"));
-                Exit::NoCluster.into()
+            Err(failure) => {
+                if !failure.message.is_empty() {
+                    say(format_args!("error: {}", failure.message));
+                }
+                failure.exit.into()
             }
         }
     }
 
-    async fn run_until_ended(self) -> Result<u8, Box<dyn Error>> {
+    async fn run_until_ended(self) -> Result<u8, Failure> {
         let mut signals = Signals::listen()?;
         let program = env::current_exe()?;
         let nodes = self.nodes.map(usize::from);
@@ -84,8 +89,8 @@ impl Dev {
         self.serve(started, signals, program).await
     }
 
-    async fn serve(self, mut cluster: LocalCluster, signals: Signals, program: PathBuf) -> Result<u8, Box<dyn Error>> {
-        let report = report::of(&cluster, self.output)?;
+    async fn serve(self, mut cluster: LocalCluster, signals: Signals, program: PathBuf) -> Result<u8, Failure> {
+        let report = report::of(&cluster, self.output).map_err(|error| Failure::new(Exit::Error, error))?;
         let code = if self.command.is_empty() {
             writeln!(io::stdout(), "{report}")?;
             until_signalled(&mut cluster, signals).await
@@ -95,6 +100,21 @@ impl Dev {
         };
         cluster.stop().await;
         Ok(code)
+    }
+}
+
+impl From<LocalError> for Failure {
+    fn from(error: LocalError) -> Self {
+        let exit = match &error {
+            LocalError::Directory { source, .. } => Exit::of_path(source),
+            LocalError::InUse(_)
+            | LocalError::Foreign { .. }
+            | LocalError::OtherSize { .. }
+            | LocalError::Config(_) => Exit::Usage,
+            LocalError::NoPorts(_) | LocalError::Spawn { .. } => Exit::Error,
+            LocalError::Died { .. } | LocalError::NotReady { .. } => Exit::NoCluster,
+        };
+        Self::new(exit, error)
     }
 }
 

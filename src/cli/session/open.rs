@@ -15,7 +15,7 @@ use crate::client::SessionOptions;
 #[derive(Args, Debug)]
 pub(super) struct Open {
     /// How long it lives without a renewal.
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "10s", value_name = "TIME")]
+    #[arg(long, value_parser = super::super::arguments::duration, default_value = "10s", value_name = "TIME")]
     ttl: Duration,
     /// Who this is, for people to read [default: host, id and name of the process that runs this command].
     #[arg(long)]

@@ -1,0 +1,115 @@
+//! Whether the cluster answers: what a program can tell a person who waits for it.
+
+use std::{
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// What is known of it, by all calls of a client.
+#[derive(Debug, Default)]
+pub(super) struct Contact(Mutex<State>);
+
+#[derive(Debug, Default)]
+enum State {
+    /// Nothing was asked that has to be answered soon.
+    #[default]
+    Unknown,
+    Silent {
+        since: Instant,
+        last: Option<String>,
+    },
+    Answered,
+}
+
+/// No node has answered a request yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Silence {
+    /// Since the first request was sent.
+    pub(crate) lasts: Duration,
+    /// Why the last attempt failed, if one has.
+    pub(crate) last: Option<String>,
+}
+
+impl Contact {
+    /// An attempt begins. One that may wait says nothing by its silence.
+    pub(super) fn asked(&self, may_wait: bool) {
+        let mut state = self.state();
+        if matches!(*state, State::Unknown) && !may_wait {
+            *state = State::Silent { since: Instant::now(), last: None };
+        }
+    }
+
+    /// An attempt that began at `began` brought no answer.
+    pub(super) fn failed(&self, began: Instant, why: &str) {
+        let mut state = self.state();
+        match &mut *state {
+            State::Unknown => *state = State::Silent { since: began, last: Some(why.to_owned()) },
+            State::Silent { last, .. } => *last = Some(why.to_owned()),
+            State::Answered => {}
+        }
+    }
+
+    /// An attempt has waited for a while, and its connection has not failed.
+    pub(super) fn waits(&self) {
+        let mut state = self.state();
+        if matches!(*state, State::Silent { .. }) {
+            *state = State::Unknown;
+        }
+    }
+
+    pub(super) fn answered(&self) {
+        *self.state() = State::Answered;
+    }
+
+    /// Since when nothing was answered. `Err`: there was an answer, and that stays so.
+    pub(super) fn silence(&self) -> Result<Option<Silence>, Answered> {
+        match &*self.state() {
+            State::Unknown => Ok(None),
+            State::Silent { since, last } => Ok(Some(Silence { lasts: since.elapsed(), last: last.clone() })),
+            State::Answered => Err(Answered),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("nothing panics while it has the state")
+    }
+}
+
+/// The cluster has answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Answered;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last(contact: &Contact) -> Option<Option<String>> {
+        contact.silence().expect("no answer yet").map(|silence| silence.last)
+    }
+
+    #[test]
+    fn silence_is_what_follows_a_question_until_the_first_answer() {
+        let contact = Contact::default();
+        assert_eq!(last(&contact), None, "nothing was asked");
+        contact.asked(false);
+        assert_eq!(last(&contact), Some(None));
+        contact.failed(Instant::now(), "refused");
+        assert_eq!(last(&contact), Some(Some("refused".to_owned())));
+        contact.answered();
+        contact.failed(Instant::now(), "broken");
+        assert_eq!(contact.silence(), Err(Answered));
+    }
+
+    #[test]
+    fn who_waits_for_a_lock_is_not_told_that_nobody_answers() {
+        let contact = Contact::default();
+        contact.asked(true);
+        assert_eq!(last(&contact), None);
+        contact.failed(Instant::now(), "refused");
+        assert!(last(&contact).is_some());
+        contact.waits();
+        assert_eq!(last(&contact), None);
+    }
+}
