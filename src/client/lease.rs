@@ -12,7 +12,7 @@ use std::{
 
 use tokio::{sync::watch, time::sleep};
 
-use super::{Clock, Loss, Moment};
+use super::{Clock, Danger, Loss, Moment};
 use crate::{planted::Planted, proto::v1::Revocation};
 
 /// The margin is one percent of the TTL, and at least this.
@@ -261,6 +261,20 @@ impl Lease {
         }
     }
 
+    /// Waits until the session is lost, or may be trusted for no longer than `left`.
+    pub(crate) async fn endangered(&self, left: Duration) -> Danger {
+        loop {
+            let danger = Danger { left: self.remaining(None), loss: self.loss(None) };
+            if danger.loss.is_some() || danger.left <= left {
+                return danger;
+            }
+            tokio::select! {
+                _ = self.lost(None) => {}
+                () = sleep((danger.left - left).min(TIMER_MAX)) => {}
+            }
+        }
+    }
+
     pub(crate) fn is_ended(&self) -> bool {
         self.state.borrow().ended.is_some()
     }
@@ -326,6 +340,19 @@ mod tests {
         *clock.0.lock().unwrap() = ms(12_900);
         assert_eq!(lease.remaining(None), Duration::ZERO);
         assert_eq!(lease.loss(None), Some(Loss::OutOfContact));
+    }
+
+    #[tokio::test]
+    async fn danger_comes_before_the_deadline_and_a_renewal_puts_it_off() {
+        let (clock, lease) = lease(ms(10_000));
+        let mut danger = std::pin::pin!(lease.endangered(ms(2_000)));
+        *clock.0.lock().unwrap() = ms(7_800);
+        assert!(futures::poll!(&mut danger).is_pending(), "2.1 s are left");
+        lease.renewed(renewed(1_000));
+        *clock.0.lock().unwrap() = ms(8_800);
+        assert!(futures::poll!(&mut danger).is_pending(), "2.1 s are left");
+        *clock.0.lock().unwrap() = ms(8_901);
+        assert_eq!(danger.await, Danger { left: ms(1_999), loss: None });
     }
 
     #[test]

@@ -127,6 +127,12 @@ async fn each_command_says_what_it_did() {
     succeed(&cluster, &update(&["b", "--remove"])).await;
     fail(&cluster, &update(&["c", "--data", "done"]), 11).await;
     fail(&cluster, &update(&["a"]), 2).await;
+    for zero in [&["release", "0"][..], &["update", "0", "a", "--remove"]] {
+        let err = fail(&cluster, &all(zero), 2).await;
+        assert!(err.contains("there is no token 0"), "{err}");
+    }
+    let err = fail(&cluster, &["verify", "a", "0"], 2).await;
+    assert!(err.contains("there is no token 0"), "{err}");
     succeed(&cluster, &of_token(&["release"])).await;
     fail(&cluster, &of_token(&["release"]), 11).await;
     let client = client(&cluster);
@@ -255,8 +261,9 @@ async fn a_session_is_kept_while_a_process_is_there() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_keeper_tells_what_is_lost() {
     let mut cluster = cluster().await;
-    let id = open(&cluster, "3s").await;
-    let mut keeper = command(&cluster, &["session", "keep", &id]).spawn().expect("it runs");
+    let id = open(&cluster, "6s").await;
+    fail(&cluster, &["session", "keep", &id, "--margin", "3100ms"], 2).await;
+    let mut keeper = command(&cluster, &["session", "keep", &id, "--margin", "3s"]).spawn().expect("it runs");
     let mut said = BufReader::new(keeper.stderr.take().expect("it was kept")).lines();
     let token = succeed(&cluster, &["acquire", "--session", &id, "seat"]).await;
     succeed(&cluster, &["force-release", "seat", "--reason", "maintenance at 9"]).await;
@@ -269,6 +276,7 @@ async fn a_keeper_tells_what_is_lost() {
     assert_eq!(ended(keeper).await.0, 11);
     let line = timeout(LONG, said.next_line()).await.expect("it says so").expect("read").expect("a line");
     assert!(line.contains(&id) && line.contains("no contact"), "{line}");
+    assert!(line.contains("it may be trusted for another "), "it ends while there is time to stop: {line}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

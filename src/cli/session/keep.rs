@@ -1,5 +1,7 @@
 //! `session keep`.
 
+use std::time::Duration;
+
 use clap::Args;
 use rustix::process::Pid;
 
@@ -7,10 +9,15 @@ use super::{
     super::{Cluster, Exit, Failure, complain, job::Signals, show},
     Which, process,
 };
+use crate::{
+    client::{Danger, Error},
+    machine::SessionId,
+};
 
-/// Renews a session until it is lost (exit code 11), until a process is gone (0), or until it is told to stop.
+/// Renews a session until it is lost, or nearly so (exit code 11), until a process is gone (0), or until it is told to stop.
 ///
-/// The session is not closed at the end. When an operator takes a grant back, that is said on stderr.
+/// Without contact with the cluster it ends a margin *before* the session's deadline: the time that is left for the work to stop before its
+/// locks can pass on. The session is not closed at the end. When an operator takes a grant back, that is said on stderr.
 #[derive(Args, Debug)]
 pub(super) struct Keep {
     #[command(flatten)]
@@ -18,6 +25,9 @@ pub(super) struct Keep {
     /// Stop when this process is gone.
     #[arg(long = "while", value_name = "PID", value_parser = parse_pid)]
     process: Option<Pid>,
+    /// How long before the deadline to end, at most half of the session's TTL: 2s, 30s, for example [default: a fifth of the TTL].
+    #[arg(long, value_parser = super::super::arguments::duration, value_name = "TIME")]
+    margin: Option<Duration>,
     #[command(flatten)]
     cluster: Cluster,
 }
@@ -27,14 +37,38 @@ impl Keep {
         let mut signals = Signals::new()?;
         let session = self.cluster.client()?.attach(self.which.session);
         let gone = process::gone(self.process)?;
-        let renewals = session.keep_alive(|token, reason| {
+        let renewals = session.keep_alive(self.margin, |token, reason| {
             complain(&format!("an operator revoked token {}: {}; stop, and release it", token.0, show::text(reason)));
         });
         tokio::select! {
-            loss = renewals => Err(Failure::new(Exit::Lost, format!("session {}: {}", session.id(), loss?))),
+            danger = renewals => Err(ended(session.id(), danger, self.margin)),
             gone = gone => gone.map(|()| Exit::Success).map_err(Failure::from),
             signal = signals.next() => Ok(Exit::Signal(signal.as_raw())),
         }
+    }
+}
+
+/// Why it does not go on.
+fn ended(id: SessionId, danger: Result<Danger, Error>, margin: Option<Duration>) -> Failure {
+    match danger {
+        Ok(Danger { loss: Some(loss), .. }) => Failure::new(Exit::Lost, format_args!("session {id}: {loss}")),
+        Ok(Danger { left, loss: None }) => {
+            let left = show::duration(show::millis(left));
+            Failure::new(
+                Exit::Lost,
+                format_args!(
+                    "session {id}: no contact with the cluster; stop now: it may be trusted for another {left}"
+                ),
+            )
+        }
+        Err(Error::NotEnsured { left, .. }) => {
+            let (margin, left) = (margin.unwrap_or_default(), show::duration(show::millis(left)));
+            Failure::new(
+                Exit::Usage,
+                format_args!("margin {margin:?} is longer than half of the session's TTL, {left}: give a shorter one"),
+            )
+        }
+        Err(error) => error.into(),
     }
 }
 

@@ -24,7 +24,7 @@ use std::{collections::BTreeSet, pin::pin, time::Duration};
 pub use self::acquire::AttachedAcquire;
 use self::numbers::Numbered;
 use super::{
-    Client, Error, Loss, Moment, SessionOptions,
+    Client, Danger, Error, Moment, SessionOptions,
     call::with,
     keep_alive,
     lease::{self, Lease, Renewed},
@@ -120,17 +120,28 @@ impl AttachedSession {
         Renewal { ttl, deadline, remaining: deadline.since(self.client.caller.clock.now()), revoked, more_revoked }
     }
 
-    /// Keeps it alive until it is lost, and says how it was. `on_revoked` is called once for each grant that an operator takes back, with
-    /// its token and the reason; its locks stay closed until it is released, or to the deadline that the session then had.
+    /// Keeps it alive until it is lost, or cannot be renewed and may be trusted for no longer than `margin`; says which. That is the time in
+    /// which whoever works in the session can stop. `None`: a fifth of the TTL. `on_revoked` is called once for each grant that an
+    /// operator takes back, with its token and the reason; its locks stay closed until it is released, or to the deadline that the session
+    /// then had.
     ///
-    /// Fails as [`AttachedSession::renew`] does, if the first renewal does. Dropped, it no longer keeps the session alive.
-    pub async fn keep_alive(&self, mut on_revoked: impl FnMut(Token, &str)) -> Result<Loss, Error> {
+    /// Fails as [`AttachedSession::renew`] does, if the first renewal does; with [`Error::NotEnsured`] if the margin is longer than half of
+    /// the TTL, of which a third passes between two renewals. Dropped, it no longer keeps the session alive.
+    pub async fn keep_alive(
+        &self,
+        margin: Option<Duration>,
+        mut on_revoked: impl FnMut(Token, &str),
+    ) -> Result<Danger, Error> {
         let renewed = match session::renew(&self.client, self.id).await.map_err(lost) {
             Ok(renewed) => renewed,
-            Err(Error::Lost(loss)) => return Ok(loss),
+            Err(Error::Lost(loss)) => return Ok(Danger { left: Duration::ZERO, loss: Some(loss) }),
             Err(error) => return Err(error),
         };
         let ttl = renewed.ttl;
+        let margin = margin.unwrap_or(ttl / 5);
+        if margin > ttl / 2 {
+            return Err(Error::NotEnsured { left: ttl / 2, min_left: margin });
+        }
         let lease = Lease::of(self.client.caller.clock.clone(), renewed);
         let core = Core::new(&self.client, self.id, ttl, lease);
         let mut renewals = pin!(keep_alive::keep_alive(&core));
@@ -139,8 +150,8 @@ impl AttachedSession {
             tokio::select! {
                 biased;
                 // Answers first: one that lay in the socket while this process was stopped may save the session.
-                () = &mut renewals => return Ok(core.lease.lost(None).await),
-                loss = core.lease.lost(None) => return Ok(loss),
+                () = &mut renewals => return Ok(core.lease.endangered(margin).await),
+                danger = core.lease.endangered(margin) => return Ok(danger),
                 (token, reason) = core.lease.revoked_besides(&told) => {
                     on_revoked(Token(token), &reason);
                     told.insert(token);
