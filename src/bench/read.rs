@@ -32,7 +32,7 @@ impl Worker for Reader {
     async fn once(&mut self) -> Result<Duration, Error> {
         let name = name(&self.prefix, rand::random_range(0..LOCKS));
         let began = Instant::now();
-        self.client.get(&name, false).await?;
+        self.client.get(&name).await?;
         Ok(began.elapsed())
     }
 }

@@ -39,7 +39,11 @@ struct Document {
 impl ForceRelease {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let client = self.cluster.client()?;
-        let forced = client.force_release(&self.name, self.token.map(|token| token.0), &self.reason, self.now).await?;
+        let mut release = client.force_release(&self.name, &self.reason);
+        if let Some(token) = self.token {
+            release = release.token(token);
+        }
+        let forced = if self.now { release.now() } else { release }.await?;
         match self.output.output {
             Format::Text => print(&text(&forced))?,
             Format::Json => {

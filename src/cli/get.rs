@@ -33,7 +33,7 @@ struct Document {
 
 impl Get {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
-        let answer = self.cluster.client()?.get(&self.name, self.stale).await?;
+        let answer = self.cluster.reader(self.stale)?.get(&self.name).await?;
         let lock = answer.lock.unwrap_or_else(|| LockInfo { name: self.name, ..LockInfo::default() });
         match self.output.output {
             Format::Text => print(&text(&lock))?,

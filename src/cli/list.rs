@@ -26,12 +26,12 @@ pub(super) struct List {
 
 impl List {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
-        let client = self.cluster.client()?;
+        let client = self.cluster.reader(self.stale)?;
         let header = ["NAME", "STATE", "HOLDER", "TOKEN", "SINCE", "REMAINING", "WAITING", "DATA"];
         let mut pages = Pages::new(self.output.output, &header);
         let mut page_token = String::new();
         loop {
-            let page = client.list(&self.prefix, &page_token, self.stale).await?;
+            let page = client.list(&self.prefix, &page_token).await?;
             pages.write(page.locks, row, views::Lock::from)?;
             page_token = page.next_page_token;
             if page_token.is_empty() {

@@ -122,6 +122,12 @@ impl Cluster {
         Ok(client)
     }
 
+    /// The same; its answers may be those of a node that is behind or cut off.
+    fn reader(&self, stale: bool) -> Result<Client, Failure> {
+        let client = self.client()?;
+        Ok(if stale { client.stale() } else { client })
+    }
+
     /// What they are, and where that comes from.
     fn endpoints(&self) -> Result<(String, &'static str), Failure> {
         if let Some(endpoints) = &self.endpoints {

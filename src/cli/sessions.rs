@@ -23,12 +23,12 @@ pub(super) struct Sessions {
 
 impl Sessions {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
-        let client = self.cluster.client()?;
+        let client = self.cluster.reader(self.stale)?;
         let header = ["SESSION", "LABEL", "TTL", "REMAINING", "OPENED", "GRANTS", "WAITS"];
         let mut pages = Pages::new(self.output.output, &header);
         let mut page_token = String::new();
         loop {
-            let page = client.sessions(&page_token, self.stale).await?;
+            let page = client.sessions(&page_token).await?;
             pages.write(page.sessions, row, views::Session::from)?;
             page_token = page.next_page_token;
             if page_token.is_empty() {

@@ -76,7 +76,10 @@ impl Status {
 
     async fn ask(&self, client: &Client, addresses: Vec<String>) -> Vec<Node> {
         let ask = |address: String| async {
-            let answer = client.status(&address, self.hash, self.node_timeout).await;
+            let answer = match self.hash {
+                true => client.status_with_hash(&address, self.node_timeout).await,
+                false => client.status(&address, self.node_timeout).await,
+            };
             let node_id = answer.as_ref().ok().map(|status| status.node_id);
             Node { address, node_id, answer }
         };

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{Cluster, Exit, Failure, session};
-use crate::machine::Token;
+use crate::{client::NewData, machine::Token};
 
 /// Sets or removes the data on a lock that is held. Exit code 11 if it was lost or released before.
 #[derive(Args, Debug)]
@@ -38,8 +38,12 @@ struct Change {
 impl Update {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let session = self.cluster.client()?.attach(self.within.session);
-        let data = self.change.data.as_deref().map(str::as_bytes);
-        let updated = session.update(self.token, &self.name, data, self.keep_data).await;
+        let data = match self.change.data.as_deref().map(str::as_bytes) {
+            Some(data) if self.keep_data => NewData::Kept(data),
+            Some(data) => NewData::Held(data),
+            None => NewData::None,
+        };
+        let updated = session.update(self.token, &self.name, data).await;
         updated.map_err(Failure::of_holder)?;
         Ok(Exit::Success)
     }

@@ -34,7 +34,7 @@ struct Document {
 
 impl Verify {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
-        let answer = self.cluster.client()?.check(&self.name, self.token.0).await?;
+        let answer = self.cluster.client()?.check(&self.name, self.token).await?;
         let exit = if answer.held { Exit::Success } else { Exit::NotAcquired };
         match self.output.output {
             Format::Text => print(&self.text(&answer))?,

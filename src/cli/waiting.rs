@@ -54,7 +54,7 @@ pub(super) async fn shown<T>(client: &Client, session: &Session, names: &[String
 
 /// What there is to wait for.
 async fn obstacle(client: &Client, session: &str, names: &[String]) -> String {
-    let locks = join_all(names.iter().map(|name| client.get(name, false)));
+    let locks = join_all(names.iter().map(|name| client.get(name)));
     match timeout(ANSWER_MAX, locks).await {
         Ok(answers) => {
             let locks = answers.into_iter().filter_map(|answer| answer.ok()?.lock);

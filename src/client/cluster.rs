@@ -6,13 +6,13 @@ use tokio::time::sleep;
 use tonic::transport::Endpoint;
 
 use super::{
-    BootClock, Clock, Connect, Election, Error, Session, SessionOptions, Watch,
+    BootClock, Clock, Connect, Election, Error, ForceRelease, Session, SessionOptions, Watch,
     call::{self, Caller, with},
     contact::{Answered, Contact, Silence},
     nodes::Nodes,
 };
 use crate::{
-    machine::{LockName, Reason},
+    machine::{LockName, Token},
     proto::v1::{self, cluster_client::ClusterClient, locks_client::LocksClient, sessions_client::SessionsClient},
 };
 
@@ -35,6 +35,8 @@ const SILENCE_POLL: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) caller: Arc<Caller>,
+    /// Whether reads may be answered from any node's table.
+    stale: bool,
 }
 
 /// Makes a [`Client`] that differs from the usual one.
@@ -95,32 +97,44 @@ impl Client {
         Session::open(self, options).await
     }
 
-    /// One lock: its first 1,000 holders and waiters, and its data. Linearizable; `stale`: as the node that is asked sees it, even if it
-    /// is cut off.
+    /// This client, for reads that need not be the newest: [`Client::get`], [`Client::list`] and [`Client::sessions`] then answer from the
+    /// table of whichever node is asked, even if it is behind or cut off. Without it they are linearizable.
     ///
     /// ```no_run
     /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
-    /// let lock = client.get("reports/nightly", false).await?.lock.unwrap_or_default();
+    /// let lock = client.stale().get("reports/nightly").await?.lock;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn stale(&self) -> Self {
+        Self { stale: true, ..self.clone() }
+    }
+
+    /// One lock: its first 1,000 holders and waiters, and its data.
+    ///
+    /// ```no_run
+    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// let lock = client.get("reports/nightly").await?.lock.unwrap_or_default();
     /// for holder in &lock.holders {
     ///     println!("{} holds it by token {}; {} wait", holder.label, holder.token, lock.queue_length);
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn get(&self, name: &str, stale: bool) -> Result<v1::GetResponse, Error> {
+    pub async fn get(&self, name: &str) -> Result<v1::GetResponse, Error> {
         let name = LockName::new(name)?.as_str().to_owned();
-        let request = v1::GetRequest { name, stale, ..v1::GetRequest::default() };
+        let request = v1::GetRequest { name, stale: self.stale, ..v1::GetRequest::default() };
         self.caller.call(self.caller.plan_read(), |node| node.pipeline.get(request.clone())).await
     }
 
     /// A page of the locks under a prefix, in the order of their names. `page_token`: empty, or `next_page_token` of the page before;
-    /// that is empty after the last. Each page is linearizable, unless `stale`; all of them together are not of one moment.
+    /// that is empty after the last. Each page is linearizable; all of them together are not of one moment.
     ///
     /// ```no_run
     /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
     /// let mut page_token = String::new();
     /// loop {
-    ///     let page = client.list("reports/", &page_token, false).await?;
+    ///     let page = client.list("reports/", &page_token).await?;
     ///     page.locks.iter().for_each(|lock| println!("{}", lock.name));
     ///     page_token = page.next_page_token;
     ///     if page_token.is_empty() {
@@ -130,15 +144,15 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn list(&self, prefix: &str, page_token: &str, stale: bool) -> Result<v1::ListResponse, Error> {
+    pub async fn list(&self, prefix: &str, page_token: &str) -> Result<v1::ListResponse, Error> {
         let (prefix, page_token) = (prefix.to_owned(), page_token.to_owned());
-        let request = v1::ListRequest { prefix, page_token, page_size: 0, stale };
+        let request = v1::ListRequest { prefix, page_token, page_size: 0, stale: self.stale };
         self.caller.call(self.caller.plan_read(), |node| with!(LocksClient, node, list, request)).await
     }
 
     /// A page of the sessions. `page_token`: empty, or `next_page_token` of the page before.
-    pub async fn sessions(&self, page_token: &str, stale: bool) -> Result<v1::ListSessionsResponse, Error> {
-        let request = v1::ListSessionsRequest { page_token: page_token.to_owned(), page_size: 0, stale };
+    pub async fn sessions(&self, page_token: &str) -> Result<v1::ListSessionsResponse, Error> {
+        let request = v1::ListSessionsRequest { page_token: page_token.to_owned(), page_size: 0, stale: self.stale };
         self.caller.call(self.caller.plan_read(), |node| with!(SessionsClient, node, list, request)).await
     }
 
@@ -147,14 +161,16 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
-    /// if !client.check("reports/nightly", 42).await?.held {
+    /// use lockkeeper::machine::Token;
+    ///
+    /// if !client.check("reports/nightly", Token(42)).await?.held {
     ///     println!("somebody else has it, or nobody");
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn check(&self, name: &str, token: u64) -> Result<v1::CheckResponse, Error> {
-        let request = v1::CheckRequest { name: LockName::new(name)?.as_str().to_owned(), token };
+    pub async fn check(&self, name: &str, token: Token) -> Result<v1::CheckResponse, Error> {
+        let request = v1::CheckRequest { name: LockName::new(name)?.as_str().to_owned(), token: token.0 };
         self.caller.call(self.caller.plan_read(), |node| node.pipeline.check(request.clone())).await
     }
 
@@ -168,36 +184,9 @@ impl Client {
         Election::new(self.clone(), name)
     }
 
-    /// Revokes a grant of a lock, or all of them when `token` is `None`. They are held until their holders let go, or to the deadline
-    /// that their sessions have now. `now` takes it from them at once: only for holders that are known to be dead. After either deadline,
-    /// a grant's lock-delay keeps the lock closed for as long as it says.
-    ///
-    /// Returns what is revoked now. Nothing: the grant is over, or nobody holds the lock; perhaps because an earlier sending of this very
-    /// request opened it, and its answer was lost.
-    ///
-    /// Without a token it is not repeated once its outcome is unknown: the lock may have passed on to someone innocent. Dropped before
-    /// its end, it may have taken effect.
-    ///
-    /// ```no_run
-    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
-    /// for forced in client.force_release("reports/nightly", None, "host 7 is gone", false).await? {
-    ///     println!("{} has {} ms to let go of token {}", forced.label, forced.remaining_ms, forced.token);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn force_release(
-        &self,
-        name: &str,
-        token: Option<u64>,
-        reason: &str,
-        now: bool,
-    ) -> Result<Vec<v1::force_release_response::Forced>, Error> {
-        let (name, reason) = (LockName::new(name)?.as_str().to_owned(), Reason::new(reason)?.as_str().to_owned());
-        let plan = if token.is_some() { self.caller.plan() } else { self.caller.plan_once() };
-        let request = v1::ForceReleaseRequest { name, token: token.unwrap_or(0), reason, now };
-        let answer = self.caller.call(plan, |node| with!(LocksClient, node, force_release, request)).await?;
-        Ok(answer.forced)
+    /// Revokes the grants of a lock, or one of them: see [`ForceRelease`]. `reason`: for their holders, and for the log.
+    pub fn force_release(&self, name: &str, reason: &str) -> ForceRelease {
+        ForceRelease::new(self.clone(), name, reason)
     }
 
     /// How one node sees itself and its cluster. `address`: host:port. Asks this node only, and once; fails with [`Error::NoCluster`] if
@@ -207,13 +196,27 @@ impl Client {
     /// # use std::time::Duration;
     /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
     /// for address in client.endpoints() {
-    ///     let status = client.status(&address, false, Duration::from_secs(1)).await?;
+    ///     let status = client.status(&address, Duration::from_secs(1)).await?;
     ///     println!("{address}: term {}, serving: {}", status.term, status.serving);
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn status(&self, address: &str, table_hash: bool, limit: Duration) -> Result<v1::StatusResponse, Error> {
+    pub async fn status(&self, address: &str, limit: Duration) -> Result<v1::StatusResponse, Error> {
+        self.ask_for_status(address, false, limit).await
+    }
+
+    /// The same, with a hash of its table: equal on all nodes that have applied the log equally far. It takes the node a while to compute.
+    pub async fn status_with_hash(&self, address: &str, limit: Duration) -> Result<v1::StatusResponse, Error> {
+        self.ask_for_status(address, true, limit).await
+    }
+
+    async fn ask_for_status(
+        &self,
+        address: &str,
+        table_hash: bool,
+        limit: Duration,
+    ) -> Result<v1::StatusResponse, Error> {
         let node = self.caller.nodes.get(address)?;
         let request = v1::StatusRequest { table_hash };
         self.caller.ask_to_read(limit, with!(ClusterClient, node, status, request)).await
@@ -279,6 +282,6 @@ impl Builder {
             attempt_limit: self.attempt_limit,
             contact: Contact::default(),
         };
-        Ok(Client { caller: Arc::new(caller) })
+        Ok(Client { caller: Arc::new(caller), stale: false })
     }
 }

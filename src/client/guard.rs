@@ -1,6 +1,7 @@
 //! A grant, as its holder has it in hand.
 
 use std::{
+    fmt,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -33,6 +34,11 @@ use crate::{
 /// The cluster gives the locks to nobody else before [`Guard::deadline`]. A process that is stopped in between does not notice that it
 /// passed: for that, whatever the locks protect checks [`Guard::token`] (see [`crate::fence`]).
 ///
+/// **At the end of the program**, await [`Guard::release`], or [`Session::close`] for all of a session. A guard that is dropped shortly
+/// before `main` returns has begun a release that nobody waits for: the runtime ends its background tasks, and the release may never be
+/// sent. Nothing is lost by that but time: the locks stay held until the session expires, its TTL after the last renewal. The same holds
+/// for a [`Session`] that is dropped, for [`std::process::exit`], and for a panic that aborts.
+///
 /// For several tasks, put it into an [`Arc`]: all of them may wait for its loss, and any of them may release it.
 #[derive(Debug)]
 #[must_use = "dropping it releases the locks"]
@@ -54,6 +60,29 @@ struct Grant {
     let_go: CancellationToken,
 }
 
+/// What becomes of the data on a lock. At most 16 KiB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NewData<'a> {
+    /// It carries these until the grant ends.
+    Held(&'a [u8]),
+    /// It carries these, also when the grant has ended.
+    Kept(&'a [u8]),
+    /// It carries none.
+    None,
+}
+
+impl NewData<'_> {
+    /// What they are, and whether they are kept.
+    pub(super) fn checked(self) -> Result<(Option<Vec<u8>>, bool), Error> {
+        let checked = |data| -> Result<_, Error> { Ok(Some(Data::new(data)?.as_bytes().to_vec())) };
+        Ok(match self {
+            Self::Held(data) => (checked(data)?, false),
+            Self::Kept(data) => (checked(data)?, true),
+            Self::None => (None, false),
+        })
+    }
+}
+
 /// Why [`Guard::danger`] is over.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Danger {
@@ -61,6 +90,17 @@ pub struct Danger {
     pub left: Duration,
     /// How they were lost, if they were. `None`: there is no contact with the cluster, and they soon will be.
     pub loss: Option<Loss>,
+}
+
+impl std::error::Error for Danger {}
+
+impl fmt::Display for Danger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.loss {
+            Some(loss) => loss.fmt(f),
+            None => write!(f, "no contact with the cluster: to be trusted for another {:?}", self.left),
+        }
+    }
 }
 
 impl Guard {
@@ -199,20 +239,20 @@ impl Guard {
         });
     }
 
-    /// Sets the data on one of the locks; `None` removes what is there. `keep`: they stay when this grant ends.
+    /// Sets or removes the data on one of the locks.
     ///
     /// Fails with [`Error::Refused`] and [`crate::proto::v1::Reason::NotHeld`] if this grant does not hold the lock. Dropped before its
     /// end, it may or may not have taken effect.
     ///
     /// ```no_run
-    /// # use lockkeeper::client::{Error, Guard};
+    /// # use lockkeeper::client::{Error, Guard, NewData};
     /// # async fn example(guard: Guard) -> Result<(), Error> {
-    /// guard.update("reports/nightly", Some(b"half done"), true).await
+    /// guard.update("reports/nightly", NewData::Kept(b"half done")).await
     /// # }
     /// ```
-    pub async fn update(&self, name: &str, data: Option<&[u8]>, keep: bool) -> Result<(), Error> {
+    pub async fn update(&self, name: &str, data: NewData<'_>) -> Result<(), Error> {
         let name = LockName::new(name)?.as_str().to_owned();
-        let data = data.map(Data::new).transpose()?.map(|data| data.as_bytes().to_vec());
+        let (data, keep_data) = data.checked()?;
         let core = &self.grant.core;
         let request = core.requests.begin();
         let request = UpdateRequest {
@@ -221,7 +261,7 @@ impl Guard {
             token: self.grant.token,
             name,
             data,
-            keep_data: keep,
+            keep_data,
         };
         let caller = &core.client.caller;
         let call = caller.call(caller.plan(), |node| with!(LocksClient, node, update, request));

@@ -45,8 +45,10 @@
 //! else before that. And nothing *leaks*: a future or a guard that is dropped releases what it has, or may have, in the
 //! background; what cannot be released goes with the session. ([`AttachedSession`] leaves both to its callers.)
 //!
-//! Left out, deliberately: TLS and authentication (the cluster has none yet), a blocking API (block on it), and a cache of locks (the
-//! cluster answers linearizably, a cache would not).
+//! For programs without an asynchronous runtime, [`blocking`] is the same client whose calls return when they are over.
+//!
+//! Left out, deliberately: TLS and authentication (the cluster has none yet), and a cache of locks (the cluster answers linearizably, a
+//! cache would not).
 
 mod acquire;
 mod attached;
@@ -57,6 +59,7 @@ mod cluster;
 mod contact;
 mod election;
 mod error;
+mod force_release;
 mod guard;
 mod keep_alive;
 mod lease;
@@ -73,7 +76,8 @@ pub use clock::{BootClock, Clock, Moment};
 pub use cluster::{Builder, Client, DEFAULT_ENDPOINTS};
 pub use election::{Campaign, Election, Leader, Leadership, Observe};
 pub use error::{Error, Loss, NotAcquired, Refused};
-pub use guard::{Danger, Guard};
+pub use force_release::ForceRelease;
+pub use guard::{Danger, Guard, NewData};
 pub use lease::Acknowledged;
 pub use nodes::Connect;
 pub use reentrant::{Entered, Reentrant};

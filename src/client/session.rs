@@ -2,10 +2,10 @@
 
 use std::{ffi::OsStr, fmt, path::Path, sync::Arc, time::Duration};
 
-use tokio::{runtime::Handle as Runtime, sync::watch};
+use tokio::{runtime::Handle as Runtime, sync::watch, time::Instant};
 
 use super::{
-    Acquire, Client, Error, Loss,
+    Acquire, Client, Error, Loss, Moment,
     call::with,
     keep_alive,
     lease::{Acknowledged, Lease, Renewed, counted_from},
@@ -52,6 +52,7 @@ impl SessionOptions {
 }
 
 /// A session of this process. Cheap to clone; when the last clone and the last [`super::Guard`] are gone, it is closed in the background.
+/// At the end of a program, that may come too late: see [`super::Guard`].
 #[derive(Clone, Debug)]
 pub struct Session {
     handle: Arc<Handle>,
@@ -75,25 +76,21 @@ pub(crate) struct Core {
 
 impl Session {
     pub(super) async fn open(client: &Client, options: SessionOptions) -> Result<Self, Error> {
-        let id = SessionId(client.caller.random_id());
-        let request = open_request(id, &options)?;
+        let session = loop_while_ended(client, || Self::open_once(client, &options)).await?;
+        session.core().spawn(keep_alive::run(session.core().clone()));
+        Ok(session)
+    }
 
-        // Which of several sendings the answer answers is not known: the first is the safe one.
-        let sent = client.caller.clock.now();
-        let plan = client.caller.plan();
-        let answer = client.caller.call(plan, |node| with!(SessionsClient, node, open, request)).await?;
-
-        let ttl = Duration::from_millis(answer.ttl_ms.into());
+    async fn open_once(client: &Client, options: &SessionOptions) -> Result<Self, Error> {
+        let Opened { id, sent, ttl } = open(client, options).await?;
         let sent = counted_from(sent, &*client.caller.clock);
         let lease = Lease::new(client.caller.clock.clone(), sent, ttl);
         let core = Arc::new(Core::new(client, id, ttl, lease));
-        let session = Self { handle: Arc::new(Handle { core }) };
         // It took long: do not start with a lease that is about to run out.
-        if session.remaining() < ttl / 2 {
-            session.core().renew().await?;
+        if core.lease.remaining(None) < ttl / 2 {
+            core.renew().await?;
         }
-        session.core().spawn(keep_alive::run(session.core().clone()));
-        Ok(session)
+        Ok(Self { handle: Arc::new(Handle { core }) })
     }
 
     /// Its name: 128 random bits.
@@ -275,8 +272,46 @@ pub(super) async fn renew(client: &Client, id: SessionId) -> Result<Renewed, Err
     Ok(Renewed { sent, ttl: Duration::from_millis(ttl_ms.into()), revoked, more_revoked })
 }
 
+/// A session that the cluster has opened.
+pub(super) struct Opened {
+    pub(super) id: SessionId,
+    /// When its open was sent first. Which of several sendings the answer answers is not known: the first is the safe one.
+    pub(super) sent: Moment,
+    pub(super) ttl: Duration,
+}
+
+/// Opens a session of a new id.
+pub(super) async fn open(client: &Client, options: &SessionOptions) -> Result<Opened, Error> {
+    let id = SessionId(client.caller.random_id());
+    let request = open_request(id, options)?;
+    let sent = client.caller.clock.now();
+    let plan = client.caller.plan();
+    let answer = client.caller.call(plan, |node| with!(SessionsClient, node, open, request)).await?;
+    Ok(Opened { id, sent, ttl: Duration::from_millis(answer.ttl_ms.into()) })
+}
+
+/// Opens anew while what was opened has ended before its answer came, and there is time left. The answer to an open can be lost, with a
+/// leader that dies; a session of a short TTL is then over before the same open reaches the next leader, and its id is used up.
+pub(super) async fn loop_while_ended<T, F>(client: &Client, open: impl Fn() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let until = Instant::now() + client.caller.call_limit;
+    loop {
+        let ended = match open().await {
+            Err(Error::Refused(refused)) if loss_of(refused.reason).is_some() => Error::Refused(refused),
+            Err(Error::Lost(loss)) => Error::Lost(loss),
+            answer => return answer,
+        };
+        if Instant::now() >= until {
+            return Err(ended);
+        }
+        tracing::debug!(%ended, "the session ended before it was known to be open; opening another one");
+    }
+}
+
 /// What opens a session of this id. Fails with [`Error::Invalid`].
-pub(super) fn open_request(id: SessionId, options: &SessionOptions) -> Result<v1::OpenSessionRequest, Error> {
+fn open_request(id: SessionId, options: &SessionOptions) -> Result<v1::OpenSessionRequest, Error> {
     let ttl_ms = u32::try_from(options.ttl.as_millis()).unwrap_or(TTL_MS_MAX.saturating_add(1));
     let ttl_ms = Ttl::from_millis(ttl_ms)?.as_millis();
     let label = Label::new(&options.label)?.as_str().to_owned();

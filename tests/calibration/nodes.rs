@@ -40,7 +40,7 @@ async fn a_watch_misses_nothing() {
     let mut watch = watches.watch(WatchRequest { prefix: "watched/".to_owned() }).await.expect("it leads").into_inner();
 
     let late = session.acquire("watched/99").await.expect("free");
-    let index = client.get("watched/99", false).await.expect("it answers").index;
+    let index = client.get("watched/99").await.expect("it answers").index;
     let mut is_told = false;
     while !is_told {
         let message = soon(watch.message()).await.expect("the stream goes on").expect("it goes on");
@@ -110,7 +110,7 @@ async fn a_call_that_broke_off_behind_a_follower_may_have_taken_effect() {
         let request = request.clone();
         let acquires = tokio::spawn(async move { LocksClient::new(channel).acquire(request).await });
         while !acquires.is_finished() {
-            let lock = client.get("jobs", false).await.ok().and_then(|answer| answer.lock);
+            let lock = client.get("jobs").await.ok().and_then(|answer| answer.lock);
             if lock.is_some_and(|lock| lock.queue_length == 1) && leader(&cluster).await == leads {
                 return Some((leads, acquires));
             }

@@ -106,7 +106,7 @@ async fn what_was_taken_is_told_and_not_acknowledged() {
     node.revokes([Revocation { token: 7, reason: "dead".into(), remaining_ms: 0 }]);
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let session = attach(&node);
-    let keeping = session.keep_alive(|token, _| tell.send(token).unwrap());
+    let keeping = session.keep_alive(None, |token, _| tell.send(token).unwrap());
     tokio::select! {
         ended = keeping => panic!("{ended:?}"),
         told = soon(told.recv()) => assert_eq!(told, Some(Token(7))),
@@ -123,7 +123,7 @@ async fn who_keeps_it_alive_hears_what_was_revoked_before() {
     node.revokes([Revocation { token: 7, reason: "stuck".into(), remaining_ms: 300 }]);
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let session = attach(&node);
-    let keeping = session.keep_alive(|token, reason| tell.send((token, reason.to_owned())).unwrap());
+    let keeping = session.keep_alive(None, |token, reason| tell.send((token, reason.to_owned())).unwrap());
     tokio::select! {
         ended = keeping => panic!("{ended:?}"),
         told = soon(told.recv()) => assert_eq!(told, Some((Token(7), "stuck".to_owned()))),

@@ -75,7 +75,9 @@ struct State {
     /// What it says with each renewal of its own call.
     revoked: Mutex<Vec<Revocation>>,
     script: Mutex<VecDeque<Answer>>,
-    /// For releases, as `script` is for other calls.
+    /// For opens, as `script` is for other calls.
+    opens: Mutex<VecDeque<Answer>>,
+    /// For releases.
     releases: Mutex<VecDeque<Answer>>,
     leader: Mutex<Option<String>>,
     /// It knows no stream of many requests.
@@ -94,6 +96,7 @@ impl Node {
             ttl_ms: Mutex::default(),
             revoked: Mutex::default(),
             script: Mutex::default(),
+            opens: Mutex::default(),
             releases: Mutex::default(),
             leader: Mutex::default(),
             is_old: Mutex::default(),
@@ -126,6 +129,11 @@ impl Node {
 
     pub(crate) fn answers(&self, answers: impl IntoIterator<Item = Answer>) -> &Self {
         self.fake.0.script.lock().unwrap().extend(answers);
+        self
+    }
+
+    pub(crate) fn answers_opens(&self, answers: impl IntoIterator<Item = Answer>) -> &Self {
+        self.fake.0.opens.lock().unwrap().extend(answers);
         self
     }
 
@@ -277,7 +285,9 @@ impl Sessions for Fake {
         let request = request.into_inner();
         *self.0.ttl_ms.lock().unwrap() = Some(request.ttl_ms);
         self.note(Call::Open(request.clone()));
-        self.reply(OpenSessionResponse { session_id: request.session_id, ttl_ms: request.ttl_ms })
+        let next = self.0.opens.lock().unwrap().pop_front();
+        let opened = OpenSessionResponse { session_id: request.session_id, ttl_ms: request.ttl_ms };
+        self.as_told(next, None, opened).await
     }
 
     async fn renew(&self, request: Request<RenewSessionRequest>) -> Reply<RenewSessionResponse> {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use lockkeeper::{
-    client::{BootClock, Clock, Danger, Error, Loss, SessionOptions},
+    client::{BootClock, Clock, Danger, Error, Loss, NewData, SessionOptions},
     proto::v1::{Revocation, keep_alive_response::What, release_request::Target},
 };
 use tonic::Code;
@@ -39,7 +39,7 @@ async fn its_deadline_is_a_moment_on_the_clock_that_counts_suspension() {
 async fn data_is_set_on_a_lock_by_its_token() {
     let node = Node::start();
     let held = open(&[&node]).await.acquire("jobs").await.unwrap();
-    held.update("jobs", Some(b"half done"), true).await.unwrap();
+    held.update("jobs", NewData::Kept(b"half done")).await.unwrap();
     let update = node.asked(|call| if let Call::Update(update) = call { Some(update.clone()) } else { None }).await;
     assert_eq!((update.token, update.name.as_str(), update.keep_data), (7, "jobs", true));
     assert_eq!(update.data.as_deref(), Some(&b"half done"[..]));

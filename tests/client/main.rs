@@ -13,6 +13,7 @@ use std::time::Duration;
 use fake::{Answer, Call, Node};
 use lockkeeper::{
     client::{Client, Error, Loss, Session, SessionOptions},
+    machine::Token,
     proto::v1::{Reason, Revocation, SessionEnd, SessionEnded, keep_alive_response::What, release_request::Target},
 };
 use tonic::Code;
@@ -46,7 +47,7 @@ async fn goes_to_the_leader_that_was_named() {
     leader.names_leader(&leader.address);
     let client = client(&[&follower]);
     for _ in 0..3 {
-        client.get("jobs", false).await.unwrap();
+        client.get("jobs").await.unwrap();
     }
     assert_eq!((gets(&follower), gets(&leader)), (1, 2));
 }
@@ -56,7 +57,7 @@ async fn asks_again_while_there_is_no_leader() {
     let node = Node::start();
     let no_leader = Answer::Refuse(Code::Unavailable, "NO_LEADER", "safe");
     node.answers([no_leader.clone(), no_leader.clone(), no_leader]);
-    assert_eq!(client(&[&node]).get("jobs", false).await.unwrap().index, 42);
+    assert_eq!(client(&[&node]).get("jobs").await.unwrap().index, 42);
     assert_eq!(gets(&node), 4);
 }
 
@@ -66,7 +67,7 @@ async fn passes_over_a_node_that_is_dead_and_one_that_hangs() {
     dead.kill();
     hanging.answers([Answer::Hang]);
     let client = client(&[&dead, &hanging, &good]);
-    assert_eq!(soon(client.get("jobs", false)).await.unwrap().index, 42);
+    assert_eq!(soon(client.get("jobs")).await.unwrap().index, 42);
 }
 
 #[tokio::test]
@@ -74,7 +75,7 @@ async fn without_a_cluster_nothing_has_happened() {
     let mut dead = Node::start();
     dead.kill();
     let client = Client::builder(&dead.address).call_limit(Duration::from_millis(200)).build().unwrap();
-    let error = soon(client.get("jobs", false)).await.unwrap_err();
+    let error = soon(client.get("jobs")).await.unwrap_err();
     assert!(matches!(error, Error::NoCluster { .. }), "{error:?}");
 }
 
@@ -84,7 +85,7 @@ async fn a_read_that_nobody_answers_has_changed_nothing() {
     node.answers([Answer::Hang, Answer::Hang, Answer::Hang, Answer::Hang]);
     let limits = Client::builder(&node.address).attempt_limit(Duration::from_millis(100));
     let client = limits.call_limit(Duration::from_millis(300)).build().unwrap();
-    let error = soon(client.get("jobs", false)).await.unwrap_err();
+    let error = soon(client.get("jobs")).await.unwrap_err();
     assert!(matches!(error, Error::NoCluster { .. }), "{error:?}");
 }
 
@@ -94,10 +95,35 @@ async fn a_forced_release_of_whoever_holds_it_is_not_repeated_blindly() {
     let unknown = Answer::Refuse(Code::DeadlineExceeded, "OUTCOME_UNKNOWN", "same-id");
     node.answers([unknown.clone(), unknown]);
     let client = client(&[&node]);
-    let error = client.force_release("jobs", None, "stuck", false).await.unwrap_err();
+    let error = client.force_release("jobs", "stuck").await.unwrap_err();
     assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
     // One that names the grant can hit no other.
-    client.force_release("jobs", Some(7), "stuck", false).await.unwrap();
+    client.force_release("jobs", "stuck").token(Token(7)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_that_ended_before_its_answer_came_is_opened_under_another_id() {
+    let node = Node::start();
+    // As if the answer to the first sending was lost, and the session was over when the second arrived.
+    let unknown = Answer::Refuse(Code::DeadlineExceeded, "OUTCOME_UNKNOWN", "same-id");
+    let expired = Answer::Refuse(Code::FailedPrecondition, "SESSION_EXPIRED", "no");
+    node.answers_opens([unknown.clone(), expired.clone()]);
+    let session = soon(client(&[&node]).open(SessionOptions { ttl: TTL, label: "test".into() })).await.unwrap();
+    let opened = |node: &Node| -> Vec<String> {
+        let ids = node.calls().into_iter().filter_map(|call| match call {
+            Call::Open(request) => Some(request.session_id),
+            _ => None,
+        });
+        ids.collect()
+    };
+    let ids = opened(&node);
+    assert_eq!(ids.len(), 3);
+    assert!(ids[0] == ids[1] && ids[1] != ids[2] && ids[2] == session.id().to_string(), "{ids:?}");
+
+    let other = Node::start();
+    other.answers_opens([unknown, expired]);
+    let (detached, _) = soon(client(&[&other]).open_detached(SessionOptions::default())).await.unwrap();
+    assert_eq!(opened(&other)[2], detached.id().to_string());
 }
 
 #[tokio::test]

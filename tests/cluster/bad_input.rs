@@ -256,7 +256,7 @@ async fn garbage_and_oversized_messages_hurt_nobody() {
     assert_says(outcome, Code::ResourceExhausted, "LIMIT_REACHED", &["8388", "2097152", "fewer locks"]);
     not_utf8(cluster.node(1).channel().await.expect("it serves")).await;
 
-    let check = client.check("seat", held.token().0).await.expect("the cluster answers");
+    let check = client.check("seat", held.token()).await.expect("the cluster answers");
     assert!(check.held);
     let after: BTreeMap<u64, u64> = cluster.statuses().await.iter().map(|(id, status)| (*id, status.term)).collect();
     assert_eq!(terms, after, "nobody had to elect a leader");

@@ -86,6 +86,6 @@ async fn a_node_whose_data_are_an_older_copy_ends_and_says_why() {
     assert!(said.contains("older copy"), "{said}");
 
     // Two are left, and nothing is lost.
-    let there = client(&cluster).list("", "", false).await.expect("the cluster answers");
+    let there = client(&cluster).list("", "").await.expect("the cluster answers");
     assert_eq!(there.locks.len(), 2);
 }

@@ -32,7 +32,7 @@ async fn a_session_whose_tasks_all_wait_gives_back_what_it_holds() {
     for _ in 0..MOST {
         waiting.spawn(session.acquire("seat").into_future());
     }
-    let queue_length = async || Some(client.get("seat", false).await.ok()?.lock?.queue_length);
+    let queue_length = async || Some(client.get("seat").await.ok()?.lock?.queue_length);
     until("all in the queue", async || (queue_length().await? == MOST as u64).then_some(())).await;
     let error = session.acquire("free").await.expect_err("it asks for more than it may");
     assert!(matches!(&error, Error::Refused(refused) if refused.reason == Reason::LimitReached), "{error:?}");
@@ -40,8 +40,7 @@ async fn a_session_whose_tasks_all_wait_gives_back_what_it_holds() {
     // Dropped, or released: in both ways it is given back.
     drop(others);
     held.release().await.expect("it was held");
-    until("nothing but the seat", async || (client.list("", "", false).await.ok()?.locks.len() == 1).then_some(()))
-        .await;
+    until("nothing but the seat", async || (client.list("", "").await.ok()?.locks.len() == 1).then_some(())).await;
     let first: Guard = timeout(LONG, waiting.join_next())
         .await
         .expect("granted in time")
@@ -52,7 +51,7 @@ async fn a_session_whose_tasks_all_wait_gives_back_what_it_holds() {
     // All of them give up at once.
     waiting.shutdown().await;
     first.release().await.expect("it was held");
-    until("nothing at all", async || client.list("", "", false).await.ok()?.locks.is_empty().then_some(())).await;
+    until("nothing at all", async || client.list("", "").await.ok()?.locks.is_empty().then_some(())).await;
     assert_eq!(session.loss(), None);
     let again = session.acquire("seat").await.expect("free");
     assert!(again.token() > first.token());
@@ -76,10 +75,7 @@ async fn a_session_does_not_wait_without_end_without_request_ids() {
     let refused = answer.expect_err("it waits once too often");
     let info = refused.get_details_error_info().expect("a reason");
     assert_eq!(info.metadata.get("limit").map(String::as_str), Some("waits_per_session"), "{refused:?}");
-    assert_eq!(
-        client.get("seat", false).await.expect("it answers").lock.expect("it is held").queue_length,
-        MOST as u64
-    );
+    assert_eq!(client.get("seat").await.expect("it answers").lock.expect("it is held").queue_length, MOST as u64);
 }
 
 /// Acquires that wait fill a follower's room for them, and nothing else of it.

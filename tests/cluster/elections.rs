@@ -47,7 +47,7 @@ fn is(leadership: &Leadership, value: &str) -> Option<(Token, String)> {
 }
 
 async fn queue_length(client: &Client) -> u64 {
-    client.get(NAME, false).await.expect("the cluster answers").lock.expect("a lock").queue_length
+    client.get(NAME).await.expect("the cluster answers").lock.expect("a lock").queue_length
 }
 
 async fn until_queued(client: &Client, length: u64) {
@@ -93,7 +93,7 @@ async fn one_leads_says_so_and_resigns() {
 
     leadership.resign().await.expect("it led");
     assert_eq!(election.leader().await.expect("the cluster answers"), None);
-    let lock = client.get(NAME, false).await.expect("the cluster answers").lock.expect("a lock");
+    let lock = client.get(NAME).await.expect("the cluster answers").lock.expect("a lock");
     assert_eq!(lock.data, None, "the value goes with the leader");
     assert!(client.election("").is_err());
 }
@@ -220,7 +220,7 @@ async fn a_leader_that_an_operator_removes_is_told_and_cannot_proclaim() {
     let client = client(&cluster);
     let (session, election) = (long_session(&client).await, election(&client));
     let leadership = election.campaign(&session, "a").await.expect("nobody else stands");
-    client.force_release(NAME, Some(leadership.epoch().0), "stuck", true).await.expect("the cluster answers");
+    client.force_release(NAME, "stuck").token(leadership.epoch()).now().await.expect("the cluster answers");
     assert_eq!(election.leader().await.expect("the cluster answers"), None);
     assert_eq!(soon(leadership.lost()).await, Loss::Revoked { reason: "stuck".to_owned() });
     let refused = leadership.proclaim("b").await.expect_err("it leads no more");
@@ -337,7 +337,7 @@ async fn the_program_leads_and_observes() {
     assert!(text.line().await.ends_with("  bob"), "no value, no column");
     assert_eq!(json.document().await["leader"]["value_text"], "");
 
-    client.force_release(NAME, None, "enough", false).await.expect("the cluster answers");
+    client.force_release(NAME, "enough").await.expect("the cluster answers");
     assert_eq!(second.ends().await, Some(11));
     assert!(text.line().await.ends_with("  nobody leads"));
     assert!(json.document().await["leader"].is_null());

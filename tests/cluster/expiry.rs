@@ -14,7 +14,7 @@ use tokio::{process::Command, time::Instant};
 use crate::support::{LONG, client, cluster, long_session, program, until};
 
 async fn queue_length(client: &Client, name: &str) -> u64 {
-    client.get(name, false).await.expect("the cluster answers").lock.expect("a lock").queue_length
+    client.get(name).await.expect("the cluster answers").lock.expect("a lock").queue_length
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -28,10 +28,9 @@ async fn a_killed_holder_loses_its_lock_to_the_first_in_the_queue() {
         .kill_on_drop(true)
         .spawn()
         .expect("the program runs");
-    let before = until("the holder", async || {
-        client.get("seat", false).await.ok()?.lock?.holders.first().map(|holder| holder.token)
-    })
-    .await;
+    let before =
+        until("the holder", async || client.get("seat").await.ok()?.lock?.holders.first().map(|holder| holder.token))
+            .await;
 
     let session = long_session(&client).await;
     let first = tokio::spawn(session.acquire("seat").into_future());
@@ -99,7 +98,7 @@ async fn a_forced_holder_is_told_why() {
     let held = session.acquire("seat").await.expect("free");
     let waiting = tokio::spawn(session.acquire("seat").into_future());
     until("the waiter", async || (queue_length(&client, "seat").await == 1).then_some(())).await;
-    client.force_release("seat", None, "maintenance", false).await.expect("an operator may");
+    client.force_release("seat", "maintenance").await.expect("an operator may");
     let loss = tokio::time::timeout(LONG, held.lost()).await.expect("told at once");
     assert_eq!(loss.to_string(), "an operator revoked the grant: maintenance");
     assert!(!waiting.is_finished(), "the holder has until its deadline to let go");

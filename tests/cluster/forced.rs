@@ -34,7 +34,7 @@ async fn what_is_forced_as_the_leader_dies_is_told_by_the_next() {
 
     // What the leader tells it at once does not arrive, and dies with the leader.
     cable.cut();
-    let forced = operator.force_release("seat", None, "dead", true).await.expect("an operator may");
+    let forced = operator.force_release("seat", "dead").now().await.expect("an operator may");
     assert_eq!(forced.len(), 1);
     let leading = leader(&cluster).await;
     cluster.node_mut(leading).kill().await;
@@ -57,7 +57,7 @@ async fn hundreds_that_are_forced_at_once_are_all_told() {
     for _ in 0..PERMITS {
         guards.push(session.acquire("pool").permits(PERMITS).await.expect("free"));
     }
-    let forced = client.force_release("pool", None, "dead", true).await.expect("an operator may");
+    let forced = client.force_release("pool", "dead").now().await.expect("an operator may");
     assert_eq!(forced.len(), guards.len());
     for guard in &guards {
         assert_eq!(timeout(LONG, guard.lost()).await.expect("it is told"), dead());

@@ -74,7 +74,7 @@ async fn a_rolling_kill_of_all_nodes_loses_no_guard() {
     for guard in &guards {
         assert_eq!(guard.loss(), None, "{guard:?}");
         let name = guard.names()[0].as_str();
-        assert!(client.check(name, guard.token().0).await.expect("it answers").held, "{name}");
+        assert!(client.check(name, guard.token()).await.expect("it answers").held, "{name}");
         guard.release().await.expect("it was held throughout");
     }
 }
@@ -125,7 +125,7 @@ async fn a_thousand_cancellations_leave_nothing_behind() {
                     }
                 }
                 if random.random_bool(0.05) {
-                    let lock = client.get(names[first], false).await.expect("it answers").lock.expect("a lock");
+                    let lock = client.get(names[first]).await.expect("it answers").lock.expect("a lock");
                     counts.seen_waiting.fetch_max(lock.queue_length, Ordering::Relaxed);
                 }
             }
@@ -141,12 +141,12 @@ async fn a_thousand_cancellations_leave_nothing_behind() {
 
     // The session lives, and has nothing.
     until("nothing that is held or waits", async || {
-        let sessions = client.sessions("", false).await.ok()?.sessions;
+        let sessions = client.sessions("").await.ok()?.sessions;
         let session = sessions.iter().find(|other| other.session_id == session.id().to_string())?;
         (session.grants == 0 && session.waits == 0).then_some(())
     })
     .await;
-    assert!(client.list("", "", false).await.expect("it answers").locks.is_empty());
+    assert!(client.list("", "").await.expect("it answers").locks.is_empty());
     assert_eq!(session.loss(), None);
 }
 
@@ -183,6 +183,6 @@ async fn a_leader_without_a_quorum_refuses_at_once() {
     assert!(refusal.metadata().get("lockkeeper-leader").is_none(), "it names itself, and cannot serve");
 
     let impatient = Client::builder(&cluster.endpoints().join(",")).call_limit(Duration::from_secs(1));
-    let error = impatient.build().expect("valid").get("seat", false).await.expect_err("nobody can answer");
+    let error = impatient.build().expect("valid").get("seat").await.expect_err("nobody can answer");
     assert!(matches!(error, Error::NoCluster { .. }), "a read has changed nothing: {error:?}");
 }

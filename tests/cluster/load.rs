@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use lockkeeper::client::{Client, Error, Guard, SessionOptions};
+use lockkeeper::{
+    client::{Client, Error, Guard, SessionOptions},
+    machine::Token,
+};
 use tokio::task::JoinSet;
 
 use crate::support::until;
@@ -92,13 +95,13 @@ impl Load {
             ended.expect("no worker saw a promise broken");
         }
         let released = self.ledger.released.lock().expect("the workers are gone").clone();
-        let locks = self.client.list("", "", false).await.expect("the cluster answers").locks;
+        let locks = self.client.list("", "").await.expect("the cluster answers").locks;
         for holder in locks.iter().flat_map(|lock| &lock.holders) {
             assert!(!released.contains(&holder.token), "token {} was released, and is held", holder.token);
         }
         let kept = self.ledger.kept.lock().expect("the workers are gone").clone();
         for (name, token) in &kept {
-            let check = self.client.check(name, *token).await.expect("the cluster answers");
+            let check = self.client.check(name, Token(*token)).await.expect("the cluster answers");
             assert!(check.held, "{name} was granted with token {token} and never released, and is not held");
         }
         let tokens = self.ledger.tokens.lock().expect("the workers are gone").len();

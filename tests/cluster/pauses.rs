@@ -69,7 +69,7 @@ async fn a_leader_that_was_paused_does_not_answer_from_the_past() {
     }
     // It is granted or not, and then not half.
     let granted = tokio::time::timeout(LONG, tried).await.expect("it answers").expect("no panic").is_ok();
-    let held = until("an answer", async || Some(client.get("other", false).await.ok()?.lock?.holder_count)).await;
+    let held = until("an answer", async || Some(client.get("other").await.ok()?.lock?.holder_count)).await;
     assert!(!granted || held == 1, "what was acknowledged is held");
     new.release().await.expect("it was held");
 }

@@ -56,7 +56,7 @@ async fn a_foreign_and_a_wiped_data_directory_are_refused() {
     assert_refused(wiped, 20, &["node 1", "new id"]);
 
     // Two are left, and nothing is lost.
-    let check = client(&cluster).check("seat", held.token().0).await.expect("the cluster answers");
+    let check = client(&cluster).check("seat", held.token()).await.expect("the cluster answers");
     assert!(check.held);
 }
 

@@ -50,7 +50,7 @@ async fn open(cluster: &LocalCluster, ttl: &str) -> String {
 }
 
 async fn lock(client: &Client, name: &str) -> LockInfo {
-    client.get(name, false).await.expect("the cluster answers").lock.expect("it shows the lock")
+    client.get(name).await.expect("the cluster answers").lock.expect("it shows the lock")
 }
 
 fn signal(child: &Child, signal: Signal) {
@@ -104,7 +104,7 @@ async fn two_scripts_take_turns() {
     let tokens = fs::read_to_string(directory.path().join("count.tokens")).expect("read");
     let tokens: Vec<u64> = tokens.lines().map(|token| token.parse().expect("a token")).collect();
     assert!(tokens.len() == 16 && tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
-    let sessions = client(&cluster).sessions("", false).await.expect("the cluster answers").sessions;
+    let sessions = client(&cluster).sessions("").await.expect("the cluster answers").sessions;
     assert!(sessions.is_empty(), "they were closed: {sessions:?}");
 }
 
@@ -286,7 +286,7 @@ async fn a_keeper_stops_when_it_is_told_to() {
     for (sent, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let keeper = command(&cluster, &["session", "keep", &id]).spawn().expect("it runs");
         let remaining = async || {
-            let sessions = client(&cluster).sessions("", false).await.expect("the cluster answers").sessions;
+            let sessions = client(&cluster).sessions("").await.expect("the cluster answers").sessions;
             sessions[0].remaining_ms
         };
         let mut least = u64::MAX;

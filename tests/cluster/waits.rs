@@ -73,7 +73,7 @@ impl Plain {
 }
 
 async fn tickets(client: &Client, name: &str) -> Vec<u64> {
-    let lock = client.get(name, false).await.expect("the cluster answers").lock.expect("a lock");
+    let lock = client.get(name).await.expect("the cluster answers").lock.expect("a lock");
     lock.waiters.iter().map(|waiter| waiter.ticket).collect()
 }
 

@@ -1,6 +1,9 @@
 //! Watching: the state, then each change; and the state again for a watcher that lags.
 
-use lockkeeper::proto::v1::{self, WatchRequest, locks_client::LocksClient};
+use lockkeeper::{
+    client::NewData,
+    proto::v1::{self, WatchRequest, locks_client::LocksClient},
+};
 
 use crate::support::{LONG, client, cluster, leader, long_session};
 
@@ -94,7 +97,7 @@ async fn a_watcher_that_lags_is_sent_the_state_again() {
     while last.as_ref() != Some(&data(UPDATES)) {
         while updated < UPDATES && read >= updated / READ_AT * READ {
             updated += 1;
-            held.update("large", Some(&data(updated)), false).await.expect("it is held");
+            held.update("large", NewData::Held(&data(updated))).await.expect("it is held");
         }
         let message = tokio::time::timeout(LONG, watch.message()).await.expect("in time").expect("it goes on");
         read += 1;

@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use lockkeeper::client::{Client, DEFAULT_ENDPOINTS, SessionOptions};
+use lockkeeper::client::{Client, DEFAULT_ENDPOINTS, NewData, SessionOptions};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     process::{Child, ChildStdin, Command},
@@ -180,7 +180,7 @@ async fn host(name: &str, night: &str) -> Result<(), Anything> {
                 done = work() => done?,
                 loss = held.lost() => return Err(format!("stopped in the middle of {job}: {loss}").into()),
             }
-            held.update(&lock, Some(night.to_string().as_bytes()), true).await?;
+            held.update(&lock, NewData::Kept(night.to_string().as_bytes())).await?;
             println!("records {job}");
         }
         held.release().await?;
@@ -190,7 +190,7 @@ async fn host(name: &str, night: &str) -> Result<(), Anything> {
 
 /// The last night for which a job was done: 0 if there was none.
 async fn last_night(client: &Client, lock: &str) -> Result<u32, Anything> {
-    let data = client.get(lock, false).await?.lock.and_then(|lock| lock.data);
+    let data = client.get(lock).await?.lock.and_then(|lock| lock.data);
     Ok(data.map_or(Ok(0), |data| String::from_utf8_lossy(&data).parse())?)
 }
 

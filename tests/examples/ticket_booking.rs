@@ -138,7 +138,7 @@ impl Buyer<'_> {
         let mut acquire = session.acquire(Acquire::new(vec![want], Wait::Forever, 0)?);
         let token = tokio::select! {
             token = acquire.granted() => token?,
-            loss = session.keep_alive(|_, _| ()) => return Err(loss?.into()),
+            danger = session.keep_alive(None, |_, _| ()) => return Err(danger?.into()),
         };
         // The last renewal: from here the ten minutes run.
         let until = session.renew().await?.deadline;

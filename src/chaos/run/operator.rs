@@ -15,6 +15,7 @@ use crate::{
         workload::{ATTEMPT_LIMIT, CALL_LIMIT, channel, locks, resource::Place, words, writes::Writes},
     },
     client::{Client, Error, Guard, Session, SessionOptions},
+    machine::Token,
     proto::v1,
 };
 
@@ -69,7 +70,7 @@ impl Operator {
     /// What a read shows of it: nothing, if there was no answer.
     pub(super) async fn look(&self, lock: &str) -> v1::LockInfo {
         let begun = self.recorder.begin(&[lock.to_owned()], Call::Get {});
-        match self.client.get(lock, false).await {
+        match self.client.get(lock).await {
             Ok(answer) => {
                 begun.ok(Answer::Get(words::view(&answer)));
                 answer.lock.unwrap_or_default()
@@ -96,7 +97,8 @@ impl Operator {
 
     pub(super) async fn take_back(&self, lock: &str, token: u64, now: bool) {
         let begun = self.recorder.begin(&[lock.to_owned()], Call::ForceRelease { token: Some(token), now });
-        match self.client.force_release(lock, Some(token), REASON, now).await {
+        let release = self.client.force_release(lock, REASON).token(Token(token));
+        match if now { release.now() } else { release }.await {
             Ok(forced) => {
                 begun.ok(Answer::ForceRelease { revoked: forced.iter().map(|forced| forced.token).collect() })
             }

@@ -21,6 +21,7 @@ use crate::{
         workload::{holder, locks::Lock, words},
     },
     client::{Guard, Session},
+    machine::Token,
 };
 
 /// Of those who queue, while it is held by one who would share it. Who would share it too, and comes later, must not overtake.
@@ -91,7 +92,7 @@ impl Operator {
         let token = guard.token().0;
         self.look(&lock.name).await;
         let begun = self.recorder.begin(std::slice::from_ref(&lock.name), Call::Check { token });
-        match self.client.check(&lock.name, token).await {
+        match self.client.check(&lock.name, Token(token)).await {
             Ok(answer) => begun.ok(Answer::Check { held: answer.held }),
             Err(error) => words::end(begun, &error),
         }

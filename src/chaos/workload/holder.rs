@@ -16,8 +16,8 @@ use crate::{
         history::{self, Answer, Call, Fact, Lease, Mode, Modes, Wait},
         record::Recorder,
     },
-    client::{self, Guard, Loss, Session, SessionOptions},
-    machine::{Permits, Want},
+    client::{self, Guard, Loss, NewData, Session, SessionOptions},
+    machine::{Permits, Token, Want},
 };
 
 /// Operations that one hold may do on each of its locks.
@@ -100,7 +100,7 @@ impl Holder {
 
     async fn get(&self, name: &str) {
         let begun = self.shared.parts.recorder.begin(&[name.to_owned()], Call::Get {});
-        match self.shared.parts.client.get(name, false).await {
+        match self.shared.parts.client.get(name).await {
             Ok(answer) => begun.ok(Answer::Get(words::view(&answer))),
             Err(error) => words::end(begun, &error),
         }
@@ -218,7 +218,7 @@ impl Holder {
 
     async fn check(&self, lock: &str, token: u64) {
         let begun = self.shared.parts.recorder.begin(&[lock.to_owned()], Call::Check { token });
-        match self.shared.parts.client.check(lock, token).await {
+        match self.shared.parts.client.check(lock, Token(token)).await {
             Ok(answer) => begun.ok(Answer::Check { held: answer.held }),
             Err(error) => words::end(begun, &error),
         }
@@ -229,7 +229,7 @@ impl Holder {
         let (session, token) = (name(guard.session()), guard.token().0);
         let call = Call::Update { session, token, data: Some(data.clone()) };
         let begun = self.shared.parts.recorder.begin(&[lock.to_owned()], call);
-        match guard.update(lock, Some(data.as_bytes()), false).await {
+        match guard.update(lock, NewData::Held(data.as_bytes())).await {
             Ok(()) => begun.ok(Answer::Update {}),
             Err(error) => words::end(begun, &error),
         }

@@ -24,14 +24,14 @@ use std::{collections::BTreeSet, pin::pin, time::Duration};
 pub use self::acquire::AttachedAcquire;
 use self::numbers::Numbered;
 use super::{
-    Client, Danger, Error, Moment, SessionOptions,
+    Client, Danger, Error, Moment, NewData, SessionOptions,
     call::with,
     keep_alive,
     lease::{self, Lease, Renewed},
-    session::{self, Core, loss_of, open_request},
+    session::{self, Core, loss_of},
 };
 use crate::{
-    machine::{self, Data, LockName, SessionId, Token},
+    machine::{self, LockName, SessionId, Token},
     proto::v1::{
         CloseSessionRequest, CloseSessionResponse, ReleaseRequest, Revocation, UpdateRequest,
         locks_client::LocksClient, release_request::Target, sessions_client::SessionsClient,
@@ -82,14 +82,10 @@ impl Client {
     /// Fails with [`Error::Invalid`], with [`Error::NoCluster`], or with [`Error::Unknown`]: then there may be a session that nobody
     /// knows, and that expires by itself. The same if this is dropped before its end.
     pub async fn open_detached(&self, options: SessionOptions) -> Result<(AttachedSession, Renewal), Error> {
-        let id = SessionId(self.caller.random_id());
-        let request = open_request(id, &options)?;
-        // Which of several sendings the answer answers is not known: the first is the safe one.
-        let sent = self.caller.clock.now();
-        let answer = self.caller.call(self.caller.plan(), |node| with!(SessionsClient, node, open, request)).await?;
-        let session = self.attach(id);
-        let ttl = Duration::from_millis(answer.ttl_ms.into());
-        let renewal = session.renewal(Renewed { sent, ttl, revoked: Vec::new(), more_revoked: false });
+        let opened = session::loop_while_ended(self, || session::open(self, &options)).await?;
+        let session = self.attach(opened.id);
+        let renewed = Renewed { sent: opened.sent, ttl: opened.ttl, revoked: Vec::new(), more_revoked: false };
+        let renewal = session.renewal(renewed);
         Ok((session, renewal))
     }
 
@@ -182,14 +178,14 @@ impl AttachedSession {
         answer.map(|_| ()).map_err(lost)
     }
 
-    /// Sets the data on a lock of a grant; `None` removes what is there. `keep`: they stay when the grant ends.
+    /// Sets or removes the data on a lock of a grant.
     ///
     /// Fails as [`AttachedSession::release`] does. Dropped before its end, it may or may not have taken effect.
-    pub async fn update(&self, token: Token, name: &str, data: Option<&[u8]>, keep: bool) -> Result<(), Error> {
+    pub async fn update(&self, token: Token, name: &str, data: NewData<'_>) -> Result<(), Error> {
         let name = LockName::new(name)?.as_str().to_owned();
-        let data = data.map(Data::new).transpose()?.map(|data| data.as_bytes().to_vec());
+        let (data, keep_data) = data.checked()?;
         let (caller, session_id) = (&self.client.caller, self.id.to_string());
-        let template = UpdateRequest { session_id, request: None, token: token.0, name, data, keep_data: keep };
+        let template = UpdateRequest { session_id, request: None, token: token.0, name, data, keep_data };
         let answer = Numbered::begin(caller)
             .send(caller, caller.plan(), |node, request| {
                 let request = UpdateRequest { request: Some(request), ..template.clone() };

@@ -2,7 +2,7 @@
 
 use std::{future::IntoFuture, pin::Pin, time::Duration};
 
-use super::super::{Acquire, Error, Guard, Loss, Session};
+use super::super::{Acquire, Error, Guard, Loss, NewData, Session};
 use crate::machine::Token;
 
 /// A candidacy that is not sent yet: `await` it. It waits as long as it takes, if it is not told otherwise.
@@ -87,7 +87,7 @@ impl Leadership {
     /// effect or not, and no longer will once a later one has.
     pub async fn proclaim(&self, value: impl AsRef<[u8]>) -> Result<(), Error> {
         let name = self.guard.names().first().expect("a campaign is for one lock");
-        self.guard.update(name.as_str(), Some(value.as_ref()), false).await
+        self.guard.update(name.as_str(), NewData::Held(value.as_ref())).await
     }
 
     /// Lets the next one lead, at once. Fails as [`Guard::release`] does.

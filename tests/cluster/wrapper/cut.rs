@@ -47,7 +47,7 @@ async fn a_command_whose_lock_is_forced_as_the_leader_dies_is_stopped() {
 
     proxy.cut();
     let operator = crate::support::client(&cluster);
-    let forced = operator.force_release("seat", None, "maintenance", true).await.expect("an operator may");
+    let forced = operator.force_release("seat", "maintenance").now().await.expect("an operator may");
     assert_eq!(forced.len(), 1);
     cluster.node_mut(1).kill().await;
     assert!(!work.is_over(), "it was not told yet");
@@ -78,10 +78,8 @@ async fn a_command_that_is_cut_off_is_dead_before_another_holder_enters() {
     let mut locks = LocksClient::new(channel);
     let waiting = tokio::spawn(async move { locks.acquire(acquire).await });
     let client = crate::support::client(&cluster);
-    until("the next in the queue", async || {
-        (client.get("seat", false).await.ok()?.lock?.queue_length == 1).then_some(())
-    })
-    .await;
+    until("the next in the queue", async || (client.get("seat").await.ok()?.lock?.queue_length == 1).then_some(()))
+        .await;
 
     proxy.cut();
     let answer = timeout(LONG, waiting).await.expect("granted in time").expect("no panic").expect("granted");

@@ -31,7 +31,7 @@ async fn the_commands_exit_code_is_passed_on() {
         let (ended, said) = run(&endpoints, command).await;
         assert_eq!(ended, Some(code), "{command:?}: {said}");
     }
-    let lock = client(&cluster).get("seat", false).await.expect("it serves").lock;
+    let lock = client(&cluster).get("seat").await.expect("it serves").lock;
     assert_eq!(lock.map_or(0, |lock| lock.holder_count), 0, "given back each time");
 }
 

@@ -39,7 +39,7 @@ impl Next {
         let session = long_session(&client).await;
         let waiting = tokio::spawn(session.acquire("seat").into_future());
         until("the next in the queue", async || {
-            let lock = client.get("seat", false).await.ok()?.lock?;
+            let lock = client.get("seat").await.ok()?.lock?;
             (lock.queue_length == 1).then_some(())
         })
         .await;
@@ -98,7 +98,7 @@ async fn a_revoked_lock_ends_the_command_at_once() {
     let work = Work::obedient();
     let mut wrapper = Wrapper::start(&cluster, "600s", &work).await;
     let next = Next::waits(&cluster).await;
-    next.client.force_release("seat", None, "maintenance", false).await.expect("an operator may");
+    next.client.force_release("seat", "maintenance").await.expect("an operator may");
     next.enters_alone(&work).await;
     let (code, stderr) = wrapper.ended().await;
     assert_eq!(code, Some(11), "{stderr}");
@@ -111,7 +111,7 @@ async fn a_revoked_lock_ends_a_command_that_will_not() {
     let work = Work::stubborn();
     let mut wrapper = Wrapper::start(&cluster, "2s", &work).await;
     let next = Next::waits(&cluster).await;
-    next.client.force_release("seat", None, "maintenance", false).await.expect("an operator may");
+    next.client.force_release("seat", "maintenance").await.expect("an operator may");
     next.enters_alone(&work).await;
     assert_eq!(wrapper.ended().await.0, Some(11));
 }
@@ -123,7 +123,7 @@ async fn a_stopped_keeper_holds_up_nothing() {
     let mut wrapper = Wrapper::start(&cluster, "2s", &work).await;
     let next = Next::waits(&cluster).await;
     signal(wrapper.keeper(), Signal::STOP);
-    next.client.force_release("seat", None, "maintenance", false).await.expect("an operator may");
+    next.client.force_release("seat", "maintenance").await.expect("an operator may");
     next.enters_alone(&work).await;
     assert_eq!(wrapper.ended().await.0, Some(11));
 }

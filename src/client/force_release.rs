@@ -1,0 +1,74 @@
+//! Taking locks from their holders: an operator's act.
+
+use std::{future::IntoFuture, pin::Pin};
+
+use super::{Client, Error, call::with};
+use crate::{
+    machine::{LockName, Reason, Token},
+    proto::v1::{self, force_release_response::Forced, locks_client::LocksClient},
+};
+
+/// A forced release that is not sent yet: `await` it.
+///
+/// It revokes all grants of the lock, or [one](ForceRelease::token). They are held until their holders let go, or to the deadline that
+/// their sessions have now; [`ForceRelease::now`] takes them at once. After either, a grant's lock-delay keeps the lock closed for as
+/// long as it says.
+///
+/// Returns what is revoked now. Nothing: the grant is over, or nobody holds the lock; perhaps because an earlier sending of this very
+/// request opened it, and its answer was lost.
+///
+/// Without a token it is not repeated once its outcome is unknown: the lock may have passed on to someone innocent. Dropped before its
+/// end, it may have taken effect. Fails as the calls of [`Client`] do.
+///
+/// ```no_run
+/// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+/// for forced in client.force_release("reports/nightly", "host 7 is gone").await? {
+///     println!("{} has {} ms to let go of token {}", forced.label, forced.remaining_ms, forced.token);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a forced release does nothing before it is awaited"]
+pub struct ForceRelease {
+    client: Client,
+    name: String,
+    reason: String,
+    token: Option<Token>,
+    now: bool,
+}
+
+impl ForceRelease {
+    pub(super) fn new(client: Client, name: &str, reason: &str) -> Self {
+        Self { client, name: name.to_owned(), reason: reason.to_owned(), token: None, now: false }
+    }
+
+    /// Only this grant, rather than all of the lock's.
+    pub fn token(self, token: Token) -> Self {
+        Self { token: Some(token), ..self }
+    }
+
+    /// Open the lock at once: only for holders that are known to be dead. Another one could be working still.
+    pub fn now(self) -> Self {
+        Self { now: true, ..self }
+    }
+
+    async fn run(self) -> Result<Vec<Forced>, Error> {
+        let (name, reason) = (LockName::new(&self.name)?, Reason::new(&self.reason)?);
+        let (name, reason) = (name.as_str().to_owned(), reason.as_str().to_owned());
+        let caller = &self.client.caller;
+        let plan = if self.token.is_some() { caller.plan() } else { caller.plan_once() };
+        let token = self.token.map_or(0, |token| token.0);
+        let request = v1::ForceReleaseRequest { name, token, reason, now: self.now };
+        Ok(caller.call(plan, |node| with!(LocksClient, node, force_release, request)).await?.forced)
+    }
+}
+
+impl IntoFuture for ForceRelease {
+    type Output = Result<Vec<Forced>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
