@@ -22,6 +22,11 @@ async fn ticket_booking() {
 }
 
 #[tokio::test]
+async fn blocking() {
+    shows("blocking", "4 threads counted to 40").await;
+}
+
+#[tokio::test]
 async fn job_scheduler() {
     shows("job_scheduler", "Every job was recorded once in every night.").await;
 }

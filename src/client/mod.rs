@@ -53,6 +53,7 @@
 mod acquire;
 mod attached;
 mod backoff;
+pub mod blocking;
 mod call;
 mod clock;
 mod cluster;

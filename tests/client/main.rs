@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "in the helpers of tests, a panic is how they fail")]
 
 mod attached;
+mod blocking;
 mod fake;
 mod guards;
 mod program;

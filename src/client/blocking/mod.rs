@@ -1,0 +1,319 @@
+//! The client for programs without an asynchronous runtime.
+//!
+//! ```no_run
+//! # fn write_report(fence: lockkeeper::machine::Token) {}
+//! # fn main() -> Result<(), lockkeeper::client::Error> {
+//! use lockkeeper::client::{SessionOptions, blocking::Client};
+//!
+//! let client = Client::new("10.0.0.1:7101,10.0.0.2:7101,10.0.0.3:7101")?;
+//! let session = client.open(SessionOptions::default())?;
+//! let held = session.acquire("reports/nightly").lock()?;
+//! write_report(held.token());
+//! held.release()?;
+//! session.close()
+//! # }
+//! ```
+//!
+//! The same client as in [`super`], with the same options, errors and promises: here each call returns when it is over. One thread, started
+//! by [`Client::new`], does the work, and renews sessions whatever the program is busy with.
+//!
+//! Two things differ:
+//!
+//! * Nothing tells a thread that is at work that its lock is lost. Ask [`Guard::ensure`] before each step, be called by
+//!   [`Guard::on_danger`], and let what the lock protects check [`Guard::token`].
+//! * A [`Guard`] that is dropped is released before the drop returns, if the cluster answers within [`DROP_WAITS_MAX`]. So a program that
+//!   ends leaves no lock behind.
+//!
+//! In an asynchronous program, all of it may be used and dropped too, and holds up the thread; only a drop of a guard does not wait there.
+//!
+//! Left out: what has no use without a runtime to wait in beside other work, such as [`super::Watch`] and [`super::Election::observe`].
+//! [`Client::block_on`] runs any call of [`Client::asynchronous`].
+
+mod runtime;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tokio::{runtime::Handle, time::timeout};
+
+use self::runtime::Runtime;
+use super::{Builder, Danger, Error, Loss, Moment, NewData, SessionOptions};
+use crate::{
+    machine::{LockName, SessionId, Token},
+    proto::v1,
+};
+
+/// How long the drop of a [`Guard`] waits for its release. The release goes on for as long as the program does.
+pub const DROP_WAITS_MAX: Duration = Duration::from_secs(2);
+
+/// As [`super::Client`]. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Client {
+    client: super::Client,
+    runtime: Runtime,
+}
+
+/// As [`super::Session`]. Cheap to clone.
+///
+/// Dropped, with all its guards and clones, it is closed in the background, or expires when the program ends before that; it holds
+/// nothing by then. [`Session::close`] waits.
+#[derive(Clone, Debug)]
+pub struct Session {
+    session: super::Session,
+    runtime: Runtime,
+}
+
+/// As [`super::Acquire`]: nothing is sent before [`Acquire::lock`].
+#[derive(Clone, Debug)]
+#[must_use = "an acquire does nothing before `lock`"]
+pub struct Acquire {
+    acquire: super::Acquire,
+    runtime: Runtime,
+}
+
+/// As [`super::Guard`]. Dropped, it releases the locks: see [`DROP_WAITS_MAX`].
+#[must_use = "dropping it releases the locks"]
+pub struct Guard {
+    guard: Arc<super::Guard>,
+    runtime: Runtime,
+}
+
+impl Client {
+    /// To the cluster of these nodes: `host:port`, with commas between. Fails with [`Error::Endpoint`].
+    ///
+    /// Panics if the system gives no thread.
+    pub fn new(endpoints: &str) -> Result<Self, Error> {
+        Self::build(super::Client::builder(endpoints))
+    }
+
+    /// The same, with more to choose. Fails with [`Error::Endpoint`].
+    ///
+    /// Panics if the system gives no thread.
+    pub fn build(builder: Builder) -> Result<Self, Error> {
+        let runtime = Runtime::start().expect("the system has a thread left");
+        let client = runtime.enter(|| builder.build())?;
+        Ok(Self { client, runtime })
+    }
+
+    /// As [`super::Client::open`].
+    pub fn open(&self, options: SessionOptions) -> Result<Session, Error> {
+        let client = self.client.clone();
+        let session = self.runtime.run(async move { client.open(options).await })?;
+        Ok(Session { session, runtime: self.runtime.clone() })
+    }
+
+    /// As [`super::Client::stale`].
+    pub fn stale(&self) -> Self {
+        Self { client: self.client.stale(), runtime: self.runtime.clone() }
+    }
+
+    /// As [`super::Client::get`].
+    pub fn get(&self, name: &str) -> Result<v1::GetResponse, Error> {
+        let (client, name) = (self.client.clone(), name.to_owned());
+        self.runtime.run(async move { client.get(&name).await })
+    }
+
+    /// As [`super::Client::check`].
+    pub fn check(&self, name: &str, token: Token) -> Result<v1::CheckResponse, Error> {
+        let (client, name) = (self.client.clone(), name.to_owned());
+        self.runtime.run(async move { client.check(&name, token).await })
+    }
+
+    /// The client behind it, for [`Client::block_on`].
+    pub fn asynchronous(&self) -> &super::Client {
+        &self.client
+    }
+
+    /// Runs any call to its end, in the thread of this client.
+    ///
+    /// ```no_run
+    /// # fn example(client: lockkeeper::client::blocking::Client) -> Result<(), lockkeeper::client::Error> {
+    /// let asynchronous = client.asynchronous().clone();
+    /// let forced = client.block_on(async move { asynchronous.force_release("jobs", "host 7 is gone").await })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn block_on<T: Send + 'static>(&self, call: impl Future<Output = T> + Send + 'static) -> T {
+        self.runtime.run(call)
+    }
+}
+
+impl Session {
+    /// As [`super::Session::id`].
+    pub fn id(&self) -> SessionId {
+        self.session.id()
+    }
+
+    /// As [`super::Session::ttl`].
+    pub fn ttl(&self) -> Duration {
+        self.session.ttl()
+    }
+
+    /// As [`super::Session::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.session.remaining()
+    }
+
+    /// As [`super::Session::loss`].
+    pub fn loss(&self) -> Option<Loss> {
+        self.session.loss()
+    }
+
+    /// As [`super::Session::acquire`]; [`Acquire::lock`] waits for it.
+    pub fn acquire(&self, name: &str) -> Acquire {
+        Acquire { acquire: self.session.acquire(name), runtime: self.runtime.clone() }
+    }
+
+    /// As [`super::Session::acquire_all`]; [`Acquire::lock`] waits for it.
+    pub fn acquire_all<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Acquire {
+        Acquire { acquire: self.session.acquire_all(names), runtime: self.runtime.clone() }
+    }
+
+    /// As [`super::Session::close`].
+    pub fn close(self) -> Result<(), Error> {
+        let Self { session, runtime } = self;
+        runtime.run(session.close())
+    }
+}
+
+impl Acquire {
+    /// As [`super::Acquire::shared`].
+    pub fn shared(self) -> Self {
+        self.with(super::Acquire::shared)
+    }
+
+    /// As [`super::Acquire::permits`].
+    pub fn permits(self, permits: u32) -> Self {
+        self.with(|acquire| acquire.permits(permits))
+    }
+
+    /// As [`super::Acquire::data`].
+    pub fn data(self, data: &[u8]) -> Self {
+        self.with(|acquire| acquire.data(data))
+    }
+
+    /// As [`super::Acquire::keep_data`].
+    pub fn keep_data(self) -> Self {
+        self.with(super::Acquire::keep_data)
+    }
+
+    /// As [`super::Acquire::must_exist`].
+    pub fn must_exist(self) -> Self {
+        self.with(super::Acquire::must_exist)
+    }
+
+    /// As [`super::Acquire::lock_delay`].
+    pub fn lock_delay(self, delay: Duration) -> Self {
+        self.with(|acquire| acquire.lock_delay(delay))
+    }
+
+    /// As [`super::Acquire::no_wait`].
+    pub fn no_wait(self) -> Self {
+        self.with(super::Acquire::no_wait)
+    }
+
+    /// As [`super::Acquire::wait_at_most`].
+    pub fn wait_at_most(self, limit: Duration) -> Self {
+        self.with(|acquire| acquire.wait_at_most(limit))
+    }
+
+    /// As [`super::Acquire::wait_forever`].
+    pub fn wait_forever(self) -> Self {
+        self.with(super::Acquire::wait_forever)
+    }
+
+    /// Waits until the locks are held. Fails as a [`super::Acquire`] that is awaited.
+    pub fn lock(self) -> Result<Guard, Error> {
+        let Self { acquire, runtime } = self;
+        let guard = runtime.run(async move { acquire.await })?;
+        Ok(Guard { guard: Arc::new(guard), runtime })
+    }
+
+    fn with(self, change: impl FnOnce(super::Acquire) -> super::Acquire) -> Self {
+        Self { acquire: change(self.acquire), runtime: self.runtime }
+    }
+}
+
+impl Guard {
+    /// As [`super::Guard::token`].
+    pub fn token(&self) -> Token {
+        self.guard.token()
+    }
+
+    /// As [`super::Guard::names`].
+    pub fn names(&self) -> &[LockName] {
+        self.guard.names()
+    }
+
+    /// As [`super::Guard::deadline`].
+    pub fn deadline(&self) -> Moment {
+        self.guard.deadline()
+    }
+
+    /// As [`super::Guard::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.guard.remaining()
+    }
+
+    /// As [`super::Guard::loss`].
+    pub fn loss(&self) -> Option<Loss> {
+        self.guard.loss()
+    }
+
+    /// As [`super::Guard::ensure`].
+    pub fn ensure(&self, min_left: Duration) -> Result<Duration, Error> {
+        let guard = Arc::clone(&self.guard);
+        self.runtime.run(async move { guard.ensure(min_left).await })
+    }
+
+    /// Waits until it is lost, but no longer than `limit`: then `None`.
+    pub fn lost_within(&self, limit: Duration) -> Option<Loss> {
+        let guard = Arc::clone(&self.guard);
+        self.runtime.run(async move { timeout(limit, guard.lost()).await.ok() })
+    }
+
+    /// As [`super::Guard::on_danger`]. The callback runs in the thread that renews the session: it must not block, nor call what blocks.
+    pub fn on_danger(&self, left: Duration, callback: impl FnOnce(Danger) + Send + 'static) {
+        self.guard.on_danger(left, callback);
+    }
+
+    /// As [`super::Guard::update`].
+    pub fn update(&self, name: &str, data: NewData<'_>) -> Result<(), Error> {
+        let (guard, name) = (Arc::clone(&self.guard), name.to_owned());
+        let bytes = |data: &[u8]| data.to_vec();
+        let (data, keep) = match data {
+            NewData::Held(data) => (Some(bytes(data)), false),
+            NewData::Kept(data) => (Some(bytes(data)), true),
+            NewData::None => (None, false),
+        };
+        self.runtime.run(async move {
+            let data = match &data {
+                Some(data) if keep => NewData::Kept(data),
+                Some(data) => NewData::Held(data),
+                None => NewData::None,
+            };
+            guard.update(&name, data).await
+        })
+    }
+
+    /// As [`super::Guard::release`].
+    pub fn release(&self) -> Result<(), Error> {
+        let guard = Arc::clone(&self.guard);
+        self.runtime.run(async move { guard.release().await })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let guard = Arc::clone(&self.guard);
+        let release = async move { guard.release().await };
+        // In an asynchronous program, tasks that have nothing to do with it would wait too.
+        let limit = if Handle::try_current().is_ok() { Duration::ZERO } else { DROP_WAITS_MAX };
+        let _ = self.runtime.run_for(limit, release);
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.guard.fmt(f)
+    }
+}
