@@ -18,6 +18,14 @@
 //!
 //! The file also says how far the log once reached, so that a log which is lost or cut short as a whole, and therefore consistent in
 //! itself, is noticed: see [`Identity::check_log`].
+//!
+//! What a failed write means depends on what was to be written.
+//! * *Promises* must be durable before anybody relies on them: who the founders are ([`Identity::found`], [`founded`](Identity::founded),
+//!   [`join`](Identity::join)), a start of this node ([`Identity::started`]) or of a peer ([`Identity::remember_start`]). Without the write,
+//!   the step that needs it does not happen: the node does not start or ends, or the peer's call is refused.
+//! * *Advice* is how far the log reached and what peers acknowledged ([`Identity::record_progress`]). It only ever lags behind, nothing
+//!   waits for it, and the older note is as true as the newer one. It notices a loss that must not happen in the first place. So a failed write
+//!   is logged and tried again; to end a node for it would turn a shortage of file descriptors into the loss of a member.
 
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 
@@ -457,7 +465,8 @@ impl Identity {
     }
 
     /// Remembers that the log reaches at least to `index`: a *committed* one, as others can be truncated, and one that is *durable* here; and what
-    /// peers acknowledged to this node. To be called now and then.
+    /// peers acknowledged to this node. To be called now and then. An error changes nothing, and is no reason to end: see the module's
+    /// documentation.
     pub async fn record_progress(
         &self,
         index: u64,

@@ -77,6 +77,8 @@ const APPEND_ENTRIES: u64 = 64;
 /// How often a node notes, outside of its log, how far its log and those of its peers are; and how soon for the first time.
 const NOTE_PROGRESS: Duration = Duration::from_secs(10);
 const NOTE_FIRST: Duration = Duration::from_millis(250);
+/// Of failures to write that note in a row, one in this many is logged.
+const NOTE_FAILURES_SILENT: u32 = 6;
 
 /// Why a node did not start, or could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -247,10 +249,10 @@ where
     client_server.spawn(listen_to(client_routes, transport::incoming(clients, CLIENT_CONNECTIONS), stopping.clone()));
     tasks.spawn(take_part(Arc::clone(&identity), replica.clone(), plan, connector.clone()));
     tasks.spawn(outdated(Arc::clone(&identity)));
-    tasks.spawn(note_progress(identity, replica.clone(), acknowledgements));
     tasks.spawn(raft_stops(replica.clone()));
     tasks.spawn(take_snapshots(replica.clone(), snapshot_due));
     let mut background = JoinSet::new();
+    background.spawn(note_progress(identity, replica.clone(), acknowledgements));
     background.spawn(waiting::give_up_places(replica.clone()));
     background.spawn(waiting::sweep(replica.clone()));
     background.spawn(waiting::break_off_when_cut_off(replica.clone()));
@@ -312,19 +314,27 @@ async fn outdated(identity: Arc<Identity>) -> Result<(), ServeError> {
 }
 
 /// Notes now and then how far this node's log is committed, so that a log which is lost as a whole is noticed; and what peers acknowledged,
-/// so that they are asked for it. Does not end but with an error.
-async fn note_progress(
-    identity: Arc<Identity>,
-    replica: Replica,
-    acknowledgements: Acknowledgements,
-) -> Result<(), ServeError> {
+/// so that they are asked for it. Never ends: nothing relies on this note before it is written, so one that cannot be written now, because no
+/// file descriptor is left or the disk is full, is written later. Until then the older one holds, which is true as well and says less.
+async fn note_progress(identity: Arc<Identity>, replica: Replica, acknowledgements: Acknowledgements) {
     let mut noted = 0;
+    let mut failures: u32 = 0;
     loop {
         tokio::time::sleep(if noted == 0 { NOTE_FIRST } else { NOTE_PROGRESS }).await;
         let certain = replica.applied_and_durable();
-        if certain > noted {
-            identity.record_progress(certain, acknowledgements.of_all()).await?;
-            noted = certain;
+        if certain <= noted {
+            continue;
+        }
+        match identity.record_progress(certain, acknowledgements.of_all()).await {
+            Ok(()) => (noted, failures) = (certain, 0),
+            Err(error) => {
+                // The first, and one of each NOTE_FAILURES_SILENT after it: about one line a minute.
+                if failures.is_multiple_of(NOTE_FAILURES_SILENT) {
+                    tracing::warn!(%error, "cannot note how far the log is committed; goes on, and tries again");
+                }
+                failures = failures.saturating_add(1);
+                tokio::time::sleep(NOTE_PROGRESS).await;
+            }
         }
     }
 }
