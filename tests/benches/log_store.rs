@@ -1,7 +1,7 @@
 //! What a durable append costs, beside a bare file that is written and synced: `cargo bench --bench log_store`.
 //!
 //! Disks differ, and so does one disk from minute to minute: what tells a regression is the ratio of the two, taken in turns. It is
-//! printed at the end. `TMPDIR` says which disk.
+//! printed at the end, and so is what a purge costs for logs of several sizes. `TMPDIR` says which disk.
 
 use std::{
     fs::File,
@@ -13,7 +13,7 @@ use std::{
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use lockkeeper::raft::{
     log::{LogStore, Options},
-    types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload, TypeConfig},
+    types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload, TypeConfig, Vote},
 };
 use openraft::{
     storage::{IOFlushed, RaftLogStorage},
@@ -59,6 +59,17 @@ impl Log {
             self.store.append(entries, IOFlushed::<TypeConfig>::signal(flushed)).await.expect("it is appended");
             answer.await.expect("it is answered").expect("it is durable");
         });
+    }
+
+    /// Votes, and waits until that is durable.
+    fn vote(&mut self) {
+        self.runtime.block_on(async { self.store.save_vote(&Vote::new(1, 1)).await.expect("it is durable") });
+    }
+
+    /// Has all entries purged, which takes a while longer than this.
+    fn purge(&mut self) {
+        let last = LogId { leader_id: CommittedLeaderId::new(1), index: self.next - 1 };
+        self.runtime.block_on(async { self.store.purge(last).await.expect("it is queued") });
     }
 }
 
@@ -107,6 +118,29 @@ fn ratio(_: &mut Criterion) {
     }
 }
 
+/// Entries of the logs that are purged.
+const PURGED: [usize; 3] = [10_000, 40_000, 160_000];
+/// Of a purge, this much is done between two votes at the least: so many entries.
+const SLICE: usize = 1000;
+
+/// What a purge of a log costs for each entry, which must not grow with the log; and how long a vote waits at the most meanwhile.
+fn purge(_: &mut Criterion) {
+    for entries in PURGED {
+        let mut log = Log::new();
+        (0..entries / SLICE).for_each(|_| log.append(SLICE));
+        let votes = entries / SLICE + 2;
+        let quiet = (0..votes).map(|_| timed(|| log.vote())).sum::<Duration>();
+        log.purge();
+        let waits: Vec<_> = (0..votes).map(|_| timed(|| log.vote())).collect();
+        let purging = waits.iter().sum::<Duration>();
+        let longest = waits.into_iter().max().expect("there are votes");
+        let each = purging.saturating_sub(quiet) / entries as u32;
+        println!(
+            "purge of {entries}: {purging:?} ({each:?} for each entry beside the votes), longest vote {longest:?}"
+        );
+    }
+}
+
 fn timed(work: impl FnOnce()) -> Duration {
     let began = Instant::now();
     work();
@@ -118,5 +152,5 @@ fn median(mut durations: Vec<Duration>) -> Duration {
     durations[durations.len() / 2]
 }
 
-criterion_group!(log_store, append, ratio);
+criterion_group!(log_store, append, ratio, purge);
 criterion_main!(log_store);

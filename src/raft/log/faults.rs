@@ -103,7 +103,7 @@ impl Log {
         let acts = Arc::new(Mutex::new(Vec::new()));
         let disk = Fake { pairs: BTreeMap::new(), acts: acts.clone(), on_flush: Arc::new(on_flush) };
         let writer = Writer {
-            tables: Tables { disk },
+            tables: Tables::new(disk),
             mark: MarkFile::create(directory.path().join("high-water")).expect("written"),
             blobs: None,
             vote: None,

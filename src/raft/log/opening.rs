@@ -240,7 +240,7 @@ fn open_tables(request: &Request, database: &Path, mark: Option<Mark>) -> Guarde
     })?;
     database::sync_names(directory, database).map_err(failed("syncing the directory"))?;
 
-    let mut tables = Tables { disk: SledDisk::new(&sled).map_err(broken)? };
+    let mut tables = Tables::new(SledDisk::new(&sled).map_err(broken)?);
     // The trees keep the database open. Closing it is then a matter of dropping them.
     drop(sled);
     begin(&mut tables, mark.as_ref()).map_err(broken)?;
@@ -254,7 +254,7 @@ fn open_tables(request: &Request, database: &Path, mark: Option<Mark>) -> Guarde
         return Err(OpenError::NotDurable { directory: directory.clone() });
     }
     let disk = Journaled::open(tables.disk, directory, request.journal_bytes).map_err(broken)?;
-    let mut tables = Tables { disk };
+    let mut tables = Tables::new(disk);
     if mark.is_none() && !tables.is_blank().map_err(broken)? {
         return Err(damaged(directory, MARK_MISSING.to_owned()));
     }

@@ -34,9 +34,17 @@ const SELF_TEST: &str = "self-test";
 /// The tables of one log.
 pub(super) struct Tables<D> {
     pub(super) disk: D,
+    /// No entry lies before this key: a purge goes on here. A scan from the first key would visit all that the purge has removed so far, as
+    /// deletions that the journal still has in memory, once more for each slice.
+    removed_to: Vec<u8>,
 }
 
 impl<D: Disk> Tables<D> {
+    /// Those on this disk.
+    pub(super) fn new(disk: D) -> Self {
+        Self { disk, removed_to: Vec::new() }
+    }
+
     pub(super) fn vote(&self) -> io::Result<Option<Vote>> {
         Ok(self.meta::<pb::Vote>(VOTE)?.map(Vote::from))
     }
@@ -122,7 +130,7 @@ impl<D: Disk> Tables<D> {
     pub(super) fn remove_upwards(&mut self, last: u64, count_max: usize) -> io::Result<bool> {
         let keys: Vec<Vec<u8>> = self
             .disk
-            .scan(Table::Log, &[])
+            .scan(Table::Log, &self.removed_to)
             .map(|pair| pair.map(|(key, _)| key))
             .take_while(|key| match key {
                 Ok(key) => Key::decode(key).is_some_and(|key| key.index <= last),
@@ -133,7 +141,13 @@ impl<D: Disk> Tables<D> {
         for key in &keys {
             self.disk.remove(Table::Log, key)?;
         }
-        Ok(keys.len() < count_max)
+        let is_done = keys.len() < count_max;
+        // What is appended later comes after what is purged.
+        self.removed_to = match keys.into_iter().next_back() {
+            Some(removed) if !is_done => removed,
+            Some(_) | None => Key::head(last.saturating_add(1)).encode(),
+        };
+        Ok(is_done)
     }
 
     /// The entry at an index, and its size in bytes.

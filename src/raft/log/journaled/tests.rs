@@ -1,10 +1,14 @@
 //! A disk that can be killed at any moment, behind a journal, held against a map.
 
-use std::sync::{Condvar, Mutex};
+use std::sync::{
+    Condvar, Mutex, MutexGuard,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
 use super::*;
+use crate::raft::log::{record::Key, tables::Tables};
 
 const JOURNAL_BYTES: u64 = 4 << 10;
 const TABLES: [Table; 2] = [Table::Log, Table::Meta];
@@ -269,4 +273,75 @@ fn what_is_left_of_a_torn_record_completes_no_other() {
     copy(&read(), &mut torn, sectors[2]);
     std::fs::write(&file, &torn).expect("written");
     assert_eq!(content(&open(&disk, directory.path())), Content::new(), "neither was acknowledged");
+}
+
+/// A disk in memory that counts the pairs that scans come by. Clones are the same one.
+#[derive(Clone, Default)]
+struct Counting {
+    pairs: Arc<Mutex<Content>>,
+    visits: Arc<AtomicUsize>,
+}
+
+impl Counting {
+    fn pairs(&self) -> MutexGuard<'_, Content> {
+        self.pairs.lock().expect("nothing panics while it has it")
+    }
+}
+
+impl Disk for Counting {
+    fn get(&self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.pairs().get(&(table, key.to_vec())).cloned())
+    }
+
+    fn scan(&self, table: Table, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>> {
+        let from_here = self.pairs().split_off(&(table, from.to_vec()));
+        self.pairs().extend(from_here.clone());
+        let of_table = from_here.into_iter().take_while(move |((of, _), _)| *of == table);
+        of_table.map(|((_, key), value)| {
+            self.visits.fetch_add(1, Ordering::Relaxed);
+            Ok((key, value))
+        })
+    }
+
+    fn insert(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> io::Result<()> {
+        self.pairs().insert((table, key.to_vec()), value);
+        Ok(())
+    }
+
+    fn remove(&mut self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.pairs().remove(&(table, key.to_vec())))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Counted, not timed: what a slice has removed stays in the journal's memory as deletions, and under them on the disk, until it is settled.
+/// If each slice began at the first key, a purge would visit as many pairs as the square of what it removes.
+#[test]
+fn a_purge_comes_by_each_entry_once() {
+    const SLICE: u64 = 100;
+    for entries in [10 * SLICE, 80 * SLICE] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut disk = Counting::default();
+        for index in 0..entries {
+            disk.insert(Table::Log, &Key::head(index).encode(), vec![7]).expect("inserted");
+        }
+        let journaled = Journaled::open(disk.clone(), directory.path(), 1 << 20).expect("it opens");
+        let mut tables = Tables::new(journaled);
+        // In two purges, the second while the deletions of the first one are there.
+        let mut slices = 0;
+        for last in [entries / 2, entries - 1] {
+            while !tables.remove_upwards(last, SLICE as usize).expect("removed") {
+                tables.disk.flush().expect("flushed");
+                slices += 1;
+            }
+        }
+        assert!(slices >= entries / SLICE - 1, "{slices} slices of {entries} entries");
+        assert_eq!(tables.disk.scan(Table::Log, &[]).count(), 0, "all of it is gone");
+        let visits = disk.visits.load(Ordering::Relaxed) as u64 - entries;
+        // Each slice comes by the last pair of the one before, and by the first that stays.
+        assert!(visits <= entries + 3 * slices, "{visits} pairs for {entries} entries");
+    }
 }
