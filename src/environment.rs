@@ -1,10 +1,11 @@
-//! Where time and chance come from, and where work that blocks is done.
+//! Where time and chance come from, and where work is done that others must not wait behind.
 //!
 //! No other place reads a clock, draws a random number or moves work to another thread, so that a simulation can put its own in
 //! their place (together with paused tokio time, which the timers of the whole program follow).
 
 use std::{
     fmt::Debug,
+    future::Future,
     io,
     sync::Arc,
     thread,
@@ -12,7 +13,7 @@ use std::{
 };
 
 use rand::{RngCore, SeedableRng, rngs::StdRng};
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{runtime::Handle, sync::oneshot, task::JoinSet, time::Instant};
 
 /// Clocks.
 pub trait Clock: Debug + Send + Sync + 'static {
@@ -69,6 +70,41 @@ impl Blocking {
             Self::Here => work(),
         }
     }
+
+    /// Drops what takes long to take apart, where nobody waits for it.
+    pub fn discard<T: Send + 'static>(self, name: &str, what: T) {
+        match self {
+            Self::OnThreads => {
+                let work = move || {
+                    give_way();
+                    drop(what);
+                };
+                // If the thread cannot be started, its work was dropped here.
+                let _ = thread::Builder::new().name(name.to_owned()).spawn(work);
+            }
+            Self::Here => drop(what),
+        }
+    }
+}
+
+/// Where tasks run that clients cause. What a node owes its peers, heartbeats and votes, does not wait behind them on another runtime.
+#[derive(Clone, Debug, Default)]
+pub enum Tasks {
+    /// On the runtime of who starts them: a simulation has only that.
+    #[default]
+    Here,
+    /// On this one. It must outlive the node.
+    On(Handle),
+}
+
+impl Tasks {
+    /// Starts a task there, as one of this set.
+    pub fn spawn<T: Send + 'static>(&self, set: &mut JoinSet<T>, task: impl Future<Output = T> + Send + 'static) {
+        match self {
+            Self::Here => set.spawn(task),
+            Self::On(runtime) => set.spawn_on(task, runtime),
+        };
+    }
 }
 
 /// From now on this thread has about a tenth of what one has that does not give way, where there is not enough for both.
@@ -85,14 +121,17 @@ pub struct Environment {
     pub clock: Arc<dyn Clock>,
     /// What comes by chance.
     pub random: Arc<dyn Random>,
-    /// Where it waits for files.
+    /// Where it waits for files, and applies what is committed.
     pub blocking: Blocking,
+    /// Where it serves its clients.
+    pub clients: Tasks,
 }
 
 impl Environment {
-    /// That of a real machine.
+    /// That of a real machine, with one runtime for all.
     pub fn system() -> Self {
-        Self { clock: Arc::new(SystemClock), random: Arc::new(SystemRandom), blocking: Blocking::OnThreads }
+        let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom));
+        Self { clock, random, blocking: Blocking::OnThreads, clients: Tasks::Here }
     }
 
     /// A generator of random numbers for those who want one, seeded from this chance.

@@ -5,7 +5,7 @@
 //! * `renewals`: many sessions in one command; [`proposer`] and [`leadership`]: batches, stamped by the leader's [`clock`]; [`vacancy`] and [`presence`]: a leader that was killed;
 //! * [`log`]: the log on disk; [`network`]: to the peers; openraft between them;
 //! * [`read_index`]: when the table may answer a linearizable read;
-//! * [`state_machine`] and [`table`]: what is committed, applied; [`calls`]: who waits for it; [`snapshot`]: what is applied, on disk.
+//! * [`state_machine`], `applier` and [`table`]: what is committed, applied; [`calls`]: who waits for it; [`snapshot`]: what is applied, on disk.
 //!
 //! [`ids`], [`identity`] and [`forming`]: who this node is, whether its data are its own, and how a cluster comes into being.
 //! [`types`], [`wire`], [`commands`] and [`records`]: what all of them speak. `durable_map` is no part of it: the fence keeps there
@@ -33,6 +33,7 @@ pub mod types;
 pub mod vacancy;
 pub mod wire;
 
+mod applier;
 mod renewals;
 mod replica;
 mod ticker;

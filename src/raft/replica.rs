@@ -100,10 +100,10 @@ impl Replica {
     /// A majority commits an entry, and a node may apply it before its own disk has it: after a crash, that node's log ends before it.
     pub fn applied_and_durable(&self) -> u64 {
         if Planted::NotedBeforeDurable.is_on() {
-            return self.table.read(Applied::index);
+            return self.table.index();
         }
         let flushed = self.raft.watch_log_progress().get().and_then(|point| point.last_log_id);
-        flushed.map_or(0, |last| last.index.min(self.table.read(Applied::index)))
+        flushed.map_or(0, |last| last.index.min(self.table.index()))
     }
 
     /// Looks at the table as it is now, linearizably: all that was answered before this call is in it.

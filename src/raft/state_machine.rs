@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc};
 
-use futures::{Stream, TryStreamExt};
+use futures::{Stream, StreamExt as _};
 use openraft::{
     RaftSnapshotBuilder,
     storage::{EntryResponder, RaftStateMachine},
@@ -11,51 +11,43 @@ use openraft::{
 use tokio::sync::Notify;
 
 use super::{
-    commands, records,
+    applier::Applier,
+    records,
     snapshot::{Pace, SnapshotFile, SnapshotStore},
-    table::{Applied, Batch, Table},
+    table::{Applied, Table},
     types::{Entry, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig},
 };
 use crate::{machine::Machine, planted::Planted};
+
+/// Entries that are applied together, at the most: for each such group the runtime and the thread that applies take turns once.
+const ENTRIES_PER_TURN: usize = 256;
 
 /// What openraft drives.
 #[derive(Debug)]
 pub struct StateMachine {
     table: Arc<Table>,
+    applier: Applier,
     snapshots: SnapshotStore,
     pace: Pace,
 }
 
 impl StateMachine {
-    /// Starts from the newest snapshot, if there is one. Blocks while it reads it. A new one is due after so many entries, or later, and
+    /// Starts from the newest snapshot, if there is one, and starts the thread that applies. Blocks while it reads it. A new one is due after so many entries, or later, and
     /// not when another node's is: see [`snapshot_due`](Self::snapshot_due).
     ///
     /// Fails if the snapshot is damaged.
     pub fn open(table: Arc<Table>, snapshots: SnapshotStore, node_id: u64, snapshot_entries: u64) -> io::Result<Self> {
         if let Some(file) = snapshots.latest() {
-            table.restore(read(&file)?);
+            drop(table.restore(read(&file)?));
         }
-        Ok(Self { table, snapshots, pace: Pace::new(node_id, snapshot_entries) })
+        let applier = Applier::start(Arc::clone(&table), snapshots.blocking())?;
+        Ok(Self { table, applier, snapshots, pace: Pace::new(node_id, snapshot_entries) })
     }
 
     /// Told when a snapshot is worth its cost: enough entries came since the last one, and their bytes are not few beside its own. openraft
     /// knows entries only, so it is to be asked for one then.
     pub fn snapshot_due(&self) -> Arc<Notify> {
         self.pace.due()
-    }
-
-    fn apply_entry(&self, entry: Entry, answer: bool) -> io::Result<super::types::Applied> {
-        let log_id = entry.log_id;
-        match entry.payload {
-            EntryPayload::Blank => self.table.pass(log_id, None),
-            EntryPayload::Membership(membership) => self.table.pass(log_id, Some(membership)),
-            EntryPayload::Normal(payload) => {
-                let (time, commands) =
-                    commands::decode(&payload.0).map_err(|malformed| damaged(&log_id, &malformed.to_string()))?;
-                return Ok(self.table.apply(log_id, Batch { time, commands }, answer));
-            }
-        }
-        Ok(super::types::Applied::default())
     }
 }
 
@@ -67,17 +59,23 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         Ok(self.table.read(|applied| (applied.log_id, applied.membership.clone())))
     }
 
-    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    async fn apply<S>(&mut self, entries: S) -> io::Result<()>
     where
         S: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + Send,
     {
-        while let Some((entry, responder)) = entries.try_next().await? {
-            let bytes = if let EntryPayload::Normal(payload) = &entry.payload { payload.0.len() } else { 0 };
-            let index = entry.log_id.index;
-            let applied = self.apply_entry(entry, responder.is_some())?;
-            self.pace.applied(index, bytes, || self.snapshots.latest().map_or(0, |latest| latest.length()));
-            if let Some(responder) = responder {
-                responder.send(applied);
+        let mut groups = entries.ready_chunks(ENTRIES_PER_TURN);
+        while let Some(group) = groups.next().await {
+            // What came before an entry that cannot be read is applied all the same.
+            let mut failed = None;
+            let read = group.into_iter().map_while(|entry| entry.map_err(|error| failed = Some(error)).ok());
+            let group: Vec<_> = read.collect();
+            let sizes: Vec<_> = group.iter().map(|(entry, _)| size(entry)).collect();
+            self.applier.apply(group).await?;
+            for (index, bytes) in sizes {
+                self.pace.applied(index, bytes, || self.snapshots.latest().map_or(0, |latest| latest.length()));
+            }
+            if let Some(error) = failed {
+                return Err(error);
             }
         }
         Ok(())
@@ -87,7 +85,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         self.pace.begin_again();
         // Frozen here, between two entries; written elsewhere, while entries are applied.
         let (table, frozen) = (Arc::clone(&self.table), self.table.freeze());
-        SnapshotBuilder { table, frozen, snapshots: self.snapshots.clone() }
+        SnapshotBuilder { table, frozen: Some(frozen), snapshots: self.snapshots.clone() }
     }
 
     async fn install_snapshot(&mut self, _meta: &SnapshotMeta, file: SnapshotFile) -> io::Result<()> {
@@ -95,10 +93,11 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         // Durable before it is used: once it is, the log behind it is purged.
         let blocking = snapshots.blocking();
         if Planted::SnapshotUsedBeforePublished.is_on() {
-            self.table.restore(read(&file)?);
+            drop(self.table.restore(read(&file)?));
         }
         let restored = blocking.run(move || snapshots.publish(&file).and_then(|()| read(&file))).await?;
-        self.table.restore(restored);
+        // A table of a million locks takes a good part of a second to take apart: neither readers nor heartbeats wait for that.
+        blocking.discard("drop-table", self.table.restore(restored));
         self.pace.begin_again();
         // The calls that wait here waited for a table that is gone; their clients ask again.
         self.table.calls().break_off();
@@ -115,7 +114,9 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 pub struct SnapshotBuilder {
     /// For [`Planted::SnapshotOfLaterTable`] alone.
     table: Arc<Table>,
-    frozen: Applied,
+    /// Until it is written. Who writes it also takes apart what the table itself has changed since: with a runtime of its own to care
+    /// for, nobody else is to.
+    frozen: Option<Applied>,
     snapshots: SnapshotStore,
 }
 
@@ -123,7 +124,8 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
     type SnapshotData = SnapshotFile;
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<TypeConfig, SnapshotFile>> {
-        let mut frozen = self.frozen.clone();
+        let frozen = self.frozen.take();
+        let mut frozen = frozen.ok_or_else(|| io::Error::other("this snapshot was written already"))?;
         if Planted::SnapshotOfLaterTable.is_on() {
             frozen.machine = self.table.freeze().machine;
         }
@@ -152,10 +154,8 @@ fn read(file: &SnapshotFile) -> io::Result<Applied> {
     Ok(Applied { machine, log_id: meta.last_log_id, membership: meta.last_membership.clone() })
 }
 
-fn damaged(log_id: &LogId, why: &str) -> io::Error {
-    let message = format!(
-        "log entry {log_id} cannot be read ({why}): it is damaged or was written by a newer version; \
-         remove this member from the cluster and add a new one, or install that version"
-    );
-    io::Error::new(io::ErrorKind::InvalidData, message)
+/// The index of an entry, and its bytes.
+fn size(entry: &Entry) -> (u64, usize) {
+    let bytes = if let EntryPayload::Normal(payload) = &entry.payload { payload.0.len() } else { 0 };
+    (entry.log_id.index, bytes)
 }

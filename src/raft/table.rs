@@ -137,6 +137,9 @@ pub struct Table {
     changes: broadcast::Sender<Arc<Changes>>,
     term: watch::Sender<u64>,
     deadline: watch::Sender<Option<Stamp>>,
+    /// The machine's time, and the last entry applied, for those who must not wait until an apply has ended.
+    now: AtomicU64,
+    index: AtomicU64,
     told: AtomicU64,
     inspector: Option<Arc<dyn Inspect>>,
 }
@@ -157,12 +160,15 @@ impl Table {
             changes: broadcast::channel(CHANGES_KEPT).0,
             term: watch::channel(0).0,
             deadline: watch::channel(None).0,
+            now: AtomicU64::new(0),
+            index: AtomicU64::new(0),
             told: AtomicU64::new(0),
             inspector,
         }
     }
 
-    /// Looks at the machine. `look` runs under a lock that `apply` needs: it must be short and must not block.
+    /// Looks at the machine. `look` runs under a lock that `apply` needs: it must be short and must not block. And it waits while an entry is
+    /// applied, which may take milliseconds: nothing that others need at once, such as a heartbeat, may be behind it on its thread.
     pub fn read<T>(&self, look: impl FnOnce(&Applied) -> T) -> T {
         look(&self.applied.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -175,6 +181,16 @@ impl Table {
     /// When the next thing falls due.
     pub fn next_deadline(&self) -> watch::Receiver<Option<Stamp>> {
         self.deadline.subscribe()
+    }
+
+    /// The time up to which the machine has come, and when the next thing falls due, as of the last entry applied. Never waits.
+    pub(super) fn time_and_deadline(&self) -> (Stamp, Option<Stamp>) {
+        (Stamp(self.now.load(Ordering::Acquire)), *self.deadline.borrow())
+    }
+
+    /// The index of the last entry applied; 0: none. Never waits.
+    pub(super) fn index(&self) -> u64 {
+        self.index.load(Ordering::Acquire)
     }
 
     /// What changes from now on, an item for each log entry that changes a lock.
@@ -249,12 +265,15 @@ impl Table {
         self.told.store(applied.index(), Ordering::Release);
     }
 
-    /// Puts a snapshot in the place of what is here.
-    pub(super) fn restore(&self, restored: Applied) {
+    /// Puts a snapshot in the place of what is here, and answers what was here: to take that apart takes time in proportion to it, which is
+    /// not to be spent under the lock.
+    #[must_use = "drop it where nobody waits"]
+    pub(super) fn restore(&self, restored: Applied) -> Applied {
         let mut applied = self.write();
-        *applied = restored;
+        let before = std::mem::replace(&mut *applied, restored);
         self.publish(&applied);
         self.told.store(applied.index(), Ordering::Release);
+        before
     }
 
     /// What a snapshot is made of: a clone that costs next to nothing.
@@ -272,6 +291,8 @@ impl Table {
         if let Some(inspector) = &self.inspector {
             inspector.look(applied);
         }
+        self.now.store(applied.machine.now().0, Ordering::Release);
+        self.index.store(applied.index(), Ordering::Release);
         let deadline = applied.machine.next_deadline();
         self.deadline.send_if_modified(|known| std::mem::replace(known, deadline) != deadline);
     }

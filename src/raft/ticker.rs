@@ -60,7 +60,7 @@ async fn tick_if_due(
 ) -> Duration {
     // Looking at the clock is what keeps a stall from being counted: see `LeaderClock`.
     let stamp = leadership.stamp();
-    let (now, next) = table.read(|applied| (applied.machine.now(), applied.machine.next_deadline()));
+    let (now, next) = table.time_and_deadline();
     match next {
         None => BEAT,
         Some(due) if due <= stamp || stamp.0 - now.0.min(stamp.0) >= TICK_AT_LEAST.as_millis() as u64 => {

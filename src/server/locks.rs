@@ -11,7 +11,7 @@ use super::{
     waiting, watch,
 };
 use crate::{
-    machine::{Busy, Command, LockName, Page, Reply, Ticket, Token, WaitEnd},
+    machine::{Busy, Command, LockName, Machine, Page, Reply, Ticket, Token, WaitEnd},
     proto::v1::{self, acquire_response, locks_server},
     raft::{Replica, table::Applied, types::Delivery},
 };
@@ -87,11 +87,9 @@ impl locks_server::Locks for Locks {
             holders_after: Token(message.holders_after),
             waiters_after: Ticket(message.waiters_after),
         };
-        let look = |applied: &Applied| v1::GetResponse {
-            lock: Some(convert::show_lock(applied.machine.lock(&name, page))),
-            index: applied.index(),
-        };
-        Ok(Response::new(self.read(message.stale, look).await?))
+        let (machine, index) = self.frozen(message.stale).await?;
+        let lock = Some(convert::show_lock(machine.lock(&name, page)));
+        Ok(Response::new(v1::GetResponse { lock, index }))
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
@@ -101,11 +99,9 @@ impl locks_server::Locks for Locks {
             token => Some(LockName::new(token).map_err(|_| invalid("page_token", "is not the one of a page before"))?),
         };
         let limit = PageLimit { locks: page_size(message.page_size, PAGE_MAX), bytes: PAGE_BYTES };
-        let look = |applied: &Applied| {
-            let (locks, next_page_token) = page_of_locks(&applied.machine, &message.prefix, after.as_ref(), limit);
-            v1::ListResponse { locks, next_page_token, index: applied.index() }
-        };
-        Ok(Response::new(self.read(message.stale, look).await?))
+        let (machine, index) = self.frozen(message.stale).await?;
+        let (locks, next_page_token) = page_of_locks(&machine, &message.prefix, after.as_ref(), limit);
+        Ok(Response::new(v1::ListResponse { locks, next_page_token, index }))
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
@@ -141,6 +137,12 @@ impl Locks {
             true => Ok(self.replica.table().read(look)),
             false => self.replica.read(PATIENCE, look).await.map_err(no_reply),
         }
+    }
+
+    /// The machine as it is now, and the last entry in it: a clone, which costs next to nothing. To show a thousand locks, or the crowd behind
+    /// one, takes so long that nothing should wait to be applied meanwhile.
+    async fn frozen(&self, stale: bool) -> Result<(Machine, u64), Status> {
+        self.read(stale, |applied| (applied.machine.clone(), applied.index())).await
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use lockkeeper::{
-    environment::{Blocking, Clock, Environment, Random},
+    environment::{Blocking, Clock, Environment, Random, Tasks},
     raft::{
         identity::{Identity, Stage},
         snapshot::SnapshotStore,
@@ -90,6 +90,7 @@ impl Site {
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             random: Arc::new(Chance(Mutex::new(random))),
             blocking: Blocking::Here,
+            clients: Tasks::Here,
         };
         let data = Mutex::new(Data { disk: Arc::new(disk), identity, directory });
         Self { config, data, own: Mutex::default(), environment, clock, ledger, gates, seed }
