@@ -110,26 +110,36 @@ impl Serve {
     }
 }
 
+/// Threads for what a node owes its peers: a second one, so that heartbeats go on while the first is busy for a moment.
+const RAFT_WORKERS: usize = 2;
+
 fn run(config: Config, until_stdin_closes: bool) -> Result<(), Box<dyn Error>> {
-    let runtime = runtime()?;
-    let served: Result<(), ServeError> = runtime.block_on(async {
+    let (raft, clients) = (raft_runtime()?, clients_runtime()?);
+    let served: Result<(), ServeError> = raft.block_on(async {
         let signals = Signals::listen()?;
-        Ok::<_, io::Error>(server::serve(config, told_to_stop(signals, until_stdin_closes)).await)
+        let told_to_stop = told_to_stop(signals, until_stdin_closes);
+        Ok::<_, io::Error>(server::serve(config, clients.handle().clone(), told_to_stop).await)
     })?;
     // All that matters has been waited for; what is left hangs.
-    runtime.shutdown_timeout(LEFTOVERS_MAX);
+    clients.shutdown_timeout(LEFTOVERS_MAX);
+    raft.shutdown_timeout(LEFTOVERS_MAX);
     Ok(served?)
 }
 
-/// Half of the processors work on tasks, at least one: the log's threads and the kernel's network need the rest, and more threads mostly wake
-/// each other. `TOKIO_WORKER_THREADS` says otherwise.
-fn runtime() -> io::Result<Runtime> {
+/// For Raft, the peers and the proposer: nothing that a client asks for keeps its threads.
+fn raft_runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread().thread_name("raft").worker_threads(RAFT_WORKERS).enable_all().build()
+}
+
+/// For the clients. Half of the processors work on it, at least one: Raft, the log's threads and the kernel's network need the rest, and more
+/// threads mostly wake each other. `TOKIO_WORKER_THREADS` says otherwise.
+fn clients_runtime() -> io::Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if env::var_os("TOKIO_WORKER_THREADS").is_none() {
         let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         builder.worker_threads((processors / 2).max(1));
     }
-    builder.enable_all().build()
+    builder.thread_name("clients").enable_all().build()
 }
 
 /// Ends when the node is to stop. From then on, impatience ends the process: a second signal, or the lapse of time.

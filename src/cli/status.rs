@@ -252,6 +252,7 @@ struct StatusDocument {
     locks: u64,
     waiters: u64,
     last_token: u64,
+    turn_delay_us_max: u64,
     table_hash: Option<String>,
     members: Vec<MemberDocument>,
 }
@@ -309,6 +310,7 @@ impl StatusDocument {
             locks: status.locks,
             waiters: status.waiters,
             last_token: status.last_token,
+            turn_delay_us_max: status.turn_delay_us_max,
             // As digits: JSON's numbers are not exact beyond 2^53.
             table_hash: hash.then(|| format!("{:016x}", status.table_hash)),
             members: members.collect(),

@@ -9,7 +9,7 @@ use std::{
 use openraft::{Instant, ServerState, async_runtime::WatchReceiver, metrics::RaftMetrics};
 use tonic::{Request, Response, Status};
 
-use super::{errors::internal, progress::Progress};
+use super::{errors::internal, progress::Progress, pulse::Pulse};
 use crate::{
     environment::Blocking,
     planted::VERSION,
@@ -30,6 +30,8 @@ pub(super) struct Cluster {
     pub(super) progress: Arc<Progress>,
     /// As the leader: of each member's log, while it lacks entries.
     pub(super) members: Arc<Mutex<BTreeMap<u64, Progress>>>,
+    /// Of the runtime of Raft.
+    pub(super) pulse: Pulse,
 }
 
 /// A member that has stood still for so long, although it lacks entries, does not catch up. Longer than any pause of a busy disk.
@@ -54,6 +56,7 @@ impl cluster_server::Cluster for Cluster {
         status.version = VERSION.to_owned();
         status.serving = trouble.is_none();
         status.trouble = trouble.unwrap_or_default().to_string();
+        status.turn_delay_us_max = self.pulse.delay_max().as_micros() as u64;
         self.replica.table().read(|applied| {
             let counts = applied.machine.counts();
             status.sessions = counts.sessions as u64;

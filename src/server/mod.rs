@@ -20,6 +20,7 @@ mod locks;
 mod pages;
 mod pipeline;
 mod progress;
+mod pulse;
 mod sessions;
 mod unread;
 mod unreadable;

@@ -17,6 +17,7 @@ use openraft::{RaftLogReader, SnapshotPolicy, async_runtime::WatchReceiver, stor
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
+    runtime::Handle,
     sync::Notify,
     task::JoinSet,
     time::timeout,
@@ -36,13 +37,14 @@ use super::{
     gateway::{Dial, Gateway},
     health,
     locks::Locks,
+    pulse::Pulse,
     sessions::Sessions,
     unread::{self, Unread},
     unreadable::{Explaining, explaining},
     waiting,
 };
 use crate::{
-    environment::Environment,
+    environment::{Blocking, Environment, Tasks},
     proto::{
         self,
         v1::{cluster_server::ClusterServer, locks_server::LocksServer, sessions_server::SessionsServer},
@@ -152,13 +154,18 @@ pub struct Parts<L, C, S> {
     pub inspector: Option<Arc<dyn Inspect>>,
 }
 
-/// Runs a node on this machine until `shutdown` ends, and then until what is in flight is answered, for a few seconds at the most.
+/// Runs a node on this machine until `shutdown` ends, and then until what is in flight is answered, for a few seconds at the most. What
+/// clients cause runs on `clients_runtime`.
 ///
 /// Dropping the future ends the node at once, as a crash would.
-pub async fn serve(config: Config, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
+pub async fn serve(
+    config: Config,
+    clients_runtime: Handle,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServeError> {
     let clients = listen("client_listen", &config.client_listen).await?;
     let peers = listen("peer_listen", &config.peer_listen).await?;
-    let environment = Environment::system();
+    let environment = Environment { clients: Tasks::On(clients_runtime), ..Environment::system() };
     let opening = (config.clone(), environment.clone());
     let opened = tokio::task::spawn_blocking(move || open(&opening.0, &opening.1)).await;
     // Nobody else comes near the data directory before the log is closed.
@@ -246,22 +253,27 @@ where
     tasks.spawn(listen_to(peer_routes, transport::incoming(peers, PEER_CONNECTIONS), CancellationToken::new()));
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let client_routes = services.for_clients().add_service(health_service);
-    client_server.spawn(listen_to(client_routes, transport::incoming(clients, CLIENT_CONNECTIONS), stopping.clone()));
+    let incoming = transport::incoming(clients, CLIENT_CONNECTIONS);
+    environment.clients.spawn(&mut client_server, listen_to(client_routes, incoming, stopping.clone()));
     tasks.spawn(take_part(Arc::clone(&identity), replica.clone(), plan, connector.clone()));
     tasks.spawn(outdated(Arc::clone(&identity)));
     tasks.spawn(raft_stops(replica.clone()));
     tasks.spawn(take_snapshots(replica.clone(), snapshot_due));
     let mut background = JoinSet::new();
     background.spawn(note_progress(identity, replica.clone(), acknowledgements));
-    background.spawn(waiting::give_up_places(replica.clone()));
-    background.spawn(waiting::sweep(replica.clone()));
-    background.spawn(waiting::break_off_when_cut_off(replica.clone()));
+    environment.clients.spawn(&mut background, waiting::give_up_places(replica.clone()));
+    environment.clients.spawn(&mut background, waiting::sweep(replica.clone()));
+    environment.clients.spawn(&mut background, waiting::break_off_when_cut_off(replica.clone()));
+    // The time of a simulation stands still while its thread computes.
+    if environment.blocking == Blocking::OnThreads {
+        background.spawn(services.cluster.pulse.clone().beat());
+    }
     if let Some(departures) = departures {
         let heartbeat = Duration::from_millis(config.raft.heartbeat_ms);
         background.spawn(vacancy::watch(replica.clone(), connector, departures, presence, heartbeat));
     }
-    background.spawn(services.unread.clone().watch_over());
-    background.spawn(health::report(services.cluster.clone(), reporter.clone()));
+    environment.clients.spawn(&mut background, services.unread.clone().watch_over());
+    environment.clients.spawn(&mut background, health::report(services.cluster.clone(), reporter.clone()));
 
     let ended = tokio::select! {
         Some(ended) = tasks.join_next() => ended.unwrap_or_else(|broken| Err(stopped(broken))),
@@ -402,7 +414,8 @@ impl Services {
         let gateway = Gateway::new(sessions.clone(), locks.clone(), dial, stopping);
         let (cluster_id, blocking) = (config.cluster_id.as_str().into(), environment.blocking);
         let (progress, members) = Default::default();
-        let cluster = Cluster { cluster_id, replica: replica.clone(), blocking, progress, members };
+        let pulse = Pulse::default();
+        let cluster = Cluster { cluster_id, replica: replica.clone(), blocking, progress, members, pulse };
         let unread = Unread::new(unread::Limits::CLIENTS);
         Self { sessions, locks, gateway, cluster, unread }
     }

@@ -1,0 +1,87 @@
+//! How long a task that is ready waits for its turn on the runtime of Raft.
+//!
+//! A heartbeat is such a task. Whatever computes on that runtime, or takes the processor away from it, delays the heartbeats of a leader
+//! and the votes of a follower by as much: far below the election timeout this shows before it costs an election.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep_until};
+
+/// How often a turn is taken.
+const BEAT: Duration = Duration::from_millis(20);
+/// The largest delay is kept for each such span of time, and for so many of them.
+const SPAN: Duration = Duration::from_secs(10);
+const SPANS: usize = 6;
+
+/// The largest delay of the last minute. Clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pulse {
+    spans: Arc<Mutex<VecDeque<Duration>>>,
+}
+
+impl Pulse {
+    /// Takes turns on the runtime on which it is polled. Does not end.
+    pub(super) async fn beat(self) {
+        let mut span_ends = Instant::now() + SPAN;
+        loop {
+            let due = Instant::now() + BEAT;
+            sleep_until(due).await;
+            let now = Instant::now();
+            self.note(now - due, now >= span_ends);
+            if now >= span_ends {
+                span_ends = now + SPAN;
+            }
+        }
+    }
+
+    fn note(&self, delay: Duration, begins_span: bool) {
+        let mut spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        if begins_span || spans.is_empty() {
+            spans.push_back(Duration::ZERO);
+        }
+        if spans.len() > SPANS {
+            spans.pop_front();
+        }
+        if let Some(latest) = spans.back_mut() {
+            *latest = delay.max(*latest);
+        }
+    }
+
+    /// The largest delay of a turn in the last minute. Timers count in milliseconds: up to two are no delay.
+    pub(super) fn delay_max(&self) -> Duration {
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner).iter().max().copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STALL: Duration = Duration::from_millis(120);
+
+    #[tokio::test]
+    async fn a_task_that_computes_shows_as_a_delay() {
+        let pulse = Pulse::default();
+        tokio::spawn(pulse.clone().beat());
+        while pulse.delay_max() < STALL - BEAT {
+            // On the thread of the pulse.
+            std::thread::sleep(STALL);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[test]
+    fn a_delay_is_forgotten_after_a_minute() {
+        let pulse = Pulse::default();
+        pulse.note(STALL, false);
+        for span in 1..=SPANS {
+            assert_eq!(pulse.delay_max(), STALL, "after {} spans", span - 1);
+            pulse.note(BEAT, true);
+        }
+        assert_eq!(pulse.delay_max(), BEAT);
+    }
+}

@@ -1,0 +1,209 @@
+//! What a node owes its peers goes on, whatever clients keep busy.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::Duration,
+};
+
+use lockkeeper::{
+    environment::{Environment, Tasks},
+    proto::v1::{self, cluster_client::ClusterClient, sessions_client::SessionsClient},
+    raft::{
+        clock::BEAT,
+        identity::Identity,
+        log::{self, LogStore},
+        network::hello,
+        snapshot::SnapshotStore,
+        table::{Applied, Inspect},
+    },
+    server::{
+        config::{Config, Member},
+        node::{Parts, run},
+    },
+    transport::TcpConnector,
+};
+use tempfile::TempDir;
+use tokio::{
+    net::TcpListener,
+    runtime::{self, Runtime},
+    sync::oneshot,
+    time::{sleep, timeout},
+};
+
+/// Longer than anything takes on a busy machine.
+const LONG: Duration = Duration::from_secs(60);
+const CLUSTER: &str = "runtimes";
+
+/// Stops whoever applies the first command, until the test lets go.
+#[derive(Debug)]
+struct Gate {
+    came: Mutex<Option<mpsc::Sender<()>>>,
+    let_go: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Gate {
+    /// And how to hear that somebody came, and how to let go.
+    fn new() -> (Arc<Self>, mpsc::Receiver<()>, mpsc::Sender<()>) {
+        let ((came, comes), (go_on, let_go)) = (mpsc::channel(), mpsc::channel());
+        (Arc::new(Self { came: Mutex::new(Some(came)), let_go: Mutex::new(let_go) }), comes, go_on)
+    }
+}
+
+impl Inspect for Gate {
+    fn look(&self, applied: &Applied) {
+        let came =
+            (applied.machine.counts().sessions > 0).then(|| self.came.lock().expect("no panic").take()).flatten();
+        if let Some(came) = came {
+            came.send(()).expect("the test listens");
+            // An error says that the test has failed.
+            let _ = self.let_go.lock().expect("no panic").recv_timeout(LONG);
+        }
+    }
+}
+
+/// A node alone in its cluster, with one thread for all that it owes its peers.
+struct Node {
+    client_address: String,
+    peer_address: String,
+    stop: oneshot::Sender<()>,
+    thread: thread::JoinHandle<()>,
+    directory: TempDir,
+}
+
+impl Node {
+    fn start(inspector: Option<Arc<Gate>>, clients: Tasks) -> Self {
+        let directory = tempfile::tempdir().expect("a place for temporary files");
+        let own = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let bind = || async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+            let address = listener.local_addr().expect("it is bound").to_string();
+            (listener, address)
+        };
+        let ((clients_in, client_address), (peers_in, peer_address)) =
+            own.block_on(async { (bind().await, bind().await) });
+        let member = Member { node_id: 1, client_address: client_address.clone(), peer_address: peer_address.clone() };
+        let config = Config {
+            cluster_id: CLUSTER.to_owned(),
+            node_id: 1,
+            bootstrap: true,
+            members: vec![member],
+            ..Config::default()
+        };
+        let environment = Environment { clients, ..Environment::system() };
+        let (stop, stopped) = oneshot::channel();
+        let parts = |directory: &Path| Parts {
+            config,
+            clients: clients_in,
+            peers: peers_in,
+            connector: TcpConnector,
+            identity: identity(1),
+            log: LogStore::open(&directory.join("log"), log::Options::default()).expect("a new log"),
+            snapshots: SnapshotStore::open(&directory.join("snapshots")).expect("no snapshots"),
+            inspector: inspector.map(|gate| gate as Arc<dyn Inspect>),
+            environment,
+        };
+        let parts = parts(directory.path());
+        let thread = thread::spawn(move || {
+            let log = parts.log.clone();
+            own.block_on(async {
+                let stopped = async { stopped.await.unwrap_or(()) };
+                run(parts, stopped).await.expect("it serves until it is stopped");
+                log.close().await.expect("closed");
+            });
+        });
+        Self { client_address, peer_address, stop, thread, directory }
+    }
+
+    /// Asks who it is, as a peer would, until it has said so again and again. The answers come from the runtime of Raft, in between the beats
+    /// of its clock.
+    async fn answers_peers(&self) {
+        let asks = async {
+            let mut answers = 0;
+            while answers < 25 {
+                let answer = hello(&TcpConnector, &self.peer_address, &identity(2), Vec::new()).await;
+                answers += u32::from(answer.is_ok());
+                sleep(BEAT / 5).await;
+            }
+        };
+        timeout(LONG / 2, asks).await.expect("a peer is answered");
+    }
+
+    fn client_url(&self) -> String {
+        format!("http://{}", self.client_address)
+    }
+
+    fn end(self) {
+        self.stop.send(()).expect("it still runs");
+        self.thread.join().expect("it ended in order");
+        drop(self.directory);
+    }
+}
+
+fn identity(node_id: u64) -> Arc<Identity> {
+    let cluster_id = CLUSTER.parse().expect("a cluster id");
+    Arc::new(Identity::in_memory(&cluster_id, node_id, &mut rand::rng()))
+}
+
+fn threads(workers: usize) -> Runtime {
+    runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build().expect("a runtime")
+}
+
+/// Opens a session, as soon as the node leads.
+async fn open_session(url: String) {
+    let open = async {
+        loop {
+            if let Ok(mut stub) = SessionsClient::connect(url.clone()).await {
+                let request = v1::OpenSessionRequest { ttl_ms: 60_000, ..Default::default() };
+                if stub.open(request).await.is_ok() {
+                    return;
+                }
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(LONG, open).await.expect("the session is opened");
+}
+
+#[test]
+fn an_apply_that_takes_long_delays_no_peer() {
+    let (gate, comes, go_on) = Gate::new();
+    let (test, clients) = (threads(1), threads(1));
+    let node = Node::start(Some(gate), Tasks::On(clients.handle().clone()));
+    let opened = test.spawn(open_session(node.client_url()));
+    comes.recv_timeout(LONG).expect("the session is being applied");
+    // As long as it wants to.
+    test.block_on(node.answers_peers());
+    assert!(!opened.is_finished(), "it is not applied yet");
+    go_on.send(()).expect("it waits");
+    test.block_on(opened).expect("no panic");
+    node.end();
+}
+
+#[test]
+fn clients_that_keep_their_threads_busy_delay_no_peer() {
+    let (test, clients) = (threads(1), threads(1));
+    let node = Node::start(None, Tasks::On(clients.handle().clone()));
+    test.block_on(open_session(node.client_url()));
+    // All of the clients' threads.
+    let (go_on, let_go) = mpsc::channel::<()>();
+    let (came, comes) = mpsc::channel();
+    let busy = clients.spawn(async move {
+        came.send(()).expect("the test listens");
+        let _ = let_go.recv_timeout(LONG);
+    });
+    comes.recv_timeout(LONG).expect("they are busy");
+    let url = node.client_url();
+    let status = test.spawn(async move {
+        let mut stub = ClusterClient::connect(url).await.expect("the kernel accepts");
+        stub.status(v1::StatusRequest { table_hash: false }).await.expect("answered")
+    });
+    test.block_on(node.answers_peers());
+    assert!(!status.is_finished(), "clients are served by their own threads, which are busy");
+    go_on.send(()).expect("they wait");
+    test.block_on(busy).expect("no panic");
+    let status = test.block_on(async { timeout(LONG, status).await }).expect("in time").expect("no panic");
+    assert!(status.into_inner().serving);
+    node.end();
+}
