@@ -160,7 +160,6 @@ impl Vacancy {
 #[cfg(test)]
 mod tests {
     use tokio::io::{DuplexStream, duplex};
-    use tonic::transport::server::Connected as _;
 
     use super::*;
     use crate::transport::Connection;
@@ -175,7 +174,7 @@ mod tests {
 
     fn call(presence: &Presence) -> Connection<DuplexStream> {
         let connection = Connection::for_test(duplex(64).0);
-        presence.called(LEADER, Some(&connection.connect_info()));
+        presence.called(LEADER, Some(&connection.remote()));
         connection
     }
 

@@ -39,7 +39,7 @@ use crate::{
         },
     },
     raft::{Replica, types::Node},
-    transport::{STREAMS_PER_CONNECTION_MAX, Windows, never_sent},
+    transport::{Settings, Windows, never_sent},
 };
 
 /// Bytes in one message, at the most: 64 locks with their names and data fit.
@@ -80,7 +80,7 @@ enum Lane {
 /// Acquires that may wait at the leader for clients of this node. One that would wait beyond them is refused: its client is told who leads.
 const WAITS_PASSED_ON_MAX: usize = 4096;
 // What is passed on finds room on its connection.
-const _: () = assert!(WAITS_PASSED_ON_MAX < STREAMS_PER_CONNECTION_MAX as usize);
+const _: () = assert!(WAITS_PASSED_ON_MAX < Settings::PEERS.calls_max as usize);
 
 impl fmt::Debug for Gateway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,6 +7,7 @@
 //! [`raft::Replica::propose`]: crate::raft::Replica::propose
 
 pub mod config;
+pub mod descriptors;
 pub mod node;
 
 mod cluster;

@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeSet,
+    convert::Infallible,
     future::Future,
     io,
     path::{Path, PathBuf},
@@ -12,35 +13,25 @@ use std::{
     time::Duration,
 };
 
-use futures::Stream;
 use openraft::{RaftLogReader, SnapshotPolicy, async_runtime::WatchReceiver, storage::RaftLogStorage};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
-    runtime::Handle,
-    sync::Notify,
-    task::JoinSet,
-    time::timeout,
-};
+use tokio::{net::TcpListener, runtime::Handle, sync::Notify, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::server::Router;
-use tower::{
-    layer::util::{Identity as NoLayer, Stack},
-    util::Either,
-};
+use tonic::{body::Body, codegen::http, service::Routes};
+use tower::{Layer as _, Service, util::MapResponse};
 
 use super::{
     MESSAGE_BYTES_MAX,
     cluster::Cluster,
     config::{Config, Member, RaftConfig},
-    deadline::Deadlines,
+    deadline::{Deadlines, Timed},
+    descriptors::Places,
     gateway::{Dial, Gateway},
     health,
     locks::Locks,
     pulse::Pulse,
     sessions::Sessions,
     unread::{self, Unread},
-    unreadable::{Explaining, explaining},
+    unreadable::explaining,
     waiting,
 };
 use crate::{
@@ -64,14 +55,11 @@ use crate::{
         types::{Node, TypeConfig},
         vacancy,
     },
-    transport::{self, Connect, Connection, Listen, TcpConnector, Windows},
+    transport::{self, Connect, Listen, Settings, TcpConnector},
 };
 
 /// How long a node that ends waits for what is under way.
 const DRAIN: Duration = Duration::from_secs(2);
-/// Connections of clients, and of peers.
-const CLIENT_CONNECTIONS: usize = 10_000;
-const PEER_CONNECTIONS: usize = 1_000;
 /// How long openraft lets a snapshot take. The transfer has deadlines of its own, which grow with its size.
 const INSTALL_SNAPSHOT_MS: u64 = 10 * 60 * 1000;
 /// Entries in one append, at the most; the network cuts what is too large.
@@ -126,9 +114,6 @@ pub enum ServeError {
     /// Raft stopped: its storage failed, or a mistake of ours.
     #[error("raft has stopped: {0}")]
     Raft(String),
-    /// A server broke.
-    #[error("cannot go on serving: {0}")]
-    Transport(#[from] tonic::transport::Error),
 }
 
 /// What a node is made of.
@@ -150,6 +135,8 @@ pub struct Parts<L, C, S> {
     pub log: S,
     /// Its snapshots.
     pub snapshots: SnapshotStore,
+    /// How many connections it takes.
+    pub places: Places,
     /// Who looks at its table whenever it has changed.
     pub inspector: Option<Arc<dyn Inspect>>,
 }
@@ -179,6 +166,7 @@ pub async fn serve(
         identity,
         log: log.clone(),
         snapshots,
+        places: Places::of_this_process(),
         inspector: None,
     };
     let ended = run(parts, shutdown).await;
@@ -223,7 +211,8 @@ where
     C: Connect,
     S: RaftLogStorage<TypeConfig>,
 {
-    let Parts { config, clients, peers, connector, environment, identity, mut log, snapshots, inspector } = parts;
+    let Parts { config, clients, peers, connector, environment, identity, mut log, snapshots, places, inspector } =
+        parts;
     check_log(&identity, &mut log, &snapshots).await?;
     let plan = plan(&config);
     let table = Arc::new(Table::new(inspector));
@@ -250,11 +239,14 @@ where
     // All of it ends with this function, however it ends.
     let (mut tasks, mut client_server) = (JoinSet::new(), JoinSet::new());
     let peer_routes = services.for_peers().add_service(peer_service.server());
-    tasks.spawn(listen_to(peer_routes, transport::incoming(peers, PEER_CONNECTIONS), CancellationToken::new()));
+    let peer_settings = Settings::PEERS.with_connections_max(places.peers);
+    tasks.spawn(listen_to(peers, peer_settings, services.around(peer_routes), CancellationToken::new()));
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let client_routes = services.for_clients().add_service(health_service);
-    let incoming = transport::incoming(clients, CLIENT_CONNECTIONS);
-    environment.clients.spawn(&mut client_server, listen_to(client_routes, incoming, stopping.clone()));
+    let client_settings = Settings::CLIENTS.with_connections_max(places.clients);
+    let clients_service = services.unread.layer(services.around(client_routes));
+    let serving = listen_to(clients, client_settings, clients_service, stopping.clone());
+    environment.clients.spawn(&mut client_server, serving);
     tasks.spawn(take_part(Arc::clone(&identity), replica.clone(), plan, connector.clone()));
     tasks.spawn(outdated(Arc::clone(&identity)));
     tasks.spawn(raft_stops(replica.clone()));
@@ -388,8 +380,8 @@ fn heir(replica: &Replica) -> Option<u64> {
     matched.max_by_key(|(_, matched)| matched.as_ref().map(|id| id.index)).map(|(id, _)| *id)
 }
 
-/// Services together, with what is around all of them. Peers read what they ask for: no limit is on unread answers to them.
-type Routes = Router<Stack<Deadlines, Stack<Explaining, Stack<Either<Unread, NoLayer>, NoLayer>>>>;
+/// Services together, with what is around all of them.
+type Around = MapResponse<Timed<Routes>, fn(http::Response<Body>) -> http::Response<Body>>;
 
 /// What a node serves.
 struct Services {
@@ -422,25 +414,21 @@ impl Services {
 
     /// What followers pass on: it is answered here or not at all.
     fn for_peers(&self) -> Routes {
-        transport::server(Windows::WIDE)
-            .layer(Either::Right(NoLayer::new()))
-            .layer(explaining())
-            .layer(self.deadlines())
+        Routes::default()
             .add_service(SessionsServer::new(self.sessions.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(LocksServer::new(self.locks.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
     }
 
-    fn deadlines(&self) -> Deadlines {
+    /// What is around all of them.
+    fn around(&self, routes: Routes) -> Around {
         let gateway = self.gateway.clone();
-        Deadlines::new(move || gateway.leader())
+        let deadlines = Deadlines::new(move || gateway.leader());
+        explaining().layer(deadlines.layer(routes.prepare()))
     }
 
     /// What clients ask for: it is answered here or passed on.
     fn for_clients(&self) -> Routes {
-        transport::server(Windows::NARROW)
-            .layer(Either::Left(self.unread.clone()))
-            .layer(explaining())
-            .layer(self.deadlines())
+        Routes::default()
             .add_service(SessionsServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(LocksServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(ClusterServer::new(self.cluster.clone()))
@@ -458,16 +446,19 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
 }
 
-/// Serves what comes in until `stopping`, and then what is under way.
-async fn listen_to<S>(
-    routes: Routes,
-    incoming: impl Stream<Item = io::Result<Connection<S>>> + Send,
+async fn listen_to<L, V>(
+    listener: L,
+    settings: Settings,
+    service: V,
     stopping: CancellationToken,
 ) -> Result<(), ServeError>
 where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    L: Listen,
+    V: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    V::Future: Send,
 {
-    Ok(routes.serve_with_incoming_shutdown(incoming, stopping.cancelled_owned()).await?)
+    transport::serve(listener, settings, service, stopping).await;
+    Ok(())
 }
 
 /// What the configuration says about the cluster.

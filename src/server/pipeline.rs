@@ -35,8 +35,8 @@ use crate::{
     raft::NoReply,
 };
 
-/// Acquires of one stream that may wait, under way: as many as calls on one connection. Further ones are refused.
-const WAITS: usize = crate::transport::STREAMS_PER_CONNECTION_MAX as usize;
+/// Acquires of one stream that may wait, under way. Further ones are refused.
+const WAITS: usize = 16_384;
 /// Other requests of one stream under way. They are answered soon, so further ones are left unread until then: whoever lets go of what it has
 /// is never refused.
 const SHORT: usize = 8192;

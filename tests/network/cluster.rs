@@ -23,6 +23,8 @@ use tokio::{
     task::JoinHandle,
     time::{sleep, timeout},
 };
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 
 use crate::{
     log::MemoryLog,
@@ -120,11 +122,15 @@ impl Lab {
 
         let service = PeerService::<Table, _>::new(identity.clone(), &plan.members, sink.clone());
         let (stop, stopped) = oneshot::channel();
-        let router = transport::server(transport::Windows::WIDE).add_service(service.server());
+        let routes = Routes::new(service.server());
         let server = tokio::spawn(async move {
-            let stopped = async { stopped.await.unwrap_or(()) };
-            let incoming = transport::incoming(listener, 64);
-            router.serve_with_incoming_shutdown(incoming, stopped).await.expect("it serves");
+            let stopping = CancellationToken::new();
+            let serving = transport::serve(listener, transport::Settings::PEERS, routes, stopping.clone());
+            let told = async {
+                stopped.await.unwrap_or(());
+                stopping.cancel();
+            };
+            tokio::join!(serving, told);
         });
 
         let network = Network::<_, MemorySnapshot>::new(connector.clone(), identity.clone());

@@ -34,7 +34,8 @@ use tokio::{
     net::TcpListener,
     time::{sleep, timeout},
 };
-use tonic::{Request, Response, Status, Streaming};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming, service::Routes};
 
 use crate::{cluster::*, table::MemorySnapshot};
 
@@ -93,8 +94,8 @@ impl Peer for Stub {
 async fn client_of(stub: Stub) -> PeerClient<TcpConnector, MemorySnapshot> {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let peer_address = listener.local_addr().expect("it is bound").to_string();
-    let router = transport::server(transport::Windows::WIDE).add_service(PeerServer::new(stub));
-    tokio::spawn(router.serve_with_incoming(transport::incoming(listener, 8)));
+    let routes = Routes::new(PeerServer::new(stub));
+    tokio::spawn(transport::serve(listener, transport::Settings::PEERS, routes, CancellationToken::new()));
 
     let identity = Identity::in_memory(&cluster_id(), 1, &mut rand::rng());
     let target = Member { node_id: 2, incarnation: Incarnation::draw(&mut rand::rng()), addresses: None };

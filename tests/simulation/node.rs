@@ -18,6 +18,7 @@ use lockkeeper::{
     },
     server::{
         config::{Config, Member, RaftConfig},
+        descriptors::Places,
         node::{Parts, run},
     },
 };
@@ -154,6 +155,7 @@ impl Site {
             identity,
             log: Log::open(&disk),
             snapshots: SnapshotStore::open_with(&directory, Blocking::Here)?,
+            places: Places::default(),
             inspector: Some(Arc::new(Inspector::new(self.id(), Arc::clone(&self.ledger)))),
         };
         let ended = run(parts, std::future::pending()).await;

@@ -1,0 +1,217 @@
+//! The calls of a connection: counted while they are open, and given to a service with their message.
+//!
+//! A call whose headers come without a message costs its client next to nothing, and a service makes room for a message at once. So only some
+//! of the calls of a connection are in a service's hands before the first bytes of their message are there; the others wait outside.
+//! And a service that waits for a message is told after a while that none comes. One that answered already (its client sends a
+//! stream) is left alone: such a client may have nothing to say yet.
+
+use std::{
+    convert::Infallible,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf as _, Bytes};
+use futures::future::poll_fn;
+use hyper::{
+    Request, Response,
+    body::{Body as HttpBody, Frame, Incoming, SizeHint},
+};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
+use tonic::{Status, body::Body};
+use tower::{Service, ServiceExt as _};
+
+use super::{
+    connection::Remote,
+    places::{Call, Full, Place},
+    settings::FIRST_MESSAGE_TIMEOUT,
+};
+
+/// gRPC's compression flag and the message's length.
+const PREFIX_BYTES: usize = 5;
+
+/// What the calls of one connection have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Calls<V> {
+    pub(super) place: Arc<Place>,
+    pub(super) remote: Remote,
+    /// Places in the service's hands for calls without a message.
+    pub(super) unasked: Arc<Semaphore>,
+    pub(super) service: V,
+}
+
+impl<V> Calls<V>
+where
+    V: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone,
+{
+    /// Answers a call.
+    pub(super) async fn answer(self, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+        let call = match self.place.call() {
+            Ok(call) => call,
+            Err(full) => return Ok(answer(refused(full).into_http(), None)),
+        };
+        let (mut parts, mut body) = request.into_parts();
+        parts.extensions.insert(self.remote);
+        let mut first = None;
+        let permit = match self.unasked.try_acquire_owned() {
+            Ok(permit) => Some(permit),
+            Err(_) => {
+                let frame = timeout(FIRST_MESSAGE_TIMEOUT, poll_fn(|context| Pin::new(&mut body).poll_frame(context)));
+                match frame.await {
+                    Ok(frame) => first = frame,
+                    Err(_) => return Ok(answer(no_message().into_http(), Some(call))),
+                }
+                None
+            }
+        };
+        let is_asked = Arc::new(AtomicBool::new(false));
+        let asking = Asking { body, first, message: Message::default(), is_asked: Arc::clone(&is_asked), permit };
+        let answered = self.service.oneshot(Request::from_parts(parts, Body::new(asking)));
+        let mut answered = pin!(answered);
+        let response = match timeout(FIRST_MESSAGE_TIMEOUT, &mut answered).await {
+            Ok(response) => response?,
+            Err(_) if is_asked.load(Relaxed) => answered.await?,
+            Err(_) => no_message().into_http(),
+        };
+        Ok(answer(response, Some(call)))
+    }
+}
+
+fn answer(response: Response<Body>, call: Option<Call>) -> Response<Answer> {
+    response.map(|body| Answer { body, _call: call })
+}
+
+fn refused(full: Full) -> Status {
+    let most = full.established_max;
+    Status::resource_exhausted(format!(
+        "this node serves {most} connections, the most that it has places for, and all of them are in use: close some, or ask another \
+         node of the cluster"
+    ))
+}
+
+fn no_message() -> Status {
+    let seconds = FIRST_MESSAGE_TIMEOUT.as_secs();
+    Status::deadline_exceeded(format!(
+        "no message came within {seconds} s of the call's headers, nothing was done: send a call's message with it"
+    ))
+}
+
+/// The body of a request, which notices when its first message is there.
+struct Asking {
+    body: Incoming,
+    /// What was read of it before.
+    first: Option<Result<Frame<Bytes>, hyper::Error>>,
+    message: Message,
+    is_asked: Arc<AtomicBool>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+/// How much of the first message has come.
+#[derive(Debug, Default)]
+struct Message {
+    seen: usize,
+    length: usize,
+}
+
+impl Message {
+    /// Whether it is complete with these bytes.
+    fn take(&mut self, mut bytes: &[u8]) -> bool {
+        while self.seen < PREFIX_BYTES && bytes.has_remaining() {
+            let byte = bytes.get_u8();
+            if self.seen > 0 {
+                self.length = self.length << 8 | usize::from(byte);
+            }
+            self.seen += 1;
+        }
+        self.seen += bytes.len();
+        self.seen >= PREFIX_BYTES + self.length
+    }
+}
+
+impl Asking {
+    fn asked(&mut self) {
+        self.is_asked.store(true, Relaxed);
+        self.permit = None;
+    }
+}
+
+impl HttpBody for Asking {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = match self.first.take() {
+            Some(first) => Some(first),
+            None => ready!(Pin::new(&mut self.body).poll_frame(context)),
+        };
+        if !self.is_asked.load(Relaxed) {
+            let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+            // Whatever is not data is the end of it.
+            let is_complete = data.is_none_or(|data| self.message.take(data));
+            if is_complete {
+                self.asked();
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.first {
+            None => self.body.size_hint(),
+            Some(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// The body of an answer. Its call is open until it is sent, or dropped.
+pub(super) struct Answer {
+    body: Body,
+    _call: Option<Call>,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_there_with_its_last_byte() {
+        let bytes = [0, 0, 0, 1, 2].into_iter().chain([7; 258]).collect::<Vec<u8>>();
+        let mut message = Message::default();
+        let complete: Vec<bool> = bytes.iter().map(|byte| message.take(&[*byte])).collect();
+        assert_eq!(complete.iter().position(|complete| *complete), Some(bytes.len() - 1));
+        assert!(Message::default().take(&[0, 0, 0, 0, 0]), "an empty message is one");
+        assert!(!Message::default().take(&bytes[..bytes.len() - 1]));
+        assert!(Message::default().take(&bytes));
+    }
+}

@@ -1,0 +1,44 @@
+//! Log lines about what may happen very often.
+
+use std::{sync::Mutex, time::Duration};
+
+use tokio::time::Instant;
+
+/// Between two lines of one kind.
+const APART: Duration = Duration::from_secs(10);
+
+/// Counts what happens, and says when to log it.
+#[derive(Debug, Default)]
+pub(super) struct Complaints {
+    state: Mutex<(u64, Option<Instant>)>,
+}
+
+impl Complaints {
+    /// It happened again. `Some`: log it now; so often it happened since the last line.
+    pub(super) fn count(&self) -> Option<u64> {
+        let mut state = self.state.lock().expect("nobody panics with it");
+        let (count, logged) = &mut *state;
+        *count += 1;
+        if logged.is_some_and(|logged| logged.elapsed() < APART) {
+            return None;
+        }
+        *logged = Some(Instant::now());
+        Some(std::mem::take(count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_is_logged_and_the_others_are_counted() {
+        let complaints = Complaints::default();
+        assert_eq!(complaints.count(), Some(1));
+        assert!((0..9).all(|_| complaints.count().is_none()));
+        advance(APART).await;
+        assert_eq!(complaints.count(), Some(10));
+    }
+}

@@ -1,0 +1,214 @@
+//! An accepted connection, as bytes: what is read at a time, and whether HTTP/2's preface has come.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// HTTP/2's first words, which always are these many bytes.
+const PREFACE_BYTES: usize = 24;
+/// A frame's header: three bytes of length come first.
+const FRAME_HEADER_BYTES: usize = 9;
+
+/// An accepted connection.
+pub struct Connection<S> {
+    stream: S,
+    remote: SocketAddr,
+    /// Gone when the connection is: see [`Remote`].
+    token: Arc<()>,
+    preface: Preface,
+    watched: Arc<Watched>,
+}
+
+/// What is known of a connection to who serves it.
+#[derive(Debug)]
+pub(super) struct Watched {
+    turn_bytes: usize,
+    /// What may still be read in this turn.
+    left: AtomicUsize,
+    has_shaken_hands: AtomicBool,
+}
+
+impl Watched {
+    pub(super) fn new(turn_bytes: usize) -> Self {
+        Self { turn_bytes, left: AtomicUsize::new(turn_bytes), has_shaken_hands: AtomicBool::new(false) }
+    }
+
+    /// Begins another turn: the connection is polled anew.
+    pub(super) fn begin_turn(&self) {
+        self.left.store(self.turn_bytes, Relaxed);
+    }
+
+    /// Whether the whole preface has come, SETTINGS included.
+    pub(super) fn has_shaken_hands(&self) -> bool {
+        self.has_shaken_hands.load(Relaxed)
+    }
+}
+
+/// How much of the preface has come. What is in it is looked at by HTTP/2.
+#[derive(Debug, Default)]
+struct Preface {
+    seen: usize,
+    settings_length: usize,
+}
+
+impl Preface {
+    fn is_over(&self) -> bool {
+        self.seen >= PREFACE_BYTES + FRAME_HEADER_BYTES + self.settings_length
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        const LENGTH: std::ops::Range<usize> = PREFACE_BYTES..PREFACE_BYTES + 3;
+        for byte in bytes {
+            if self.is_over() {
+                return;
+            }
+            if LENGTH.contains(&self.seen) {
+                self.settings_length = self.settings_length << 8 | usize::from(*byte);
+            }
+            self.seen += 1;
+        }
+    }
+}
+
+/// Who opened a connection, and whether it is still there: in the extensions of each request.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    /// The other end.
+    pub address: SocketAddr,
+    connection: Weak<()>,
+}
+
+impl Remote {
+    /// Whether the connection is still there.
+    pub fn is_connected(&self) -> bool {
+        self.connection.strong_count() > 0
+    }
+
+    /// Whether both are the same connection.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.connection.ptr_eq(&other.connection)
+    }
+}
+
+impl<S> Connection<S> {
+    pub(super) fn new(stream: S, remote: SocketAddr, watched: Arc<Watched>) -> Self {
+        Self { stream, remote, token: Arc::default(), preface: Preface::default(), watched }
+    }
+
+    /// Who opened it.
+    pub fn remote(&self) -> Remote {
+        Remote { address: self.remote, connection: Arc::downgrade(&self.token) }
+    }
+}
+
+#[cfg(test)]
+impl<S> Connection<S> {
+    /// One that nobody listened for.
+    pub(crate) fn for_test(stream: S) -> Self {
+        Self::new(stream, ([127, 0, 0, 1], 1).into(), Arc::new(Watched::new(usize::MAX)))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let left = this.watched.left.load(Relaxed);
+        if left == 0 {
+            // There may be more, so whoever reads comes again; but after all others that are ready.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut this.stream).poll_read(context, buffer);
+        let bytes = &buffer.filled()[before..];
+        this.watched.left.store(left.saturating_sub(bytes.len()), Relaxed);
+        if !this.preface.is_over() {
+            this.preface.take(bytes);
+            this.watched.has_shaken_hands.store(this.preface.is_over(), Relaxed);
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::poll;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    fn connection(turn_bytes: usize) -> (DuplexStream, Connection<DuplexStream>, Arc<Watched>) {
+        let (near, far) = duplex(1024);
+        let watched = Arc::new(Watched::new(turn_bytes));
+        (near, Connection::new(far, ([127, 0, 0, 1], 1).into(), Arc::clone(&watched)), watched)
+    }
+
+    #[tokio::test]
+    async fn hands_are_shaken_once_the_settings_are_there_and_not_a_byte_before() {
+        let mut words = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        // One setting of six bytes.
+        words.extend([0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 100]);
+        let (mut near, mut connection, watched) = connection(usize::MAX);
+        for byte in words {
+            assert!(!watched.has_shaken_hands());
+            near.write_u8(byte).await.expect("there is room");
+            connection.read_u8().await.expect("it came");
+        }
+        assert!(watched.has_shaken_hands());
+    }
+
+    #[tokio::test]
+    async fn a_turn_ends_and_another_one_goes_on_from_there() {
+        let (mut near, mut connection, watched) = connection(4);
+        near.write_all(&[7; 6]).await.expect("there is room");
+        let mut four = [0; 4];
+        connection.read_exact(&mut four).await.expect("they came");
+        assert!(poll!(Box::pin(connection.read_u8())).is_pending(), "the turn is over");
+        watched.begin_turn();
+        assert_eq!(connection.read_u8().await.expect("it came"), 7);
+    }
+
+    #[tokio::test]
+    async fn who_called_can_be_asked_whether_the_connection_is_still_there() {
+        let ((_near, first, _), (_far, second, _)) = (connection(1), connection(1));
+        let (one, other) = (first.remote(), second.remote());
+        assert!(one.is_same(&first.remote()) && !one.is_same(&other));
+        drop(first);
+        assert!(!one.is_connected() && other.is_connected());
+    }
+}

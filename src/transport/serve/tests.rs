@@ -1,0 +1,234 @@
+//! Connections that do not behave, in virtual time.
+
+use std::{convert::Infallible, io, time::Duration};
+
+use bytes::Bytes;
+use h2::{Reason, client::SendRequest};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+    sync::mpsc,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+use tonic::{Code, Status};
+use tower::{service_fn, util::BoxCloneService};
+
+use super::*;
+use crate::transport::{FIRST_MESSAGE_TIMEOUT, settings::Windows};
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+/// Longer than any deadline of a connection.
+const LONG: Duration = Duration::from_secs(3600);
+/// How long a service that is deaf reads nothing.
+const DEAF: Duration = Duration::from_secs(1);
+/// A gRPC message of one byte.
+const MESSAGE: &[u8] = &[0, 0, 0, 0, 1, 7];
+/// About the smallest request of a pipeline.
+const REQUEST: &[u8] = &[0, 0, 0, 0, 6, 7, 7, 7, 7, 7, 7];
+
+struct Incoming(mpsc::Receiver<DuplexStream>);
+
+impl Listen for Incoming {
+    type Stream = DuplexStream;
+
+    async fn accept(&mut self) -> io::Result<(DuplexStream, SocketAddr)> {
+        match self.0.recv().await {
+            Some(stream) => Ok((stream, ([10, 0, 0, 1], 1).into())),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// A port whose service answers a call once its whole request is there, and reads that at once; or later, if it is deaf.
+struct Port(mpsc::Sender<DuplexStream>);
+
+impl Port {
+    fn open(settings: Settings) -> Self {
+        let (sender, receiver) = mpsc::channel(8);
+        let service = service_fn(async |request: Request<Body>| {
+            let is_deaf = request.uri().path().ends_with("/deaf");
+            let mut body = request.into_body();
+            if is_deaf {
+                sleep(DEAF).await;
+            }
+            while let Some(Ok(_)) = poll_fn(|context| hyper::body::Body::poll_frame(Pin::new(&mut body), context)).await
+            {
+            }
+            Ok::<_, Infallible>(Status::ok("").into_http())
+        });
+        tokio::spawn(serve(Incoming(receiver), settings, BoxCloneService::new(service), CancellationToken::new()));
+        Self(sender)
+    }
+
+    async fn connect(&self) -> DuplexStream {
+        let (near, far) = duplex(1 << 20);
+        self.0.send(far).await.expect("it serves");
+        near
+    }
+
+    async fn client(&self) -> Client {
+        let (requests, connection) = h2::client::handshake(self.connect().await).await.expect("it speaks HTTP/2");
+        Client { requests, connection: tokio::spawn(connection) }
+    }
+}
+
+struct Client {
+    requests: SendRequest<Bytes>,
+    connection: JoinHandle<Result<(), h2::Error>>,
+}
+
+impl Client {
+    /// Begins a call.
+    async fn call(&mut self) -> (h2::client::ResponseFuture, h2::SendStream<Bytes>) {
+        self.call_of("http://node/service/call").await
+    }
+
+    async fn call_of(&mut self, uri: &str) -> (h2::client::ResponseFuture, h2::SendStream<Bytes>) {
+        let request = http::Request::post(uri).body(()).expect("a request");
+        self.requests = self.requests.clone().ready().await.expect("the connection is there");
+        self.requests.send_request(request, false).expect("a stream")
+    }
+
+    async fn call_with_message(&mut self) -> Code {
+        let (response, mut stream) = self.call().await;
+        stream.send_data(Bytes::from_static(MESSAGE), true).expect("there is room");
+        code(response).await
+    }
+
+    /// How the connection ends.
+    async fn end(self) -> Result<(), h2::Error> {
+        timeout(LONG, self.connection).await.expect("it ends").expect("no panic")
+    }
+}
+
+async fn code(response: h2::client::ResponseFuture) -> Code {
+    let response = response.await.expect("an answer");
+    Status::from_header_map(response.headers()).expect("a status").code()
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_says_half_a_preface_is_hung_up_on() {
+    let port = Port::open(Settings::CLIENTS);
+    for said in [0, 1, 23, 24, PREFACE.len() - 1] {
+        let mut stream = port.connect().await;
+        let began = Instant::now();
+        stream.write_all(&PREFACE[..said]).await.expect("there is room");
+        stream.read_to_end(&mut Vec::new()).await.expect("it is closed in order");
+        assert_eq!(began.elapsed(), HANDSHAKE_TIMEOUT, "after {said} bytes");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_never_calls_is_sent_away_and_told_so() {
+    let port = Port::open(Settings::CLIENTS);
+    let began = Instant::now();
+    let client = port.client().await;
+    client.end().await.expect("GOAWAY without an error");
+    assert!(began.elapsed() >= FIRST_CALL_TIMEOUT && began.elapsed() <= FIRST_CALL_TIMEOUT + CLOSING_TIMEOUT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_call_keeps_a_connection_and_idleness_ends_it() {
+    let port = Port::open(Settings::CLIENTS);
+    let mut client = port.client().await;
+    let (response, mut stream) = client.call().await;
+    stream.send_data(Bytes::from_static(MESSAGE), false).expect("there is room");
+    sleep(3 * IDLE_TIMEOUT).await;
+    assert!(!client.connection.is_finished());
+    stream.send_data(Bytes::new(), true).expect("it is open");
+    assert_eq!(code(response).await, Code::Ok);
+    let began = Instant::now();
+    sleep(IDLE_TIMEOUT - Duration::from_secs(1)).await;
+    assert_eq!(client.call_with_message().await, Code::Ok, "it is in time");
+    client.end().await.expect("GOAWAY without an error");
+    assert!(began.elapsed() >= 2 * IDLE_TIMEOUT - Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_heed_a_goaway_is_closed() {
+    let port = Port::open(Settings::CLIENTS);
+    let mut stream = port.connect().await;
+    let began = Instant::now();
+    stream.write_all(PREFACE).await.expect("there is room");
+    stream.read_to_end(&mut Vec::new()).await.expect("it is closed in order");
+    // Nor does it answer keep-alives, which is noticed first.
+    assert!(began.elapsed() <= FIRST_CALL_TIMEOUT + CLOSING_TIMEOUT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_a_message_is_told_that_none_came() {
+    let few = Settings { unasked_max: 1, ..Settings::CLIENTS };
+    let port = Port::open(few);
+    let mut client = port.client().await;
+    let began = Instant::now();
+    let (inside, _inside) = client.call().await;
+    let (outside, _outside) = client.call().await;
+    // One whose message comes is served from outside, too.
+    assert_eq!(client.call_with_message().await, Code::Ok);
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    assert_eq!((code(inside).await, code(outside).await), (Code::DeadlineExceeded, Code::DeadlineExceeded));
+    assert_eq!(began.elapsed(), FIRST_MESSAGE_TIMEOUT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn resets_of_calls_that_nobody_has_seen_end_the_connection() {
+    let port = Port::open(Settings::CLIENTS);
+    let mut stream = port.connect().await;
+    let mut said = PREFACE.to_vec();
+    // Frames by hand: a library does not even send a call that was given up before.
+    for call in 0..Settings::CLIENTS.resets_in_turn_max as u32 + 10 {
+        let id = (2 * call + 1).to_be_bytes();
+        said.extend([&[0, 0, 3, 1, 4][..], &id, &[0x83, 0x86, 0x84], &[0, 0, 4, 3, 0], &id, &[0, 0, 0, 8]].concat());
+    }
+    stream.write_all(&said).await.expect("there is room");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("it is closed in order");
+    assert!(answer.ends_with(b"\0\0\0\x0btoo_many_resets"), "{}", answer.escape_ascii());
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_were_seen_may_all_be_given_up_at_once() {
+    let port = Port::open(Settings::CLIENTS);
+    let mut client = port.client().await;
+    let mut calls = Vec::new();
+    for _ in 0..4 * Settings::CLIENTS.resets_in_turn_max {
+        let (response, mut stream) = client.call().await;
+        stream.send_data(Bytes::from_static(MESSAGE), false).expect("there is room");
+        calls.push((response, stream));
+    }
+    assert_eq!(client.call_with_message().await, Code::Ok, "all before it were seen");
+    calls.iter_mut().for_each(|(_, stream)| stream.send_reset(Reason::CANCEL));
+    assert_eq!(client.call_with_message().await, Code::Ok);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_full_of_small_frames_that_nobody_reads_is_no_attack() {
+    let port = Port::open(Settings::CLIENTS);
+    let mut client = port.client().await;
+    let Windows { stream: window, .. } = Settings::CLIENTS.windows;
+    let (response, mut stream) = client.call_of("http://node/service/deaf").await;
+    for _ in 0..window as usize / REQUEST.len() {
+        stream.send_data(Bytes::from_static(REQUEST), false).expect("there is room");
+    }
+    stream.send_data(Bytes::new(), true).expect("it is open");
+    assert_eq!(code(response).await, Code::Ok);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_finds_no_place_is_told_how_many_there_are() {
+    // One for arrivals, seven established.
+    let port = Port::open(Settings::CLIENTS.with_connections_max(8));
+    let mut busy = Vec::new();
+    for _ in 0..7 {
+        let mut client = port.client().await;
+        let (response, mut stream) = client.call().await;
+        stream.send_data(Bytes::from_static(MESSAGE), false).expect("there is room");
+        // It has been seen once this one is answered.
+        assert_eq!(client.call_with_message().await, Code::Ok);
+        busy.push((client, response, stream));
+    }
+    let mut refused = port.client().await;
+    assert_eq!(refused.call_with_message().await, Code::ResourceExhausted);
+    refused.end().await.expect("GOAWAY without an error");
+    assert!(busy.iter().all(|(client, ..)| !client.connection.is_finished()));
+}
