@@ -28,6 +28,7 @@ use crate::{
     server::{
         self, ServeError,
         config::{Config, Overrides},
+        descriptors,
     },
 };
 
@@ -92,6 +93,7 @@ impl Serve {
         }
         config.warnings().iter().for_each(|warning| warn!(file = %file.display(), "{warning}"));
 
+        descriptors::raise();
         match run(config, until_stdin_closes) {
             Ok(()) => {
                 info!("stopped");
