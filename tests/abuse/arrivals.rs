@@ -1,0 +1,110 @@
+//! Connections that come and say nothing, or not all of it.
+
+use std::net::SocketAddr;
+
+use futures::future::join_all;
+use lockkeeper::client::{Client, SessionOptions};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
+
+use crate::{
+    frames::PREFACE,
+    sized,
+    stage::{Descriptors, Stage, address},
+    support::{LONG, leader, until},
+};
+
+/// The attack: more connections than a node has places; and more than it has places for such ones.
+const FULL_HALF_PREFACES: usize = 10_050;
+const MANY_HALF_PREFACES: usize = 1_500;
+/// The same for a node that has fewer descriptors: 672 places for clients and 224 for peers.
+const FEW_DESCRIPTORS: u32 = 1_024;
+const SMALL_HALF_PREFACES: usize = 800;
+const HALF_PREFACES_PEERS: usize = 300;
+/// With a soft limit of 1,024 descriptors, this ended two nodes of three.
+const SILENT: usize = 1_100;
+
+/// Opens connections that say so much of a preface, and keeps them.
+async fn say(address: SocketAddr, connections: usize, words: &[u8]) -> Vec<TcpStream> {
+    const AT_ONCE: usize = 50;
+    let mut open = Vec::new();
+    while open.len() < connections {
+        let some = join_all((0..AT_ONCE).map(async |_| {
+            let mut stream = TcpStream::connect(address).await.ok()?;
+            stream.write_all(words).await.ok()?;
+            Some(stream)
+        }));
+        // One that was refused counts as well: it has been tried.
+        open.extend(some.await.into_iter().map(|stream| stream.ok_or(())));
+    }
+    open.into_iter().flatten().collect()
+}
+
+fn half_a_preface() -> &'static [u8] {
+    &PREFACE[..PREFACE.len() / 2]
+}
+
+/// Somebody who has not been there before comes in at a node, and is served.
+async fn newcomer(endpoint: &str) {
+    let client = Client::builder(endpoint).call_limit(LONG).build().expect("an endpoint");
+    let session = timeout(LONG, client.open(SessionOptions::default())).await.expect("in time").expect("a session");
+    session.acquire("newcomer's").await.expect("free").release().await.expect("it was held");
+    session.close().await.expect("it was open");
+}
+
+/// Connections to each node that say so much; meanwhile newcomers come in. How many were open at the least.
+async fn crowd(stage: &Stage, connections: usize, words: &[u8]) -> usize {
+    let listens = stage.cluster.nodes().map(|node| address(&node.config().client_listen));
+    let crowd = join_all(listens.map(|clients| say(clients, connections, words))).await;
+    for endpoint in stage.cluster.endpoints() {
+        newcomer(&endpoint).await;
+    }
+    crowd.iter().map(Vec::len).min().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_that_says_nothing_keeps_nobody_out_where_descriptors_are_few() {
+    let mut stage = Stage::open(Descriptors::Hard(FEW_DESCRIPTORS)).await;
+    let prefaces = async |stage: &Stage| crowd(stage, SMALL_HALF_PREFACES, half_a_preface()).await;
+    let came = stage.survives("half prefaces, few descriptors", prefaces).await;
+    assert_eq!(came, SMALL_HALF_PREFACES, "nothing was shown");
+    let silence = async |stage: &Stage| crowd(stage, SILENT, b"").await;
+    stage.survives("silent connections, few descriptors", silence).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_that_says_nothing_ends_no_node_that_starts_with_few_descriptors() {
+    let mut stage = Stage::open(Descriptors::Soft(1_024)).await;
+    let came = stage.survives("silent connections", async |stage: &Stage| crowd(stage, SILENT, b"").await).await;
+    assert_eq!(came, SILENT, "nothing was shown");
+    let prefaces = async |stage: &Stage| {
+        let held = say(stage.leader().await, sized(MANY_HALF_PREFACES, FULL_HALF_PREFACES), half_a_preface()).await;
+        newcomer(&stage.leader().await.to_string()).await;
+        held.len()
+    };
+    stage.survives("half prefaces", prefaces).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_prefaces_keep_no_peer_out() {
+    let mut stage = Stage::open(Descriptors::Hard(FEW_DESCRIPTORS)).await;
+    let first = leader(&stage.cluster).await;
+    let listens: Vec<_> = stage.cluster.nodes().map(|node| address(&node.config().peer_listen)).collect();
+    let mut held = Vec::new();
+    for peers in listens {
+        held.extend(say(peers, HALF_PREFACES_PEERS, half_a_preface()).await);
+    }
+    stage.cluster.node_mut(first).kill().await;
+    let abuse = async |stage: &Stage| {
+        until("another leader", async || {
+            let statuses = stage.cluster.statuses().await;
+            statuses
+                .values()
+                .find(|status| status.leader_id != first && status.leader_id != 0 && status.serving)
+                .map(drop)
+        })
+        .await;
+        newcomer(&stage.cluster.endpoints().join(",")).await;
+    };
+    stage.suffers("half prefaces at the peers' port", abuse).await;
+    drop(held);
+}

@@ -1,0 +1,88 @@
+//! Calls that are opened, and then nothing.
+
+use http::Request;
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
+use tonic::{Code, Status};
+
+use crate::{
+    frames::{EMPTY_MESSAGE, connect, data, farewell, headers, stream_id},
+    sized,
+    stage::{Descriptors, Stage},
+    support::{LONG, long_session},
+};
+
+const ENHANCE_YOUR_CALM: u32 = 11;
+/// The attack, on one connection. More than a connection may have open, by more than it may be refused.
+const HEADERS_ONLY: usize = 16_000;
+/// Streams that are opened and left, with a request each.
+const SMALL_LEFT: usize = 1_000;
+const FULL_LEFT: usize = 10_000;
+/// Calls without a message of one who waits for an answer.
+const PATIENT: usize = 32;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_headers_only_end_their_own_connection() {
+    let mut stage = Stage::open(Descriptors::AsTheyAre).await;
+    let abuse = async |stage: &Stage| {
+        let mut stream = connect(stage.leader().await).await.expect("it serves");
+        let (mut answers, mut requests) = stream.split();
+        let write = async {
+            for call in 0..HEADERS_ONLY {
+                let opened = headers(stream_id(call), "/lockkeeper.v1.Locks/Get");
+                if requests.write_all(&opened).await.is_err() {
+                    break;
+                }
+            }
+            // It stays open.
+            std::future::pending::<()>().await
+        };
+        tokio::select! {
+            () = write => None,
+            told = timeout(LONG, farewell(&mut answers)) => told.expect("in time"),
+        }
+    };
+    let told = stage.survives("headers only", abuse).await;
+    assert_eq!(told, Some((ENHANCE_YOUR_CALM, "too_many_internal_resets".to_owned())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_without_a_message_are_told_so_and_streams_that_are_left_cost_what_they_may() {
+    let mut stage = Stage::open(Descriptors::AsTheyAre).await;
+    for status in stage.survives("calls without a message", nothing_said).await {
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+        assert!(status.message().contains("no message came"), "{status}");
+    }
+    stage.survives("streams opened and left", opened_and_left).await;
+}
+
+/// What calls without a message are told.
+async fn nothing_said(stage: &Stage) -> Vec<Status> {
+    let stream = TcpStream::connect(stage.leader().await).await.expect("it serves");
+    let (mut client, connection) = h2::client::handshake(stream).await.expect("it speaks HTTP/2");
+    tokio::spawn(connection);
+    let mut calls = Vec::new();
+    for _ in 0..PATIENT {
+        client = client.ready().await.expect("it is open");
+        let request = Request::post("http://node/lockkeeper.v1.Locks/Get").header("te", "trailers");
+        let request = request.header("content-type", "application/grpc").body(()).expect("a request");
+        calls.push(client.send_request(request, false).expect("a stream"));
+    }
+    let mut told = Vec::new();
+    for (answer, _stream) in calls {
+        let answer = timeout(LONG, answer).await.expect("in time").expect("an answer");
+        told.push(Status::from_header_map(answer.headers()).expect("a status"));
+    }
+    told
+}
+
+/// Many streams with one request each, which the node answers, and nobody reads.
+async fn opened_and_left(stage: &Stage) {
+    let mut stream = connect(stage.leader().await).await.expect("it serves");
+    for call in 0..sized(SMALL_LEFT, FULL_LEFT) {
+        let stream_id = stream_id(call);
+        let opened = [headers(stream_id, "/lockkeeper.v1.Locks/Pipeline"), data(stream_id, EMPTY_MESSAGE)].concat();
+        stream.write_all(&opened).await.expect("it reads");
+    }
+    // Somebody else comes in while they are open.
+    long_session(&stage.client).await.close().await.expect("it was open");
+}

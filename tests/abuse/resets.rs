@@ -1,0 +1,88 @@
+//! Rapid reset (CVE-2023-44487): calls that are opened and given up before anybody has looked at them.
+
+use std::io;
+
+use tokio::{
+    io::AsyncWriteExt as _,
+    time::{Instant, timeout},
+};
+
+use crate::{
+    frames::{EMPTY_MESSAGE, connect, data, farewell, headers, reset, stream_id},
+    sized,
+    stage::{Descriptors, Stage},
+    support::LONG,
+};
+
+const ENHANCE_YOUR_CALM: u32 = 11;
+/// The attack: 143 MiB on one connection.
+const FULL_BYTES: usize = 143 << 20;
+const SMALL_BYTES: usize = 4 << 20;
+/// Calls that a node's port of clients lets be given up unseen, and some.
+const TOO_MANY: usize = 300;
+const PATH: &str = "/lockkeeper.v1.Locks/Get";
+
+/// So many calls, each given up at once.
+fn resets(calls: std::ops::Range<usize>, message: &[u8]) -> Vec<u8> {
+    let call = |call| {
+        let stream = stream_id(call);
+        let asked = if message.is_empty() { Vec::new() } else { data(stream, message) };
+        [headers(stream, PATH), asked, reset(stream)].concat()
+    };
+    calls.flat_map(call).collect()
+}
+
+/// Sends so many bytes of calls that are given up at once, on as many connections as it takes. How many it took.
+async fn flood(stage: &Stage, bytes: usize, message: &[u8]) -> usize {
+    const AT_ONCE: usize = 500;
+    let address = stage.leader().await;
+    let (mut sent, mut connections) = (0, 0);
+    while sent < bytes {
+        connections += 1;
+        let Ok(mut stream) = connect(address).await else { continue };
+        let (mut answers, mut requests) = stream.split();
+        let write = async {
+            let mut first = 0;
+            while sent < bytes {
+                let chunk = resets(first..first + AT_ONCE, message);
+                requests.write_all(&chunk).await?;
+                sent += chunk.len();
+                first += AT_ONCE;
+            }
+            Ok::<_, io::Error>(())
+        };
+        // Whoever does not read would only stop itself.
+        tokio::select! {
+            _ = write => {}
+            _ = farewell(&mut answers) => {}
+        }
+    }
+    connections
+}
+
+/// A call of 25 bytes, given up.
+fn short_reset(stream: u32) -> Vec<u8> {
+    let id = stream.to_be_bytes();
+    [&[0, 0, 3, 1, 4][..], &id, &[0x83, 0x86, 0x84], &reset(stream)].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn resets_hurt_nobody_and_those_without_a_message_end_their_connection() {
+    let mut stage = Stage::open(Descriptors::AsTheyAre).await;
+    let told = stage.survives("a few resets", a_few).await;
+    assert_eq!(told, Some((ENHANCE_YOUR_CALM, "too_many_resets".to_owned())));
+    let bytes = sized(SMALL_BYTES, FULL_BYTES);
+    for (what, message) in [("resets", &[][..]), ("resets of calls with a message", EMPTY_MESSAGE)] {
+        let began = Instant::now();
+        let connections = stage.survives(what, async |stage: &Stage| flood(stage, bytes, message).await).await;
+        println!("{what}: {bytes} bytes on {connections} connections, {:.1?}", began.elapsed());
+    }
+}
+
+/// Resets in one write, which a turn of the connection takes in as a whole: nothing is left unread, so what it says is not lost.
+async fn a_few(stage: &Stage) -> Option<(u32, String)> {
+    let mut stream = connect(stage.leader().await).await.expect("it serves");
+    let few: Vec<u8> = (0..TOO_MANY).flat_map(|call| short_reset(stream_id(call))).collect();
+    stream.write_all(&few).await.expect("it reads");
+    timeout(LONG, farewell(&mut stream)).await.expect("in time")
+}

@@ -1,0 +1,241 @@
+//! A cluster, a bystander, and what is looked at before, during and after an abuse.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use lockkeeper::{
+    client::{Client, Guard, Session, SessionOptions},
+    local::{LocalCluster, Node, Options},
+    proto::v1::Role,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tempfile::TempDir;
+use tokio::{
+    sync::{Mutex as Turn, MutexGuard},
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::support::{LONG, client, cluster_with, leader, long_session, program, until};
+
+/// A node may keep so much more than it had when it was idle.
+pub(crate) const MEMORY_SLACK_MIB: u64 = 64;
+/// Pairs of the bystander before the abuse, to compare with.
+const PAIRS_BEFORE: usize = 50;
+/// At least so many pairs during an abuse, or nothing was shown.
+const PAIRS_DURING: usize = 3;
+/// Of the bystander's other session, which is renewed by the client all the time.
+const TTL: Duration = Duration::from_secs(30);
+
+/// Three times what is usual: three nodes without optimizations share few processors.
+const ELECTION_TIMEOUT_MS: (u64, u64) = (3_000, 6_000);
+
+/// One test at a time: each wants the machine.
+static MACHINE: Turn<()> = Turn::const_new(());
+
+pub(crate) struct Stage {
+    pub(crate) cluster: LocalCluster,
+    pub(crate) client: Client,
+    bystander: Session,
+    held: Guard,
+    pairs: Pairs,
+    /// How long pairs took when nobody misbehaved, in ascending order.
+    idle: Vec<Duration>,
+    before: Vec<u64>,
+    _wrapper: Option<TempDir>,
+    _machine: MutexGuard<'static, ()>,
+}
+
+/// Limits of descriptors that the nodes start with: `ulimit`'s words for a shell.
+#[derive(Clone, Copy)]
+pub(crate) enum Descriptors {
+    AsTheyAre,
+    /// The soft limit; the hard one stays.
+    Soft(u32),
+    /// Both.
+    Hard(u32),
+}
+
+impl Stage {
+    /// Three nodes that serve a bystander.
+    pub(crate) async fn open(descriptors: Descriptors) -> Self {
+        let machine = MACHINE.lock().await;
+        raise_own_limit();
+        let (wrapper, program) = match descriptors {
+            Descriptors::AsTheyAre => (None, under_test()),
+            Descriptors::Soft(limit) => wrapped(&format!("ulimit -S -n {limit}")),
+            Descriptors::Hard(limit) => wrapped(&format!("ulimit -n {limit}")),
+        };
+        let cluster = cluster_with(|options: &mut Options| {
+            options.program = program;
+            // An election because of a client is what must not happen; one because of a busy machine says nothing.
+            (options.raft.election_timeout_ms_min, options.raft.election_timeout_ms_max) = ELECTION_TIMEOUT_MS;
+        })
+        .await;
+        let client = client(&cluster);
+        let options = SessionOptions { ttl: TTL, label: "bystander".to_owned() };
+        let bystander = client.open(options).await.expect("a session");
+        let held = bystander.acquire("bystander's").await.expect("free");
+        let pairs = Pairs::start(&client).await;
+        pairs.reach(PAIRS_BEFORE).await;
+        let (idle, before) = (pairs.take(), cluster.nodes().map(memory_mib).collect());
+        Self { cluster, client, bystander, held, pairs, idle, before, _wrapper: wrapper, _machine: machine }
+    }
+
+    /// Where clients reach the leader.
+    pub(crate) async fn leader(&self) -> SocketAddr {
+        address(&self.cluster.node(leader(&self.cluster).await).config().client_listen)
+    }
+
+    /// Lets somebody misbehave, and looks what becomes of everybody else. Panics if anybody was hurt.
+    pub(crate) async fn survives<T>(&mut self, what: &str, abuse: impl AsyncFnOnce(&Self) -> T) -> T {
+        let term = self.term().await;
+        let outcome = self.suffers(what, abuse).await;
+        assert_eq!(self.term().await, term, "{what}: another leader, or the same once more");
+        outcome
+    }
+
+    /// The same where a leader is lost on purpose.
+    pub(crate) async fn suffers<T>(&mut self, what: &str, abuse: impl AsyncFnOnce(&Self) -> T) -> T {
+        self.pairs.take();
+        let outcome = abuse(self).await;
+        self.pairs.reach(PAIRS_DURING).await;
+        let during = self.pairs.take();
+        let at_its_end: Vec<_> = self.cluster.nodes().map(memory_mib).collect();
+        println!(
+            "{what}: pairs {} idle, p99 {:?}; {} during, p99 {:?} ({:.1} times), worst {:?}; MiB {:?} before, {at_its_end:?} at its end",
+            self.idle.len(),
+            p99(&self.idle),
+            during.len(),
+            p99(&during),
+            p99(&during).as_secs_f64() / p99(&self.idle).as_secs_f64(),
+            during.last().copied().unwrap_or_default(),
+            self.before,
+        );
+        self.nobody_was_hurt(what).await;
+        outcome
+    }
+
+    /// The leader's term.
+    async fn term(&self) -> u64 {
+        until("a leader", async || {
+            let statuses = self.cluster.statuses().await;
+            statuses.values().find(|status| status.role() == Role::Leader && status.serving).map(|status| status.term)
+        })
+        .await
+    }
+
+    async fn nobody_was_hurt(&self, what: &str) {
+        for (node, before) in self.cluster.nodes().zip(&self.before) {
+            if node.pid().is_none() {
+                continue;
+            }
+            let open = fs::read_dir(format!("/proc/{}/fd", pid(node))).expect("it runs").count();
+            let limit = descriptors_max(node);
+            assert!(open < limit, "{what}: node {} has {open} of {limit} descriptors", node.id());
+            let allowed = before + MEMORY_SLACK_MIB;
+            let low = until("memory to be given back", async || Some(memory_mib(node)).filter(|now| *now <= allowed));
+            let low = low.await;
+            println!("{what}: node {}: {low} MiB afterwards, {open} descriptors of {limit}", node.id());
+        }
+        assert_eq!(self.bystander.loss(), None, "{what}");
+        let token = self.held.token().0;
+        let check = self.client.check("bystander's", token).await.expect("it serves");
+        assert!(check.held, "{what}: the bystander's lock is gone");
+    }
+}
+
+/// The program of this build, or another one, to compare.
+fn under_test() -> PathBuf {
+    std::env::var_os("LOCKKEEPER_ABUSE_PROGRAM").map_or_else(program, PathBuf::from)
+}
+
+/// A program that starts the program under test with other limits.
+fn wrapped(limits: &str) -> (Option<TempDir>, PathBuf) {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let script = folder.path().join("lockkeeper");
+    fs::write(&script, format!("#!/bin/sh\n{limits}\nexec '{}' \"$@\"\n", under_test().display())).expect("written");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("ours");
+    (Some(folder), script)
+}
+
+/// The abuser is this process: it needs the descriptors that it takes from others.
+fn raise_own_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("anybody may");
+}
+
+pub(crate) fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+fn pid(node: &Node) -> u32 {
+    node.pid().expect("it runs")
+}
+
+/// What a node's process has in memory.
+pub(crate) fn memory_mib(node: &Node) -> u64 {
+    let Some(pid) = node.pid() else { return 0 };
+    let kib = field(Path::new(&format!("/proc/{pid}/status")), "VmRSS:");
+    kib.parse::<u64>().expect("a number") / 1024
+}
+
+fn descriptors_max(node: &Node) -> usize {
+    field(Path::new(&format!("/proc/{}/limits", pid(node))), "Max open files").parse().expect("a number")
+}
+
+/// The first word after a name.
+fn field(file: &Path, name: &str) -> String {
+    let text = fs::read_to_string(file).expect("the process is there");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel says so");
+    line.split_whitespace().next().expect("a value").to_owned()
+}
+
+/// Acquires and releases a lock, again and again. Each pair is answered, within [`LONG`].
+struct Pairs {
+    took: Arc<Mutex<Vec<Duration>>>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Pairs {
+    async fn start(client: &Client) -> Self {
+        let took = Arc::<Mutex<Vec<Duration>>>::default();
+        let (session, noted) = (long_session(client).await, Arc::clone(&took));
+        let task = tokio::spawn(async move {
+            for number in 0_u64.. {
+                let began = Instant::now();
+                let pair = async {
+                    let held = session.acquire(&format!("pairs/{}", number % 16)).await.expect("a grant");
+                    held.release().await.expect("it was held");
+                };
+                timeout(LONG, pair).await.expect("a pair is answered within its deadline");
+                noted.lock().expect("nobody panics with it").push(began.elapsed());
+                sleep(Duration::from_millis(5)).await;
+            }
+        });
+        Self { took, _task: AbortOnDropHandle::new(task) }
+    }
+
+    /// Waits until there are so many since they were last taken.
+    async fn reach(&self, pairs: usize) {
+        until("pairs", async || (self.took.lock().expect("no pair failed").len() >= pairs).then_some(())).await;
+    }
+
+    /// How long each took since the last time, in ascending order.
+    fn take(&self) -> Vec<Duration> {
+        let mut took = std::mem::take(&mut *self.took.lock().expect("no pair failed"));
+        took.sort_unstable();
+        took
+    }
+}
+
+fn p99(sorted: &[Duration]) -> Duration {
+    let Some(last) = sorted.len().checked_sub(1) else { return Duration::ZERO };
+    sorted[last * 99 / 100]
+}
