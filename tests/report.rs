@@ -88,6 +88,8 @@ fn the_document_tells_the_same() -> Result<(), Box<dyn Error>> {
     assert_eq!(document["seed"], 7);
     assert_eq!(document["command"], "lockkeeper chaos --seed 7");
     let summary = &document["summary"];
+    // The node and the client that were killed are counted beside it.
+    assert_eq!(summary["faults_injected"], 1);
     assert_eq!(summary["grants"], 3);
     assert_eq!(summary["hand_overs"], 2);
     assert_eq!(summary["expiries"], 1);
@@ -136,8 +138,49 @@ fn the_page_carries_the_history_and_needs_nothing_else() -> Result<(), Box<dyn E
         ]
     );
     assert_eq!(timeline["nodes"][0]["led"][0][1]["to_ns"], 30_000_000);
+    assert_eq!(timeline["probes"], json!([]));
     assert_eq!(data["report"]["findings"].as_array().map(Vec::len), Some(4));
     Ok(())
+}
+
+fn timeline(events: &[&str]) -> Value {
+    let mut text = r#"{"time_ns":0,"process":"nemesis","type":"info","f":"meta","value":{"format":1}}"#.to_owned();
+    for (place, event) in events.iter().enumerate() {
+        text.push_str(&format!("\n{{\"time_ns\":{}000000,{event}}}", place + 1));
+    }
+    let history = History::read(text.as_bytes()).expect("it is a history");
+    data(&Report::of(&history, about(), Vec::new()).expect("it is consistent").page())["timeline"].clone()
+}
+
+#[test]
+fn locks_of_probes_stand_apart_and_are_explained() {
+    let timeline = timeline(&[
+        r#""process":"operator","type":"invoke","f":"get","lock":"fresh/1""#,
+        r#""process":"operator","type":"invoke","op":2,"f":"get","lock":"jobs""#,
+        r#""process":"ann","type":"invoke","f":"get","lock":"fresh/2""#,
+    ]);
+    let names = |lanes: &Value| -> Vec<Value> {
+        lanes.as_array().expect("lanes").iter().map(|lane| lane["name"].clone()).collect()
+    };
+    assert_eq!(names(&timeline["locks"]), ["fresh/2", "jobs"], "what a client uses is no probe's");
+    assert_eq!(names(&timeline["probes"]), ["fresh"]);
+    assert_eq!(names(&timeline["probes"][0]["locks"]), ["fresh/1"]);
+    assert!(timeline["probes"][0]["says"].as_str().is_some_and(|says| says.contains("whether")));
+}
+
+#[test]
+fn faults_that_hit_a_leader_at_once_have_rows_of_their_own_in_its_lane() {
+    let timeline = timeline(&[
+        r#""process":"node1","type":"info","f":"elected","value":{"node":1,"term":1}"#,
+        r#""process":"nemesis","type":"info","f":"fault","value":{"name":"pause","nodes":[1]}"#,
+        r#""process":"nemesis","type":"info","f":"fault","value":{"name":"clock","nodes":[1]}"#,
+        r#""process":"nemesis","type":"info","f":"heal","value":{}"#,
+        r#""process":"nemesis","type":"info","f":"end""#,
+    ]);
+    let node = &timeline["nodes"][0];
+    assert_eq!(node["led"].as_array().map(Vec::len), Some(1));
+    let rows: Vec<_> = node["faulty"].as_array().expect("faults").iter().map(|one| json!([one[0], one[2]])).collect();
+    assert_eq!(rows, [json!(["pause", 0]), json!(["clock", 1])]);
 }
 
 #[test]

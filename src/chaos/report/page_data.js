@@ -84,6 +84,10 @@ const session = ([from, to, row, name, end, line, ended]) => ({ kind: 'session',
 const mark = ([at, what, line, other]) => ({ kind: 'mark', from: at, to: at, row: 0, what, lines: [line, other] });
 const span = (kind, more) => ({ kind, from: more.from_ns, to: more.to_ns, row: 0, lines: more.lines });
 
+const lockLane = ({ name, tenures, waits, marks }) => ({
+  name,
+  layers: [bars('tenures', tenures.map(tenure)), bars('waits', waits.map(operation('wait'))), bars('marks', marks.map(mark).sort(byBegin))],
+});
 const byBegin = (a, b) => a.from - b.from;
 
 /** All lanes: a name, who has to do with it, and layers of bars from the top to the bottom. */
@@ -97,20 +101,11 @@ const sections = [
     lanes: timeline.nodes.map(({ name, led, down, faulty, marks }) => ({
       name,
       layers: [
-        bars('node', [
-          ...led.map(([term, one]) => ({ ...span('led', one), term })),
-          ...down.map((one) => span('down', one)),
-          ...faulty.map(([fault, one]) => ({ ...span('faulty', one), name: fault, hit: one.hit })),
-        ].sort(byBegin)),
+        // A layer of their own: in that of the leader they would be left out as covered by its bar.
+        bars('faulty', faulty.map(([fault, one, row]) => ({ ...span('faulty', one), row, name: fault, hit: one.hit }))),
+        bars('node', [...led.map(([term, one]) => ({ ...span('led', one), term })), ...down.map((one) => span('down', one))].sort(byBegin)),
         bars('marks', marks.map(mark).sort(byBegin)),
       ],
-    })),
-  },
-  {
-    title: 'Locks',
-    lanes: timeline.locks.map(({ name, tenures, waits, marks }) => ({
-      name,
-      layers: [bars('tenures', tenures.map(tenure)), bars('waits', waits.map(operation('wait'))), bars('marks', marks.map(mark).sort(byBegin))],
     })),
   },
   {
@@ -120,8 +115,11 @@ const sections = [
       layers: [bars('sessions', sessions.map(session)), bars('operations', operations.map(operation('operation'))), bars('marks', marks.map(mark).sort(byBegin))],
     })),
   },
+  { title: 'Locks', lanes: timeline.locks.map(lockLane) },
+  ...timeline.probes.map(({ name, says, locks }) => ({ title: `Probes ${name}/…`, says, lanes: locks.map(lockLane) })),
 ];
-const [faultSection, nodeSection, lockSection, clientSection] = sections;
+const [faultSection, nodeSection, clientSection, ...lockSections] = sections;
+const allLocks = lockSections.flatMap((section) => section.lanes);
 
 /** Whether the lane has to do with one of these lines. */
 function concerns(lane, lines) {

@@ -4,7 +4,7 @@ const AXIS = 24;
 const HEADING = 22;
 const PAD = 5;
 /** Of one row of each layer: its height, and the gap below. */
-const ROW = { fault: [14, 2], node: [16, 2], tenures: [16, 2], waits: [4, 1], sessions: [5, 2], operations: [9, 2], marks: [9, 0] };
+const ROW = { fault: [14, 2], faulty: [4, 1], node: [16, 2], tenures: [16, 2], waits: [4, 1], sessions: [5, 2], operations: [9, 2], marks: [9, 0] };
 
 const canvas = document.getElementById('canvas');
 const pen = canvas.getContext('2d');
@@ -127,9 +127,8 @@ const PAINTERS = {
     pen.lineWidth = 1;
     pen.strokeRect(left + 0.5, y + 0.5, Math.max(right - left - 1, 1), height - 1);
   },
-  faulty(item, left, right, y) {
-    // Above the bar: who leads is still to be read.
-    box(left, right, y - 4, 3, look['fault-edge']);
+  faulty(item, left, right, y, height) {
+    box(left, right, y, height, look['fault-edge']);
   },
   tenure(item, left, right, y, height, view) {
     const tail = view.x(item.over);

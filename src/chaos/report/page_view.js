@@ -61,8 +61,8 @@ function isWanted(section, lane) {
 }
 
 const friendsOf = (section, lane) => {
-  if (section === lockSection) return [...new Set(lane.layers.slice(0, 2).flatMap((layer) => layer.items.map((item) => item.client.toLowerCase())))];
-  return lockSection.lanes.filter((lock) => lock.layers.slice(0, 2).some((layer) => layer.items.some((item) => item.client === lane.name))).map((lock) => lock.name.toLowerCase());
+  if (lockSections.includes(section)) return [...new Set(lane.layers.slice(0, 2).flatMap((layer) => layer.items.map((item) => item.client.toLowerCase())))];
+  return allLocks.filter((lock) => lock.layers.slice(0, 2).some((layer) => layer.items.some((item) => item.client === lane.name))).map((lock) => lock.name.toLowerCase());
 };
 
 function resize() {
@@ -142,6 +142,10 @@ function paintRow(row, top) {
     pen.font = `600 ${FONT}`;
     pen.fillText(`${row.open ? '▾' : '▸'} ${row.section.title} (${row.count})`, 8, top + row.height / 2);
     pen.font = FONT;
+    if (row.section.says) {
+      pen.fillStyle = look.soft;
+      pen.fillText(row.section.says, Math.max(view.left, 200), top + row.height / 2);
+    }
     return;
   }
   pen.save();
@@ -270,7 +274,7 @@ function hit(x, y) {
 /** Chooses lines. `only`: no other lanes than those they have to do with. */
 function choose(title, lines, bad, only) {
   chosen = { title, lines: new Set(lines), bad, only, at: -1 };
-  if (only) chosen.lanes = new Set([...faultsAt(chosen.lines), ...[lockSection, clientSection].flatMap((section) => section.lanes.filter((lane) => concerns(lane, chosen.lines)))]);
+  if (only) chosen.lanes = new Set([...faultsAt(chosen.lines), ...[clientSection, ...lockSections].flatMap((section) => section.lanes.filter((lane) => concerns(lane, chosen.lines)))]);
   showPinned();
   arrange();
 }

@@ -11,11 +11,8 @@ function make(tag, properties = {}, ...children) {
   return element;
 }
 
+/** One unit for all times and lengths: they are to be compared. */
 const seconds = (ns, digits = 6) => `${(ns / 1e9).toFixed(digits)} s`;
-function length(ns) {
-  if (ns < 1e6) return `${(ns / 1e3).toFixed(1)} µs`;
-  return ns < 1e9 ? `${(ns / 1e6).toFixed(2)} ms` : `${(ns / 1e9).toFixed(3)} s`;
-}
 const many = (count, one, more = `${one}s`) => `${count.toLocaleString('en')} ${count === 1 ? one : more}`;
 
 function outcomeOfAll() {
@@ -33,10 +30,11 @@ function writeHead() {
   const [kind, words] = outcomeOfAll();
   const facts = [
     ['Seed', report.seed],
-    ['Duration', `${(summary.duration_ms / 1000).toFixed(3)} s${summary.ended ? '' : ', cut off'}`],
+    ['Duration', `${seconds(summary.duration_ms * 1e6, 3)}${summary.ended ? '' : ', cut off'}`],
     ['Events', summary.events.toLocaleString('en')],
     ['Grants', summary.grants.toLocaleString('en')],
-    ['Faults', report.summary.faults.reduce((sum, fault) => sum + fault.times, 0) + summary.nodes_killed + summary.clients_killed],
+    ['Faults', summary.faults_injected],
+    ['Killed', `${many(summary.nodes_killed, 'node')}, ${many(summary.clients_killed, 'client')}`],
     ...report.versions,
   ].filter(([, value]) => value !== undefined && value !== null);
   const list = make('dl', {}, ...facts.flatMap(([name, value]) => [make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: String(value) }))]));
@@ -104,7 +102,7 @@ function writeSummary() {
   const tables = make('div', { class: 'tables' },
     table('Operations', ['', 'begun', 'ok', 'unknown', 'failed'], summary.operations.map((one) => [one.f, one.invoked, one.ok, one.unknown, reasons(one.failed) || '–'])),
     table('Counts', ['', ''], counts),
-    summary.faults.length ? table('Faults', ['', 'times', 'lasted'], summary.faults.map((one) => [one.name, one.times, `${(one.lasted_ms / 1000).toFixed(3)} s`])) : null);
+    summary.faults.length ? table('Faults', ['', 'times', 'lasted'], summary.faults.map((one) => [one.name, one.times, seconds(one.lasted_ms * 1e6, 3)])) : null);
   place.append(tables);
 }
 
@@ -112,7 +110,7 @@ function writeLegend() {
   const entries = [
     ['tenure', 'held: token and client; the left edge is the grant'], ['shared', 'held with others'], ['tail', 'release sent, not answered yet'],
     ['wait', 'waits'], ['unknown', 'outcome not known'], ['lead', 'leads; ■ took a snapshot'], ['down', 'node down'],
-    ['fault', 'a fault, shaded over all lanes'], ['refused', '✕ refused write'], ['lost', '◆ loss noticed'], ['forced', '▼ forced release'],
+    ['fault', 'a fault, shaded over all lanes; a bar above each node that it hit'], ['refused', '✕ refused write'], ['lost', '◆ loss noticed'], ['forced', '▼ forced release'],
   ];
   document.getElementById('legend').append(...entries.map(([kind, words]) => make('span', {}, make('i', { class: `swatch ${kind}` }), words)));
 }
@@ -128,7 +126,7 @@ function toggleKeys() {
 
 const MARK_NAMES = { refused: 'write refused: an old token', lost: 'loss noticed', died: 'client killed', force_release: 'forced release', revoked: 'revoked by force', unknown: 'outcome not known', snapshot: 'snapshot installed', renewed: 'renewed', table: 'table hash', failed: 'did not happen', write: 'write accepted' };
 function titleOf(item, lane) {
-  const lasted = length(item.to - item.from);
+  const lasted = seconds(item.to - item.from);
   switch (item.kind) {
     case 'tenure': return `${lane.name} held by ${item.client} for ${lasted}: token ${item.token}, ${item.mode}; end: ${item.end}`;
     case 'wait': return `${item.client} asked for ${lane.name}: ${item.how} after ${lasted}`;
@@ -208,8 +206,9 @@ function showPinned() {
   place.append(make('div', { class: 'bar' }, make('h3', { textContent: chosen.title || 'Chosen' }), close), list);
 }
 
-clientSection.open = clientSection.lanes.length <= 12;
-faultSection.open = nodeSection.open = lockSection.open = true;
+// What is too long to look at from end to end is folded, and so are the locks of probes. What is searched for is shown in any case.
+faultSection.open = nodeSection.open = true;
+for (const section of [clientSection, lockSections[0]]) section.open = section.lanes.length <= 40;
 readLook();
 writeHead();
 writeVerdicts();

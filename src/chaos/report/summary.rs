@@ -50,6 +50,8 @@ pub struct Summary {
     pub nodes_started: usize,
     /// Snapshots that a node took from its leader.
     pub snapshots_installed: usize,
+    /// Faults that were injected. Kills that are part of one are counted beside it, not added to it.
+    pub faults_injected: usize,
     /// Faults, by name.
     pub faults: Vec<FaultCount>,
 }
@@ -102,6 +104,7 @@ impl Summary {
             faults: fault_counts(history),
             ..Self::default()
         };
+        summary.faults_injected = summary.faults.iter().map(|fault| fault.times).sum();
         summary.expiries = leases
             .values()
             .filter(|lease| matches!(lease.until(last_ns).1, LeaseEnd::Expired | LeaseEnd::Lost))

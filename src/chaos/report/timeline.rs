@@ -3,7 +3,7 @@
 //! Bars and marks are arrays, in the order of the type that is named beside each; a page can have a hundred thousand of them. Times
 //! are nanoseconds, names are numbers of texts.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
@@ -22,8 +22,11 @@ pub(super) struct Timeline {
     last_ns: u64,
     faults: Vec<FaultLane>,
     nodes: Vec<NodeLane>,
-    locks: Vec<LockLane>,
     clients: Vec<ClientLane>,
+    /// Those that clients use.
+    locks: Vec<LockLane>,
+    /// Those that the run itself uses, by what for.
+    probes: Vec<Probes>,
     #[serde(flatten)]
     packed: Packed,
     texts: Texts,
@@ -40,7 +43,8 @@ struct NodeLane {
     name: String,
     led: Vec<(u64, Span)>,
     down: Vec<Span>,
-    faulty: Vec<(String, Injected)>,
+    /// Each in a row of its own where several hit the node at once.
+    faulty: Vec<(String, Injected, usize)>,
     marks: Vec<Mark>,
 }
 
@@ -58,6 +62,28 @@ impl LockLane {
         bars.chain(self.marks.first().map(|mark| mark.0)).min()
     }
 }
+
+/// Locks of one kind of probe: the part of their names before the slash, and what it means.
+#[derive(Debug, Serialize)]
+struct Probes {
+    name: &'static str,
+    says: &'static str,
+    locks: Vec<LockLane>,
+}
+
+/// The kinds of probes in a run of `lockkeeper chaos`, by the names of their locks.
+const PROBES: [(&str, &str); 4] = [
+    (
+        "fresh",
+        "taken and given back all the time, each asked of every node: whether a node that lost its office still answers",
+    ),
+    ("vigil", "held and awaited from before a fault until after it: whether the holder and the queue are still there"),
+    ("pledge", "acquired before a fault, and the same request sent again after it: whether it has the same answer"),
+    ("forced", "taken from their holders before a fault: whether the holders still hear of it after it"),
+];
+
+/// The process that probes.
+const PROBER: &str = "operator";
 
 #[derive(Debug, Default, Serialize)]
 struct ClientLane {
@@ -94,9 +120,30 @@ pub(super) fn timeline(history: &History, operations: &[Operation<'_>]) -> Timel
     };
     timeline.packed = Packed::of(history, &mut timeline.texts);
     let scene = Scene { history, last_ns: timeline.last_ns, dead: dead(history) };
-    timeline.locks = scene.lock_lanes(operations, &tenures, &mut timeline.texts);
+    let of_clients: HashSet<&str> = operations
+        .iter()
+        .filter(|operation| operation.process != PROBER)
+        .flat_map(|operation| operation.locks.iter().map(String::as_str))
+        .collect();
+    let locks = scene.lock_lanes(operations, &tenures, &mut timeline.texts);
+    (timeline.locks, timeline.probes) = without_probes(locks, &of_clients);
     timeline.clients = scene.client_lanes(operations, &leases, &mut timeline.texts);
     timeline
+}
+
+/// Sorts out the locks of probes. What a client touched is no probe's, whatever its name.
+fn without_probes(locks: Vec<LockLane>, of_clients: &HashSet<&str>) -> (Vec<LockLane>, Vec<Probes>) {
+    let mut probes: Vec<_> = PROBES.map(|(name, says)| Probes { name, says, locks: Vec::new() }).into();
+    let mut others = Vec::new();
+    for lock in locks {
+        let is_of = |probe: &&mut Probes| lock.name.split_once('/').is_some_and(|(kind, _)| kind == probe.name);
+        match probes.iter_mut().find(is_of) {
+            Some(probe) if !of_clients.contains(&*lock.name) => probe.locks.push(lock),
+            Some(_) | None => others.push(lock),
+        }
+    }
+    probes.retain(|probe| !probe.locks.is_empty());
+    (others, probes)
 }
 
 fn fault_lanes(history: &History) -> Vec<FaultLane> {
@@ -108,11 +155,20 @@ fn node_lanes(history: &History) -> Vec<NodeLane> {
         Moment::Snapshot => (at_ns, "snapshot", line, line),
         Moment::Table => (at_ns, "table", line, line),
     };
+    let in_rows = |mut faulty: Vec<(String, Injected)>| {
+        let mut rows = Rows::default();
+        faulty.sort_by_key(|(_, one)| one.span.from_ns);
+        let placed = faulty.into_iter().map(|(name, one)| {
+            let row = rows.place(one.span.from_ns, one.span.to_ns);
+            (name, one, row)
+        });
+        placed.collect()
+    };
     let lane = |(node, known): (u64, faults::Node)| NodeLane {
         name: format!("node {node}"),
         led: known.led,
         down: known.down,
-        faulty: known.faulty,
+        faulty: in_rows(known.faulty),
         marks: known.moments.into_iter().map(mark).collect(),
     };
     faults::nodes(history).into_iter().map(lane).collect()
