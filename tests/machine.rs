@@ -11,7 +11,9 @@
 //!     [exists=true]
 //! release ann token=N|acquire=REQUEST      update ann lock token=N [data=TEXT] [keep=true]
 //!                                          ... with [req=ID [lowest=ID] [kept="ID,.."]] for any of these three
-//! cancel TICKET [repeats=N]                force lock reason=TEXT [token=N] [now=true]           tick
+//! cancel TICKET [repeats=N]                force lock reason=TEXT [token=N] [now=true] [after=N] [up_to=N]
+//! tick
+//! limits [work=N] [grants=N]: those of the batches from here on
 //!
 //! show lock [size=N] [holders_after=N] [waiters_after=N]            holder lock token=N
 //! list [PREFIX] [after=lock]               session ann              sessions [after=ann]
@@ -60,6 +62,7 @@ fn scripts() {
 #[derive(Default)]
 struct Runner {
     machine: Machine,
+    limits: Limits,
 }
 
 impl goldenscript::Runner for Runner {
@@ -69,6 +72,7 @@ impl goldenscript::Runner for Runner {
         let mut arguments = Arguments(line.consume_args());
         let output = match self.look(&line.name, &mut arguments)? {
             Some(output) => output,
+            None if line.name == "limits" => self.limit(&mut arguments)?,
             None if line.name == "churn" => self.churn(&mut arguments)?,
             None if line.name == "crowd" => self.crowd(&mut arguments)?,
             None => {
@@ -81,13 +85,12 @@ impl goldenscript::Runner for Runner {
                     Command::Open { session, .. } | Command::Close { session } | Command::Session { session, .. } => {
                         format!("{}: ", show(session))
                     }
-                    Command::Renew { .. }
-                    | Command::CancelWait { .. }
-                    | Command::ForceRelease { .. }
-                    | Command::Tick => String::new(),
+                    Command::Renew { .. } | Command::CancelWait { .. } | Command::ForceRelease(_) | Command::Tick => {
+                        String::new()
+                    }
                 };
                 let mut events = Vec::new();
-                let reply = self.machine.apply(time, command, &mut events);
+                let reply = self.machine.apply_batch(time, self.limits, [command], &mut events).remove(0);
                 self.machine.check()?;
                 let events: String = events.iter().map(|event| format!("  {}\n", show(event))).collect();
                 format!("{who}{}\n{events}", show(&reply))
@@ -99,6 +102,15 @@ impl goldenscript::Runner for Runner {
 }
 
 impl Runner {
+    fn limit(&mut self, arguments: &mut Arguments<'_>) -> Result<String> {
+        let usual = Limits::default();
+        self.limits = Limits {
+            work: arguments.key("work")?.unwrap_or(usual.work),
+            grants_per_session: arguments.key("grants")?.unwrap_or(usual.grants_per_session),
+        };
+        Ok(String::new())
+    }
+
     /// A client that goes on with other requests.
     fn churn(&mut self, arguments: &mut Arguments<'_>) -> Result<String> {
         let session = session_id(arguments.next("session")?);
@@ -229,12 +241,14 @@ fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
             ticket: Ticket(arguments.next("ticket")?.parse()?),
             repeats: arguments.key("repeats")?,
         },
-        "force" => Command::ForceRelease {
+        "force" => Command::ForceRelease(ForceRelease {
             name: arguments.lock()?,
             token: arguments.key("token")?.map(Token),
+            after: Token(arguments.key("after")?.unwrap_or(0)),
+            up_to: arguments.key("up_to")?.map(Token),
             reason: Reason::new(arguments.0.take_key("reason").unwrap_or_default())?,
             now: arguments.key("now")?.unwrap_or(false),
-        },
+        }),
         "tick" => Command::Tick,
         _ => return Err(format!("there is no command {name}").into()),
     })

@@ -3,6 +3,10 @@
 //! After every step replies, events and views are those of the model, and the invariants hold. Beside the machine runs a replica
 //! that was restored from its records, as snapshots write them, somewhere on the way, and that ticks more often: it answers the same,
 //! reports the same events, and has the same hash. And what watchers are told adds up to what they would see.
+//!
+//! Another machine goes through the same history with next to no work allowed to a batch, so that most of what happens waits its turn. It
+//! cannot answer the same. But who lives is the model's, to the millisecond; the invariants hold; nobody who is over is granted anything;
+//! a replica that is restored on the way stays equal to it; and once it is left alone, the work comes to an end.
 
 #![expect(clippy::unwrap_used, reason = "a test whose own values are bad has failed")]
 
@@ -26,7 +30,7 @@ use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 use self::model::Model;
 
 /// What happened over all histories. A run in which something never happened has not tested it.
-static HAPPENED: [(&str, AtomicU64); 19] = [
+static HAPPENED: [(&str, AtomicU64); 21] = [
     ("grants", AtomicU64::new(0)),
     ("grants of several locks", AtomicU64::new(0)),
     ("grants after a wait", AtomicU64::new(0)),
@@ -46,6 +50,8 @@ static HAPPENED: [(&str, AtomicU64); 19] = [
     ("late arrivals below the lowest id", AtomicU64::new(0)),
     ("stragglers", AtomicU64::new(0)),
     ("restores", AtomicU64::new(0)),
+    ("batches that left work", AtomicU64::new(0)),
+    ("restores with work left", AtomicU64::new(0)),
 ];
 
 fn happened(what: &str) {
@@ -232,7 +238,8 @@ impl ReferenceStateMachine for Model {
             2 => (proptest::sample::select(tickets), proptest::option::of(0..2u64))
                 .prop_map(|(ticket, repeats)| Command::CancelWait { ticket, repeats }),
             4 => (held(model), any::<bool>(), any::<bool>()).prop_map(move |((_, token, name), all, now)| {
-                Command::ForceRelease { name, token: (!all).then_some(token), reason: reason(), now }
+                let token = (!all).then_some(token);
+                Command::ForceRelease(ForceRelease { name, token, after: Token(0), up_to: None, reason: reason(), now })
             }),
             1 => Just(Command::Tick),
         ];
@@ -262,8 +269,12 @@ struct Test {
     replica: Machine,
     /// A clone from the last restore, and the hash it had then: what the machine did since must not show in it.
     snapshot: (Machine, u64),
-    watcher: BTreeMap<LockName, Watched>,
+    watcher: Watcher,
+    hurried: Hurried,
 }
+
+/// What a watcher knows of the locks.
+type Watcher = BTreeMap<LockName, Watched>;
 
 /// A lock as its changes tell it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -281,13 +292,20 @@ impl StateMachineTest for Test {
     fn init_test(_: &Model) -> Self {
         let machine = Machine::default();
         let hash = machine.hash();
-        Self { replica: machine.clone(), snapshot: (machine.clone(), hash), machine, watcher: BTreeMap::new() }
+        let hurried = Hurried::default();
+        Self { replica: machine.clone(), snapshot: (machine.clone(), hash), machine, watcher: Watcher::new(), hurried }
     }
 
     fn apply(mut test: Self, model: &Model, step: Step) -> Self {
         match step {
-            Step::Apply(_, command) => test.step(model, command),
-            Step::Restore => test.restore(),
+            Step::Apply(_, command) => {
+                test.hurried.step(model, &command);
+                test.step(model, command);
+            }
+            Step::Restore => {
+                test.hurried.restore();
+                test.restore();
+            }
         }
         test
     }
@@ -296,16 +314,9 @@ impl StateMachineTest for Test {
         test.machine.check().unwrap();
         assert_eq!(test.machine.now(), Stamp(model.now));
         for name in names() {
-            let page = Page { size: usize::MAX, holders_after: Token(0), waiters_after: Ticket(0) };
-            let view = test.machine.lock(&name, page);
+            let view = whole_view(&test.machine, &name);
             assert_eq!(view, model.lock(&name));
-            let seen = Watched {
-                holders: view.holders.iter().map(|holder| holder.token).collect(),
-                waiters: view.waiters.iter().map(|waiter| waiter.ticket).collect(),
-                data: view.data,
-                closed: view.delay_remaining_ms > 0,
-            };
-            assert_eq!(test.watcher.get(&name).cloned().unwrap_or_default(), seen, "of {name}");
+            assert_eq!(test.watcher.get(&name).cloned().unwrap_or_default(), seen(view), "of {name}");
         }
         assert!(test.machine.locks("", None).eq(&model.names(&names())));
         let sessions: Vec<_> = model.sessions.keys().filter_map(|id| model.session(*id)).collect();
@@ -314,10 +325,134 @@ impl StateMachineTest for Test {
             assert!(test.machine.revocations(*id, Token(0)).eq(model.revocations(*id)));
         }
         assert_eq!(test.machine.hash(), test.replica.hash());
+        test.hurried.check(model);
     }
 
-    fn teardown(test: Self, _: Model) {
+    fn teardown(test: Self, model: Model) {
+        test.hurried.finish(&model);
         assert_eq!(test.snapshot.0.hash(), test.snapshot.1, "a clone changed with its original");
+    }
+}
+
+/// The whole of a lock.
+fn whole_view(machine: &Machine, name: &LockName) -> LockView {
+    machine.lock(name, Page { size: usize::MAX, holders_after: Token(0), waiters_after: Ticket(0) })
+}
+
+fn seen(view: LockView) -> Watched {
+    Watched {
+        holders: view.holders.iter().map(|holder| holder.token).collect(),
+        waiters: view.waiters.iter().map(|waiter| waiter.ticket).collect(),
+        data: view.data,
+        closed: view.delay_remaining_ms > 0,
+    }
+}
+
+/// A machine whose batches may do next to no work.
+#[derive(Default)]
+struct Hurried {
+    machine: Machine,
+    replica: Machine,
+    watcher: Watcher,
+}
+
+impl Hurried {
+    const LIMITS: Limits = Limits { work: 1, ..Limits::NONE };
+
+    fn step(&mut self, model: &Model, command: &Command) {
+        let reply = self.apply(time(model.now), command);
+        let wanted = model.reply.as_ref().unwrap();
+        match (&reply, wanted) {
+            (Reply::Renewed(renewals), Reply::Renewed(wanted)) => {
+                let ends = |renewals: &[Renewal]| {
+                    let end = |renewal: &Renewal| if let Renewal::Ended(end) = renewal { Some(*end) } else { None };
+                    renewals.iter().map(end).collect::<Vec<_>>()
+                };
+                assert_eq!(ends(renewals), ends(wanted));
+            }
+            _ if matches!(command, Command::Open { .. } | Command::Close { .. }) => assert_eq!(&reply, wanted),
+            _ => {}
+        }
+        if self.machine.has_work() {
+            happened("batches that left work");
+        }
+    }
+
+    fn apply(&mut self, time: Time, command: &Command) -> Reply {
+        let (mut events, mut again) = (Vec::new(), Vec::new());
+        let lived: BTreeSet<_> = self.machine.sessions(None).map(|view| view.session).collect();
+        let mut replies = self.machine.apply_batch(time, Self::LIMITS, [command.clone()], &mut events);
+        assert_eq!(self.replica.apply_batch(time, Self::LIMITS, [command.clone()], &mut again), replies);
+        assert_eq!(again, events);
+        self.machine.check().unwrap();
+        for event in events {
+            if let Event::Changed(Change { kind: ChangeKind::Granted { session, .. }, .. }) = &event {
+                assert!(lived.contains(session), "{event:?} to one who was over");
+            }
+            watch(&mut self.watcher, event);
+        }
+        replies.remove(0)
+    }
+
+    fn restore(&mut self) {
+        let records = self.machine.records().map(|record| records::decode(&records::encode(&record)).unwrap());
+        self.replica = Machine::from_records(records).unwrap();
+        if self.machine.has_work() {
+            happened("restores with work left");
+        }
+    }
+
+    fn check(&self, model: &Model) {
+        assert_eq!(self.machine.hash(), self.replica.hash());
+        let lives = |view: SessionView| (view.session, view.remaining_ms);
+        let sessions = model.sessions.keys().filter_map(|id| model.session(*id));
+        assert!(self.machine.sessions(None).map(lives).eq(sessions.map(lives)));
+        for name in names() {
+            let mut told = self.watcher.get(&name).cloned().unwrap_or_default();
+            let seen = seen(whole_view(&self.machine, &name));
+            // A lock-delay that is over, and was not reached yet.
+            told.closed &= seen.closed || !self.machine.has_work();
+            assert_eq!(told, seen, "of {name}");
+        }
+    }
+
+    /// Left alone, it does what is left, at the same stamp.
+    fn finish(mut self, model: &Model) {
+        let most = 10 * self.machine.records().count();
+        for _ in 0..most {
+            self.apply(time(model.now), &Command::Tick);
+        }
+        assert!(!self.machine.has_work(), "after {most} ticks");
+        for name in names() {
+            for holder in whole_view(&self.machine, &name).holders {
+                assert!(model.sessions.contains_key(&holder.session), "{name} is held by one who is over");
+            }
+        }
+    }
+}
+
+fn watch(watcher: &mut Watcher, event: Event) {
+    let Change { name, kind } = match event {
+        Event::Changed(change) => change,
+        // An acquire that is granted leaves its queues without another word.
+        Event::WaitEnded { ticket, end: WaitEnd::Granted(grant) } => {
+            for name in grant.names.iter() {
+                assert!(watcher.entry(name.clone()).or_default().waiters.remove(&ticket));
+            }
+            return;
+        }
+        Event::WaitEnded { .. } | Event::SessionEnded { .. } | Event::Revoked { .. } => return,
+    };
+    let lock = watcher.entry(name).or_default();
+    match kind {
+        ChangeKind::Granted { token, .. } => assert!(lock.holders.insert(token)),
+        ChangeKind::Released { token, .. } | ChangeKind::Lost { token, .. } => assert!(lock.holders.remove(&token)),
+        ChangeKind::Revoked { token, .. } => assert!(lock.holders.contains(&token)),
+        ChangeKind::Queued { ticket, .. } => assert!(lock.waiters.insert(ticket)),
+        ChangeKind::Left { ticket, .. } => assert!(lock.waiters.remove(&ticket)),
+        ChangeKind::Data(data) => lock.data = data,
+        ChangeKind::Delayed => assert!(!std::mem::replace(&mut lock.closed, true)),
+        ChangeKind::Opened => assert!(std::mem::replace(&mut lock.closed, false)),
     }
 }
 
@@ -338,7 +473,7 @@ impl Test {
         assert_eq!(replica_events, events);
 
         self.count(model, &command, &reply, &events);
-        events.into_iter().for_each(|event| self.watch(event));
+        events.into_iter().for_each(|event| watch(&mut self.watcher, event));
     }
 
     fn restore(&mut self) {
@@ -346,31 +481,6 @@ impl Test {
         self.replica = Machine::from_records(records).unwrap();
         self.snapshot = (self.machine.clone(), self.machine.hash());
         happened("restores");
-    }
-
-    fn watch(&mut self, event: Event) {
-        let Change { name, kind } = match event {
-            Event::Changed(change) => change,
-            // An acquire that is granted leaves its queues without another word.
-            Event::WaitEnded { ticket, end: WaitEnd::Granted(grant) } => {
-                for name in grant.names.iter() {
-                    assert!(self.watcher.entry(name.clone()).or_default().waiters.remove(&ticket));
-                }
-                return;
-            }
-            Event::WaitEnded { .. } | Event::SessionEnded { .. } | Event::Revoked { .. } => return,
-        };
-        let lock = self.watcher.entry(name).or_default();
-        match kind {
-            ChangeKind::Granted { token, .. } => assert!(lock.holders.insert(token)),
-            ChangeKind::Released { token, .. } | ChangeKind::Lost { token, .. } => assert!(lock.holders.remove(&token)),
-            ChangeKind::Revoked { token, .. } => assert!(lock.holders.contains(&token)),
-            ChangeKind::Queued { ticket, .. } => assert!(lock.waiters.insert(ticket)),
-            ChangeKind::Left { ticket, .. } => assert!(lock.waiters.remove(&ticket)),
-            ChangeKind::Data(data) => lock.data = data,
-            ChangeKind::Delayed => assert!(!std::mem::replace(&mut lock.closed, true)),
-            ChangeKind::Opened => assert!(std::mem::replace(&mut lock.closed, false)),
-        }
     }
 
     fn count(&self, model: &Model, command: &Command, reply: &Reply, events: &[Event]) {

@@ -59,8 +59,15 @@ impl ForceRelease {
         let caller = &self.client.caller;
         let plan = if self.token.is_some() { caller.plan() } else { caller.plan_once() };
         let token = self.token.map_or(0, |token| token.0);
-        let request = v1::ForceReleaseRequest { name, token, reason, now: self.now };
-        Ok(caller.call(plan, |node| with!(LocksClient, node, force_release, request)).await?.forced)
+        let mut request =
+            v1::ForceReleaseRequest { name, token, reason, now: self.now, after_token: 0, up_to_token: 0 };
+        let mut forced: Vec<Forced> = Vec::new();
+        loop {
+            let part = caller.call(plan, |node| with!(LocksClient, node, force_release, request)).await?;
+            forced.extend(part.forced);
+            let Some(last) = forced.last().filter(|_| part.more_up_to_token != 0) else { return Ok(forced) };
+            (request.after_token, request.up_to_token) = (last.token, part.more_up_to_token);
+        }
     }
 }
 

@@ -36,6 +36,7 @@ impl Machine {
         self.check_grants()?;
         self.check_waits()?;
         self.check_replies()?;
+        self.check_backlog()?;
         self.check_indexes()
     }
 
@@ -147,7 +148,11 @@ impl Machine {
                 lock.and_then(|lock| lock.waiters_after(Ticket(ticket.0 - 1)).next()) == Some((*ticket, want.mode))
             };
             ensure(waiting.acquire.wants().iter().all(queues), || format!("{ticket:?} is not in its queues (M6)"))?;
-            ensure(self.obstacle(*ticket).is_some(), || format!("{ticket:?} waits for nothing (M4)"))?;
+            let later = |want: &Want| self.is_handed_on_later(&want.name);
+            let waits_for_something = self.obstacle(*ticket).is_some()
+                || self.is_over(waiting.session)
+                || waiting.acquire.wants().iter().any(later);
+            ensure(waits_for_something, || format!("{ticket:?} waits for nothing (M4)"))?;
         }
         Ok(())
     }
@@ -167,7 +172,7 @@ impl Machine {
                 | Reply::Renewed(_)
                 | Reply::Closed
                 | Reply::WaitCancelled(_)
-                | Reply::Forced(_)
+                | Reply::Forced { .. }
                 | Reply::Ticked => false,
             };
             ensure(sound, || format!("the reply to {request} of the session {id} cannot be (M8)"))?;
@@ -189,12 +194,33 @@ impl Machine {
         let alive = |id: &SessionId| self.sessions.contains_key(id);
         ensure(awaited_by.iter().all(|(id, _)| alive(id)), || "a session that is over awaits something (M6)".into())?;
         ensure_same(&self.due, &self.expected_due(), "deadlines")?;
-        let in_future = self.next_deadline().is_none_or(|deadline| deadline > self.now);
-        ensure(in_future, || "a deadline has passed (M7)".into())
+        let passed = self.due.get_min().is_some_and(|(deadline, _)| *deadline <= self.now);
+        ensure(!passed || self.is_behind, || "a deadline has passed (M7)".into())
+    }
+
+    /// What is in it is in the table, each once, and waits for nothing but its turn.
+    fn check_backlog(&self) -> Result<(), Broken> {
+        ensure(self.backlog.is_sound(), || "the two halves of the backlog differ (M6)".into())?;
+        for piece in self.backlog.iter() {
+            let known = match piece {
+                Piece::Session(id) => self.sessions.get(id).is_some_and(|session| session.ending.is_some()),
+                Piece::Lock(name) => self.locks.get(name).is_some_and(|lock| lock.queue_length() > 0),
+            };
+            ensure(known, || format!("{piece:?} is in the backlog for nothing (M6)"))?;
+        }
+        for (id, session) in &self.sessions {
+            let Some(Ending { end, at }) = session.ending else { continue };
+            ensure(self.backlog.contains(&Piece::Session(*id)), || {
+                format!("the session {id} is over, and nothing will clear it away (M6)")
+            })?;
+            ensure(at <= self.now && end != SessionEnd::Unknown, || format!("the session {id} ended in no known way"))?;
+        }
+        Ok(())
     }
 
     fn expected_due(&self) -> OrdSet<(Stamp, Due)> {
-        let sessions = self.sessions.iter().map(|(id, session)| (session.deadline, Due::Session(*id)));
+        let alive = self.sessions.iter().filter(|(_, session)| session.ending.is_none());
+        let sessions = alive.map(|(id, session)| (session.deadline, Due::Session(*id)));
         let revoked =
             self.revoked.iter().filter_map(|((_, token), revoked)| Some((revoked.deadline?, Due::Revocation(*token))));
         let delays = self

@@ -229,6 +229,7 @@ impl Digest for Limit {
             Self::RepliesPerSession => 3,
             Self::TakenPerSession => 4,
             Self::WaitsPerSession => 5,
+            Self::GrantsPerSession => 6,
         }]);
     }
 }
@@ -287,7 +288,7 @@ impl Digest for Reply {
             | Self::Renewed(_)
             | Self::Closed
             | Self::WaitCancelled(_)
-            | Self::Forced(_)
+            | Self::Forced { .. }
             | Self::Ticked => into.variant(6, &[]),
         }
     }
@@ -296,7 +297,13 @@ impl Digest for Reply {
 impl Digest for Record {
     fn digest(&self, into: &mut Fnv) {
         match self {
-            Self::Clock { now, last_token, last_ticket } => into.variant(0, &[now, last_token, last_ticket]),
+            Self::Clock { now, last_token, last_ticket, is_behind } => {
+                into.variant(0, &[now, last_token, last_ticket]);
+                // As versions digested it that were never behind.
+                if *is_behind {
+                    into.variant(0, &[is_behind]);
+                }
+            }
             Self::Ended { session, end } => into.variant(1, &[session, end]),
             Self::Session { session, label, ttl, deadline, opened, open } => {
                 into.variant(2, &[session, label, ttl, deadline, opened, open]);
@@ -318,6 +325,8 @@ impl Digest for Record {
             }
             Self::Reply { session, request, asked, reply } => into.variant(6, &[session, request, asked, reply]),
             Self::Taken { token, session, reason } => into.variant(7, &[token, session, reason]),
+            Self::Work(Work::EndSession { session, end, at }) => into.variant(8, &[session, end, at]),
+            Self::Work(Work::HandOn { name }) => into.variant(9, &[name]),
         }
     }
 }

@@ -23,33 +23,47 @@ pub(super) struct Revoked {
 
 impl Machine {
     /// Revokes all grants of a lock, or one of them, each with all its locks. A grant that is revoked already stays so: the first
-    /// reason and the earlier deadline count.
-    pub(super) fn force_release(
-        &mut self,
-        name: &LockName,
-        only: Option<Token>,
-        reason: &Reason,
-        now: bool,
-        events: &mut Vec<Event>,
-    ) -> Reply {
-        let mut forced = Vec::new();
+    /// reason and the earlier deadline count. Of many grants, as many as the budget allows.
+    pub(super) fn force_release(&mut self, force: &ForceRelease, events: &mut Vec<Event>) -> Reply {
+        let mut grants = Vec::new();
         let mut freed = Vec::new();
-        for token in self.holders_to_force(name, only) {
-            let session = self.grants[&token].session;
-            let label = self.session_mut(session).label.clone();
-            let delay_ms = self.grants[&token].lock_delay_ms.into();
-            let remaining_ms = match now {
-                true => {
-                    self.take_back(token, reason, &mut freed, events);
-                    0
-                }
-                false => self.revoke(token, reason, events),
-            };
-            let lock_delay_ms = self.delayed_ms(name, self.after_ms(remaining_ms)).max(delay_ms);
-            forced.push(Forced { token, session, label, remaining_ms, lock_delay_ms });
+        // Before others come in.
+        let up_to = force.up_to.unwrap_or(self.last_token);
+        let mut next = self.next_to_force(force, force.after, up_to);
+        while !self.is_spent()
+            && let Some(token) = next
+        {
+            grants.push(self.force_one(force, token, &mut freed, events));
+            next = self.next_to_force(force, token, up_to);
         }
         self.hand_on(freed, events);
-        Reply::Forced(forced)
+        Reply::Forced { grants, more_up_to: next.map(|_| up_to) }
+    }
+
+    fn force_one(
+        &mut self,
+        force: &ForceRelease,
+        token: Token,
+        freed: &mut Vec<LockName>,
+        events: &mut Vec<Event>,
+    ) -> Forced {
+        let Held { session, lock_delay_ms, .. } = self.grants[&token];
+        let label = self.session_mut(session).label.clone();
+        let remaining_ms = match (self.over(session), force.now) {
+            // It was on its way out of the table already.
+            (Some(end), _) => {
+                self.end_grant(token, GrantEnd::of_session(end), freed, events);
+                0
+            }
+            (None, true) => {
+                self.take_back(token, &force.reason, freed, events);
+                0
+            }
+            (None, false) => self.revoke(token, &force.reason, events),
+        };
+        let own_ms = if self.over(session).is_some() { 0 } else { lock_delay_ms.into() };
+        let lock_delay_ms = self.delayed_ms(&force.name, self.after_ms(remaining_ms)).max(own_ms);
+        Forced { token, session, label, remaining_ms, lock_delay_ms }
     }
 
     /// How long a lock stays closed from some moment on, by the lock-delays of grants that were lost before.
@@ -58,12 +72,14 @@ impl Machine {
         until.map_or(0, |until| until.0.saturating_sub(from.0))
     }
 
-    fn holders_to_force(&self, name: &LockName, only: Option<Token>) -> Vec<Token> {
-        let Some(lock) = self.locks.get(name) else { return Vec::new() };
-        match only {
-            Some(token) => lock.holders().contains(token).then_some(token).into_iter().collect(),
-            None => lock.holders().iter().collect(),
-        }
+    /// The first grant between these tokens that is concerned.
+    fn next_to_force(&self, force: &ForceRelease, after: Token, up_to: Token) -> Option<Token> {
+        let holders = self.locks.get(&force.name)?.holders();
+        let next = match force.token {
+            Some(token) => holders.contains(token).then_some(token).filter(|token| *token > after),
+            None => holders.after(after).next(),
+        };
+        next.filter(|token| *token <= up_to)
     }
 
     /// Says how long its locks still stay closed, milliseconds.
@@ -76,6 +92,7 @@ impl Machine {
         self.revoked.insert((session, token), Revoked { reason: reason.clone(), deadline: Some(deadline) });
         self.due.insert((deadline, Due::Revocation(token)));
         let remaining_ms = self.remaining_ms(deadline);
+        self.spend(names.len());
         events.push(Event::Revoked { session, revocation: Revocation { token, reason: reason.clone(), remaining_ms } });
         for name in names.iter() {
             events.push(changed(name, ChangeKind::Revoked { token, session, reason: reason.clone() }));
@@ -110,12 +127,12 @@ impl Machine {
         Some(Refusal::Revoked { token, reason: revoked.reason.clone() })
     }
 
-    /// Forgets all that was taken from a session that ends.
-    pub(super) fn forget_all_taken(&mut self, session: SessionId) {
-        let tokens: Vec<Token> = self.revocations(session, Token(0)).map(|revocation| revocation.token).collect();
-        for token in tokens {
-            self.forget_taken(session, token);
-        }
+    /// Forgets one of the grants that were taken from a session that is over, and holds no other. `false`: there is none.
+    pub(super) fn forget_one_taken(&mut self, session: SessionId) -> bool {
+        let first = self.revocations(session, Token(0)).map(|revocation| revocation.token).next();
+        let Some(token) = first else { return false };
+        self.spend(1);
+        self.forget_taken(session, token).is_some()
     }
 
     /// A revoked grant was not given back in time.
@@ -123,7 +140,11 @@ impl Machine {
         let session = self.grants[&token].session;
         let reason = self.revoked[&(session, token)].reason.clone();
         let mut freed = Vec::new();
-        self.take_back(token, &reason, &mut freed, events);
+        match self.over(session) {
+            // It ended before, and the grant with it.
+            Some(end) => self.end_grant(token, GrantEnd::of_session(end), &mut freed, events),
+            None => self.take_back(token, &reason, &mut freed, events),
+        }
         self.hand_on(freed, events);
     }
 

@@ -27,6 +27,16 @@ pub(super) enum GrantEnd<'a> {
     Forced(&'a Reason),
 }
 
+impl GrantEnd<'_> {
+    /// With its session.
+    pub(super) fn of_session(end: SessionEnd) -> Self {
+        match end {
+            SessionEnd::Closed => Self::Released,
+            SessionEnd::Expired | SessionEnd::Unknown => Self::Expired,
+        }
+    }
+}
+
 impl Machine {
     /// Gives out the next token. That all of the locks can be had is known.
     pub(super) fn grant(
@@ -36,6 +46,7 @@ impl Machine {
         acquire: &Acquire,
         events: &mut Vec<Event>,
     ) -> Grant {
+        self.spend(acquire.wants().len());
         self.last_token.0 += 1;
         let token = self.last_token;
         let owner = self.session_mut(session);
@@ -145,6 +156,7 @@ impl Machine {
         if let Some(Revoked { deadline: Some(deadline), .. }) = self.revoked.remove(&(held.session, token)) {
             self.due.remove(&(deadline, Due::Revocation(token)));
         }
+        self.spend(held.names.len());
         for name in held.names.iter() {
             self.leave(name, token, &held, end, freed, events);
         }
@@ -182,7 +194,9 @@ impl Machine {
         }
         let lost = matches!(end, GrantEnd::Expired | GrantEnd::Forced(_));
         if lost && held.lock_delay_ms > 0 {
-            self.delay(name, self.after_ms(held.lock_delay_ms.into()), events);
+            // However late this is reached, the holder was lost when its session ended.
+            let at = self.session_mut(session).ending.map_or(self.moment, |ending| ending.at);
+            self.delay(name, Stamp(at.0.saturating_add(held.lock_delay_ms.into())), events);
         }
         if awaited {
             freed.push(name.clone());

@@ -1,7 +1,7 @@
 //! Every limit of the table, in one place.
 //!
-//! They are part of the log's meaning: two replicas with different limits would compute different tables. To change one, give the
-//! log a new format first.
+//! They are part of the log's meaning: two replicas with different limits would compute different tables. To change one of the
+//! constants that are read while commands are applied, give the log a new format first. Those in [`Limits`] come with each batch of the log.
 //!
 //! Limited is what asks for more. A release ends something, and is never refused by a limit.
 
@@ -46,6 +46,32 @@ pub const TAKEN_PER_SESSION_MAX: usize = 1024;
 pub const REVOCATIONS_TOLD_MAX: usize = 1024;
 /// Ended sessions whose end is remembered, so that a latecomer hears how it ended.
 pub const ENDED_SESSIONS_MAX: usize = 4096;
+
+/// Units of work that one part of a batch may do: see `backlog.rs`.
+pub const WORK_PER_BATCH: usize = 500;
+/// Grants that a session holds, and acquires of it that wait, together.
+pub const GRANTS_PER_SESSION_MAX: usize = 100_000;
+
+/// Limits that the leader writes into each batch of the log, so that all replicas apply it within the same ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Units of work that one part of a batch may do: a unit is a lock that is given, taken or left, or a session that ends. The rest
+    /// goes on in later batches.
+    pub work: usize,
+    /// Grants that a session holds, and acquires of it that wait, together.
+    pub grants_per_session: usize,
+}
+
+impl Limits {
+    /// No limit: what a batch means that was written before there were any.
+    pub const NONE: Self = Self { work: usize::MAX, grants_per_session: usize::MAX };
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { work: WORK_PER_BATCH, grants_per_session: GRANTS_PER_SESSION_MAX }
+    }
+}
 
 /// How much the table takes: the constants above, in every build. A value of its own only so that a test can reach the limits.
 #[derive(Clone, Copy)]

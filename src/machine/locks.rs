@@ -151,8 +151,12 @@ impl Machine {
         result
     }
 
-    /// A holder was lost: nobody gets in before this moment. A longer delay that runs already stays.
+    /// A holder was lost: nobody gets in before this moment. A longer delay that runs already stays; one that would be over by now, since
+    /// the loss was some time ago, is none.
     pub(super) fn delay(&mut self, name: &LockName, until: Stamp, events: &mut Vec<Event>) {
+        if until <= self.now {
+            return;
+        }
         let before = self.locks.get(name).and_then(Lock::closed_until);
         match before {
             Some(before) if before >= until => return,
@@ -164,7 +168,10 @@ impl Machine {
     }
 
     pub(super) fn end_delay(&mut self, name: &LockName, events: &mut Vec<Event>) {
-        self.due.remove(&(self.now, Due::Delay(name.clone())));
+        self.spend(1);
+        if let Some(until) = self.locks.get(name).and_then(Lock::closed_until) {
+            self.due.remove(&(until, Due::Delay(name.clone())));
+        }
         self.change(name, |lock| lock.set_closed_until(None));
         events.push(changed(name, ChangeKind::Opened));
         self.hand_on(vec![name.clone()], events);

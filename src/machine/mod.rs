@@ -15,6 +15,7 @@
 //! * `force`: an operator takes a grant back;
 //! * `tokens`: small sets, of which there are many;
 //! * `time`: what falls due when time passes;
+//! * `backlog`: work that is due and not done yet: one batch does a bounded amount;
 //! * `views`: what people are shown;
 //! * `records`: the table as a sequence of records, for snapshots;
 //! * `digest`: the table as one number, to compare replicas;
@@ -28,16 +29,18 @@
 //! * **M1** A lock held exclusively has one holder, a semaphore of n at most n, and all hold it the same way.
 //! * **M2** Tokens and tickets never repeat, and none exceeds the last given out.
 //! * **M3** A lock is in the table only while it is held, awaited, delayed or carries data.
-//! * **M4** Nobody waits for what could be had: each waiter is behind another, or before a holder or a lock-delay.
+//! * **M4** Nobody waits for what could be had: each waiter is behind another, or before a holder or a lock-delay; unless one of its locks is
+//!   in the backlog, or its session is over and not cleared away yet.
 //! * **M5** All who hold or await a name agree on whether it is a semaphore, and of what size.
 //! * **M6** Indexes and counters agree with the tables.
-//! * **M7** Every deadline is in the future.
+//! * **M7** Every deadline is in the future, unless the last batch's budget ended before all that had come were met.
 //! * **M8** A session remembers replies only to open request ids, and a reply "queued" only of a wait that goes on.
 //! * **M9** A grant that was taken from its session is not held, and no reply that is remembered grants it.
 //!
 //! Left out: re-entrant locks (a session that acquires twice excludes itself like anyone else), upgrades from shared to exclusive
 //! (two that upgrade deadlock), priorities (the queue is the order of arrival).
 
+mod backlog;
 mod check;
 mod digest;
 mod force;
@@ -61,6 +64,7 @@ use imbl::{OrdMap, OrdSet};
 
 use crate::planted::Planted;
 
+pub use backlog::Work;
 pub use check::Broken;
 pub use limits::*;
 pub use records::Record;
@@ -68,6 +72,7 @@ pub use replies::Asked;
 pub use types::*;
 
 use self::{
+    backlog::{Backlog, Ending, Piece},
     force::Revoked,
     grants::{GrantEnd, Held},
     limits::Capacity,
@@ -100,6 +105,16 @@ pub struct Machine {
 
     /// All that happens by itself, in the order in which it does.
     due: OrdSet<(Stamp, Due)>,
+    /// Whether deadlines have passed that were not met: the budget ended before them.
+    is_behind: bool,
+    backlog: Backlog,
+
+    /// Of the batch that is being applied. They belong to no record: the next batch brings its own.
+    limits: Limits,
+    /// How much work the part of the batch that runs may still do. It belongs to no record.
+    budget: usize,
+    /// The deadline that is being met, or else now: when what happens counts as done. It belongs to no record.
+    moment: Stamp,
 
     capacity: Capacity,
     /// Commands to apply before the next check. It belongs to no record.
@@ -117,19 +132,34 @@ impl fmt::Debug for Machine {
 }
 
 impl Machine {
-    /// Lets time pass up to the command's stamp, then runs the command. Appends to `events` what happened, in order.
+    /// Applies a batch of one command, within the usual limits: see [`Machine::apply_batch`].
     pub fn apply(&mut self, time: Time, command: Command, events: &mut Vec<Event>) -> Reply {
-        self.wall = time.wall;
-        self.advance(time.stamp, events);
+        self.begin(time, Limits::default(), events);
+        self.run(command, events)
+    }
+
+    /// Goes on with what earlier batches left to do, lets time pass up to the batch's stamp, then runs the commands. Appends to `events`
+    /// what happened, in order. Answers each command.
+    pub fn apply_batch(
+        &mut self,
+        time: Time,
+        limits: Limits,
+        commands: impl IntoIterator<Item = Command>,
+        events: &mut Vec<Event>,
+    ) -> Vec<Reply> {
+        self.begin(time, limits, events);
+        commands.into_iter().map(|command| self.run(command, events)).collect()
+    }
+
+    fn run(&mut self, command: Command, events: &mut Vec<Event>) -> Reply {
+        self.begin_command();
         let result = match command {
             Command::Open { session, ttl, label } => self.open(session, ttl, label),
-            Command::Renew { sessions } => Ok(Reply::Renewed(sessions.into_iter().map(|id| self.renew(id)).collect())),
+            Command::Renew { sessions } => Ok(Reply::Renewed(self.renew_all(&sessions))),
             Command::Close { session } => self.close(session, events),
-            Command::Session { session, request, operation } => self.request(session, request, operation, events),
+            Command::Session { session, request, operation } => self.request(session, request, &operation, events),
             Command::CancelWait { ticket, repeats } => Ok(self.cancel_wait(ticket, repeats, events)),
-            Command::ForceRelease { name, token, reason, now } => {
-                Ok(self.force_release(&name, token, &reason, now, events))
-            }
+            Command::ForceRelease(force) => Ok(self.force_release(&force, events)),
             Command::Tick => Ok(Reply::Ticked),
         };
         #[cfg(debug_assertions)]

@@ -49,6 +49,10 @@ impl Machine {
         if self.locks.len() + survey.new_locks > self.capacity.locks {
             return Err(Refusal::Limit(Limit::Locks));
         }
+        let owner = &self.sessions[&session];
+        if owner.grants.len() + owner.waits as usize >= self.limits.grants_per_session {
+            return Err(Refusal::Limit(Limit::GrantsPerSession));
+        }
         if survey.obstacle.is_none() {
             return Ok(Reply::Acquired(WaitEnd::Granted(self.grant(session, request, acquire, events))));
         }
@@ -123,13 +127,15 @@ impl Machine {
         if let Some(deadline) = waiting.deadline {
             self.due.remove(&(deadline, Due::Wait(ticket)));
         }
+        self.spend(waiting.acquire.wants().len());
         for want in waiting.acquire.wants() {
             let awaited = self.change(&want.name, |lock| {
                 lock.remove_waiter(ticket);
                 lock.queue_length() > 0
             });
-            if awaited {
-                freed.push(want.name.clone());
+            match awaited {
+                true => freed.push(want.name.clone()),
+                false => self.nothing_to_hand_on(&want.name),
             }
         }
         waiting
@@ -149,8 +155,15 @@ impl Machine {
 
     /// An acquire waited as long as it was to. What stood in its way is seen before it leaves, and told without it.
     pub(super) fn time_out(&mut self, ticket: Ticket, events: &mut Vec<Event>) {
-        let obstacle = self.obstacle(ticket).expect("an acquire that nothing is in the way of does not wait").clone();
         let mut freed = Vec::new();
+        if let Some(end) = self.over(self.waits[&ticket].session) {
+            self.end_wait(ticket, WaitEnd::SessionEnded(end), &mut freed, events);
+            return self.hand_on(freed, events);
+        }
+        let Some(obstacle) = self.obstacle(ticket).cloned() else {
+            // One of its locks is in the backlog: it is let in as it would have been, had there been more time.
+            return self.let_in(BTreeSet::from([ticket]), events);
+        };
         let waiting = self.dequeue(ticket, &mut freed);
         let busy = self.busy(&obstacle);
         self.left(ticket, &waiting, WaitEnd::TimedOut(busy), events);
@@ -197,10 +210,18 @@ impl Machine {
     }
 
     /// Grants all who can be granted now that these locks changed: the lowest ticket first, several where they get along.
+    /// As many as the budget allows; the others are granted later.
     pub(super) fn hand_on(&mut self, freed: Vec<LockName>, events: &mut Vec<Event>) {
-        let mut candidates: BTreeSet<Ticket> = freed.iter().filter_map(|name| self.first_waiter(name)).collect();
-        while let Some(ticket) = candidates.pop_first() {
-            // Its session ends at this very moment, and the queue moves on then.
+        let candidates = freed.iter().filter_map(|name| self.first_waiter(name)).collect();
+        self.let_in(candidates, events);
+    }
+
+    fn let_in(&mut self, mut candidates: BTreeSet<Ticket>, events: &mut Vec<Event>) {
+        while !self.is_spent()
+            && let Some(ticket) = candidates.pop_first()
+        {
+            self.spend(1);
+            // Its session ends at this very moment, or is being cleared away, and the queue moves on then.
             let over = self.waits.get(&ticket).is_some_and(|waiting| self.is_over(waiting.session));
             if over || self.obstacle(ticket).is_some() {
                 continue;
@@ -213,10 +234,7 @@ impl Machine {
             self.tell(ticket, &waiting, WaitEnd::Granted(grant), events);
             candidates.extend(next.iter().filter_map(|name| self.first_waiter(name)));
         }
-    }
-
-    fn is_over(&self, session: SessionId) -> bool {
-        self.sessions.get(&session).is_none_or(|session| session.deadline <= self.now)
+        candidates.into_iter().for_each(|ticket| self.hand_on_later(ticket));
     }
 
     fn first_waiter(&self, name: &LockName) -> Option<Ticket> {

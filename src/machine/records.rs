@@ -18,6 +18,8 @@ pub enum Record {
         last_token: Token,
         /// The highest ticket given out.
         last_ticket: Ticket,
+        /// Deadlines have passed that were not met yet.
+        is_behind: bool,
     },
     /// A session that ended, the earliest first.
     Ended {
@@ -104,18 +106,20 @@ pub enum Record {
         /// What was answered.
         reply: Reply,
     },
+    /// Last: what is left to do, in its order.
+    Work(Work),
 }
 
 impl Machine {
     /// All of the table, in a fixed order.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
-        let Self { now, mut last_token, last_ticket, .. } = *self;
+        let Self { now, mut last_token, last_ticket, is_behind, .. } = *self;
         if Planted::TokenNotInSnapshot.is_on() {
             last_token = self.grants.get_max().map_or(Token(0), |(token, _)| *token);
         }
         let queue = !Planted::QueueNotInSnapshot.is_on();
         let replies = !Planted::RepliesNotInSnapshot.is_on();
-        std::iter::once(Record::Clock { now, last_token, last_ticket })
+        std::iter::once(Record::Clock { now, last_token, last_ticket, is_behind })
             .chain(self.ended.iter().map(|(session, end)| Record::Ended { session, end }))
             .chain(self.sessions.iter().map(|(id, session)| session_record(*id, session)))
             .chain(self.locks.iter().filter_map(|(name, lock)| lock_record(name, lock)))
@@ -133,6 +137,7 @@ impl Machine {
                         reply: remembered.reply.clone(),
                     }),
             )
+            .chain(self.work().map(Record::Work))
     }
 
     /// The replies that are remembered, in the order of their sessions and ids.
@@ -159,12 +164,14 @@ impl Machine {
     pub fn from_records(records: impl IntoIterator<Item = Record>) -> Result<Self, Broken> {
         let mut machine = Self::default();
         let mut records = records.into_iter();
-        let Some(Record::Clock { now, last_token, last_ticket }) = records.next() else {
+        let Some(Record::Clock { now, last_token, last_ticket, is_behind }) = records.next() else {
             return Err(Broken::new("the first record is not the clock"));
         };
         machine.now = now;
         machine.last_token = last_token;
         machine.last_ticket = last_ticket;
+        machine.is_behind = is_behind;
+        machine.moment = now;
         for record in records {
             machine.restore(record)?;
         }
@@ -183,7 +190,8 @@ impl Machine {
             Record::Session { session: id, label, ttl, deadline, opened, open } => {
                 self.due.insert((deadline, Due::Session(id)));
                 let (grants, replies, waits, taken) = (Tokens::None, Replies::default(), 0, 0);
-                let session = Session { label, ttl, deadline, opened, open, grants, replies, waits, taken };
+                let session =
+                    Session { label, ttl, deadline, opened, open, grants, replies, waits, taken, ending: None };
                 self.sessions.insert(id, session).is_some()
             }
             Record::Lock { name, data, keep_data, closed_until } => {
@@ -220,6 +228,14 @@ impl Machine {
                     held.request = NonZeroU64::new(request);
                 }
                 self.known(session)?.replies.insert(request, Remembered { asked, reply })
+            }
+            Record::Work(Work::HandOn { name }) => !self.backlog.push(Piece::Lock(name)),
+            Record::Work(Work::EndSession { session, end, at }) => {
+                let ending = self.known(session)?;
+                ending.ending = Some(Ending { end, at });
+                let deadline = ending.deadline;
+                self.due.remove(&(deadline, Due::Session(session)));
+                !self.backlog.push(Piece::Session(session))
             }
         };
         match twice {

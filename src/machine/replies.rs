@@ -139,18 +139,16 @@ impl Machine {
         &mut self,
         session: SessionId,
         request: Option<Request>,
-        operation: Operation,
+        operation: &Operation,
         events: &mut Vec<Event>,
     ) -> Result<Reply, Refusal> {
-        let Some(Request { id, open }) = request else {
-            self.alive(session)?;
-            return self.run(session, None, &operation, events);
-        };
-        let Some(asking) = self.sessions.get_mut(&session) else { return Err(self.ended(session)) };
+        self.alive(session)?;
+        let Some(Request { id, open }) = request else { return self.run_operation(session, None, operation, events) };
+        let asking = self.session_mut(session);
         asking.narrow(&open);
         asking.check_open(id)?;
         if let Some(remembered) = asking.replies.get(id) {
-            if !remembered.asked.is_asked_again(&operation) {
+            if !remembered.asked.is_asked_again(operation) {
                 return Err(Refusal::RequestReused);
             }
             let reply = remembered.reply.clone();
@@ -161,21 +159,21 @@ impl Machine {
         }
         let remembered = asking.replies.len();
         let (acquires, all) = (self.capacity.replies_per_session, self.capacity.all_replies_per_session);
-        let has_place = match &operation {
+        let has_place = match operation {
             Operation::Acquire(_) => remembered < acquires,
             Operation::Release(_) | Operation::Update(_) => remembered < all,
         };
         if !has_place && !matches!(operation, Operation::Release(_)) {
             return Err(Refusal::Limit(Limit::RepliesPerSession));
         }
-        let reply = self.run(session, Some(id), &operation, events).unwrap_or_else(Reply::Refused);
+        let reply = self.run_operation(session, Some(id), operation, events).unwrap_or_else(Reply::Refused);
         if has_place {
-            self.remember(session, id, Asked::by(&operation, &reply), reply.clone());
+            self.remember(session, id, Asked::by(operation, &reply), reply.clone());
         }
         Ok(reply)
     }
 
-    fn run(
+    fn run_operation(
         &mut self,
         session: SessionId,
         request: Option<u64>,
@@ -244,9 +242,12 @@ impl Machine {
         self.session_mut(session).replies.insert(id, Remembered { asked, reply });
     }
 
-    /// The end of a wait takes the place of "queued", unless the client no longer cares for it.
+    /// The end of a wait takes the place of "queued", unless the client no longer cares for it. That the session ended is not remembered:
+    /// nobody can ask for it.
     pub(super) fn remember_wait_end(&mut self, session: SessionId, id: u64, end: &WaitEnd) {
-        if let Some(remembered) = self.session_mut(session).replies.get_mut(id) {
+        if let WaitEnd::SessionEnded(_) = end {
+            self.session_mut(session).replies.forget(|forgotten| forgotten == id);
+        } else if let Some(remembered) = self.session_mut(session).replies.get_mut(id) {
             remembered.reply = Reply::Acquired(end.clone());
         }
     }

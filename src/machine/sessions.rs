@@ -20,6 +20,8 @@ pub(super) struct Session {
     pub(super) waits: u32,
     /// How many grants were taken from it that it has not released yet.
     pub(super) taken: usize,
+    /// It ended, and what it held or awaited is not all cleared away.
+    pub(super) ending: Option<Ending>,
 }
 
 /// The last sessions that ended, and how: a latecomer is told why. Bounded; what is older is unknown.
@@ -58,7 +60,7 @@ impl Ended {
 impl Machine {
     /// The same again renews: a client that heard no answer asks once more.
     pub(super) fn open(&mut self, id: SessionId, ttl: Ttl, label: Label) -> Result<Reply, Refusal> {
-        if let Some(end) = self.ended.get(id) {
+        if let Some(end) = self.over(id).or_else(|| self.ended.get(id)) {
             return Err(Refusal::SessionEnded(end));
         }
         if let Some(session) = self.sessions.get(&id) {
@@ -86,9 +88,14 @@ impl Machine {
                 replies: Replies::default(),
                 waits: 0,
                 taken: 0,
+                ending: None,
             },
         );
         Ok(Reply::Opened(ttl))
+    }
+
+    pub(super) fn renew_all(&mut self, ids: &[SessionId]) -> Vec<Renewal> {
+        ids.iter().map(|id| self.renew(*id)).collect()
     }
 
     pub(super) fn renew(&mut self, id: SessionId) -> Renewal {
@@ -114,11 +121,22 @@ impl Machine {
         Ok(Reply::Closed)
     }
 
+    /// Whether it lives: it is in the table, did not end, and its deadline is to come. One that is over may be in the table still, until
+    /// what it held is cleared away.
     pub(super) fn alive(&self, id: SessionId) -> Result<(), Refusal> {
-        match self.sessions.contains_key(&id) {
-            true => Ok(()),
-            false => Err(self.ended(id)),
+        match self.is_over(id) {
+            false => Ok(()),
+            true => Err(self.ended(id)),
         }
+    }
+
+    pub(super) fn is_over(&self, id: SessionId) -> bool {
+        self.sessions.get(&id).is_none_or(|session| session.over(self.now).is_some())
+    }
+
+    /// How a session ended that is in the table still.
+    pub(super) fn over(&self, id: SessionId) -> Option<SessionEnd> {
+        self.sessions.get(&id)?.over(self.now)
     }
 
     pub(super) fn ended(&self, id: SessionId) -> Refusal {
@@ -126,13 +144,13 @@ impl Machine {
     }
 
     fn how_ended(&self, id: SessionId) -> SessionEnd {
-        self.ended.get(id).unwrap_or(SessionEnd::Unknown)
+        self.over(id).or_else(|| self.ended.get(id)).unwrap_or(SessionEnd::Unknown)
     }
 
     /// Gives a session its whole TTL again, from now. `None`: there is no such session.
     fn extend(&mut self, id: SessionId) -> Option<Ttl> {
         let now = self.now.0;
-        let session = self.sessions.get_mut(&id)?;
+        let session = self.sessions.get_mut(&id).filter(|session| session.over(self.now).is_none())?;
         let deadline = Stamp(now.saturating_add(lease_ms(session.ttl)));
         if deadline != session.deadline {
             self.due.remove(&(session.deadline, Due::Session(id)));
@@ -142,34 +160,71 @@ impl Machine {
         Some(session.ttl)
     }
 
-    /// Ends all that the session waits for and holds, and only then hands its locks on: nothing of it is left when others are
-    /// granted.
+    /// Ends it for everybody, at once; what it held and awaited is cleared away as far as the budget goes.
     pub(super) fn end_session(&mut self, id: SessionId, end: SessionEnd, events: &mut Vec<Event>) {
         events.push(Event::SessionEnded { session: id, end });
+        self.spend(1);
+        let at = self.moment;
+        let session = self.session_mut(id);
+        session.ending = Some(Ending { end, at });
+        let deadline = session.deadline;
+        self.due.remove(&(deadline, Due::Session(id)));
+        self.clear_away(id, events);
+    }
+
+    /// Ends what the session waits for and holds, and only then hands its locks on: nothing of it is left when others are granted, if the
+    /// budget is enough for all. If not, the rest goes to the backlog.
+    pub(super) fn clear_away(&mut self, id: SessionId, events: &mut Vec<Event>) {
+        let Some(Ending { end, .. }) = self.session_mut(id).ending else { return };
         let mut freed = Vec::new();
-        for ticket in self.tickets_of(id) {
-            self.end_wait(ticket, WaitEnd::SessionEnded(end), &mut freed, events);
+        while !self.is_spent() && self.clear_one(id, end, &mut freed, events) {}
+        match self.is_cleared(id) {
+            true => {
+                self.sessions.remove(&id);
+                self.ended.push(id, end);
+            }
+            false => _ = self.backlog.push(Piece::Session(id)),
         }
-        let grant_end = match end {
-            SessionEnd::Closed => GrantEnd::Released,
-            SessionEnd::Expired | SessionEnd::Unknown => GrantEnd::Expired,
-        };
-        for token in self.session_mut(id).grants.clone().iter() {
-            self.end_grant(token, grant_end, &mut freed, events);
-        }
-        self.forget_all_taken(id);
-        let session = self.sessions.remove(&id).expect("only a session that is alive ends");
-        self.due.remove(&(session.deadline, Due::Session(id)));
-        self.ended.push(id, end);
         self.hand_on(freed, events);
+    }
+
+    /// Ends one wait or grant of a session that is over. `false`: nothing of it is left.
+    fn clear_one(
+        &mut self,
+        id: SessionId,
+        end: SessionEnd,
+        freed: &mut Vec<LockName>,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        if let Some(ticket) = self.first_ticket_of(id) {
+            self.end_wait(ticket, WaitEnd::SessionEnded(end), freed, events);
+        } else if let Some(token) = self.session_mut(id).grants.first() {
+            self.end_grant(token, GrantEnd::of_session(end), freed, events);
+        } else {
+            return self.forget_one_taken(id);
+        }
+        true
+    }
+
+    fn is_cleared(&self, id: SessionId) -> bool {
+        let session = &self.sessions[&id];
+        session.waits == 0 && session.grants.len() == 0 && session.taken == 0
     }
 
     pub(super) fn session_mut(&mut self, id: SessionId) -> &mut Session {
         self.sessions.get_mut(&id).expect("grants, waits and replies go with their session")
     }
 
-    fn tickets_of(&self, id: SessionId) -> Vec<Ticket> {
-        self.awaited_by.range((id, Ticket(0))..=(id, Ticket(u64::MAX))).map(|(_, ticket)| *ticket).collect()
+    fn first_ticket_of(&self, id: SessionId) -> Option<Ticket> {
+        self.awaited_by.range((id, Ticket(0))..=(id, Ticket(u64::MAX))).map(|(_, ticket)| *ticket).next()
+    }
+}
+
+impl Session {
+    /// How it ended, if it did by this time.
+    pub(super) fn over(&self, now: Stamp) -> Option<SessionEnd> {
+        let expired = (self.deadline <= now).then_some(SessionEnd::Expired);
+        self.ending.map(|ending| ending.end).or(expired)
     }
 }
 

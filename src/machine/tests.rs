@@ -173,9 +173,132 @@ fn waits_of_a_session_are_limited_also_without_request_ids() {
     assert!(matches!(ask(&mut machine, 1, None, acquire(&["a"], Wait::Forever)), Reply::Queued(_)));
 }
 
+/// What one part of a batch may do here.
+const WORK: usize = 20;
+/// Twenty times that.
+const MANY: usize = 20 * WORK;
+
+/// Within [`WORK`], at this time.
+fn run_little(machine: &mut Machine, stamp: Stamp, command: Command, events: &mut Vec<Event>) -> Reply {
+    let limits = Limits { work: WORK, ..Limits::default() };
+    machine.apply_batch(Time { stamp, wall: WallTime(0) }, limits, [command], events).remove(0)
+}
+
+/// How many events each batch has until no work is left: this one, and ticks at its stamp.
+fn events_of_batches(machine: &mut Machine, stamp: Stamp, command: Command) -> Vec<usize> {
+    let mut counts = Vec::new();
+    let mut next = Some(command);
+    while let Some(command) = next {
+        let mut events = Vec::new();
+        run_little(machine, stamp, command, &mut events);
+        counts.push(events.len());
+        next = machine.has_work().then_some(Command::Tick);
+    }
+    counts
+}
+
+/// The session 1 holds [`MANY`] locks.
+fn who_holds_many() -> Machine {
+    let mut machine = Machine::default();
+    open(&mut machine, 1);
+    for number in 0..MANY {
+        assert!(is_granted(&ask(&mut machine, 1, None, acquire(&[&format!("{number:04}")], Wait::Never))));
+    }
+    machine
+}
+
+#[test]
+fn the_end_of_a_session_takes_as_many_batches_as_its_locks_are_worth() {
+    let ends = [(Stamp(0), Command::Close { session: session(1) }), (Stamp(1000), Command::Tick)];
+    for (stamp, command) in ends {
+        let mut machine = who_holds_many();
+        let counts = events_of_batches(&mut machine, stamp, command);
+        assert!(counts.iter().all(|count| *count <= WORK), "{counts:?}: an event for each lock, and the session's end");
+        assert_eq!(counts.len(), MANY / WORK + 1, "{counts:?}");
+        assert_eq!(machine.counts(), Counts::default());
+    }
+}
+
+#[test]
+fn sessions_that_expire_at_once_end_in_many_batches_and_others_are_served_in_each() {
+    let mut machine = Machine::default();
+    for number in 1..=MANY as u128 {
+        open(&mut machine, number);
+        ask(&mut machine, number, None, acquire(&[&format!("{number:04}")], Wait::Never));
+    }
+    let mut batches = 0;
+    while machine.has_work() || batches == 0 {
+        batches += 1;
+        let (number, mut events) = (u128::MAX - batches, Vec::new());
+        let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
+        let open = Command::Open { session: session(number), ttl, label };
+        assert_eq!(run_little(&mut machine, Stamp(1000), open, &mut events), Reply::Opened(ttl));
+        let operation = acquire(&[&format!("own {batches}")], Wait::Never);
+        let acquire = Command::Session { session: session(number), request: None, operation };
+        assert!(is_granted(&run_little(&mut machine, Stamp(1000), acquire, &mut events)));
+        // Two batches, each with what was left, what fell due, and the command.
+        assert!(events.len() <= 2 * (2 * WORK + 1), "{} events", events.len());
+    }
+    // Each costs its end and that of its grant.
+    assert_eq!(batches as usize, 2 * MANY / WORK / 2);
+    assert_eq!(machine.counts().sessions, batches as usize, "all of them are new");
+}
+
+/// The session 1 has the lock, and [`MANY`] sharers of other sessions wait for it.
+fn many_sharers(machine: &mut Machine) {
+    ask(machine, 1, None, acquire(&["shared"], Wait::Never));
+    for number in 0..MANY {
+        let holder = 2 + number as u128 / 1000;
+        open(machine, holder);
+        let name = name("shared");
+        let want = Want { name, mode: Mode::Shared, data: None, keep_data: false, must_exist: false };
+        let operation = Operation::Acquire(Acquire::new(vec![want], Wait::Forever, 0).unwrap());
+        assert!(matches!(ask(machine, holder, None, operation), Reply::Queued(_)));
+    }
+}
+
+#[test]
+fn sharers_that_wait_come_in_a_batch_at_a_time() {
+    let mut machine = Machine::default();
+    open(&mut machine, 1);
+    many_sharers(&mut machine);
+    let release = Command::Session { session: session(1), request: None, operation: release(1) };
+    let counts = events_of_batches(&mut machine, Stamp(0), release);
+    // Each takes three units, and two events: it leaves the queue, and is granted the lock.
+    assert!(counts.iter().all(|count| *count <= WORK), "{counts:?}");
+    assert!(counts.len() >= 2 * MANY / WORK, "{counts:?}");
+    let view = machine.lock(&name("shared"), Page { size: 0, holders_after: Token(0), waiters_after: Ticket(0) });
+    assert_eq!((view.holder_count, view.queue_length), (MANY as u64, 0));
+}
+
+/// A session that ends with very much does not hold up what others left for later.
+#[test]
+fn a_small_piece_of_work_does_not_wait_for_the_end_of_a_large_one() {
+    let mut machine = who_holds_many();
+    open(&mut machine, 2);
+    let small = WORK + 5;
+    for number in 0..small {
+        assert!(is_granted(&ask(&mut machine, 2, None, acquire(&[&format!("small {number}")], Wait::Never))));
+    }
+    for number in [1, 2] {
+        run_little(&mut machine, Stamp(0), Command::Close { session: session(number) }, &mut Vec::new());
+    }
+    let left = |machine: &Machine| machine.locks("small", None).count();
+    let mut batches = 0;
+    while left(&machine) > 0 {
+        run_little(&mut machine, Stamp(0), Command::Tick, &mut Vec::new());
+        batches += 1;
+    }
+    assert!(batches <= 3, "{batches} batches");
+    assert!(machine.counts().locks > MANY / 2);
+}
+
 fn force(machine: &mut Machine, text: &str) -> Reply {
     let (name, reason) = (name(text), Reason::new("dead").unwrap());
-    run(machine, Command::ForceRelease { name, token: None, reason, now: true })
+    run(
+        machine,
+        Command::ForceRelease(ForceRelease { name, token: None, after: Token(0), up_to: None, reason, now: true }),
+    )
 }
 
 #[test]
@@ -279,7 +402,11 @@ fn a_record_that_is_missing_or_twice_is_noticed() {
         without.remove(at);
         // What nothing else refers to can be missing: the snapshot's checksum guards it.
         let alone = match record {
-            Record::Ended { .. } | Record::Lock { .. } | Record::Reply { .. } | Record::Taken { .. } => true,
+            Record::Ended { .. }
+            | Record::Lock { .. }
+            | Record::Reply { .. }
+            | Record::Taken { .. }
+            | Record::Work(_) => true,
             Record::Clock { .. } | Record::Session { .. } | Record::Grant { .. } | Record::Wait { .. } => false,
         };
         assert_eq!(Machine::from_records(without).is_ok(), alone, "without {record:?}");

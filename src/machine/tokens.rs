@@ -25,6 +25,15 @@ impl Tokens {
         }
     }
 
+    /// The lowest.
+    pub(super) fn first(&self) -> Option<Token> {
+        match self {
+            Self::None => None,
+            Self::One(token) => Some(*token),
+            Self::Many(tokens) => tokens.get_min().copied(),
+        }
+    }
+
     pub(super) fn contains(&self, token: Token) -> bool {
         match self {
             Self::None => false,

@@ -55,7 +55,7 @@ impl Machine {
 
     /// A session that is alive.
     pub fn session(&self, id: SessionId) -> Option<SessionView> {
-        self.sessions.get(&id).map(|session| self.session_view(id, session))
+        self.sessions.get(&id).filter(|_| !self.is_over(id)).map(|session| self.session_view(id, session))
     }
 
     /// How a session ended; `None` while it is alive.
@@ -69,7 +69,9 @@ impl Machine {
     /// The sessions that are alive, in the order of their ids, above `after`.
     pub fn sessions(&self, after: Option<SessionId>) -> impl Iterator<Item = SessionView> + '_ {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.sessions.range((from, Bound::Unbounded)).map(|(id, session)| self.session_view(*id, session))
+        let alive = |(_, session): &(&SessionId, &Session)| session.over(self.now).is_none();
+        let sessions = self.sessions.range((from, Bound::Unbounded)).filter(alive);
+        sessions.map(|(id, session)| self.session_view(*id, session))
     }
 
     /// The acquires that wait, in the order of arrival.
@@ -115,7 +117,7 @@ impl Machine {
             label: session.label.clone(),
             mode: lock.mode().expect("a lock that is held is held in some way"),
             since: held.since,
-            remaining_ms: self.remaining_ms(deadline),
+            remaining_ms: if session.ending.is_some() { 0 } else { self.remaining_ms(deadline) },
             revoked: revoked.map(|revoked| revoked.reason.clone()),
         }
     }

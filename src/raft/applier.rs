@@ -83,9 +83,9 @@ fn apply(table: &Table, entry: Entry, answer: bool) -> io::Result<Applied> {
         EntryPayload::Blank => table.pass(log_id, None),
         EntryPayload::Membership(membership) => table.pass(log_id, Some(membership)),
         EntryPayload::Normal(payload) => {
-            let (time, commands) =
+            let (time, limits, commands) =
                 commands::decode(&payload.0).map_err(|malformed| damaged(&log_id, &malformed.to_string()))?;
-            return Ok(table.apply(log_id, Batch { time, commands }, answer));
+            return Ok(table.apply(log_id, Batch { time, limits, commands }, answer));
         }
     }
     Ok(Applied::default())

@@ -7,16 +7,32 @@ use super::{wire::Malformed, words::*};
 use crate::{machine::*, proto::internal as pb};
 
 /// The payload of one log entry.
-pub fn encode(time: Time, commands: &[Command]) -> Bytes {
+pub fn encode(time: Time, limits: Limits, commands: &[Command]) -> Bytes {
     let commands = commands.iter().map(write_command).collect();
-    pb::Batch { stamp_ms: time.stamp.0, wall_ms: time.wall.0, commands }.encode_to_vec().into()
+    let limits = Some(write_limits(limits));
+    pb::Batch { stamp_ms: time.stamp.0, wall_ms: time.wall.0, commands, limits }.encode_to_vec().into()
 }
 
 /// What [`encode`] wrote. Fails on anything else; then the log is damaged, or from a version that is too new.
-pub fn decode(bytes: &Bytes) -> Result<(Time, Vec<Command>), Malformed> {
+///
+/// A batch without limits is from a version that had none, and means the same as ever: [`Limits::NONE`].
+pub fn decode(bytes: &Bytes) -> Result<(Time, Limits, Vec<Command>), Malformed> {
     let batch = pb::Batch::decode(bytes.clone()).map_err(|_| Malformed("a batch that is not one"))?;
     let time = Time { stamp: Stamp(batch.stamp_ms), wall: WallTime(batch.wall_ms) };
-    Ok((time, batch.commands.into_iter().map(read_command).collect::<Result<_, _>>()?))
+    let limits = batch.limits.map_or(Limits::NONE, read_limits);
+    Ok((time, limits, batch.commands.into_iter().map(read_command).collect::<Result<_, _>>()?))
+}
+
+fn write_limits(limits: Limits) -> pb::Limits {
+    let Limits { work, grants_per_session } = limits;
+    let written = |limit: usize| (limit != usize::MAX).then_some(limit as u64);
+    pb::Limits { work: written(work), grants_per_session: written(grants_per_session) }
+}
+
+fn read_limits(limits: pb::Limits) -> Limits {
+    let read = |limit: Option<u64>| limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    // Without any work nothing would ever be done.
+    Limits { work: read(limits.work).max(1), grants_per_session: read(limits.grants_per_session) }
 }
 
 fn write_command(command: &Command) -> pb::Command {
@@ -35,12 +51,16 @@ fn write_command(command: &Command) -> pb::Command {
         Command::CancelWait { ticket, repeats } => {
             Kind::CancelWait(pb::CancelWait { ticket: ticket.0, repeats: *repeats })
         }
-        Command::ForceRelease { name, token, reason, now } => Kind::ForceRelease(pb::ForceRelease {
-            name: name.as_str().into(),
-            token: token.map(|token| token.0),
-            reason: reason.as_str().into(),
-            now: *now,
-        }),
+        Command::ForceRelease(ForceRelease { name, token, after, up_to, reason, now }) => {
+            Kind::ForceRelease(pb::ForceRelease {
+                name: name.as_str().into(),
+                token: token.map(|token| token.0),
+                reason: reason.as_str().into(),
+                now: *now,
+                after: after.0,
+                up_to: up_to.map(|token| token.0),
+            })
+        }
         Command::Tick => Kind::Tick(pb::Tick {}),
     };
     pb::Command { kind: Some(kind) }
@@ -110,12 +130,14 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             session_command(&update.session, update.request, operation)?
         }
         Kind::CancelWait(cancel) => Command::CancelWait { ticket: Ticket(cancel.ticket), repeats: cancel.repeats },
-        Kind::ForceRelease(force) => Command::ForceRelease {
+        Kind::ForceRelease(force) => Command::ForceRelease(ForceRelease {
             name: read_name(&force.name)?,
             token: force.token.map(Token),
+            after: Token(force.after),
+            up_to: force.up_to.map(Token),
             reason: read_reason(&force.reason)?,
             now: force.now,
-        },
+        }),
         Kind::Tick(pb::Tick {}) => Command::Tick,
     })
 }
@@ -185,8 +207,14 @@ mod tests {
         ]
     }
 
+    fn limits() -> impl Strategy<Value = Limits> {
+        let limit = || prop_oneof![Just(usize::MAX), 1..usize::MAX];
+        (limit(), limit()).prop_map(|(work, grants_per_session)| Limits { work, grants_per_session })
+    }
+
     fn command() -> impl Strategy<Value = Command> {
         let session = || any::<u128>().prop_map(SessionId);
+        let token = || any::<u64>().prop_map(Token);
         let open = btree_set(1..u64::MAX, 0..4).prop_flat_map(|kept| {
             let above = kept.last().map_or(0, |last| last + 1);
             (above..=u64::MAX).prop_map(move |lowest| OpenIds::new(lowest, kept.iter().copied().collect()).unwrap())
@@ -207,12 +235,10 @@ mod tests {
             }),
             (any::<u64>(), any::<Option<u64>>())
                 .prop_map(|(ticket, repeats)| Command::CancelWait { ticket: Ticket(ticket), repeats }),
-            (name(), option::of(any::<u64>().prop_map(Token)), ".{1,40}", any::<bool>()).prop_map(
-                |(name, token, reason, now)| Command::ForceRelease {
-                    name,
-                    token,
-                    reason: Reason::new(&reason).unwrap(),
-                    now,
+            (name(), option::of(token()), token(), option::of(token()), ".{1,40}", any::<bool>()).prop_map(
+                |(name, token, after, up_to, reason, now)| {
+                    let reason = Reason::new(&reason).unwrap();
+                    Command::ForceRelease(ForceRelease { name, token, after, up_to, reason, now })
                 }
             ),
             Just(Command::Tick),
@@ -221,15 +247,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(stamp: u64, wall: u64, commands in vec(command(), 0..8)) {
+        fn what_is_written_is_read(stamp: u64, wall: u64, limits in limits(), commands in vec(command(), 0..8)) {
             let time = Time { stamp: Stamp(stamp), wall: WallTime(wall) };
-            prop_assert_eq!(decode(&encode(time, &commands)), Ok((time, commands)));
+            prop_assert_eq!(decode(&encode(time, limits, &commands)), Ok((time, limits, commands)));
         }
 
         #[test]
         fn noise_is_malformed_or_a_batch_never_a_panic(noise in vec(any::<u8>(), 0..200)) {
-            if let Ok((time, commands)) = decode(&noise.into()) {
-                prop_assert_eq!(decode(&encode(time, &commands)), Ok((time, commands)));
+            if let Ok((time, limits, commands)) = decode(&noise.into()) {
+                prop_assert_eq!(decode(&encode(time, limits, &commands)), Ok((time, limits, commands)));
             }
         }
     }
@@ -248,7 +274,15 @@ mod tests {
     fn a_cancellation_without_a_count_is_one_without_a_condition() {
         let bytes = Bytes::from_static(&[26, 4, 58, 2, 8, 5]);
         let commands = vec![Command::CancelWait { ticket: Ticket(5), repeats: None }];
-        assert_eq!(decode(&bytes).map(|(_, commands)| commands), Ok(commands));
+        assert_eq!(decode(&bytes).map(|(_, _, commands)| commands), Ok(commands));
+    }
+
+    /// As versions wrote it that had no limits: it means what it meant when it was answered.
+    #[test]
+    fn a_batch_without_limits_has_none() {
+        let tick_at_5 = Bytes::from_static(&[8, 5, 26, 2, 74, 0]);
+        let time = Time { stamp: Stamp(5), wall: WallTime(0) };
+        assert_eq!(decode(&tick_at_5), Ok((time, Limits::NONE, vec![Command::Tick])));
     }
 
     /// Bad values do not pass: each message is sound but for one field.

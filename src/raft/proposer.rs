@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     environment::Environment,
-    machine::{Command, Operation, Time, WallTime},
+    machine::{Command, ForceRelease, Limits, Operation, Time, WallTime},
     planted::Planted,
 };
 
@@ -99,7 +99,7 @@ impl Proposer {
             | Command::Renew { .. }
             | Command::Close { .. }
             | Command::CancelWait { .. }
-            | Command::ForceRelease { .. }
+            | Command::ForceRelease(_)
             | Command::Tick => false,
         };
         !asks_for_more || !self.is_overloaded()
@@ -198,7 +198,7 @@ async fn submit(
     let stamp = if Planted::StampFromCache.is_on() { leadership.last_stamp() } else { leadership.stamp() };
     let time = Time { stamp, wall: WallTime(environment.clock.wall_ms()) };
     let (commands, replies): (Vec<_>, Vec<_>) = proposals.into_iter().map(|p| (p.command, p.reply)).unzip();
-    let payload = Payload(commands::encode(time, &commands));
+    let payload = Payload(commands::encode(time, Limits::default(), &commands));
     let (responder, response): (WriteResponderOf<TypeConfig>, _) = ProgressResponder::complete_only();
     let write = raft.write(payload).responder(responder);
     let submitted = match Planted::BatchOfEarlierTerm.is_on() {
@@ -261,7 +261,7 @@ fn weight(command: &Command) -> usize {
             Command::Session { operation: Operation::Update(update), .. } => {
                 update.name.as_str().len() + update.data.as_ref().map_or(0, |data| data.as_bytes().len())
             }
-            Command::ForceRelease { name, reason, .. } => name.as_str().len() + reason.as_str().len(),
+            Command::ForceRelease(ForceRelease { name, reason, .. }) => name.as_str().len() + reason.as_str().len(),
             Command::Session { operation: Operation::Release(_), .. }
             | Command::Close { .. }
             | Command::CancelWait { .. }

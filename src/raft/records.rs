@@ -24,9 +24,12 @@ pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
 
 fn write_record(record: &Record) -> r::Kind {
     match record {
-        Record::Clock { now, last_token, last_ticket } => {
-            r::Kind::Clock(r::Clock { now_ms: now.0, last_token: last_token.0, last_ticket: last_ticket.0 })
-        }
+        Record::Clock { now, last_token, last_ticket, is_behind } => r::Kind::Clock(r::Clock {
+            now_ms: now.0,
+            last_token: last_token.0,
+            last_ticket: last_ticket.0,
+            is_behind: *is_behind,
+        }),
         Record::Ended { session, end } => {
             r::Kind::Ended(r::Ended { session: write_session(*session), end: write_end(*end).into() })
         }
@@ -77,6 +80,7 @@ fn write_record(record: &Record) -> r::Kind {
             asked: Some(r::Asked { kind: Some(write_asked(asked)) }),
             answer: Some(r::Answer { kind: write_answer(reply) }),
         }),
+        Record::Work(work) => r::Kind::Work(r::Work { kind: Some(write_work(work)) }),
     }
 }
 
@@ -86,6 +90,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
             now: Stamp(clock.now_ms),
             last_token: Token(clock.last_token),
             last_ticket: Ticket(clock.last_ticket),
+            is_behind: clock.is_behind,
         },
         r::Kind::Ended(ended) => Record::Ended { session: read_session(&ended.session)?, end: read_end(ended.end())? },
         r::Kind::Session(session) => Record::Session {
@@ -138,6 +143,29 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
                 reply: read_answer(session, answer)?,
             }
         }
+        r::Kind::Work(work) => Record::Work(read_work(work.kind.ok_or(Malformed("work of an unknown kind"))?)?),
+    })
+}
+
+fn write_work(work: &Work) -> r::work::Kind {
+    match work {
+        Work::EndSession { session, end, at } => r::work::Kind::EndSession(r::EndSession {
+            session: write_session(*session),
+            end: write_end(*end).into(),
+            at_ms: at.0,
+        }),
+        Work::HandOn { name } => r::work::Kind::HandOn(name.as_str().into()),
+    }
+}
+
+fn read_work(work: r::work::Kind) -> Result<Work, Malformed> {
+    Ok(match work {
+        r::work::Kind::EndSession(ending) => Work::EndSession {
+            session: read_session(&ending.session)?,
+            end: read_end(ending.end())?,
+            at: Stamp(ending.at_ms),
+        },
+        r::work::Kind::HandOn(name) => Work::HandOn { name: read_name(&name)? },
     })
 }
 
@@ -207,7 +235,7 @@ fn write_answer(reply: &Reply) -> Option<r::answer::Kind> {
         | Reply::Renewed(_)
         | Reply::Closed
         | Reply::WaitCancelled(_)
-        | Reply::Forced(_)
+        | Reply::Forced { .. }
         | Reply::Ticked => return None,
     })
 }
@@ -337,6 +365,7 @@ fn write_limit(limit: Limit) -> r::Limit {
         Limit::Locks => r::Limit::Locks,
         Limit::RepliesPerSession => r::Limit::RepliesPerSession,
         Limit::TakenPerSession => r::Limit::TakenPerSession,
+        Limit::GrantsPerSession => r::Limit::GrantsPerSession,
         Limit::WaitsPerSession => r::Limit::WaitsPerSession,
     }
 }
@@ -347,6 +376,7 @@ fn read_limit(limit: i32) -> Result<Limit, Malformed> {
         Ok(r::Limit::Locks) => Ok(Limit::Locks),
         Ok(r::Limit::RepliesPerSession) => Ok(Limit::RepliesPerSession),
         Ok(r::Limit::TakenPerSession) => Ok(Limit::TakenPerSession),
+        Ok(r::Limit::GrantsPerSession) => Ok(Limit::GrantsPerSession),
         Ok(r::Limit::WaitsPerSession) => Ok(Limit::WaitsPerSession),
         Ok(r::Limit::Unspecified) | Err(_) => Err(Malformed("an unknown limit")),
     }
@@ -378,7 +408,9 @@ mod tests {
         let wants = || vec![want("a", Mode::Permit(permits), data()), want("b", Mode::Shared, None)];
         let (now, label) = (Stamp(12), Label::new("host").unwrap());
         vec![
-            Record::Clock { now, last_token: Token(3), last_ticket: Ticket(u64::MAX) },
+            Record::Clock { now, last_token: Token(3), last_ticket: Ticket(u64::MAX), is_behind: true },
+            Record::Work(Work::EndSession { session: ANN, end: SessionEnd::Expired, at: now }),
+            Record::Work(Work::HandOn { name: name("a") }),
             Record::Ended { session: SessionId(u128::MAX), end: SessionEnd::Closed },
             Record::Ended { session: SessionId(0), end: SessionEnd::Expired },
             Record::Session {
@@ -465,6 +497,7 @@ mod tests {
             Refusal::Limit(Limit::Locks),
             Refusal::Limit(Limit::RepliesPerSession),
             Refusal::Limit(Limit::TakenPerSession),
+            Refusal::Limit(Limit::GrantsPerSession),
             Refusal::Limit(Limit::WaitsPerSession),
             Refusal::Revoked { token: Token(9), reason: Reason::new("dead").unwrap() },
         ];

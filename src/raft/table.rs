@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{calls::Calls, types::*};
 use crate::{
-    machine::{Change, Command, Event, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Time},
+    machine::{Change, Command, Event, Limits, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Time},
     planted::Planted,
 };
 
@@ -235,8 +235,7 @@ impl Table {
         let replies = {
             let mut applied = self.write();
             let Applied { machine, .. } = &mut *applied;
-            let replies: Vec<Reply> =
-                batch.commands.into_iter().map(|command| machine.apply(batch.time, command, &mut events)).collect();
+            let replies = machine.apply_batch(batch.time, batch.limits, batch.commands, &mut events);
             applied.log_id = Some(log_id);
             self.publish(&applied);
             replies
@@ -338,6 +337,7 @@ impl Table {
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) time: Time,
+    pub(super) limits: Limits,
     pub(super) commands: Vec<Command>,
 }
 

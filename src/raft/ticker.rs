@@ -1,7 +1,7 @@
 //! Lets time pass in the log while this node leads.
 //!
 //! A tick is proposed when something falls due, and about once a second while anything can: a failover then loses no more than that.
-//! An idle table writes nothing.
+//! An idle table writes nothing. While the table has work left that one batch was not to do, ticks follow each other, one at a time.
 //!
 //! The leader's clock is looked at on every [`BEAT`], also while a tick is on its way through the log: a slow commit is no stall, and
 //! time passes during it. While the leader is cut off from its quorum nobody looks, so that time stands still, as it does without a
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::{
         environment::Environment,
-        machine::{Label, SessionId, Stamp, Time, Ttl, WallTime},
+        machine::{Label, Limits, SessionId, Stamp, Time, Ttl, WallTime},
         raft::{
             proposer::Intake,
             table::Batch,
@@ -139,7 +139,8 @@ mod tests {
 
     fn apply(table: &Table, index: u64, stamp: Stamp, command: Command) -> crate::raft::types::Delivery {
         let log_id = LogId { leader_id: CommittedLeaderId::new(1), index };
-        let batch = Batch { time: Time { stamp, wall: WallTime(0) }, commands: vec![command] };
+        let batch =
+            Batch { time: Time { stamp, wall: WallTime(0) }, limits: Limits::default(), commands: vec![command] };
         table.apply(log_id, batch, true).0.pop().expect("one command has one answer")
     }
 

@@ -83,12 +83,14 @@ pub(super) fn update(message: v1::UpdateRequest) -> Result<Command, Status> {
 }
 
 pub(super) fn force_release(message: v1::ForceReleaseRequest) -> Result<Command, Status> {
-    Ok(Command::ForceRelease {
+    Ok(Command::ForceRelease(crate::machine::ForceRelease {
         name: lock_name("name", &message.name)?,
         token: (message.token != 0).then_some(Token(message.token)),
+        after: Token(message.after_token),
+        up_to: (message.up_to_token != 0).then_some(Token(message.up_to_token)),
         reason: crate::machine::Reason::new(&message.reason).map_err(invalid_value("reason"))?,
         now: message.now,
-    })
+    }))
 }
 
 fn want(message: v1::Want) -> Result<Want, Status> {

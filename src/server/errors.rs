@@ -236,6 +236,10 @@ fn limit_reached(limit: Limit) -> Status {
             "waits_per_session",
             "as many acquires of this session wait as may wait: try again when some are done, or use several sessions",
         ),
+        Limit::GrantsPerSession => (
+            "grants_per_session",
+            "the session holds and awaits as many grants as it may have: release some, or use several sessions",
+        ),
         Limit::TakenPerSession => (
             "taken_per_session",
             "operators took so many grants from the session that it has not released: release those that its renewals name",

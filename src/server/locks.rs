@@ -114,9 +114,9 @@ impl locks_server::Locks for Locks {
         request: Request<v1::ForceReleaseRequest>,
     ) -> Result<Response<v1::ForceReleaseResponse>, Status> {
         let reply = self.propose(convert::force_release(request.into_inner())?).await?.reply;
-        let Reply::Forced(forced) = reply else { return Err(unexpected(reply)) };
-        let forced = forced.into_iter().map(convert::show_forced).collect();
-        Ok(Response::new(v1::ForceReleaseResponse { forced }))
+        let Reply::Forced { grants, more_up_to } = reply else { return Err(unexpected(reply)) };
+        let forced = grants.into_iter().map(convert::show_forced).collect();
+        Ok(Response::new(v1::ForceReleaseResponse { forced, more_up_to_token: more_up_to.map_or(0, |token| token.0) }))
     }
 
     async fn pipeline(

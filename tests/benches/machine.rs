@@ -132,10 +132,10 @@ fn code(criterion: &mut Criterion) {
             operation: acquire(&name(id)),
         };
         let commands: Vec<Command> = (1..=count).map(command).collect();
-        let bytes = encode(time, &commands);
+        let bytes = encode(time, Limits::default(), &commands);
         group.throughput(Throughput::Elements(count));
         group.bench_function(BenchmarkId::new("encode", count), |bencher| {
-            bencher.iter(|| encode(time, black_box(&commands)));
+            bencher.iter(|| encode(time, Limits::default(), black_box(&commands)));
         });
         group.bench_function(BenchmarkId::new("decode", count), |bencher| {
             bencher.iter(|| decode(black_box(&bytes)).expect("it is one"));

@@ -15,7 +15,7 @@ use std::{
 use futures::{Stream, StreamExt as _, stream};
 use lockkeeper::{
     environment::{Clock, Environment},
-    machine::{Command, Label, Reply, SessionId, Stamp, Time, Ttl, WallTime},
+    machine::{Command, Label, Limits, Reply, SessionId, Stamp, Time, Ttl, WallTime},
     raft::{
         Raft, Replica, commands,
         identity::Identity,
@@ -216,7 +216,7 @@ impl Alone {
         let last = self.table.read(|applied| applied.log_id);
         let term = self.raft.metrics().borrow_watched().vote.leader_id.term + 1;
         let log_id = LogId { leader_id: CommittedLeaderId::new(term), index: last.map_or(0, |last| last.index + 1) };
-        let payload = Payload(commands::encode(Time { stamp, wall: WallTime(0) }, &[command]));
+        let payload = Payload(commands::encode(Time { stamp, wall: WallTime(0) }, Limits::default(), &[command]));
         let request = AppendRequest {
             vote: Vote::new_committed(term, OTHER),
             prev_log_id: last,

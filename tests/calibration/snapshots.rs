@@ -12,7 +12,7 @@ use std::{
 
 use futures::stream;
 use lockkeeper::{
-    machine::{SessionId, Stamp, Time, WallTime},
+    machine::{Limits, SessionId, Stamp, Time, WallTime},
     raft::{
         commands,
         snapshot::{SnapshotFile, SnapshotStore},
@@ -51,7 +51,7 @@ fn log_id(index: u64) -> LogId {
 /// Applies the entry of this index: it opens a session.
 async fn apply(machine: &mut StateMachine, index: u64) {
     let time = Time { stamp: Stamp(index), wall: WallTime(0) };
-    let payload = Payload(commands::encode(time, &[open(SessionId(index.into()), 60_000)]));
+    let payload = Payload(commands::encode(time, Limits::default(), &[open(SessionId(index.into()), 60_000)]));
     let entry = Entry { log_id: log_id(index), payload: EntryPayload::Normal(payload) };
     machine.apply(stream::iter([Ok((entry, None))])).await.expect("it is applied");
 }

@@ -206,8 +206,11 @@ impl Show for Reply {
             Self::Updated => "updated".into(),
             Self::WaitCancelled(true) => "wait cancelled".into(),
             Self::WaitCancelled(false) => "no such wait".into(),
-            Self::Forced(forced) if forced.is_empty() => "forced nothing".into(),
-            Self::Forced(forced) => format!("forced {}", join(forced, ", ")),
+            Self::Forced { grants, .. } if grants.is_empty() => "forced nothing".into(),
+            Self::Forced { grants, more_up_to } => {
+                let more = more_up_to.map(|token| format!(", and more up to token={}", token.0)).unwrap_or_default();
+                format!("forced {}{more}", join(grants, ", "))
+            }
             Self::Ticked => "ticked".into(),
             Self::Refused(refusal) => format!("refused: {}", show(refusal)),
         }
@@ -256,8 +259,9 @@ impl Show for ChangeKind {
 impl Show for Record {
     fn show(&self) -> String {
         match self {
-            Self::Clock { now, last_token, last_ticket } => {
-                format!("clock now={} last_token={} last_ticket={}", now.0, last_token.0, last_ticket.0)
+            Self::Clock { now, last_token, last_ticket, is_behind } => {
+                let behind = if *is_behind { " behind" } else { "" };
+                format!("clock now={} last_token={} last_ticket={}{behind}", now.0, last_token.0, last_ticket.0)
             }
             Self::Ended { session, end } => format!("ended {} {}", show(session), show(end)),
             Self::Session { session, label: _, ttl, deadline, opened, open } => format!(
@@ -313,6 +317,10 @@ impl Show for Record {
                 };
                 format!("reply {} {request} to {asked}: {}", show(session), show(reply))
             }
+            Self::Work(Work::EndSession { session, end, at }) => {
+                format!("work: end session {}: {} at={}", show(session), show(end), at.0)
+            }
+            Self::Work(Work::HandOn { name }) => format!("work: hand on {name}"),
         }
     }
 }

@@ -115,7 +115,7 @@ impl Model {
             Command::Close { session } => self.close(*session),
             Command::Session { session, request, operation } => self.request(*session, request.clone(), operation),
             Command::CancelWait { ticket, repeats } => Ok(self.cancel(*ticket, *repeats)),
-            Command::ForceRelease { name, token, reason, now } => Ok(self.force(name, *token, reason, *now)),
+            Command::ForceRelease(force) => Ok(self.force(force)),
             Command::Tick => Ok(Reply::Ticked),
         };
         self.reply = Some(result.unwrap_or_else(Reply::Refused));
@@ -438,8 +438,14 @@ impl Model {
         }
     }
 
-    fn force(&mut self, name: &LockName, only: Option<Token>, reason: &Reason, now: bool) -> Reply {
-        let concerned = |held: &Held| only.is_none_or(|token| token == held.token);
+    fn force(&mut self, force: &ForceRelease) -> Reply {
+        let ForceRelease { name, token: only, after, up_to, reason, now } = force;
+        let (only, now) = (*only, *now);
+        let concerned = |held: &Held| {
+            only.is_none_or(|token| token == held.token)
+                && held.token > *after
+                && up_to.is_none_or(|up_to| held.token <= up_to)
+        };
         let tokens: Vec<_> =
             self.holders(name).filter(|(held, _)| concerned(held)).map(|(held, _)| held.token).collect();
         let mut forced = Vec::new();
@@ -465,7 +471,7 @@ impl Model {
             forced.push(Forced { token, session, label, remaining_ms, lock_delay_ms });
         }
         self.grant_all();
-        Reply::Forced(forced)
+        Reply::Forced { grants: forced, more_up_to: None }
     }
 
     fn take_back(&mut self, token: Token, reason: Reason) {

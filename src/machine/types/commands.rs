@@ -76,6 +76,23 @@ pub enum Operation {
     Update(Update),
 }
 
+/// Which grants an operator takes back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ForceRelease {
+    /// The lock.
+    pub name: LockName,
+    /// Only this grant; `None`: all of the lock's.
+    pub token: Option<Token>,
+    /// Only grants above this token: it goes on where another command ended.
+    pub after: Token,
+    /// Only grants up to this token: those who came in since the first command are not concerned. `None`: all that are held now.
+    pub up_to: Option<Token>,
+    /// Why.
+    pub reason: Reason,
+    /// Open at once, rather than at the deadline that the holder's session has now.
+    pub now: bool,
+}
+
 /// One entry of the log's batches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
@@ -115,17 +132,8 @@ pub enum Command {
         /// since. `None`: in any case, as versions asked for it that did not count.
         repeats: Option<u64>,
     },
-    /// Revokes grants of a lock, by an operator.
-    ForceRelease {
-        /// The lock.
-        name: LockName,
-        /// Only this grant; `None`: all of the lock's.
-        token: Option<Token>,
-        /// Why.
-        reason: Reason,
-        /// Open at once, rather than at the deadline that the holder's session has now.
-        now: bool,
-    },
+    /// Revokes grants of a lock, by an operator: as many as one command may.
+    ForceRelease(ForceRelease),
     /// Lets time pass.
     Tick,
 }

@@ -108,6 +108,8 @@ pub enum Limit {
     RepliesPerSession,
     /// [`crate::machine::TAKEN_PER_SESSION_MAX`]
     TakenPerSession,
+    /// [`crate::machine::GRANTS_PER_SESSION_MAX`]
+    GrantsPerSession,
 }
 
 /// Why a command was refused. The table is as it was before, but for the time that passed, and for what [`Refusal::Revoked`] says.
@@ -188,7 +190,12 @@ pub enum Reply {
     /// To [`Command::CancelWait`]: whether there was such a wait, and nobody came back to it.
     WaitCancelled(bool),
     /// To [`Command::ForceRelease`].
-    Forced(Vec<Forced>),
+    Forced {
+        /// What became of the grants, in the order of their tokens.
+        grants: Vec<Forced>,
+        /// There are more, above the last one's token and up to this one: they are for another command.
+        more_up_to: Option<Token>,
+    },
     /// To [`Command::Tick`].
     Ticked,
     /// To any of them.

@@ -83,7 +83,7 @@ pub struct SessionView {
 /// How much the table holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Sessions alive.
+    /// Sessions alive, and those that are over and not cleared away yet.
     pub sessions: usize,
     /// Locks held, awaited, delayed or with data.
     pub locks: usize,

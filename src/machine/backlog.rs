@@ -1,0 +1,196 @@
+//! Work that is due and not done yet.
+//!
+//! What one command causes is without bound: a session may hold a hundred thousand locks when it ends, and a hundred thousand sharers may
+//! wait for the lock that is released. All replicas would stand still while they compute it, and a leader that computes sends no
+//! heartbeats. So each batch of the log does a bounded amount ([`Limits::work`]); the rest stays here, as part of the table, and goes on
+//! with the batches that follow, in the same order on all replicas. The leader's ticker keeps them coming.
+//!
+//! A unit of work is a lock that is given, taken or left, or a session that ends. One batch does three parts, each with a budget of its
+//! own, so that none of them starves another:
+//! * the backlog, a quarter of the budget for one piece of it at a time: a small piece does not wait for the end of a large one;
+//! * the deadlines that have come, in their order;
+//! * its commands. Each has at least [`COMMAND_WORK`], so that an ordinary release hands on its locks at once however long the batch is.
+//!
+//! What is left undone is always on the safe side. A session whose end is in the backlog is over for everybody: its requests are refused,
+//! and it is granted nothing. What it held and was not reached yet stays closed; its acquires keep their places, and others queue behind
+//! them as before. The lock-delays of its grants count from its end. A lock in the backlog is open, and its queue moves on later.
+//!
+//! The backlog is bounded by the table: a session is in it at most once, and so is a lock, only while it is awaited.
+
+use super::*;
+
+/// What one command does at least before the rest goes to the backlog: a grant of as many locks as there may be in one, each with another
+/// grant that follows it.
+const COMMAND_WORK: usize = 4 * WANTS_MAX;
+/// One piece of the backlog gets this part of a batch's budget before it is another's turn.
+const PIECES_PER_BATCH: usize = 4;
+
+/// A piece of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// What a session held and awaited is cleared away.
+    EndSession {
+        /// Which.
+        session: SessionId,
+        /// How it ended.
+        end: SessionEnd,
+        /// When.
+        at: Stamp,
+    },
+    /// Those who wait for a lock, and can have it, are granted it.
+    HandOn {
+        /// Which.
+        name: LockName,
+    },
+}
+
+/// The work of a [`Work`], by what it is about; what else is to be known of a session's end is with the session.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Piece {
+    Session(SessionId),
+    Lock(LockName),
+}
+
+/// Pieces of work in the order in which they came, each once.
+#[derive(Clone, Default)]
+pub(super) struct Backlog {
+    order: OrdMap<u64, Piece>,
+    places: OrdMap<Piece, u64>,
+    /// The last place given out. It belongs to no record: only the order counts.
+    last: u64,
+}
+
+impl Backlog {
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    pub(super) fn contains(&self, piece: &Piece) -> bool {
+        self.places.contains_key(piece)
+    }
+
+    /// The oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Piece> {
+        self.order.values()
+    }
+
+    /// Puts it last. `false`: it is there already, and stays where it is.
+    pub(super) fn push(&mut self, piece: Piece) -> bool {
+        if self.contains(&piece) {
+            return false;
+        }
+        self.last += 1;
+        self.order.insert(self.last, piece.clone());
+        self.places.insert(piece, self.last);
+        true
+    }
+
+    fn pop(&mut self) -> Option<Piece> {
+        let (place, piece) = self.order.get_min().map(|(place, piece)| (*place, piece.clone()))?;
+        self.order.remove(&place);
+        self.places.remove(&piece);
+        Some(piece)
+    }
+
+    fn remove(&mut self, piece: &Piece) {
+        if let Some(place) = self.places.remove(piece) {
+            self.order.remove(&place);
+        }
+    }
+
+    /// Whether both of its halves say the same.
+    pub(super) fn is_sound(&self) -> bool {
+        let agrees = |(place, piece): (&u64, &Piece)| self.places.get(piece) == Some(place);
+        self.order.len() == self.places.len() && self.order.iter().all(agrees)
+    }
+}
+
+/// How a session ended whose end goes on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ending {
+    pub(super) end: SessionEnd,
+    /// When: its lock-delays count from then.
+    pub(super) at: Stamp,
+}
+
+impl Machine {
+    /// Whether something is left to do that fell due before: the leader lets time go on until there is not.
+    pub fn has_work(&self) -> bool {
+        !self.backlog.is_empty() || self.is_behind
+    }
+
+    /// Begins a batch: goes on with what earlier ones left, lets time pass, and then has a budget for the batch's commands.
+    pub(super) fn begin(&mut self, time: Time, limits: Limits, events: &mut Vec<Event>) {
+        self.wall = time.wall;
+        self.limits = limits;
+        self.work_off(events);
+        self.budget = limits.work;
+        self.advance(time.stamp, events);
+        self.budget = limits.work;
+    }
+
+    /// What is left of the batch's budget, or what each command has at least.
+    pub(super) fn begin_command(&mut self) {
+        self.budget = self.budget.max(COMMAND_WORK.min(self.limits.work));
+    }
+
+    fn work_off(&mut self, events: &mut Vec<Event>) {
+        let mut left = self.limits.work;
+        while left > 0
+            && let Some(piece) = self.backlog.pop()
+        {
+            let share = left.min(self.limits.work.div_ceil(PIECES_PER_BATCH));
+            self.budget = share;
+            match piece {
+                Piece::Session(id) => self.clear_away(id, events),
+                Piece::Lock(name) => self.hand_on(vec![name], events),
+            }
+            // At least one, so that this ends.
+            left -= (share - self.budget).max(1);
+        }
+    }
+
+    pub(super) fn spend(&mut self, units: usize) {
+        self.budget = self.budget.saturating_sub(units);
+    }
+
+    /// Whether the rest is for the backlog.
+    pub(super) fn is_spent(&self) -> bool {
+        self.budget == 0
+    }
+
+    /// Those who wait for one of the locks of this acquire are granted it later, if they can be then.
+    pub(super) fn hand_on_later(&mut self, ticket: Ticket) {
+        let over = self.waits.get(&ticket).is_none_or(|waiting| self.is_over(waiting.session));
+        if over || self.obstacle(ticket).is_some() {
+            return;
+        }
+        // Any one of its locks: whoever comes to it finds the acquire.
+        if let Some(name) = self.waits.get(&ticket).map(|waiting| waiting.acquire.wants()[0].name.clone()) {
+            self.backlog.push(Piece::Lock(name));
+        }
+    }
+
+    /// Nobody waits for the lock any more.
+    pub(super) fn nothing_to_hand_on(&mut self, name: &LockName) {
+        if !self.backlog.is_empty() {
+            self.backlog.remove(&Piece::Lock(name.clone()));
+        }
+    }
+
+    /// Whether the lock's queue moves on later.
+    pub(super) fn is_handed_on_later(&self, name: &LockName) -> bool {
+        !self.backlog.is_empty() && self.backlog.contains(&Piece::Lock(name.clone()))
+    }
+
+    /// The backlog as records show it, the oldest first.
+    pub(super) fn work(&self) -> impl Iterator<Item = Work> + '_ {
+        self.backlog.iter().filter_map(|piece| match piece {
+            Piece::Lock(name) => Some(Work::HandOn { name: name.clone() }),
+            Piece::Session(id) => {
+                let Ending { end, at } = self.sessions.get(id)?.ending?;
+                Some(Work::EndSession { session: *id, end, at })
+            }
+        })
+    }
+}
