@@ -1,9 +1,13 @@
 //! What the machine takes for a command, by how many locks are held: `cargo bench --bench machine`.
 //!
 //! The machine is one thread's work on every replica: its inverse is the most that a cluster could ever do. All it costs should grow
-//! with the logarithm of the table, and a snapshot's clone with nothing.
+//! with the logarithm of the table, and a snapshot's clone with nothing. What one command causes may be without bound, and what one batch
+//! does of it is not: the last figures are the longest batch, with and without that limit.
 
-use std::{hint::black_box, time::Instant};
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use lockkeeper::{
@@ -31,10 +35,7 @@ impl Client {
     fn beside(held: u64) -> Self {
         let mut client = Self { machine: Machine::default(), session: ME, last: 0, events: Vec::new() };
         for holder in 0..=HOLDERS {
-            let session = if holder == HOLDERS { ME } else { SessionId(holder.into()) };
-            let ttl = Ttl::from_millis(TTL_MS_MAX).expect("the longest there is");
-            let label = Label::new("host 1234 program").expect("it is short");
-            client.apply(Command::Open { session, ttl, label });
+            client.open(if holder == HOLDERS { ME } else { SessionId(holder.into()) });
         }
         for number in 0..held {
             client.session = SessionId((number % HOLDERS).into());
@@ -42,6 +43,21 @@ impl Client {
         }
         client.session = ME;
         client
+    }
+
+    /// And goes on as this session.
+    fn open(&mut self, session: SessionId) {
+        let ttl = Ttl::from_millis(TTL_MS_MAX).expect("the longest there is");
+        let label = Label::new("host 1234 program").expect("it is short");
+        self.apply(Command::Open { session, ttl, label });
+        self.session = session;
+    }
+
+    /// At the first moment, and without a request id, as often as a session pleases.
+    fn ask_unlimited(&mut self, operation: Operation) {
+        let command = Command::Session { session: self.session, request: None, operation };
+        let reply = self.machine.apply_batch(Time::default(), Limits::NONE, [command], &mut Vec::new());
+        assert!(matches!(reply[..], [Reply::Acquired(_) | Reply::Queued(_)]), "{reply:?}");
     }
 
     fn apply(&mut self, command: Command) -> Reply {
@@ -144,5 +160,72 @@ fn code(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(machine, apply, code);
+/// How many locks one session holds, or sessions expire at once, or sharers wait for one lock.
+const CROWD: u64 = 100_000;
+/// As many as a session could hold before there was a limit.
+const LOCKS_OF_ONE: u64 = 1_000_000;
+
+/// The longest batch of all that one command, or one moment, causes.
+fn worst(_: &mut Criterion) {
+    let usual = Limits { grants_per_session: usize::MAX, ..Limits::default() };
+    for (limits, how) in [(Limits::NONE, "without limits"), (usual, "within the usual limits")] {
+        let crowds: [(&str, Machine, u64, Command); 3] = [
+            ("one session with 1,000,000 locks closes", one_with_all(), 0, Command::Close { session: ME }),
+            (
+                "100,000 sessions with a lock each expire at once",
+                many_with_one(),
+                2 * u64::from(TTL_MS_MAX),
+                Command::Tick,
+            ),
+            ("100,000 sharers wait for a lock that is released", many_who_wait(), 0, Command::Close { session: ME }),
+        ];
+        for (what, mut machine, stamp, command) in crowds {
+            let time = Time { stamp: Stamp(stamp), wall: WallTime(0) };
+            let (mut longest, mut all, mut batches) = (Duration::ZERO, Duration::ZERO, 0);
+            let mut next = Some(command);
+            while let Some(command) = next {
+                let mut events = Vec::new();
+                let began = Instant::now();
+                machine.apply_batch(time, limits, [command], &mut events);
+                let took = began.elapsed();
+                (longest, all, batches) = (longest.max(took), all + took, batches + 1);
+                next = machine.has_work().then_some(Command::Tick);
+            }
+            println!("{what}, {how}: longest batch {longest:?}, {batches} batches in {all:?}");
+        }
+    }
+}
+
+fn one_with_all() -> Machine {
+    let mut client = Client::beside(0);
+    for number in 0..LOCKS_OF_ONE {
+        client.ask_unlimited(acquire(&name(number)));
+    }
+    client.machine
+}
+
+fn many_with_one() -> Machine {
+    let mut client = Client::beside(0);
+    for number in 0..CROWD {
+        client.open(SessionId((1 << 64) + u128::from(number)));
+        client.acquire(&name(number));
+    }
+    client.machine
+}
+
+fn many_who_wait() -> Machine {
+    let mut client = Client::beside(0);
+    client.acquire("one");
+    for number in 0..CROWD {
+        if number % 1000 == 0 {
+            client.open(SessionId((1 << 64) + u128::from(number)));
+        }
+        let name = LockName::new("one").expect("a fine name");
+        let want = Want { name, mode: Mode::Shared, data: None, keep_data: false, must_exist: false };
+        client.ask_unlimited(Operation::Acquire(Acquire::new(vec![want], Wait::Forever, 0).expect("one lock")));
+    }
+    client.machine
+}
+
+criterion_group!(machine, apply, code, worst);
 criterion_main!(machine);
