@@ -78,13 +78,20 @@ fn the_explained_one_states_the_defaults() {
     assert_eq!(config.raft, RaftConfig::default());
     assert_eq!(config.log, Config::default().log);
     let text = fs::read_to_string(path(1)).unwrap();
-    let RaftConfig { heartbeat_ms, election_timeout_ms_min, election_timeout_ms_max, snapshot_entries, keep_entries } =
-        config.raft;
+    let RaftConfig {
+        heartbeat_ms,
+        election_timeout_ms_min,
+        election_timeout_ms_max,
+        snapshot_entries,
+        keep_entries,
+        backlog_bytes_max,
+    } = config.raft;
     for stated in [
         format!("Default: {heartbeat_ms}."),
         format!("Defaults: {election_timeout_ms_min} and {election_timeout_ms_max}."),
         format!("Default: {snapshot_entries}."),
         format!("Default: {keep_entries}."),
+        format!("Default: {backlog_bytes_max}."),
     ] {
         assert!(text.contains(&stated), "{stated}");
     }

@@ -3,7 +3,7 @@
 //! [`Replica`] is what the floor above uses: propose a command, read the table. Below it, in the order in which a command passes:
 //!
 //! * `renewals`: many sessions in one command; [`proposer`] and [`leadership`]: batches, stamped by the leader's [`clock`]; [`vacancy`] and [`presence`]: a leader that was killed;
-//! * [`log`]: the log on disk; [`network`]: to the peers; openraft between them;
+//! * [`log`]: the log on disk; [`network`]: to the peers; openraft between them; [`backlog`]: a peer that is slow;
 //! * [`read_index`]: when the table may answer a linearizable read;
 //! * [`state_machine`], `applier` and [`table`]: what is committed, applied; [`calls`]: who waits for it; [`snapshot`]: what is applied, on disk.
 //!
@@ -11,6 +11,7 @@
 //! [`types`], [`wire`], [`commands`] and [`records`]: what all of them speak. `durable_map` is no part of it: the fence keeps there
 //! what it has seen.
 
+pub mod backlog;
 pub mod calls;
 pub mod clock;
 pub mod commands;

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::{
     applier::Applier,
+    backlog::LogBytes,
     records,
     snapshot::{Pace, SnapshotFile, SnapshotStore},
     table::{Applied, Table},
@@ -29,6 +30,7 @@ pub struct StateMachine {
     applier: Applier,
     snapshots: SnapshotStore,
     pace: Pace,
+    log_bytes: LogBytes,
 }
 
 impl StateMachine {
@@ -41,13 +43,19 @@ impl StateMachine {
             drop(table.restore(read(&file)?));
         }
         let applier = Applier::start(Arc::clone(&table), snapshots.blocking())?;
-        Ok(Self { table, applier, snapshots, pace: Pace::new(node_id, snapshot_entries) })
+        let (pace, log_bytes) = (Pace::new(node_id, snapshot_entries), LogBytes::default());
+        Ok(Self { table, applier, snapshots, pace, log_bytes })
     }
 
     /// Told when a snapshot is worth its cost: enough entries came since the last one, and their bytes are not few beside its own. openraft
     /// knows entries only, so it is to be asked for one then.
     pub fn snapshot_due(&self) -> Arc<Notify> {
         self.pace.due()
+    }
+
+    /// The bytes of the entries that were applied since this was opened.
+    pub fn log_bytes(&self) -> LogBytes {
+        self.log_bytes.clone()
     }
 }
 
@@ -72,6 +80,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             let sizes: Vec<_> = group.iter().map(|(entry, _)| size(entry)).collect();
             self.applier.apply(group).await?;
             for (index, bytes) in sizes {
+                self.log_bytes.note(index, bytes);
                 self.pace.applied(index, bytes, || self.snapshots.latest().map_or(0, |latest| latest.length()));
             }
             if let Some(error) = failed {

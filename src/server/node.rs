@@ -41,7 +41,7 @@ use crate::{
         v1::{cluster_server::ClusterServer, locks_server::LocksServer, sessions_server::SessionsServer},
     },
     raft::{
-        Raft, Replica, files,
+        Raft, Replica, backlog, files,
         forming::{self, FormingError, Plan},
         identity::{ClusterId, Identity, IdentityError},
         log::{
@@ -222,10 +222,10 @@ where
     let open = move || StateMachine::open(restoring.0, restoring.1, node_id, snapshot_entries);
     let machine = environment.blocking.run(open).await;
     let machine = machine.map_err(ServeError::Restore)?;
-    let snapshot_due = machine.snapshot_due();
+    let (snapshot_due, log_bytes) = (machine.snapshot_due(), machine.log_bytes());
     let network =
         Network::<C, SnapshotFile>::new(connector.clone(), Arc::clone(&identity)).with_configured(plan.members.clone());
-    let acknowledgements = network.acknowledgements();
+    let (acknowledgements, cuts) = (network.acknowledgements(), network.cuts());
     let raft_config = Arc::new(raft_config(&config)?);
     let raft = Raft::new(config.node_id, raft_config, network, log, machine).await.map_err(stopped)?;
     peer_service.attach(raft.clone());
@@ -256,6 +256,8 @@ where
     environment.clients.spawn(&mut background, waiting::give_up_places(replica.clone()));
     environment.clients.spawn(&mut background, waiting::sweep(replica.clone()));
     environment.clients.spawn(&mut background, waiting::break_off_when_cut_off(replica.clone()));
+    let RaftConfig { keep_entries, backlog_bytes_max, .. } = config.raft;
+    background.spawn(backlog::limit(replica.raft().metrics(), log_bytes, cuts, keep_entries, backlog_bytes_max));
     // The time of a simulation stands still while its thread computes.
     if environment.blocking == Blocking::OnThreads {
         background.spawn(services.cluster.pulse.clone().beat());

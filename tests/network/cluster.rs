@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::D
 
 use lockkeeper::{
     raft::{
+        backlog::Cuts,
         forming::{self, FormingError, Plan},
         identity::{ClusterId, FILE_NAME, Identity},
         network::{Acknowledgements, Network, PeerService},
@@ -63,6 +64,7 @@ pub(crate) struct TestNode {
     pub(crate) identity: Arc<Identity>,
     pub(crate) raft: TestRaft,
     pub(crate) acknowledgements: Acknowledgements,
+    pub(crate) cuts: Cuts,
     pub(crate) table: Table,
     pub(crate) sink: MemorySink,
     pub(crate) address: SocketAddr,
@@ -134,10 +136,23 @@ impl Lab {
         });
 
         let network = Network::<_, MemorySnapshot>::new(connector.clone(), identity.clone());
-        let acknowledgements = network.acknowledgements();
+        let (acknowledgements, cuts) = (network.acknowledgements(), network.cuts());
         let raft = Raft::new(node_id, config(), network, disk.log.clone(), table.clone()).await.expect("it starts");
         service.attach(raft.clone());
-        TestNode { id: node_id, identity, raft, acknowledgements, table, sink, address, plan, connector, stop, server }
+        TestNode {
+            id: node_id,
+            identity,
+            raft,
+            acknowledgements,
+            cuts,
+            table,
+            sink,
+            address,
+            plan,
+            connector,
+            stop,
+            server,
+        }
     }
 
     /// Starts nodes 1 to `size`, and lets them found a cluster.

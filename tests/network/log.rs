@@ -23,6 +23,8 @@ use tokio::{
 };
 
 const FLUSH_TIME: Duration = Duration::from_millis(3);
+/// Of a slow disk: well below what the leader takes for the death of a follower.
+const SLOW: Duration = Duration::from_millis(300);
 
 #[derive(Clone)]
 pub(crate) struct MemoryLog {
@@ -30,6 +32,7 @@ pub(crate) struct MemoryLog {
     unflushed: Arc<AtomicUsize>,
     flushes: mpsc::UnboundedSender<IOFlushed<TypeConfig>>,
     held: watch::Sender<bool>,
+    slow: watch::Sender<bool>,
 }
 
 #[derive(Clone, Default)]
@@ -46,10 +49,16 @@ impl MemoryLog {
         let waiting = unflushed.clone();
         let held = watch::Sender::new(false);
         let mut gate = held.subscribe();
+        let slow = watch::Sender::new(false);
+        let is_slow = slow.subscribe();
         tokio::spawn(async move {
             let mut group = Vec::new();
-            while queue.recv_many(&mut group, usize::MAX).await > 0 {
-                sleep(FLUSH_TIME).await;
+            loop {
+                let (appends_max, flush_time) = if *is_slow.borrow() { (1, SLOW) } else { (usize::MAX, FLUSH_TIME) };
+                if queue.recv_many(&mut group, appends_max).await == 0 {
+                    return;
+                }
+                sleep(flush_time).await;
                 // An error says that the log is gone.
                 if gate.wait_for(|held| !held).await.is_err() {
                     return;
@@ -58,7 +67,7 @@ impl MemoryLog {
                 group.drain(..).for_each(|flushed| flushed.io_completed(Ok(())));
             }
         });
-        Self { state: Arc::default(), unflushed, flushes, held }
+        Self { state: Arc::default(), unflushed, flushes, held, slow }
     }
 
     /// Another one, with what this one has now.
@@ -71,6 +80,16 @@ impl MemoryLog {
     /// From now on no flush ends, until it is told `false`.
     pub(crate) fn hold_flushes(&self, hold: bool) {
         self.held.send_replace(hold);
+    }
+
+    /// From now on each append takes a flush of its own, and that its time, until it is told `false`.
+    pub(crate) fn slow_down(&self, slow: bool) {
+        self.slow.send_replace(slow);
+    }
+
+    /// How many entries it has.
+    pub(crate) fn entries(&self) -> usize {
+        self.state().entries.len()
     }
 
     /// How many appends arrived and are not flushed.

@@ -3,7 +3,13 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use lockkeeper::{raft::types::TypeConfig, transport::KEEP_ALIVE};
+use lockkeeper::{
+    raft::{
+        backlog::{self, LogBytes},
+        types::TypeConfig,
+    },
+    transport::KEEP_ALIVE,
+};
 use openraft::{RaftMetrics, async_runtime::WatchReceiver};
 use tokio::time::{sleep, timeout};
 
@@ -106,6 +112,55 @@ async fn a_node_that_lags_gets_a_snapshot() {
     let pieces = lagging.sink.pieces();
     assert!(pieces >= 10, "{pieces} pieces of 256 KiB for 2.5 MB");
     assert_eq!(other.sink.pieces(), 0);
+    end_all(nodes).await;
+}
+
+/// Its answers come in time, so its stream never fails by itself; and what a stream may still have to send, openraft does not purge.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_follower_keeps_no_more_of_the_log_than_the_limit_and_gets_a_snapshot() {
+    const LINE_BYTES: usize = 50_000;
+    const KEPT: usize = 40;
+    let lab = Lab::default();
+    let (nodes, disks) = lab.cluster(3).await;
+    let (leader, followers) = split(&nodes, nodes[0].leader_other_than(None).await);
+    let [slow, other] = followers[..] else { panic!("three nodes") };
+    let log = |node: &TestNode| &disks[node.id as usize - 1].log;
+    leader.write(b"one".to_vec()).await;
+    slow.catch_up_with(leader).await;
+
+    let log_bytes = LogBytes::default();
+    let limit =
+        backlog::limit(leader.raft.metrics(), log_bytes.clone(), leader.cuts.clone(), 0, (KEPT * LINE_BYTES) as u64);
+    let limit = tokio::spawn(limit);
+    log(slow).slow_down(true);
+    let written = async {
+        let mut lines = 0_u32;
+        // Much faster than it takes them.
+        while lines < 15 * KEPT as u32 {
+            join_all((lines..lines + 20).map(|n| leader.write(n.to_be_bytes().repeat(LINE_BYTES / 4)))).await;
+            (0..20).for_each(|_| {
+                lines += 1;
+                // What comes before is the membership, the leader's own entry, and a line.
+                log_bytes.note(3 + u64::from(lines), LINE_BYTES);
+            });
+            leader.raft.trigger().snapshot().await.expect("it runs");
+        }
+    };
+    timeout(SOON, written).await.expect("in time");
+    // Long before the follower has all of it.
+    let is_purged = async {
+        while log(leader).entries() > KEPT + 20 {
+            sleep(Duration::from_millis(20)).await;
+            leader.raft.trigger().snapshot().await.expect("it runs");
+        }
+    };
+    timeout(SOON, is_purged).await.expect("in time");
+
+    log(slow).slow_down(false);
+    slow.catch_up_with(leader).await;
+    assert!(slow.sink.pieces() > 0, "by a snapshot");
+    assert_eq!(other.sink.pieces(), 0);
+    limit.abort();
     end_all(nodes).await;
 }
 

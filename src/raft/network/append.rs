@@ -10,13 +10,13 @@
 //! answer: openraft looks at how far an answer says that the logs agree, not at which request it belongs to. That is also why
 //! openraft's own time of the last acknowledgement may be too late, and why reads ask [`super::Acknowledgements`].
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt, future::BoxFuture};
 use openraft::network::RPCTypes;
 use prost::Message;
 use tokio::{
-    sync::mpsc,
+    sync::{Notify, mpsc},
     time::{Instant, sleep_until},
 };
 use tokio_stream::wrappers::ReceiverStream;
@@ -42,8 +42,10 @@ pub(super) fn pipeline<'c, C: Connect, D: SnapshotSource, S>(
 where
     S: Stream<Item = AppendRequest> + Send + Unpin + 'static,
 {
+    let cut = client.cut();
     let pipeline = Pipeline {
         client,
+        cut,
         input: Some(input),
         ready: VecDeque::new(),
         held: None,
@@ -64,6 +66,8 @@ where
 
 struct Pipeline<'c, C, D, S> {
     client: &'c mut PeerClient<C, D>,
+    /// Told when the peer is too slow, and gets a snapshot instead.
+    cut: Option<Arc<Notify>>,
     /// openraft's requests. `None`: there are no more.
     input: Option<S>,
     /// The pieces of the last of them, until there is room.
@@ -113,7 +117,7 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
             let deadline = self.deadline();
             let has_room = self.ready.is_empty();
             let held_until = self.held.as_ref().map(|(_, until)| *until);
-            let Self { input, answers, .. } = &mut *self;
+            let Self { input, answers, cut, .. } = &mut *self;
             tokio::select! {
                 biased;
                 answer = answers.next() => return self.answered(answer),
@@ -125,6 +129,11 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
                         self.input = None;
                     }
                 },
+                () = told(cut.as_deref()) => {
+                    self.over = true;
+                    let status = Status::aborted("the peer is too slow for entries: it gets a snapshot");
+                    return Some(Err(self.client.failed(&status)));
+                }
                 () = until(deadline) => {
                     self.over = true;
                     return Some(Err(self.client.timed_out(RPCTypes::AppendEntries, self.patience)));
@@ -316,6 +325,13 @@ async fn next_of<S: Stream + Unpin>(input: &mut Option<S>) -> Option<S::Item> {
     match input {
         Some(input) => input.next().await,
         None => None,
+    }
+}
+
+async fn told(cut: Option<&Notify>) {
+    match cut {
+        Some(cut) => cut.notified().await,
+        None => std::future::pending().await,
     }
 }
 

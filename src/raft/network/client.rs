@@ -11,7 +11,10 @@ use openraft::{
     raft::SnapshotResponse,
     type_config::alias::SnapshotOf,
 };
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::timeout,
+};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Response, Status, metadata::MetadataMap, transport::Channel};
 
@@ -25,6 +28,7 @@ use super::{
 use crate::{
     proto::internal::{self as pb, peer_client::PeerClient as Stub},
     raft::{
+        backlog::Cuts,
         identity::{Identity, Incarnation},
         types::*,
         wire::Malformed,
@@ -40,6 +44,7 @@ pub struct Network<C, D> {
     identity: Arc<Identity>,
     configured: BTreeMap<u64, Node>,
     acknowledgements: Acknowledgements,
+    cuts: Cuts,
     snapshots: PhantomData<fn(D)>,
 }
 
@@ -53,6 +58,8 @@ pub struct PeerClient<C, D> {
     incarnation: Option<Incarnation>,
     address: String,
     purpose: Purpose,
+    /// Told when a stream of entries is to end.
+    cut: Arc<Notify>,
     /// Dropped when a call on it failed: the next call dials anew.
     connection: Option<Channel>,
     /// What a peer last said when it refused a call: said once in the log, not several times a second.
@@ -93,13 +100,18 @@ enum Purpose {
 impl<C: Connect, D: SnapshotSource> Network<C, D> {
     /// The network of the node with this identity.
     pub fn new(connector: C, identity: Arc<Identity>) -> Self {
-        let (configured, acknowledgements) = (BTreeMap::new(), Acknowledgements::default());
-        Self { connector, identity, configured, acknowledgements, snapshots: PhantomData }
+        let (configured, acknowledgements, cuts) = Default::default();
+        Self { connector, identity, configured, acknowledgements, cuts, snapshots: PhantomData }
     }
 
     /// What its clients hear from the peers.
     pub fn acknowledgements(&self) -> Acknowledgements {
         self.acknowledgements.clone()
+    }
+
+    /// Ends its streams of entries.
+    pub fn cuts(&self) -> Cuts {
+        self.cuts.clone()
     }
 
     /// Reaches these nodes where the configuration says that they are, whatever the log says: a node that moved to another address
@@ -117,6 +129,7 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
             incarnation: node.incarnation.or_else(|| self.identity.known(target)),
             address: self.configured.get(&target).unwrap_or(node).peer_address.clone(),
             purpose,
+            cut: self.cuts.of(target),
             connection: None,
             refusal: None,
             snapshots: PhantomData,
@@ -174,6 +187,11 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
     /// Whose answers are counted on.
     pub(super) fn callee(&self) -> Callee {
         Callee { identity: self.identity.clone(), target: self.target }
+    }
+
+    /// Told when this node is to send no more entries for now. Never, on the way of heartbeats and snapshots.
+    pub(super) fn cut(&self) -> Option<Arc<Notify>> {
+        (self.purpose == Purpose::Entries).then(|| Arc::clone(&self.cut))
     }
 
     /// Makes of a failed call what openraft wants to know of it, and lets go of the connection.

@@ -73,6 +73,8 @@ pub struct RaftConfig {
     pub snapshot_entries: u64,
     /// Log entries kept behind a snapshot, for followers that lag a little: they then need no snapshot.
     pub keep_entries: u64,
+    /// How much of the log a leader keeps from being purged for a follower that is slow, bytes. Beyond, that follower gets a snapshot.
+    pub backlog_bytes_max: u64,
 }
 
 /// What flags and environment say; it wins over the file.
@@ -191,6 +193,7 @@ impl Default for RaftConfig {
             election_timeout_ms_max: 600,
             snapshot_entries: 10_000,
             keep_entries: 1_000,
+            backlog_bytes_max: 256 << 20,
         }
     }
 }

@@ -161,6 +161,10 @@ fn raft(raft: &RaftConfig, problems: &mut Vec<Problem>) {
             format!("{max} is over {ELECTION_TIMEOUT_MS_LIMIT}: so long would the cluster stand still: lower it");
         problems.push(Problem::new("raft.election_timeout_ms_max", what));
     }
+    if raft.backlog_bytes_max == 0 {
+        let what = "is 0: no follower could lag at all: give it 1 or more, 268435456 if in doubt";
+        problems.push(Problem::new("raft.backlog_bytes_max", what));
+    }
     if raft.snapshot_entries == 0 {
         problems.push(Problem::new("raft.snapshot_entries", "is 0: give it 1 or more, 10000 if in doubt"));
     }
