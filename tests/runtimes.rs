@@ -20,6 +20,7 @@ use lockkeeper::{
     },
     server::{
         config::{Config, Member},
+        descriptors::Places,
         node::{Parts, run},
     },
     transport::TcpConnector,
@@ -101,6 +102,7 @@ impl Node {
             identity: identity(1),
             log: LogStore::open(&directory.join("log"), log::Options::default()).expect("a new log"),
             snapshots: SnapshotStore::open(&directory.join("snapshots")).expect("no snapshots"),
+            places: Places::default(),
             inspector: inspector.map(|gate| gate as Arc<dyn Inspect>),
             environment,
         };

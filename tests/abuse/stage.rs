@@ -145,7 +145,7 @@ impl Stage {
             println!("{what}: node {}: {low} MiB afterwards, {open} descriptors of {limit}", node.id());
         }
         assert_eq!(self.bystander.loss(), None, "{what}");
-        let token = self.held.token().0;
+        let token = self.held.token();
         let check = self.client.check("bystander's", token).await.expect("it serves");
         assert!(check.held, "{what}: the bystander's lock is gone");
     }

@@ -103,7 +103,7 @@ async fn waits_through_a_follower_leave_room_for_what_is_short() {
             let what = Some(Asked::Acquire(wait_for_ever("seat", session)));
             requests.send(PipelineRequest { number: sent, what }).await.expect("it is read");
         }
-        let queue_length = async || Some(client.get("seat", false).await.ok()?.lock?.queue_length);
+        let queue_length = async || Some(client.get("seat").await.ok()?.lock?.queue_length);
         until("all in the queue", async || (queue_length().await? == sent).then_some(())).await;
     }
 
