@@ -10,7 +10,8 @@
 //! * `resets`: calls that are opened and given up at once;
 //! * `calls`: calls without a message, and streams that are opened and left;
 //! * `arrivals`: connections that say nothing, or half a preface, until places or descriptors are short, at both ports;
-//! * `messages`: many small requests on one stream.
+//! * `messages`: many small requests on one stream;
+//! * `readers`: answers that nobody reads, of each kind of call.
 //!
 //! `frames` speaks HTTP/2 by hand: no library sends such things. Sizes fit a debug build and a minute and a half; with
 //! `LOCKKEEPER_ABUSE_FULL=1` they are those of the attacks that once brought nodes down. The tests take turns: each wants the machine.
@@ -21,8 +22,10 @@
 
 mod arrivals;
 mod calls;
+mod floods;
 mod frames;
 mod messages;
+mod readers;
 mod resets;
 mod stage;
 #[path = "../cluster/support.rs"]

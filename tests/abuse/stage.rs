@@ -88,6 +88,11 @@ impl Stage {
         Self { cluster, client, bystander, held, pairs, idle, before, _wrapper: wrapper, _machine: machine }
     }
 
+    /// What the nodes have in memory now is what they are to come back to: the table holds what the case needs.
+    pub(crate) fn remember_memory(&mut self) {
+        self.before = self.cluster.nodes().map(memory_mib).collect();
+    }
+
     /// Where clients reach the leader.
     pub(crate) async fn leader(&self) -> SocketAddr {
         address(&self.cluster.node(leader(&self.cluster).await).config().client_listen)

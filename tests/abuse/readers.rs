@@ -1,0 +1,150 @@
+//! Clients that ask, and do not read the answers.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use bytes::Bytes;
+use futures::future::join_all;
+use http::Request;
+use lockkeeper::{
+    client::{NewData, Session},
+    proto::v1::{
+        GetRequest, KeepAliveRequest, ListRequest, PipelineRequest, WatchRequest, pipeline_request::What as Asked,
+    },
+};
+use prost::Message;
+use tokio::{
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    sized,
+    stage::{Descriptors, Stage},
+    support::{LONG, long_session},
+};
+
+/// Nothing is read for longer than the server's patience of 10 s.
+const IDLE: Duration = Duration::from_secs(12);
+/// What there is to read: 16 KiB each.
+const LOCKS: usize = 320;
+const DATA: [u8; 16 * 1024] = [7; 16 * 1024];
+
+const WATCH: &str = "/lockkeeper.v1.Locks/Watch";
+const LIST: &str = "/lockkeeper.v1.Locks/List";
+const PIPELINE: &str = "/lockkeeper.v1.Locks/Pipeline";
+
+/// A connection whose client has little room for each answer, and much for all of them.
+async fn connect(stage: &Stage) -> h2::client::SendRequest<Bytes> {
+    let stream = TcpStream::connect(stage.leader().await).await.expect("it serves");
+    let mut settings = h2::client::Builder::new();
+    settings.initial_window_size(65_535).initial_connection_window_size(1 << 30);
+    let (client, connection) = settings.handshake(stream).await.expect("it speaks HTTP/2");
+    tokio::spawn(connection);
+    client
+}
+
+/// A call of which nobody reads the answer, yet.
+struct Unread {
+    path: &'static str,
+    answer: h2::RecvStream,
+    /// A stream of requests that goes on.
+    _requests: h2::SendStream<Bytes>,
+}
+
+impl Unread {
+    async fn ask(
+        client: &h2::client::SendRequest<Bytes>,
+        path: &'static str,
+        messages: impl IntoIterator<Item = Bytes>,
+        more: bool,
+    ) -> Self {
+        let request = Request::post(format!("http://node{path}")).header("te", "trailers");
+        let request = request.header("content-type", "application/grpc").body(()).expect("a request");
+        let mut client = timeout(LONG, client.clone().ready()).await.expect("in time").expect("it is open");
+        let (answer, mut requests) = client.send_request(request, false).expect("a stream");
+        for message in messages {
+            requests.send_data(message, !more).expect("it is open");
+        }
+        let answer = timeout(LONG, answer).await.expect("in time").expect("the connection stays").into_body();
+        Self { path, answer, _requests: requests }
+    }
+
+    /// Reads it after all: the code that it ends with, and the message.
+    async fn read(mut self) -> (String, String) {
+        while let Some(data) = timeout(LONG, self.answer.data()).await.expect("in time") {
+            let data = data.expect("the connection stays");
+            self.answer.flow_control().release_capacity(data.len()).expect("it came");
+        }
+        let trailers = timeout(LONG, self.answer.trailers()).await.expect("in time").expect("the connection stays");
+        let trailers = trailers.unwrap_or_default();
+        let text = |name| trailers.get(name).map(|value| value.to_str().unwrap_or_default().replace("%20", " "));
+        (
+            text("grpc-status").unwrap_or_default(),
+            format!("{}: {}", self.path, text("grpc-message").unwrap_or_default()),
+        )
+    }
+}
+
+/// A message as gRPC has it.
+fn framed(message: &impl Message) -> Bytes {
+    let length = u32::try_from(message.encoded_len()).expect("short").to_be_bytes();
+    [&[0], &length[..], &message.encode_to_vec()].concat().into()
+}
+
+async fn fill(session: &Session) {
+    let names: Vec<_> = (0..LOCKS).map(|number| format!("unread/{number}")).collect();
+    let grants = join_all(names.iter().map(|name| session.acquire(name).into_future())).await;
+    let updates = names.iter().zip(grants).map(async |(name, held)| {
+        let held = held.expect("free");
+        held.update(name, NewData::Kept(&DATA)).await.expect("it is held");
+        held.release().await.expect("it was held");
+    });
+    join_all(updates).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_nobody_reads_end() {
+    let mut stage = Stage::open(Descriptors::AsTheyAre).await;
+    let session = long_session(&stage.client).await;
+    fill(&session).await;
+    stage.remember_memory();
+    stage.survives("unread answers", async |stage: &Stage| read_nothing(stage, &session).await).await;
+}
+
+async fn read_nothing(stage: &Stage, session: &Session) {
+    let (watches, lists) = (sized(100, 1_000), sized(100, 2_000));
+    let client = connect(stage).await;
+    let watch = framed(&WatchRequest::default());
+    let mut unread = Vec::new();
+    for _ in 0..watches {
+        unread.push(Unread::ask(&client, WATCH, [watch.clone()], false).await);
+    }
+    let list = framed(&ListRequest { prefix: "unread/".to_owned(), ..ListRequest::default() });
+    let client = connect(stage).await;
+    for _ in 0..lists {
+        unread.push(Unread::ask(&client, LIST, [list.clone()], false).await);
+    }
+    let client = connect(stage).await;
+    let gets = (1..=2_000).map(|number| {
+        let get = GetRequest { name: format!("unread/{}", number % LOCKS as u64), ..GetRequest::default() };
+        framed(&PipelineRequest { number, what: Some(Asked::Get(get)) })
+    });
+    unread.push(Unread::ask(&client, PIPELINE, gets, true).await);
+    let renewals =
+        (1..=20_000).map(|sequence| framed(&KeepAliveRequest { session_id: session.id().to_string(), sequence }));
+    unread.push(Unread::ask(&client, "/lockkeeper.v1.Sessions/KeepAlive", renewals, true).await);
+
+    sleep(IDLE).await;
+    let mut ends = BTreeMap::<_, usize>::new();
+    for answer in unread {
+        let path = answer.path;
+        let (code, message) = answer.read().await;
+        assert!(code == "0" || message.contains("read answers"), "{code} {message}");
+        *ends.entry((path, code)).or_default() += 1;
+    }
+    println!("answers that were not read: {ends:?}");
+    let ended = |path| ends.get(&(path, "8".to_owned())).copied().unwrap_or(0);
+    assert_eq!(ended(WATCH), watches);
+    assert!(ended(LIST) > 0);
+    assert_eq!(ended(PIPELINE), 1);
+}
