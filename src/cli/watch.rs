@@ -59,7 +59,8 @@ impl Watch {
             Some(What::Changes(changes)) => {
                 changes.changes.into_iter().map(|change| Document::change(changes.index, change)).collect()
             }
-            Some(What::Progress(_)) | None => Vec::new(),
+            // The state says it: it begins with what `begin` says.
+            Some(What::Progress(_) | What::TooOld(_)) | None => Vec::new(),
         };
         documents.iter().try_for_each(|document| match self.output.output {
             Format::Text => print(&document.text()),

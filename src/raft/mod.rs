@@ -26,6 +26,7 @@ pub mod network;
 pub mod presence;
 pub mod proposer;
 pub mod read_index;
+mod recent;
 pub mod records;
 pub mod snapshot;
 pub mod state_machine;

@@ -18,14 +18,14 @@ use std::{
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{calls::Calls, types::*};
+use super::{calls::Calls, recent::Recent, types::*};
 use crate::{
     machine::{Change, Command, Event, Limits, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Time},
     planted::Planted,
 };
 
 /// Log entries whose changes a watcher may lag behind before it is sent the whole state again.
-const CHANGES_KEPT: usize = 1024;
+pub(super) const CHANGES_KEPT: usize = 1024;
 
 /// Notices that a keep-alive stream may lag behind before it is closed.
 const NOTICES_KEPT: usize = 64;
@@ -135,6 +135,7 @@ pub struct Table {
     calls: Calls,
     listeners: Mutex<HashMap<SessionId, Vec<Listener>>>,
     changes: broadcast::Sender<Arc<Changes>>,
+    recent: Recent,
     term: watch::Sender<u64>,
     deadline: watch::Sender<Option<Stamp>>,
     /// The machine's time, and the last entry applied, for those who must not wait until an apply has ended.
@@ -158,6 +159,7 @@ impl Table {
             calls: Calls::default(),
             listeners: Mutex::default(),
             changes: broadcast::channel(CHANGES_KEPT).0,
+            recent: Recent::default(),
             term: watch::channel(0).0,
             deadline: watch::channel(None).0,
             now: AtomicU64::new(0),
@@ -196,6 +198,12 @@ impl Table {
     /// What changes from now on, an item for each log entry that changes a lock.
     pub fn changes(&self) -> broadcast::Receiver<Arc<Changes>> {
         self.changes.subscribe()
+    }
+
+    /// What the entries after this one changed, as far as they are told; what comes later, [`Table::changes`] has, if it was subscribed to
+    /// before. `None`: that is not known any more.
+    pub fn changes_after(&self, index: u64) -> Option<Vec<Arc<Changes>>> {
+        self.recent.after(index)
     }
 
     /// The last entry whose changes were all sent to [`Table::changes`]: behind the table itself by a moment.
@@ -271,6 +279,7 @@ impl Table {
         let mut applied = self.write();
         let before = std::mem::replace(&mut *applied, restored);
         self.publish(&applied);
+        self.recent.forget(applied.index());
         self.told.store(applied.index(), Ordering::Release);
         before
     }
@@ -314,8 +323,11 @@ impl Table {
             }
         }
         if !changes.is_empty() {
+            let changes = Arc::new(Changes { index, changes });
+            // Kept first: who subscribes and then looks at what is kept misses nothing.
+            self.recent.push(Arc::clone(&changes));
             // An error says that nobody watches.
-            let _ = self.changes.send(Arc::new(Changes { index, changes }));
+            let _ = self.changes.send(changes);
         }
         self.told.store(index, Ordering::Release);
     }

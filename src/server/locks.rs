@@ -105,7 +105,8 @@ impl locks_server::Locks for Locks {
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let stream = watch::start(self.replica.clone(), request.into_inner().prefix).await?;
+        let v1::WatchRequest { prefix, after_index } = request.into_inner();
+        let stream = watch::start(self.replica.clone(), prefix, after_index).await?;
         Ok(Response::new(Box::pin(stream)))
     }
 

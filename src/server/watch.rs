@@ -1,13 +1,13 @@
 //! Watching the locks under a prefix.
 //!
-//! First their present state, as of one log entry, then every change after it. A watcher that lags too far behind is sent the state
-//! again, rather than slow anybody down. The stream ends when this node no longer leads, or is cut off from most members: its client
+//! First their present state, as of one log entry, then every change after it; or, for a watcher that comes back, the changes after the
+//! entry that it names, as long as they are known. A watcher that lags too far behind is sent the state again, rather than slow anybody down. The stream ends when this node no longer leads, or is cut off from most members: its client
 //! goes on at the new leader.
 //!
 //! A message is made when the client has room for it, and not before: nothing is buffered here for one that does not read, but for the
 //! clone of the table that its state is read from. [`super::unread`] limits how long that one is kept.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures::{Stream, stream::unfold};
 use prost::Message as _;
@@ -27,7 +27,7 @@ use crate::{
     planted::Planted,
     proto::v1::{
         WatchResponse,
-        watch_response::{self, Progress, State, What},
+        watch_response::{self, Progress, State, TooOld, What},
     },
     raft::{
         Replica,
@@ -43,17 +43,26 @@ const MESSAGE_BYTES: usize = 64 * 1024;
 /// After so long without anything else, the watcher is told that there was nothing.
 const PROGRESS: Duration = Duration::from_secs(1);
 
-/// Starts to serve a watcher. Fails if this node does not lead.
+/// Starts to serve a watcher, after this entry if it is not 0. Fails if this node does not lead.
 pub(super) async fn start(
     replica: Replica,
     prefix: String,
+    after: u64,
 ) -> Result<impl Stream<Item = Result<WatchResponse, Status>> + Send + 'static, Status> {
     // Subscribed before the state is taken: what comes in both is left out by its index.
     let changes = replica.table().changes();
     let state = replica.read(PATIENCE, Applied::clone).await.map_err(no_reply)?;
     let led = replica.led();
-    let next = Part::State { table: Box::new(state), after: None };
-    let watcher = Watcher { replica, prefix, led, changes, shown: 0, next };
+    // One from beyond is of another cluster.
+    let is_known = after > 0 && after <= state.index();
+    let missed = is_known.then(|| replica.table().changes_after(after)).flatten();
+    let state = || Part::State { table: Box::new(state), after: None };
+    let (next, missed) = match missed {
+        Some(missed) => (Part::News, missed),
+        None if after > 0 => (Part::TooOld { after, state: Box::new(state()) }, Vec::new()),
+        None => (state(), Vec::new()),
+    };
+    let watcher = Watcher { replica, prefix, led, missed: missed.into(), changes, shown: after, next };
     Ok(unfold(Some(watcher), |watcher| async {
         let mut watcher = watcher?;
         let message = watcher.message().await;
@@ -67,6 +76,8 @@ struct Watcher {
     replica: Replica,
     prefix: String,
     led: Led,
+    /// What a watcher that came back does not know yet.
+    missed: VecDeque<Arc<Changes>>,
     changes: broadcast::Receiver<Arc<Changes>>,
     /// The last entry whose changes were sent, or are in the state that was.
     shown: u64,
@@ -75,6 +86,8 @@ struct Watcher {
 
 /// What the next message is made of.
 enum Part {
+    /// What changed after this entry is not known any more; the state follows.
+    TooOld { after: u64, state: Box<Part> },
     /// The locks after this one, in a clone of the table.
     State { table: Box<Applied>, after: Option<LockName> },
     /// The changes of an entry from this one on.
@@ -88,6 +101,10 @@ impl Watcher {
     async fn message(&mut self) -> Result<WatchResponse, Status> {
         loop {
             let what = match std::mem::replace(&mut self.next, Part::News) {
+                Part::TooOld { after, state } => {
+                    self.next = *state;
+                    Some(What::TooOld(TooOld { after_index: after }))
+                }
                 Part::State { table, after } => Some(self.part_of_state(table, after)),
                 Part::Changes { entry, from } => self.part_of_changes(entry, from),
                 Part::News => self.news().await?,
@@ -143,6 +160,10 @@ impl Watcher {
 
     /// Waits for the next entry that changes a lock. `None`: there is one, and it is in `next`.
     async fn news(&mut self) -> Result<Option<What>, Status> {
+        if let Some(entry) = self.missed.pop_front() {
+            self.next = Part::Changes { entry, from: 0 };
+            return Ok(None);
+        }
         loop {
             if self.led.borrow_and_update().is_none() {
                 return Err(no_leader());

@@ -37,7 +37,11 @@ async fn a_watch_misses_nothing() {
     }
     let channel = cluster.node(1).channel().await.expect("it serves");
     let mut watches = LocksClient::new(channel).max_decoding_message_size(4 << 20);
-    let mut watch = watches.watch(WatchRequest { prefix: "watched/".to_owned() }).await.expect("it leads").into_inner();
+    let mut watch = watches
+        .watch(WatchRequest { prefix: "watched/".to_owned(), after_index: 0 })
+        .await
+        .expect("it leads")
+        .into_inner();
 
     let late = session.acquire("watched/99").await.expect("free");
     let index = client.get("watched/99").await.expect("it answers").index;

@@ -44,6 +44,7 @@ pub(crate) enum Call {
     Release(ReleaseRequest),
     Update(UpdateRequest),
     Get(GetRequest),
+    Watch(WatchRequest),
     ForceRelease(ForceReleaseRequest),
     /// On a stream of many requests, of one of them.
     Cancel,
@@ -79,6 +80,8 @@ struct State {
     opens: Mutex<VecDeque<Answer>>,
     /// For releases.
     releases: Mutex<VecDeque<Answer>>,
+    /// What each of the next watches says before it breaks off.
+    watches: Mutex<VecDeque<Vec<watch_response::What>>>,
     leader: Mutex<Option<String>>,
     /// It knows no stream of many requests.
     is_old: Mutex<bool>,
@@ -98,6 +101,7 @@ impl Node {
             script: Mutex::default(),
             opens: Mutex::default(),
             releases: Mutex::default(),
+            watches: Mutex::default(),
             leader: Mutex::default(),
             is_old: Mutex::default(),
             silent: watch::Sender::new(false),
@@ -140,6 +144,10 @@ impl Node {
     pub(crate) fn answers_releases(&self, answers: impl IntoIterator<Item = Answer>) -> &Self {
         self.fake.0.releases.lock().unwrap().extend(answers);
         self
+    }
+
+    pub(crate) fn shows(&self, watches: impl IntoIterator<Item = Vec<watch_response::What>>) {
+        self.fake.0.watches.lock().unwrap().extend(watches);
     }
 
     /// From now on it names this leader.
@@ -397,8 +405,17 @@ impl Locks for Fake {
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
 
-    async fn watch(&self, _: Request<WatchRequest>) -> Reply<Self::WatchStream> {
-        unused()
+    /// It says what it is to say, and breaks off; when there is nothing left, it goes on in silence.
+    async fn watch(&self, request: Request<WatchRequest>) -> Reply<Self::WatchStream> {
+        self.note(Call::Watch(request.into_inner()));
+        match self.0.watches.lock().unwrap().pop_front() {
+            Some(messages) => {
+                let messages = messages.into_iter().map(|what| Ok(WatchResponse { what: Some(what) }));
+                let broken = Err(Status::unavailable("it broke off"));
+                self.reply(Box::pin(futures::stream::iter(messages.chain([broken]))))
+            }
+            None => self.reply(Box::pin(futures::stream::pending())),
+        }
     }
 }
 

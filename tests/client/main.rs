@@ -8,6 +8,7 @@ mod blocking;
 mod fake;
 mod guards;
 mod program;
+mod watches;
 
 use std::time::Duration;
 

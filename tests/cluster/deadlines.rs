@@ -89,7 +89,7 @@ async fn any_node_says_that_the_deadline_passed_and_the_place_is_kept() {
             let (session_id, target) = (session.clone(), Some(Target::AcquireRequestId(id)));
             locks.release(ReleaseRequest { session_id, request, target }).await.expect("it is taken back");
         }
-        let status = locks.watch(timed(WatchRequest { prefix: "seat".to_owned() }, LONGER)).await;
+        let status = locks.watch(timed(WatchRequest { prefix: "seat".to_owned(), after_index: 0 }, LONGER)).await;
         let mut changes = status.expect("it watches").into_inner();
         let end = tokio::time::timeout(LONG, async {
             while changes.message().await?.is_some() {}

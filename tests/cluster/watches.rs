@@ -32,7 +32,7 @@ async fn a_watcher_sees_the_state_and_then_each_change() {
                     held.release().await.expect("it was held");
                 }
             }
-            v1::watch_response::What::Progress(_) => {}
+            v1::watch_response::What::Progress(_) | v1::watch_response::What::TooOld(_) => {}
         }
         if seen.len() >= 3 {
             break;
@@ -69,7 +69,9 @@ async fn a_watcher_can_keep_the_queue() {
                     }
                 }
             }
-            v1::watch_response::What::State(_) | v1::watch_response::What::Progress(_) => {}
+            v1::watch_response::What::State(_)
+            | v1::watch_response::What::Progress(_)
+            | v1::watch_response::What::TooOld(_) => {}
         }
     }
     assert!(queue.is_empty(), "{queue:?} are left, and {granted:?} was granted");
@@ -88,7 +90,7 @@ async fn a_watcher_that_lags_is_sent_the_state_again() {
     let session = long_session(&client).await;
     let held = session.acquire("large").await.expect("free");
     let channel = cluster.node(leader(&cluster).await).channel().await.expect("it serves");
-    let request = WatchRequest { prefix: "large".to_string() };
+    let request = WatchRequest { prefix: "large".to_string(), after_index: 0 };
     let mut watch = LocksClient::new(channel).watch(request).await.expect("it watches").into_inner();
 
     let data = |number: u32| [number.to_be_bytes().as_slice(), &[0; 16 * 1024 - 4]].concat();
@@ -113,8 +115,68 @@ async fn a_watcher_that_lags_is_sent_the_state_again() {
                 last = changes.changes.into_iter().next().and_then(|change| change.data);
             }
             v1::watch_response::What::Progress(progress) => index = progress.index,
+            v1::watch_response::What::TooOld(_) => panic!("it did not ask to go on"),
         }
     }
     assert!(states >= 2, "it did not lag, so nothing was shown");
+    held.release().await.expect("it was held");
+}
+
+/// Whoever leads next knows what the one before has told, and tells the rest: nothing twice, nothing left out, and no state again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_goes_on_where_it_was_through_a_change_of_leader() {
+    const ROUNDS: usize = 12;
+    let mut cluster = cluster().await;
+    let client = client(&cluster);
+    let session = long_session(&client).await;
+    let mut watch = client.watch("seat");
+    let (mut states, mut seen, mut told_up_to) = (0, Vec::new(), 0);
+    let mut begun = false;
+    while seen.len() < 2 * ROUNDS {
+        let message = tokio::time::timeout(LONG, watch.next()).await.expect("in time").expect("the stream goes on");
+        match message.what.expect("something") {
+            v1::watch_response::What::State(state) => states += usize::from(state.last),
+            v1::watch_response::What::Changes(changes) => {
+                assert!(changes.index > told_up_to, "nothing is said twice");
+                told_up_to = changes.index;
+                seen.extend(changes.changes.into_iter().map(|change| (change.kind(), change.token)));
+            }
+            v1::watch_response::What::Progress(_) => {}
+            v1::watch_response::What::TooOld(too_old) => panic!("these few entries are known: {too_old:?}"),
+        }
+        if states == 1 && !begun {
+            begun = true;
+            // The watcher does not read while all this happens: half of it before the change of leader, half after it.
+            for round in 0..ROUNDS {
+                if round == ROUNDS / 2 {
+                    let leader = leader(&cluster).await;
+                    cluster.node_mut(leader).kill().await;
+                }
+                session.acquire("seat").await.expect("free").release().await.expect("it was held");
+            }
+        }
+    }
+    assert_eq!(states, 1, "the state is not sent again");
+    let tokens: Vec<u64> = seen.chunks(2).map(|pair| pair[0].1).collect();
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{seen:?}");
+    for pair in seen.chunks(2) {
+        assert_eq!((pair[0].0, pair[1].0), (v1::change::Kind::Granted, v1::change::Kind::Released), "{seen:?}");
+        assert_eq!(pair[0].1, pair[1].1, "{seen:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_from_an_entry_that_is_not_known_is_told_so_and_sent_the_state() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let held = long_session(&client).await.acquire("seat").await.expect("free");
+    let mut watch = client.watch("seat").after(1 << 40);
+    let mut next = async || tokio::time::timeout(LONG, watch.next()).await.expect("in time").expect("it goes on").what;
+    assert_eq!(
+        next().await,
+        Some(v1::watch_response::What::TooOld(v1::watch_response::TooOld { after_index: 1 << 40 }))
+    );
+    let Some(v1::watch_response::What::State(state)) = next().await else { panic!("the state follows") };
+    assert!(state.first && state.locks[0].name == "seat", "{state:?}");
     held.release().await.expect("it was held");
 }

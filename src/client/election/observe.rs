@@ -123,6 +123,8 @@ async fn follow(client: &Client, name: LockName, seen: &watch::Sender<Seen>) {
             Err(error) => {
                 seen.send_modify(|seen| *seen = Err(error));
                 sleep(ERROR_PAUSE).await;
+                // From the state on, which says who leads although nothing may have changed.
+                messages = client.watch(office.name.as_str());
             }
         }
     }
@@ -154,7 +156,7 @@ impl Office {
                 }
                 changes.into_iter().for_each(|change| self.change(change));
             }
-            What::State(_) | What::Progress(_) => return None,
+            What::State(_) | What::Progress(_) | What::TooOld(_) => return None,
         }
         let leader = self.leader();
         let epoch = leader.as_ref().map_or(self.epoch_max, |leader| leader.epoch);

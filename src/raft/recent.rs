@@ -1,0 +1,116 @@
+//! The changes of the last entries, for watchers that come back.
+//!
+//! A watcher whose connection broke, or whose node no longer leads, names the last entry that it knows in full. Each node keeps the changes
+//! of the entries that it applied last, so whoever leads then can go on there. What is kept is bounded in entries and in bytes; a watcher
+//! that was away for longer is told so, and sent the state.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use super::table::{CHANGES_KEPT, Changes};
+use crate::machine::{Change, ChangeKind};
+
+/// Of all the changes kept, about.
+const BYTES_MAX: usize = 8 << 20;
+
+/// What a change takes without its data, about: a name and a label or a reason.
+const CHANGE_BYTES: usize = 512;
+
+/// The changes of the last entries.
+#[derive(Debug, Default)]
+pub(super) struct Recent(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    entries: VecDeque<Arc<Changes>>,
+    bytes: usize,
+    /// The last entry whose changes are not kept. Those of all later ones are.
+    floor: u64,
+}
+
+impl Recent {
+    /// An entry was applied, and changed something.
+    pub(super) fn push(&self, changes: Arc<Changes>) {
+        let mut kept = self.kept();
+        kept.bytes += bytes(&changes);
+        kept.entries.push_back(changes);
+        while kept.entries.len() > CHANGES_KEPT || kept.bytes > BYTES_MAX {
+            let Some(oldest) = kept.entries.pop_front() else { break };
+            kept.bytes -= bytes(&oldest);
+            kept.floor = oldest.index;
+        }
+    }
+
+    /// A snapshot took the place of the entries up to here.
+    pub(super) fn forget(&self, index: u64) {
+        *self.kept() = Kept { floor: index, ..Kept::default() };
+    }
+
+    /// What changed after this entry; `None`: that is not known any more.
+    pub(super) fn after(&self, index: u64) -> Option<Vec<Arc<Changes>>> {
+        let kept = self.kept();
+        let first = kept.entries.partition_point(|entry| entry.index <= index);
+        (index >= kept.floor).then(|| kept.entries.range(first..).cloned().collect())
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        // No code panics while it holds it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn bytes(changes: &Changes) -> usize {
+    changes.changes.iter().map(change_bytes).sum()
+}
+
+fn change_bytes(change: &Change) -> usize {
+    let data = if let ChangeKind::Data(Some(data)) = &change.kind { data.as_bytes().len() } else { 0 };
+    CHANGE_BYTES + data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{DATA_BYTES_MAX, Data, LockName};
+
+    fn entry(index: u64, bytes: usize) -> Arc<Changes> {
+        let name = LockName::new("a").unwrap();
+        let kind = ChangeKind::Data(Some(Data::new(&vec![0; bytes]).unwrap()));
+        Arc::new(Changes { index, changes: vec![Change { name, kind }] })
+    }
+
+    fn after(recent: &Recent, index: u64) -> Option<Vec<u64>> {
+        recent.after(index).map(|entries| entries.iter().map(|entry| entry.index).collect())
+    }
+
+    #[test]
+    fn what_came_after_an_entry_is_known_or_said_not_to_be() {
+        let recent = Recent::default();
+        for index in [3, 5, 9] {
+            recent.push(entry(index, 1));
+        }
+        assert_eq!(after(&recent, 0), Some(vec![3, 5, 9]));
+        assert_eq!(after(&recent, 3), Some(vec![5, 9]));
+        assert_eq!(after(&recent, 4), Some(vec![5, 9]));
+        assert_eq!(after(&recent, 12), Some(vec![]));
+        recent.forget(20);
+        assert_eq!((after(&recent, 19), after(&recent, 20)), (None, Some(vec![])));
+    }
+
+    #[test]
+    fn so_many_entries_are_kept_and_so_many_bytes() {
+        let recent = Recent::default();
+        let last = CHANGES_KEPT as u64 + 10;
+        (1..=last).for_each(|index| recent.push(entry(index, 1)));
+        assert_eq!(after(&recent, 9), None);
+        assert_eq!(after(&recent, 10).unwrap().len(), CHANGES_KEPT);
+        for index in last + 1..=2 * last {
+            recent.push(entry(index, DATA_BYTES_MAX));
+        }
+        assert!(recent.kept().bytes <= BYTES_MAX);
+        let floor = recent.kept().floor;
+        assert!(floor > last && after(&recent, floor).is_some() && after(&recent, floor - 1).is_none());
+    }
+}
