@@ -112,10 +112,8 @@ async fn a_session_that_ended_before_its_answer_came_is_opened_under_another_id(
     node.answers_opens([unknown.clone(), expired.clone()]);
     let session = soon(client(&[&node]).open(SessionOptions { ttl: TTL, label: "test".into() })).await.unwrap();
     let opened = |node: &Node| -> Vec<String> {
-        let ids = node.calls().into_iter().filter_map(|call| match call {
-            Call::Open(request) => Some(request.session_id),
-            _ => None,
-        });
+        let id = |call| if let Call::Open(request) = call { Some(request.session_id) } else { None };
+        let ids = node.calls().into_iter().filter_map(id);
         ids.collect()
     };
     let ids = opened(&node);

@@ -70,7 +70,7 @@ pub struct Renewal {
     /// How long that still is.
     pub remaining: Duration,
     /// Grants that an operator took back and that are not released yet. Nothing remains of one that is over: its release fails with
-    /// [`Loss::Revoked`], and with that the cluster forgets it.
+    /// [`super::Loss::Revoked`], and with that the cluster forgets it.
     pub revoked: Vec<Revocation>,
     /// There are more, of which nothing is known before those are released and the session is renewed again.
     pub more_revoked: bool,
