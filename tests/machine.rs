@@ -13,7 +13,8 @@
 //!                                          ... with [req=ID [lowest=ID] [kept="ID,.."]] for any of these three
 //! cancel TICKET [repeats=N]                force lock reason=TEXT [token=N] [now=true] [after=N] [up_to=N]
 //! tick
-//! limits [work=N] [grants=N]: those of the batches from here on
+//! limits [work=N] [grants=N] [table=BYTES] [session=BYTES]: those of the batches from here on
+//! bytes: what the table takes, and each session
 //!
 //! show lock [size=N] [holders_after=N] [waiters_after=N]            holder lock token=N
 //! list [PREFIX] [after=lock]               session ann              sessions [after=ann]
@@ -107,6 +108,8 @@ impl Runner {
         self.limits = Limits {
             work: arguments.key("work")?.unwrap_or(usual.work),
             grants_per_session: arguments.key("grants")?.unwrap_or(usual.grants_per_session),
+            table_bytes: arguments.key("table")?.unwrap_or(usual.table_bytes),
+            session_bytes: arguments.key("session")?.unwrap_or(usual.session_bytes),
         };
         Ok(String::new())
     }
@@ -192,6 +195,10 @@ impl Runner {
             "counts" => {
                 let Counts { sessions, locks, waiters, grants } = machine.counts();
                 format!("sessions={sessions} locks={locks} waiters={waiters} grants={grants}\n")
+            }
+            "bytes" => {
+                let own = machine.sessions(None).map(|view| format!("{} {}", show(&view.session), view.bytes));
+                lines(std::iter::once(format!("all {}", machine.bytes())).chain(own).collect())
             }
             "waits" => lines(machine.waits().map(|ticket| format!("ticket={}", ticket.0)).collect()),
             "next" => machine.next_deadline().map_or_else(|| "never\n".into(), |at| format!("at={}\n", at.0)),

@@ -24,7 +24,7 @@ pub(super) struct Sessions {
 impl Sessions {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let client = self.cluster.reader(self.stale)?;
-        let header = ["SESSION", "LABEL", "TTL", "REMAINING", "OPENED", "GRANTS", "WAITS"];
+        let header = ["SESSION", "LABEL", "TTL", "REMAINING", "OPENED", "GRANTS", "WAITS", "BYTES"];
         let mut pages = Pages::new(self.output.output, &header);
         let mut page_token = String::new();
         loop {
@@ -49,5 +49,6 @@ fn row(session: &SessionInfo) -> Vec<String> {
         show::since(session.opened_unix_ms),
         session.grants.to_string(),
         session.waits.to_string(),
+        session.bytes.to_string(),
     ]
 }

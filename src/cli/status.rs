@@ -251,6 +251,8 @@ struct StatusDocument {
     sessions: u64,
     locks: u64,
     waiters: u64,
+    table_bytes: u64,
+    table_bytes_max: Option<u64>,
     last_token: u64,
     turn_delay_us_max: u64,
     table_hash: Option<String>,
@@ -309,6 +311,8 @@ impl StatusDocument {
             sessions: status.sessions,
             locks: status.locks,
             waiters: status.waiters,
+            table_bytes: status.table_bytes,
+            table_bytes_max: Some(status.table_bytes_max).filter(|most| *most != 0),
             last_token: status.last_token,
             turn_delay_us_max: status.turn_delay_us_max,
             // As digits: JSON's numbers are not exact beyond 2^53.

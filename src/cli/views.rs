@@ -67,6 +67,7 @@ pub(super) struct Session {
     opened_unix_ms: u64,
     grants: u32,
     waits: u32,
+    bytes: u64,
 }
 
 #[derive(Serialize, Debug)]
@@ -167,6 +168,7 @@ impl From<v1::SessionInfo> for Session {
             opened_unix_ms: session.opened_unix_ms,
             grants: session.grants,
             waits: session.waits,
+            bytes: session.bytes,
         }
     }
 }

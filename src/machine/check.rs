@@ -37,6 +37,7 @@ impl Machine {
         self.check_waits()?;
         self.check_replies()?;
         self.check_backlog()?;
+        self.check_bytes()?;
         self.check_indexes()
     }
 
@@ -196,6 +197,17 @@ impl Machine {
         ensure_same(&self.due, &self.expected_due(), "deadlines")?;
         let passed = self.due.get_min().is_some_and(|(deadline, _)| *deadline <= self.now);
         ensure(!passed || self.is_behind, || "a deadline has passed (M7)".into())
+    }
+
+    fn check_bytes(&self) -> Result<(), Broken> {
+        let (all, own) = self.count_bytes();
+        ensure_same(&self.bytes, &all, "the bytes of the table")?;
+        for (id, session) in &self.sessions {
+            ensure_same(&Some(&session.charged), &own.get(id), "the bytes of a session")?;
+            let replies: usize = session.replies.iter().map(|(_, remembered)| bytes::of_reply(remembered)).sum();
+            ensure_same(&session.replies.bytes(), &replies, "the bytes of a session's replies")?;
+        }
+        Ok(())
     }
 
     /// What is in it is in the table, each once, and waits for nothing but its turn.

@@ -230,6 +230,8 @@ impl Digest for Limit {
             Self::TakenPerSession => 4,
             Self::WaitsPerSession => 5,
             Self::GrantsPerSession => 6,
+            Self::TableBytes => 7,
+            Self::SessionBytes => 8,
         }]);
     }
 }

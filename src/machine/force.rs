@@ -89,7 +89,7 @@ impl Machine {
             return self.remaining_ms(deadline);
         }
         let deadline = self.session_mut(session).deadline;
-        self.revoked.insert((session, token), Revoked { reason: reason.clone(), deadline: Some(deadline) });
+        self.insert_revoked(session, token, Revoked { reason: reason.clone(), deadline: Some(deadline) });
         self.due.insert((deadline, Due::Revocation(token)));
         let remaining_ms = self.remaining_ms(deadline);
         self.spend(names.len());
@@ -107,16 +107,27 @@ impl Machine {
         events.push(Event::Revoked { session, revocation });
         self.end_grant(token, GrantEnd::Forced(reason), freed, events);
         if !Planted::RevocationNotKept.is_on() {
-            self.revoked.insert((session, token), Revoked { reason: reason.clone(), deadline: None });
+            self.insert_revoked(session, token, Revoked { reason: reason.clone(), deadline: None });
             self.session_mut(session).taken += 1;
             self.revoke_reply(session, request, token, reason);
         }
     }
 
+    fn insert_revoked(&mut self, session: SessionId, token: Token, revoked: Revoked) {
+        self.add(session, Weight::of_revoked(&revoked.reason));
+        self.revoked.insert((session, token), revoked);
+    }
+
+    pub(super) fn remove_revoked(&mut self, session: SessionId, token: Token) -> Option<Revoked> {
+        let revoked = self.revoked.remove(&(session, token))?;
+        self.subtract(session, Weight::of_revoked(&revoked.reason));
+        Some(revoked)
+    }
+
     /// Forgets a grant that was taken from the session, if this is one: the session knows of it now.
     pub(super) fn forget_taken(&mut self, session: SessionId, token: Token) -> Option<Refusal> {
         let refusal = self.taken(session, token)?;
-        self.revoked.remove(&(session, token));
+        self.remove_revoked(session, token);
         self.session_mut(session).taken -= 1;
         Some(refusal)
     }

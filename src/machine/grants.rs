@@ -52,6 +52,7 @@ impl Machine {
         let owner = self.session_mut(session);
         owner.grants.insert(token);
         let label = owner.label.clone();
+        acquire.wants().iter().for_each(|want| self.uncharge_data(&want.name));
         let mut names = Vec::with_capacity(acquire.wants().len());
         for want in acquire.wants() {
             let name = self.add_holder(&want.name, token, want.mode);
@@ -63,7 +64,9 @@ impl Machine {
         let names = Names::from(names);
         let grant = Grant { token, session, names: names.to_shared() };
         let (request, since, lock_delay_ms) = (request.and_then(NonZeroU64::new), self.wall, acquire.lock_delay_ms);
+        self.add(session, Weight::of_grant(&names));
         self.grants.insert(token, Held { session, request, names, since, lock_delay_ms });
+        grant.names.iter().for_each(|name| self.charge_data(name));
         grant
     }
 
@@ -79,6 +82,7 @@ impl Machine {
                 let mut lock = Lock::default();
                 lock.add_holder(token, mode);
                 self.locks.insert(name.clone(), lock);
+                self.bytes += self.lock_bytes(name);
                 name.clone()
             }
         }
@@ -94,11 +98,13 @@ impl Machine {
     }
 
     fn set_data(&mut self, name: &LockName, data: Option<Data>, keep: bool, events: &mut Vec<Event>) {
+        self.uncharge_data(name);
         let differs = self.change(name, |lock| {
             let differs = lock.data() != data.as_ref();
             lock.set_data(data.clone(), keep);
             differs
         });
+        self.charge_data(name);
         if differs {
             events.push(changed(name, ChangeKind::Data(data)));
         }
@@ -118,6 +124,7 @@ impl Machine {
         if held.session != session || held.names.binary_search(&update.name).is_err() {
             return Err(Refusal::NotHeld);
         }
+        self.ensure_room_for_data(session, &update.name, update.data.as_ref())?;
         self.set_data(&update.name, update.data.clone(), update.keep_data, events);
         Ok(Reply::Updated)
     }
@@ -151,14 +158,18 @@ impl Machine {
         freed: &mut Vec<LockName>,
         events: &mut Vec<Event>,
     ) {
+        let names = self.grants[&token].names.clone();
+        names.iter().for_each(|name| self.uncharge_data(name));
         let held = self.grants.remove(&token).expect("only a grant that is held ends");
+        self.subtract(held.session, Weight::of_grant(&names));
         self.session_mut(held.session).grants.remove(token);
-        if let Some(Revoked { deadline: Some(deadline), .. }) = self.revoked.remove(&(held.session, token)) {
+        if let Some(Revoked { deadline: Some(deadline), .. }) = self.remove_revoked(held.session, token) {
             self.due.remove(&(deadline, Due::Revocation(token)));
         }
         self.spend(held.names.len());
         for name in held.names.iter() {
             self.leave(name, token, &held, end, freed, events);
+            self.charge_data(name);
         }
     }
 

@@ -51,6 +51,10 @@ pub const ENDED_SESSIONS_MAX: usize = 4096;
 pub const WORK_PER_BATCH: usize = 500;
 /// Grants that a session holds, and acquires of it that wait, together.
 pub const GRANTS_PER_SESSION_MAX: usize = 100_000;
+/// Bytes of the whole table, as it counts them itself. See `bytes.rs`.
+pub const TABLE_BYTES_MAX: usize = 1 << 30;
+/// Bytes of one session: its label, its grants, waits and replies, with names and data.
+pub const SESSION_BYTES_MAX: usize = 1 << 26;
 
 /// Limits that the leader writes into each batch of the log, so that all replicas apply it within the same ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,16 +64,26 @@ pub struct Limits {
     pub work: usize,
     /// Grants that a session holds, and acquires of it that wait, together.
     pub grants_per_session: usize,
+    /// Bytes of the whole table.
+    pub table_bytes: usize,
+    /// Bytes of one session.
+    pub session_bytes: usize,
 }
 
 impl Limits {
     /// No limit: what a batch means that was written before there were any.
-    pub const NONE: Self = Self { work: usize::MAX, grants_per_session: usize::MAX };
+    pub const NONE: Self =
+        Self { work: usize::MAX, grants_per_session: usize::MAX, table_bytes: usize::MAX, session_bytes: usize::MAX };
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { work: WORK_PER_BATCH, grants_per_session: GRANTS_PER_SESSION_MAX }
+        Self {
+            work: WORK_PER_BATCH,
+            grants_per_session: GRANTS_PER_SESSION_MAX,
+            table_bytes: TABLE_BYTES_MAX,
+            session_bytes: SESSION_BYTES_MAX,
+        }
     }
 }
 

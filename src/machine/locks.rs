@@ -27,6 +27,11 @@ struct Rare {
 }
 
 impl Lock {
+    /// It is held, or nothing is known of it.
+    pub(super) fn is_plain(&self) -> bool {
+        self.rare.is_none()
+    }
+
     /// Nothing is known of it: it need not be in the table.
     pub(super) fn is_idle(&self) -> bool {
         self.rare.is_none() && self.held_as.is_none()
@@ -136,6 +141,13 @@ impl Lock {
 impl Machine {
     /// Changes a lock, which enters the table when it stops being idle and leaves it when it is idle again.
     pub(super) fn change<T>(&mut self, name: &LockName, change: impl FnOnce(&mut Lock) -> T) -> T {
+        let before = self.lock_bytes(name);
+        let result = self.change_uncounted(name, change);
+        self.bytes = self.bytes - before + self.lock_bytes(name);
+        result
+    }
+
+    fn change_uncounted<T>(&mut self, name: &LockName, change: impl FnOnce(&mut Lock) -> T) -> T {
         if let Some(lock) = self.locks.get_mut(name) {
             let result = change(lock);
             if lock.is_idle() {

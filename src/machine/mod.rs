@@ -13,6 +13,7 @@
 //! * `queue`: acquires: granted, refused or queued, and who comes next;
 //! * `grants`: tokens: given, released, lost; data set by their holders;
 //! * `force`: an operator takes a grant back;
+//! * `bytes`: how much memory the table takes;
 //! * `tokens`: small sets, of which there are many;
 //! * `time`: what falls due when time passes;
 //! * `backlog`: work that is due and not done yet: one batch does a bounded amount;
@@ -41,6 +42,7 @@
 //! (two that upgrade deadlock), priorities (the queue is the order of arrival).
 
 mod backlog;
+mod bytes;
 mod check;
 mod digest;
 mod force;
@@ -73,6 +75,7 @@ pub use types::*;
 
 use self::{
     backlog::{Backlog, Ending, Piece},
+    bytes::Weight,
     force::Revoked,
     grants::{GrantEnd, Held},
     limits::Capacity,
@@ -108,6 +111,9 @@ pub struct Machine {
     /// Whether deadlines have passed that were not met: the budget ended before them.
     is_behind: bool,
     backlog: Backlog,
+
+    /// What the records take in all.
+    bytes: usize,
 
     /// Of the batch that is being applied. They belong to no record: the next batch brings its own.
     limits: Limits,

@@ -53,6 +53,7 @@ impl Machine {
         if owner.grants.len() + owner.waits as usize >= self.limits.grants_per_session {
             return Err(Refusal::Limit(Limit::GrantsPerSession));
         }
+        self.ensure_room_for_acquire(session, acquire)?;
         if survey.obstacle.is_none() {
             return Ok(Reply::Acquired(WaitEnd::Granted(self.grant(session, request, acquire, events))));
         }
@@ -112,6 +113,7 @@ impl Machine {
         if let Some(deadline) = deadline {
             self.due.insert((deadline, Due::Wait(ticket)));
         }
+        self.add(session, Weight::of_wait(&acquire));
         self.waits.insert(ticket, Waiting { session, request, acquire, deadline, since: self.wall, repeats: 0 });
         self.awaited_by.insert((session, ticket));
         self.session_mut(session).waits += 1;
@@ -124,6 +126,7 @@ impl Machine {
         let waiting = self.waits.remove(&ticket).expect("only an acquire that waits leaves the queue");
         self.awaited_by.remove(&(waiting.session, ticket));
         self.session_mut(waiting.session).waits -= 1;
+        self.subtract(waiting.session, Weight::of_wait(&waiting.acquire));
         if let Some(deadline) = waiting.deadline {
             self.due.remove(&(deadline, Due::Wait(ticket)));
         }

@@ -175,6 +175,11 @@ impl Machine {
         for record in records {
             machine.restore(record)?;
         }
+        let (bytes, charged) = machine.count_bytes();
+        machine.bytes = bytes;
+        for (id, charged) in charged {
+            machine.known(id)?.charged = charged;
+        }
         machine.check()?;
         Ok(machine)
     }
@@ -190,8 +195,19 @@ impl Machine {
             Record::Session { session: id, label, ttl, deadline, opened, open } => {
                 self.due.insert((deadline, Due::Session(id)));
                 let (grants, replies, waits, taken) = (Tokens::None, Replies::default(), 0, 0);
-                let session =
-                    Session { label, ttl, deadline, opened, open, grants, replies, waits, taken, ending: None };
+                let session = Session {
+                    label,
+                    ttl,
+                    deadline,
+                    opened,
+                    open,
+                    grants,
+                    replies,
+                    waits,
+                    taken,
+                    ending: None,
+                    charged: 0,
+                };
                 self.sessions.insert(id, session).is_some()
             }
             Record::Lock { name, data, keep_data, closed_until } => {

@@ -40,7 +40,7 @@
 
 use std::num::NonZeroU64;
 
-use super::*;
+use super::{bytes::of_reply, *};
 
 /// A reply, and to what.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,46 +51,68 @@ pub(super) struct Remembered {
 
 /// The replies that a session remembers, by request id. There are few: its client is told most of them, and lets go of those.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Replies(Vec<(u64, Arc<Remembered>)>);
+pub(super) struct Replies {
+    by_id: Vec<(u64, Arc<Remembered>)>,
+    /// What they take.
+    bytes: usize,
+}
 
 impl Replies {
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.by_id.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Remembered)> {
-        self.0.iter().map(|(id, remembered)| (*id, &**remembered))
+        self.by_id.iter().map(|(id, remembered)| (*id, &**remembered))
     }
 
     fn get(&self, id: u64) -> Option<&Arc<Remembered>> {
-        self.place(id).ok().map(|place| &self.0[place].1)
+        self.place(id).ok().map(|place| &self.by_id[place].1)
     }
 
-    fn get_mut(&mut self, id: u64) -> Option<&mut Remembered> {
-        self.place(id).ok().map(|place| Arc::make_mut(&mut self.0[place].1))
+    /// Puts another reply in the place of one that is remembered; of one that is not, it remembers nothing.
+    fn replace(&mut self, id: u64, reply: Reply) {
+        let Ok(place) = self.place(id) else { return };
+        let remembered = Arc::make_mut(&mut self.by_id[place].1);
+        let before = of_reply(remembered);
+        remembered.reply = reply;
+        self.bytes = self.bytes - before + of_reply(remembered);
     }
 
     /// Answers whether there was one already.
     pub(super) fn insert(&mut self, id: u64, remembered: Remembered) -> bool {
+        self.bytes += of_reply(&remembered);
         let remembered = Arc::new(remembered);
         match self.place(id) {
             Ok(place) => {
-                self.0[place].1 = remembered;
+                let before = std::mem::replace(&mut self.by_id[place].1, remembered);
+                self.bytes -= of_reply(&before);
                 true
             }
             Err(place) => {
-                self.0.insert(place, (id, remembered));
+                self.by_id.insert(place, (id, remembered));
                 false
             }
         }
     }
 
     fn forget(&mut self, which: impl Fn(u64) -> bool) {
-        self.0.retain(|(id, _)| !which(*id));
+        let bytes = &mut self.bytes;
+        self.by_id.retain(|(id, remembered)| {
+            let stays = !which(*id);
+            if !stays {
+                *bytes -= of_reply(remembered);
+            }
+            stays
+        });
     }
 
     fn place(&self, id: u64) -> Result<usize, usize> {
-        self.0.binary_search_by_key(&id, |(id, _)| *id)
+        self.by_id.binary_search_by_key(&id, |(id, _)| *id)
     }
 }
 
@@ -144,8 +166,8 @@ impl Machine {
     ) -> Result<Reply, Refusal> {
         self.alive(session)?;
         let Some(Request { id, open }) = request else { return self.run_operation(session, None, operation, events) };
+        self.change_session(session, |asking| asking.narrow(&open));
         let asking = self.session_mut(session);
-        asking.narrow(&open);
         asking.check_open(id)?;
         if let Some(remembered) = asking.replies.get(id) {
             if !remembered.asked.is_asked_again(operation) {
@@ -239,17 +261,16 @@ impl Machine {
     }
 
     fn remember(&mut self, session: SessionId, id: u64, asked: Asked, reply: Reply) {
-        self.session_mut(session).replies.insert(id, Remembered { asked, reply });
+        self.change_session(session, |session| session.replies.insert(id, Remembered { asked, reply }));
     }
 
     /// The end of a wait takes the place of "queued", unless the client no longer cares for it. That the session ended is not remembered:
     /// nobody can ask for it.
     pub(super) fn remember_wait_end(&mut self, session: SessionId, id: u64, end: &WaitEnd) {
-        if let WaitEnd::SessionEnded(_) = end {
-            self.session_mut(session).replies.forget(|forgotten| forgotten == id);
-        } else if let Some(remembered) = self.session_mut(session).replies.get_mut(id) {
-            remembered.reply = Reply::Acquired(end.clone());
-        }
+        self.change_session(session, |session| match end {
+            WaitEnd::SessionEnded(_) => session.replies.forget(|forgotten| forgotten == id),
+            end => session.replies.replace(id, Reply::Acquired(end.clone())),
+        });
     }
 
     /// An operator took the grant of this request: a retry hears that.
@@ -261,9 +282,8 @@ impl Machine {
         reason: &Reason,
     ) {
         let Some(request) = request else { return };
-        if let Some(remembered) = self.session_mut(session).replies.get_mut(request.get()) {
-            remembered.reply = Reply::Refused(Refusal::Revoked { token, reason: reason.clone() });
-        }
+        let reply = Reply::Refused(Refusal::Revoked { token, reason: reason.clone() });
+        self.change_session(session, |session| session.replies.replace(request.get(), reply));
     }
 }
 

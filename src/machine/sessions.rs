@@ -2,7 +2,7 @@
 
 use imbl::Vector;
 
-use super::*;
+use super::{bytes::of_new_session, *};
 
 /// A client's lease on existence.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub(super) struct Session {
     pub(super) taken: usize,
     /// It ended, and what it held or awaited is not all cleared away.
     pub(super) ending: Option<Ending>,
+    /// The bytes of its grants and waits, and of data that it alone has.
+    pub(super) charged: usize,
 }
 
 /// The last sessions that ended, and how: a latecomer is told why. Bounded; what is older is unknown.
@@ -73,6 +75,7 @@ impl Machine {
         if self.sessions.len() >= self.capacity.sessions {
             return Err(Refusal::Limit(Limit::Sessions));
         }
+        self.ensure_room(None, of_new_session(&label))?;
         let deadline = self.after_ms(lease_ms(ttl));
         self.due.insert((deadline, Due::Session(id)));
         let opened = self.wall;
@@ -89,8 +92,10 @@ impl Machine {
                 waits: 0,
                 taken: 0,
                 ending: None,
+                charged: 0,
             },
         );
+        self.session_came(id);
         Ok(Reply::Opened(ttl))
     }
 
@@ -180,7 +185,8 @@ impl Machine {
         while !self.is_spent() && self.clear_one(id, end, &mut freed, events) {}
         match self.is_cleared(id) {
             true => {
-                self.sessions.remove(&id);
+                let session = self.sessions.remove(&id).expect("it was looked at just now");
+                self.session_went(&session);
                 self.ended.push(id, end);
             }
             false => _ = self.backlog.push(Piece::Session(id)),

@@ -143,6 +143,7 @@ impl Machine {
             opened: session.opened,
             grants: session.grants.len() as u32,
             waits: session.waits,
+            bytes: session.bytes() as u64,
         }
     }
 }

@@ -24,15 +24,25 @@ pub fn decode(bytes: &Bytes) -> Result<(Time, Limits, Vec<Command>), Malformed> 
 }
 
 fn write_limits(limits: Limits) -> pb::Limits {
-    let Limits { work, grants_per_session } = limits;
+    let Limits { work, grants_per_session, table_bytes, session_bytes } = limits;
     let written = |limit: usize| (limit != usize::MAX).then_some(limit as u64);
-    pb::Limits { work: written(work), grants_per_session: written(grants_per_session) }
+    pb::Limits {
+        work: written(work),
+        grants_per_session: written(grants_per_session),
+        table_bytes: written(table_bytes),
+        session_bytes: written(session_bytes),
+    }
 }
 
 fn read_limits(limits: pb::Limits) -> Limits {
     let read = |limit: Option<u64>| limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    // Without any work nothing would ever be done.
-    Limits { work: read(limits.work).max(1), grants_per_session: read(limits.grants_per_session) }
+    Limits {
+        // Without any work nothing would ever be done.
+        work: read(limits.work).max(1),
+        grants_per_session: read(limits.grants_per_session),
+        table_bytes: read(limits.table_bytes),
+        session_bytes: read(limits.session_bytes),
+    }
 }
 
 fn write_command(command: &Command) -> pb::Command {
@@ -209,7 +219,12 @@ mod tests {
 
     fn limits() -> impl Strategy<Value = Limits> {
         let limit = || prop_oneof![Just(usize::MAX), 1..usize::MAX];
-        (limit(), limit()).prop_map(|(work, grants_per_session)| Limits { work, grants_per_session })
+        (limit(), limit(), limit(), limit()).prop_map(|(work, grants_per_session, table_bytes, session_bytes)| Limits {
+            work,
+            grants_per_session,
+            table_bytes,
+            session_bytes,
+        })
     }
 
     fn command() -> impl Strategy<Value = Command> {

@@ -144,7 +144,7 @@ impl Intake {
 }
 
 /// Batches what the proposers send and gives it to openraft. Ends when the last proposer is gone, or openraft is.
-pub(super) async fn run(mut intake: Intake, raft: Raft, led: Led, environment: Environment) {
+pub(super) async fn run(mut intake: Intake, raft: Raft, led: Led, environment: Environment, limits: Limits) {
     let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut over = None;
     loop {
@@ -156,7 +156,8 @@ pub(super) async fn run(mut intake: Intake, raft: Raft, led: Led, environment: E
             refuse(proposals, NoReply::NotLeader);
             continue;
         };
-        if submit(&raft, &leadership, &environment, proposals, permit).await.is_err() {
+        let time = time_of(&leadership, &environment);
+        if submit(&raft, &leadership, time, limits, proposals, permit).await.is_err() {
             return;
         }
     }
@@ -188,17 +189,21 @@ async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Pro
     }
 }
 
+fn time_of(leadership: &Leadership, environment: &Environment) -> Time {
+    let stamp = if Planted::StampFromCache.is_on() { leadership.last_stamp() } else { leadership.stamp() };
+    Time { stamp, wall: WallTime(environment.clock.wall_ms()) }
+}
+
 async fn submit(
     raft: &Raft,
     leadership: &Leadership,
-    environment: &Environment,
+    time: Time,
+    limits: Limits,
     proposals: Vec<Proposal>,
     permit: OwnedSemaphorePermit,
 ) -> Result<(), ()> {
-    let stamp = if Planted::StampFromCache.is_on() { leadership.last_stamp() } else { leadership.stamp() };
-    let time = Time { stamp, wall: WallTime(environment.clock.wall_ms()) };
     let (commands, replies): (Vec<_>, Vec<_>) = proposals.into_iter().map(|p| (p.command, p.reply)).unzip();
-    let payload = Payload(commands::encode(time, Limits::default(), &commands));
+    let payload = Payload(commands::encode(time, limits, &commands));
     let (responder, response): (WriteResponderOf<TypeConfig>, _) = ProgressResponder::complete_only();
     let write = raft.write(payload).responder(responder);
     let submitted = match Planted::BatchOfEarlierTerm.is_on() {

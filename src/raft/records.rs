@@ -366,6 +366,8 @@ fn write_limit(limit: Limit) -> r::Limit {
         Limit::RepliesPerSession => r::Limit::RepliesPerSession,
         Limit::TakenPerSession => r::Limit::TakenPerSession,
         Limit::GrantsPerSession => r::Limit::GrantsPerSession,
+        Limit::TableBytes => r::Limit::TableBytes,
+        Limit::SessionBytes => r::Limit::SessionBytes,
         Limit::WaitsPerSession => r::Limit::WaitsPerSession,
     }
 }
@@ -377,6 +379,8 @@ fn read_limit(limit: i32) -> Result<Limit, Malformed> {
         Ok(r::Limit::RepliesPerSession) => Ok(Limit::RepliesPerSession),
         Ok(r::Limit::TakenPerSession) => Ok(Limit::TakenPerSession),
         Ok(r::Limit::GrantsPerSession) => Ok(Limit::GrantsPerSession),
+        Ok(r::Limit::TableBytes) => Ok(Limit::TableBytes),
+        Ok(r::Limit::SessionBytes) => Ok(Limit::SessionBytes),
         Ok(r::Limit::WaitsPerSession) => Ok(Limit::WaitsPerSession),
         Ok(r::Limit::Unspecified) | Err(_) => Err(Malformed("an unknown limit")),
     }
@@ -498,6 +502,8 @@ mod tests {
             Refusal::Limit(Limit::RepliesPerSession),
             Refusal::Limit(Limit::TakenPerSession),
             Refusal::Limit(Limit::GrantsPerSession),
+            Refusal::Limit(Limit::TableBytes),
+            Refusal::Limit(Limit::SessionBytes),
             Refusal::Limit(Limit::WaitsPerSession),
             Refusal::Revoked { token: Token(9), reason: Reason::new("dead").unwrap() },
         ];

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     environment::Environment,
-    machine::{Command, Renewal, SessionId},
+    machine::{Command, Limits, Renewal, SessionId},
     planted::Planted,
 };
 
@@ -40,7 +40,7 @@ pub struct Replica {
 
 impl Replica {
     /// Starts the tasks that propose and that let time pass. They end with `raft`. `acknowledgements` are those of its network; `configured`
-    /// says where members are now, whatever the log says. A leader that has not heard from a quorum for `silence_max` refuses what it is asked.
+    /// says where members are now, whatever the log says. While this node leads, it writes `limits` into the log. A leader that has not heard from a quorum for `silence_max` refuses what it is asked.
     pub fn start(
         raft: Raft,
         table: Arc<Table>,
@@ -48,10 +48,11 @@ impl Replica {
         acknowledgements: Acknowledgements,
         configured: BTreeMap<u64, Node>,
         silence_max: Duration,
+        limits: Limits,
     ) -> Self {
         let (leadership, led) = watch::channel(None);
         let (proposer, intake) = Proposer::new(led.clone());
-        tokio::spawn(proposer::run(intake, raft.clone(), led.clone(), environment.clone()));
+        tokio::spawn(proposer::run(intake, raft.clone(), led.clone(), environment.clone(), limits));
         tokio::spawn(follow_leadership(raft.server_metrics(), Arc::clone(&table), environment.clone(), leadership));
         let (leading, answers) = (raft.clone(), acknowledgements.clone());
         let is_cut_off = move || cut_off(&leading, &answers, silence_max);

@@ -63,6 +63,9 @@ impl cluster_server::Cluster for Cluster {
             status.locks = counts.locks as u64;
             status.waiters = counts.waiters as u64;
             status.last_token = applied.machine.last_token().0;
+            status.table_bytes = applied.machine.bytes();
+            let most = applied.machine.limits().table_bytes;
+            status.table_bytes_max = if most == usize::MAX { 0 } else { most as u64 };
             status.applied_index = applied.index();
         });
         if let Some((index, hash)) = table_hash {

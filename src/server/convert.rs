@@ -200,6 +200,7 @@ pub(super) fn show_session(session: SessionView) -> v1::SessionInfo {
         opened_unix_ms: session.opened.0,
         grants: session.grants,
         waits: session.waits,
+        bytes: session.bytes,
     }
 }
 

@@ -240,6 +240,14 @@ fn limit_reached(limit: Limit) -> Status {
             "grants_per_session",
             "the session holds and awaits as many grants as it may have: release some, or use several sessions",
         ),
+        Limit::TableBytes => (
+            "table_bytes",
+            "the cluster's table has as many bytes as it may have: release locks, close sessions, or drop data that is kept",
+        ),
+        Limit::SessionBytes => (
+            "session_bytes",
+            "the session takes as many bytes as it may: release some of its locks, wait for fewer, or use several sessions",
+        ),
         Limit::TakenPerSession => (
             "taken_per_session",
             "operators took so many grants from the session that it has not released: release those that its renewals name",

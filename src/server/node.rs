@@ -231,8 +231,8 @@ where
     peer_service.attach(raft.clone());
     let (departures, presence) = (peer_service.departures(), peer_service.presence());
     let silence_max = 2 * Duration::from_millis(config.raft.election_timeout_ms_max);
-    let replica =
-        Replica::start(raft, table, &environment, acknowledgements.clone(), plan.members.clone(), silence_max);
+    let (members, limits) = (plan.members.clone(), (&config.limits).into());
+    let replica = Replica::start(raft, table, &environment, acknowledgements.clone(), members, silence_max, limits);
 
     let stopping = CancellationToken::new();
     let services = Services::new(&config, &replica, &environment, connector.clone(), stopping.clone());

@@ -84,7 +84,7 @@ impl Frames {
 
 /// One that any node answers by itself, so that only the way there is tried.
 fn get(number: usize) -> PipelineRequest {
-    let get = GetRequest { name: "x".to_owned(), stale: true };
+    let get = GetRequest { name: "x".to_owned(), stale: true, ..GetRequest::default() };
     PipelineRequest { number: number as u64, what: Some(Asked::Get(get)) }
 }
 

@@ -159,7 +159,15 @@ impl Alone {
         if !raft.is_initialized().await.expect("raft runs") {
             raft.initialize(members.clone()).await.expect("it is new");
         }
-        let replica = Replica::start(raft.clone(), Arc::clone(&table), &environment, acknowledgements, members, LONG);
+        let replica = Replica::start(
+            raft.clone(),
+            Arc::clone(&table),
+            &environment,
+            acknowledgements,
+            members,
+            LONG,
+            Limits::default(),
+        );
         Self { replica, table, hand, disk, raft, log }
     }
 

@@ -14,7 +14,7 @@ fn state(index: u64, first: bool, last: bool) -> What {
 }
 
 fn changes(index: u64) -> What {
-    What::Changes(Changes { index, changes: Vec::new() })
+    What::Changes(Changes { index, changes: Vec::new(), more: false })
 }
 
 fn asked_after(node: &Node) -> Vec<u64> {

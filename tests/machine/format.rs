@@ -103,7 +103,7 @@ impl Show for LockView {
 
 impl Show for SessionView {
     fn show(&self) -> String {
-        let Self { session, label, ttl, remaining_ms, opened, grants, waits } = self;
+        let Self { session, label, ttl, remaining_ms, opened, grants, waits, bytes: _ } = self;
         format!(
             "{} label={:?} ttl={} remaining={remaining_ms} opened={} grants={grants} waits={waits}",
             show(session),

@@ -544,6 +544,7 @@ impl Model {
             opened: session.opened,
             grants: self.grants.iter().filter(|held| held.session == id).count() as u32,
             waits: self.waits.iter().filter(|waiting| waiting.session == id).count() as u32,
+            bytes: 0,
         })
     }
 

@@ -110,6 +110,10 @@ pub enum Limit {
     TakenPerSession,
     /// [`crate::machine::GRANTS_PER_SESSION_MAX`]
     GrantsPerSession,
+    /// [`crate::machine::Limits::table_bytes`]
+    TableBytes,
+    /// [`crate::machine::Limits::session_bytes`]
+    SessionBytes,
 }
 
 /// Why a command was refused. The table is as it was before, but for the time that passed, and for what [`Refusal::Revoked`] says.

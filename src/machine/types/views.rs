@@ -78,6 +78,8 @@ pub struct SessionView {
     pub grants: u32,
     /// Acquires that wait.
     pub waits: u32,
+    /// What it takes in the table, about: with its grants, waits and replies, their names and data.
+    pub bytes: u64,
 }
 
 /// How much the table holds.

@@ -3,8 +3,8 @@
 //! One TOML file a node. Every key in it does something, an unknown one is an error, and all that is wrong is reported at once.
 //! Flags win over the environment, that over the file, that over the defaults. `cluster-configs/node1.toml` explains each key.
 //!
-//! Deliberately absent: limits of the table ([`crate::machine`]): they are part of what the log means, and so the same on all
-//! nodes by construction. And whatever could differ between nodes without a reason to: the fewer keys, the fewer clusters that
+//! Deliberately absent: most limits of the table ([`crate::machine`]): they are part of what the log means, and so the same on all
+//! nodes by construction. Those that are here, the leader writes into the log. And whatever could differ between nodes without a reason to: the fewer keys, the fewer clusters that
 //! nobody has tested.
 
 mod file;
@@ -18,6 +18,8 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+
+use crate::machine::Limits;
 
 /// How one node runs. What a file leaves out is as in [`Config::default`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -39,6 +41,8 @@ pub struct Config {
     pub log: String,
     /// How the nodes replicate.
     pub raft: RaftConfig,
+    /// How much the table takes.
+    pub limits: LimitsConfig,
     /// The members that form the cluster, this node among them.
     pub members: Vec<Member>,
 }
@@ -75,6 +79,16 @@ pub struct RaftConfig {
     pub keep_entries: u64,
     /// How much of the log a leader keeps from being purged for a follower that is slow, bytes. Beyond, that follower gets a snapshot.
     pub backlog_bytes_max: u64,
+}
+
+/// How much the table takes, while this node leads. Best the same on all nodes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsConfig {
+    /// Bytes of the whole table, as it counts them: within a factor of two, what it takes of each node's memory.
+    pub table_bytes: usize,
+    /// Bytes of one session: its grants, waits and replies with their names and data.
+    pub session_bytes: usize,
 }
 
 /// What flags and environment say; it wins over the file.
@@ -180,8 +194,23 @@ impl Default for Config {
             bootstrap: false,
             log: "info,openraft=warn".to_owned(),
             raft: RaftConfig::default(),
+            limits: LimitsConfig::default(),
             members: Vec::new(),
         }
+    }
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        let Limits { table_bytes, session_bytes, .. } = Limits::default();
+        Self { table_bytes, session_bytes }
+    }
+}
+
+impl From<&LimitsConfig> for Limits {
+    fn from(config: &LimitsConfig) -> Self {
+        let LimitsConfig { table_bytes, session_bytes } = *config;
+        Self { table_bytes, session_bytes, ..Self::default() }
     }
 }
 

@@ -63,6 +63,22 @@ fn what_a_file_leaves_out_is_by_default() {
 }
 
 #[test]
+fn limits_of_bytes_leave_room_for_one_acquire_and_for_one_session() {
+    let loaded = |keys: &str| load(&format!("{GOOD}\n[limits]\n{keys}\n"), Overrides::default());
+    let limits = loaded("table_bytes = 2097152\nsession_bytes = 2097152").unwrap().limits;
+    assert_eq!(limits, LimitsConfig { table_bytes: 2_097_152, session_bytes: 2_097_152 });
+    assert_eq!(good().limits, LimitsConfig { table_bytes: 1 << 30, session_bytes: 1 << 26 });
+    assert_eq!(
+        loaded("session_bytes = 2097151").unwrap_err().problems,
+        ["limits.session_bytes: 2097151 is below 2097152, which one acquire may take: raise it"]
+    );
+    assert_eq!(
+        loaded("table_bytes = 4194304").unwrap_err().problems,
+        ["limits.session_bytes: 67108864 is above limits.table_bytes (4194304): lower it, or raise that"]
+    );
+}
+
+#[test]
 fn what_is_written_is_read_again() {
     let text = toml::to_string(&good()).unwrap();
     assert_eq!(load(&text, Overrides::default()).unwrap(), good());

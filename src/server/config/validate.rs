@@ -4,10 +4,13 @@ use std::{collections::BTreeMap, fmt::Display};
 
 use tracing_subscriber::EnvFilter;
 
-use super::{Config, Member, Overrides, RaftConfig};
+use super::{Config, LimitsConfig, Member, Overrides, RaftConfig};
 
 /// Above this a cluster would stand still for longer than its users' leases, each time that its leader is lost.
 const ELECTION_TIMEOUT_MS_LIMIT: u64 = 60_000;
+
+/// The least that a limit of bytes may be: 2 MiB.
+const BYTES_MIN: usize = 2 * 1024 * 1024;
 
 /// Hosts on which one can listen, but at which nobody can be reached.
 const WILDCARDS: [&str; 2] = ["0.0.0.0", "[::]"];
@@ -38,6 +41,7 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     members(&config.members, &mut problems);
     listeners(config, &mut problems);
     raft(&config.raft, &mut problems);
+    limits(&config.limits, &mut problems);
     if let Err(error) = EnvFilter::try_new(&config.log) {
         problems.push(Problem::new("log", format!("{:?} is not a filter: {error}: write, say, \"info\"", config.log)));
     }
@@ -167,6 +171,22 @@ fn raft(raft: &RaftConfig, problems: &mut Vec<Problem>) {
     }
     if raft.snapshot_entries == 0 {
         problems.push(Problem::new("raft.snapshot_entries", "is 0: give it 1 or more, 10000 if in doubt"));
+    }
+}
+
+/// One acquire of the largest kind must fit: 64 locks with all the data that they may carry.
+fn limits(limits: &LimitsConfig, problems: &mut Vec<Problem>) {
+    let sizes = [("limits.table_bytes", limits.table_bytes), ("limits.session_bytes", limits.session_bytes)];
+    for (key, bytes) in sizes {
+        if bytes < BYTES_MIN {
+            let what = format!("{bytes} is below {BYTES_MIN}, which one acquire may take: raise it");
+            problems.push(Problem::new(key, what));
+        }
+    }
+    let LimitsConfig { table_bytes, session_bytes } = *limits;
+    if session_bytes > table_bytes {
+        let what = format!("{session_bytes} is above limits.table_bytes ({table_bytes}): lower it, or raise that");
+        problems.push(Problem::new("limits.session_bytes", what));
     }
 }
 

@@ -1,0 +1,234 @@
+//! How many bytes the table takes: in all, and of each session.
+//!
+//! Names, labels, data and reasons are counted by their length, and each record with a fixed amount beside: what it takes in the table's
+//! maps and indexes, on average. So the sum is the memory that the table takes, within a factor of two; `tests/machine_bytes.rs`
+//! compares them. It is the same on all replicas, for it follows from the table alone.
+//!
+//! In all, a name that several records share counts once, with its lock. A session is charged for what it has by itself: its grants and
+//! waits with their names, the data of its waits, the data of locks that it alone holds, the replies that it may still ask for. Nobody
+//! is charged for data on a lock that several hold, or that were kept after the last one left: those count in all.
+//!
+//! Limited is what asks for more ([`Limits::table_bytes`], [`Limits::session_bytes`]): an open, an acquire, an update that is longer
+//! than what it replaces. What runs counts a little before it is known to the byte: an acquire as if all its locks were new. A release
+//! is never refused; the replies that releases leave are bounded by their number.
+
+use super::*;
+
+/// A session: its entry, its deadline, its place in other indexes.
+const SESSION: usize = 360;
+/// A lock's entry; its name comes to it.
+const LOCK: usize = 112;
+/// What a lock has beside when it is awaited, delayed, or carries data.
+const RARE: usize = 160;
+/// A grant's entry.
+const GRANT: usize = 120;
+/// A lock of a grant.
+const HELD: usize = 16;
+/// A wait's entry, its deadline, its place in other indexes.
+const WAIT: usize = 320;
+/// A lock of a wait; its name and data come to it.
+const WANT: usize = 128;
+/// A reply that is remembered.
+const REPLY: usize = 240;
+/// A grant that was revoked or taken.
+const REVOKED: usize = 96;
+
+/// What records weigh, each in its session's sum and in the table's.
+#[derive(Clone, Copy)]
+pub(super) struct Weight {
+    pub(super) own: usize,
+    pub(super) all: usize,
+}
+
+impl Weight {
+    fn same(bytes: usize) -> Self {
+        Self { own: bytes, all: bytes }
+    }
+
+    pub(super) fn of_grant(names: &[LockName]) -> Self {
+        let all = GRANT + names.len() * HELD;
+        Self { own: all + names.iter().map(|name| LOCK + name.as_str().len()).sum::<usize>(), all }
+    }
+
+    pub(super) fn of_wait(acquire: &Acquire) -> Self {
+        let want = |want: &Want| WANT + want.name.as_str().len() + want.data.as_ref().map_or(0, len);
+        Self::same(WAIT + acquire.wants().iter().map(want).sum::<usize>())
+    }
+
+    pub(super) fn of_revoked(reason: &Reason) -> Self {
+        Self::same(REVOKED + reason.as_str().len())
+    }
+}
+
+fn len(data: &Data) -> usize {
+    data.as_bytes().len()
+}
+
+fn of_lock(name: &LockName, lock: &Lock) -> usize {
+    let rare = if lock.is_plain() { 0 } else { RARE };
+    LOCK + name.as_str().len() + rare + lock.data().map_or(0, len)
+}
+
+pub(super) fn of_new_session(label: &Label) -> usize {
+    SESSION + label.as_str().len()
+}
+
+/// What an acquire may add to the table, at the most.
+fn of_acquire(acquire: &Acquire) -> usize {
+    let locks = |want: &Want| LOCK + RARE + want.name.as_str().len();
+    Weight::of_wait(acquire).all + acquire.wants().iter().map(locks).sum::<usize>()
+}
+
+pub(super) fn of_reply(remembered: &Remembered) -> usize {
+    let names = |names: &[LockName]| names.iter().map(|name| HELD + name.as_str().len()).sum::<usize>();
+    let asked = match &remembered.asked {
+        Asked::Acquire(asked) => names(asked),
+        Asked::Update(_, name) => name.as_str().len(),
+        Asked::Release(_) | Asked::Abandoned => 0,
+    };
+    let busy = |busy: &Busy| {
+        let holder = busy.holder.as_ref();
+        let reason = holder.and_then(|holder| holder.revoked.as_ref()).map_or(0, |reason| reason.as_str().len());
+        busy.name.as_str().len() + reason + holder.map_or(0, |holder| holder.label.as_str().len())
+    };
+    let reply = &remembered.reply;
+    let reply = if let Reply::Busy(found) | Reply::Acquired(WaitEnd::TimedOut(found)) = reply {
+        busy(found)
+    } else if let Reply::Refused(Refusal::Revoked { reason, .. }) = reply {
+        reason.as_str().len()
+    } else if let Reply::Refused(Refusal::ModeMismatch { name, .. } | Refusal::LockUnknown { name }) = reply {
+        name.as_str().len()
+    } else {
+        0
+    };
+    REPLY + asked + reply
+}
+
+impl Session {
+    /// What it takes without its grants and waits.
+    fn bare_bytes(&self) -> usize {
+        of_new_session(&self.label) + size_of_val(self.open.kept()) + self.replies.bytes()
+    }
+
+    /// All that it is charged for.
+    pub(super) fn bytes(&self) -> usize {
+        self.bare_bytes() + self.charged
+    }
+}
+
+impl Machine {
+    /// How many bytes the table takes, about.
+    pub fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// The limits of the last batch that this replica applied.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Refuses what would take more bytes than there may be.
+    pub(super) fn ensure_room(&self, session: Option<SessionId>, more: usize) -> Result<(), Refusal> {
+        if self.bytes.saturating_add(more) > self.limits.table_bytes {
+            return Err(Refusal::Limit(Limit::TableBytes));
+        }
+        let own = session.and_then(|id| self.sessions.get(&id)).map_or(0, Session::bytes);
+        match own.saturating_add(more) > self.limits.session_bytes {
+            true => Err(Refusal::Limit(Limit::SessionBytes)),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn ensure_room_for_acquire(&self, session: SessionId, acquire: &Acquire) -> Result<(), Refusal> {
+        self.ensure_room(Some(session), of_acquire(acquire))
+    }
+
+    pub(super) fn ensure_room_for_data(
+        &self,
+        session: SessionId,
+        name: &LockName,
+        data: Option<&Data>,
+    ) -> Result<(), Refusal> {
+        let before = self.locks.get(name).and_then(Lock::data).map_or(0, len);
+        match data.map_or(0, len).checked_sub(before) {
+            None | Some(0) => Ok(()),
+            Some(more) => self.ensure_room(Some(session), more),
+        }
+    }
+
+    pub(super) fn add(&mut self, session: SessionId, weight: Weight) {
+        self.session_mut(session).charged += weight.own;
+        self.bytes += weight.all;
+    }
+
+    pub(super) fn subtract(&mut self, session: SessionId, weight: Weight) {
+        self.session_mut(session).charged -= weight.own;
+        self.bytes -= weight.all;
+    }
+
+    /// Changes what a session takes by itself.
+    pub(super) fn change_session<T>(&mut self, id: SessionId, change: impl FnOnce(&mut Session) -> T) -> T {
+        let session = self.session_mut(id);
+        let before = session.bare_bytes();
+        let result = change(session);
+        let after = session.bare_bytes();
+        self.bytes = self.bytes - before + after;
+        result
+    }
+
+    pub(super) fn session_came(&mut self, id: SessionId) {
+        self.bytes += self.sessions[&id].bare_bytes();
+    }
+
+    pub(super) fn session_went(&mut self, session: &Session) {
+        self.bytes -= session.bare_bytes();
+    }
+
+    /// Of a lock that is in the table; none, if it is not.
+    pub(super) fn lock_bytes(&self, name: &LockName) -> usize {
+        self.locks.get(name).map_or(0, |lock| of_lock(name, lock))
+    }
+
+    /// Takes the data of this lock off the sum of the one session that holds it, before either changes.
+    pub(super) fn uncharge_data(&mut self, name: &LockName) {
+        if let Some((session, bytes)) = self.data_charged(name) {
+            self.session_mut(session).charged -= bytes;
+        }
+    }
+
+    /// The other half of it, after the change.
+    pub(super) fn charge_data(&mut self, name: &LockName) {
+        if let Some((session, bytes)) = self.data_charged(name) {
+            self.session_mut(session).charged += bytes;
+        }
+    }
+
+    /// Nobody, while a grant that begins or ends is not among the grants.
+    fn data_charged(&self, name: &LockName) -> Option<(SessionId, usize)> {
+        let lock = self.locks.get(name)?;
+        let bytes = len(lock.data()?);
+        let only = lock.holders().first().filter(|_| lock.holders().len() == 1)?;
+        Some((self.grants.get(&only)?.session, bytes))
+    }
+
+    /// Counts all anew: of the whole table, and of each session what it is charged for beside its bare self.
+    pub(super) fn count_bytes(&self) -> (usize, OrdMap<SessionId, usize>) {
+        let mut all: usize = self.locks.iter().map(|(name, lock)| of_lock(name, lock)).sum();
+        let mut own: OrdMap<SessionId, usize> = OrdMap::new();
+        for (id, session) in &self.sessions {
+            all += session.bare_bytes();
+            own.insert(*id, 0);
+        }
+        let grants = self.grants.values().map(|held| (held.session, Weight::of_grant(&held.names)));
+        let waits = self.waits.values().map(|waiting| (waiting.session, Weight::of_wait(&waiting.acquire)));
+        let revoked = self.revoked.iter().map(|((id, _), revoked)| (*id, Weight::of_revoked(&revoked.reason)));
+        for (session, weight) in grants.chain(waits).chain(revoked) {
+            all += weight.all;
+            *own.entry(session).or_default() += weight.own;
+        }
+        for (session, bytes) in self.locks.keys().filter_map(|name| self.data_charged(name)) {
+            *own.entry(session).or_default() += bytes;
+        }
+        (all, own)
+    }
+}
