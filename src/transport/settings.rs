@@ -15,7 +15,7 @@
 //! a service reads them, and ends the connection (GOAWAY, `too_many_data_frames`) beyond half of the connection's window. Some gRPC
 //! libraries send a frame for each message. So the window of a stream, full of the smallest requests, must fit into half of the
 //! connection's window: 32 KiB of requests of 11 bytes are 2,979 frames that lack 245 bytes each, 713 KiB; half of 2 MiB is enough.
-//! [`tests`] holds the two together.
+//! A test below holds the two together.
 //!
 //! **Turns.** What is read at one time is bounded ([`Settings::turn_bytes`]), and then the calls that it began have their turn. Otherwise a
 //! connection that always has something to read is read for long before any of its calls is looked at, and everything waits meanwhile:
@@ -101,10 +101,10 @@ impl Settings {
         windows: Windows::WIDE,
         calls_max: 16_384,
         unasked_max: 1_024,
-        resets_in_turn_max: 1_024,
+        resets_in_turn_max: 4_096,
         header_bytes_max: 16 << 10,
         unsent_bytes_max: 400 << 10,
-        turn_bytes: 64 << 10,
+        turn_bytes: 256 << 10,
         connections_max: 1_000,
     };
 
