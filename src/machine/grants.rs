@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use super::*;
+use super::{bytes::of_lock, *};
 
 /// A grant that is held.
 #[derive(Clone, Debug)]
@@ -81,8 +81,8 @@ impl Machine {
             None => {
                 let mut lock = Lock::default();
                 lock.add_holder(token, mode);
+                self.bytes += of_lock(name, &lock);
                 self.locks.insert(name.clone(), lock);
-                self.bytes += self.lock_bytes(name);
                 name.clone()
             }
         }

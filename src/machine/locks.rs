@@ -3,7 +3,7 @@
 //! There may be millions, nearly all of them held by one and awaited by nobody: what is rare is kept aside, and a plain lock costs
 //! a token, a mode and an empty pointer.
 
-use super::*;
+use super::{bytes::of_lock, *};
 
 /// A lock in use.
 #[derive(Clone, Default, Debug)]
@@ -141,23 +141,19 @@ impl Lock {
 impl Machine {
     /// Changes a lock, which enters the table when it stops being idle and leaves it when it is idle again.
     pub(super) fn change<T>(&mut self, name: &LockName, change: impl FnOnce(&mut Lock) -> T) -> T {
-        let before = self.lock_bytes(name);
-        let result = self.change_uncounted(name, change);
-        self.bytes = self.bytes - before + self.lock_bytes(name);
-        result
-    }
-
-    fn change_uncounted<T>(&mut self, name: &LockName, change: impl FnOnce(&mut Lock) -> T) -> T {
         if let Some(lock) = self.locks.get_mut(name) {
+            self.bytes -= of_lock(name, lock);
             let result = change(lock);
-            if lock.is_idle() {
-                self.locks.remove(name);
+            match lock.is_idle() {
+                true => _ = self.locks.remove(name),
+                false => self.bytes += of_lock(name, lock),
             }
             return result;
         }
         let mut lock = Lock::default();
         let result = change(&mut lock);
         if !lock.is_idle() {
+            self.bytes += of_lock(name, &lock);
             self.locks.insert(name.clone(), lock);
         }
         result

@@ -267,9 +267,10 @@ impl Machine {
     /// The end of a wait takes the place of "queued", unless the client no longer cares for it. That the session ended is not remembered:
     /// nobody can ask for it.
     pub(super) fn remember_wait_end(&mut self, session: SessionId, id: u64, end: &WaitEnd) {
-        self.change_session(session, |session| match end {
-            WaitEnd::SessionEnded(_) => session.replies.forget(|forgotten| forgotten == id),
-            end => session.replies.replace(id, Reply::Acquired(end.clone())),
+        let session_ended = matches!(end, WaitEnd::SessionEnded(_));
+        self.change_session(session, |session| match session_ended {
+            true => session.replies.forget(|forgotten| forgotten == id),
+            false => session.replies.replace(id, Reply::Acquired(end.clone())),
         });
     }
 
