@@ -366,7 +366,7 @@ impl Locks for Fake {
 
     async fn force_release(&self, request: Request<ForceReleaseRequest>) -> Reply<ForceReleaseResponse> {
         self.note(Call::ForceRelease(request.into_inner()));
-        self.scripted(None, ForceReleaseResponse { forced: Vec::new(), more_up_to_token: 0 }).await
+        self.scripted(None, ForceReleaseResponse::default()).await
     }
 
     async fn update(&self, request: Request<UpdateRequest>) -> Reply<UpdateResponse> {
