@@ -132,7 +132,9 @@ async fn a_watch_goes_on_where_it_was_through_a_change_of_leader() {
     let mut watch = client.watch("seat");
     let (mut states, mut seen, mut told_up_to) = (0, Vec::new(), 0);
     let mut begun = false;
+    let deadline = tokio::time::Instant::now() + LONG;
     while seen.len() < 2 * ROUNDS {
+        assert!(tokio::time::Instant::now() < deadline, "some of it is never told: {seen:?}");
         let message = tokio::time::timeout(LONG, watch.next()).await.expect("in time").expect("the stream goes on");
         match message.what.expect("something") {
             v1::watch_response::What::State(state) => states += usize::from(state.last),
