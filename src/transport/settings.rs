@@ -150,7 +150,8 @@ mod tests {
     fn a_turn_has_no_room_for_too_many_calls_that_asked_and_gave_up() {
         /// Headers that the connection's table knows (HEADERS and six bytes), a message of five bytes and more (DATA), RST_STREAM.
         const CALL: usize = (9 + 6) + (9 + 5 + 32) + (9 + 4);
-        assert!(Settings::CLIENTS.turn_bytes / CALL < Settings::CLIENTS.resets_in_turn_max);
-        assert!(Settings::PEERS.turn_bytes / CALL < Settings::PEERS.resets_in_turn_max);
+        for settings in [Settings::CLIENTS, Settings::PEERS] {
+            assert!(settings.turn_bytes / CALL < settings.resets_in_turn_max, "{settings:?}");
+        }
     }
 }
