@@ -118,10 +118,10 @@ fn ratio(_: &mut Criterion) {
     }
 }
 
-/// Entries of the logs that are purged.
-const PURGED: [usize; 3] = [10_000, 40_000, 160_000];
+/// Entries of the logs that are purged: more than the journal holds, so that they are read from sled.
+const PURGED: [usize; 3] = [40_000, 80_000, 160_000];
 /// Of a purge, this much is done between two votes at the least: so many entries.
-const SLICE: usize = 1000;
+const SLICE: usize = 250;
 
 /// What a purge of a log costs for each entry, which must not grow with the log; and how long a vote waits at the most meanwhile.
 fn purge(_: &mut Criterion) {

@@ -27,6 +27,10 @@ pub(super) trait Disk: Send + 'static {
     fn insert(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> io::Result<()>;
     /// Answers what was there.
     fn remove(&mut self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
+    /// Removes a key that is known to be there: who does not ask for its value need not wait until that is read.
+    fn discard(&mut self, table: Table, key: &[u8]) -> io::Result<()> {
+        self.remove(table, key).map(drop)
+    }
     /// Returns when all that was written is durable. After a failure the store must not be used again: what a second attempt
     /// reports says nothing about the first.
     fn flush(&mut self) -> io::Result<()>;

@@ -162,6 +162,11 @@ impl<D: Disk> Disk for Journaled<D> {
         Ok(was)
     }
 
+    fn discard(&mut self, table: Table, key: &[u8]) -> io::Result<()> {
+        self.change(Operation { table, key, value: None });
+        Ok(())
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         self.journal.commit()?;
         self.turn()

@@ -139,7 +139,7 @@ impl<D: Disk> Tables<D> {
             .take(count_max)
             .collect::<io::Result<_>>()?;
         for key in &keys {
-            self.disk.remove(Table::Log, key)?;
+            self.disk.discard(Table::Log, key)?;
         }
         let is_done = keys.len() < count_max;
         // What is appended later comes after what is purged.

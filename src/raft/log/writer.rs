@@ -36,8 +36,8 @@ use crate::{
 
 /// A group is closed when it has so many entries; beyond that a larger one gains nothing.
 const ENTRIES_PER_GROUP: usize = 128;
-/// Keys that are removed between two groups, at most, when the log is purged.
-const KEYS_PER_SLICE: usize = 1000;
+/// Keys that are removed between two groups, at most, when the log is purged. A vote waits for so many: each is read from sled first.
+const KEYS_PER_SLICE: usize = 250;
 /// Without a job for so long, the disk may [rest](Disk::rest).
 const IDLE: Duration = Duration::from_millis(50);
 
