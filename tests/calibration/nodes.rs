@@ -54,6 +54,7 @@ async fn a_watch_misses_nothing() {
             What::Progress(progress) => {
                 assert!(progress.index < index, "the watcher was not told of entry {index}, and is told {progress:?}");
             }
+            What::TooOld(too_old) => panic!("it asked for the state, and is told {too_old:?}"),
         }
     }
     drop((held, late));
