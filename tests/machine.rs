@@ -12,7 +12,7 @@
 //! release ann token=N|acquire=REQUEST      update ann lock token=N [data=TEXT] [keep=true]
 //!                                          ... with [req=ID [lowest=ID] [kept="ID,.."]] for any of these three
 //! cancel TICKET [repeats=N]                force lock reason=TEXT [token=N] [now=true] [after=N] [up_to=N]
-//! tick
+//! remove lock ticket=N                     tick
 //! limits [work=N] [grants=N] [table=BYTES] [session=BYTES]: those of the batches from here on
 //! bytes: what the table takes, and each session
 //!
@@ -86,9 +86,11 @@ impl goldenscript::Runner for Runner {
                     Command::Open { session, .. } | Command::Close { session } | Command::Session { session, .. } => {
                         format!("{}: ", show(session))
                     }
-                    Command::Renew { .. } | Command::CancelWait { .. } | Command::ForceRelease(_) | Command::Tick => {
-                        String::new()
-                    }
+                    Command::Renew { .. }
+                    | Command::CancelWait { .. }
+                    | Command::ForceRelease(_)
+                    | Command::RemoveWaiter { .. }
+                    | Command::Tick => String::new(),
                 };
                 let mut events = Vec::new();
                 let reply = self.machine.apply_batch(time, self.limits, [command], &mut events).remove(0);
@@ -256,6 +258,7 @@ fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
             reason: Reason::new(arguments.0.take_key("reason").unwrap_or_default())?,
             now: arguments.key("now")?.unwrap_or(false),
         }),
+        "remove" => Command::RemoveWaiter { name: arguments.lock()?, ticket: Ticket(arguments.required("ticket")?) },
         "tick" => Command::Tick,
         _ => return Err(format!("there is no command {name}").into()),
     })

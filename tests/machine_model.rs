@@ -218,6 +218,8 @@ impl ReferenceStateMachine for Model {
             })
         };
         let tickets = model.waits.iter().map(|waiting| waiting.ticket).chain([Ticket(1)]).collect::<Vec<_>>();
+        let queued = model.waits.iter().map(|waiting| (waiting.acquire.wants()[0].name.clone(), waiting.ticket));
+        let queued: Vec<_> = queued.chain([(names().remove(0), Ticket(1))]).collect();
         let reason = || Reason::new("test").unwrap();
         let command = prop_oneof![
             6 => (opened, ttl, label).prop_map(|(session, ttl, label)| Command::Open { session, ttl, label }),
@@ -241,6 +243,8 @@ impl ReferenceStateMachine for Model {
                 let token = (!all).then_some(token);
                 Command::ForceRelease(ForceRelease { name, token, after: Token(0), up_to: None, reason: reason(), now })
             }),
+            2 => (proptest::sample::select(queued), proptest::option::weighted(0.2, proptest::sample::select(names())))
+                .prop_map(|((name, ticket), other)| Command::RemoveWaiter { name: other.unwrap_or(name), ticket }),
             1 => Just(Command::Tick),
         ];
         let after_ms = prop_oneof![6 => Just(0u64), 6 => 1..40u64, 1 => 100..400u64];

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::machine::Token;
+use crate::machine::{Ticket, Token};
 
 /// A length of time: numbers with their units.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
@@ -28,6 +28,11 @@ pub(super) fn token(text: &str) -> Result<Token, String> {
         Ok(token) => Ok(Token(token)),
         Err(_) => Err("a token is a whole number from 1 on, as `acquire` printed it".to_owned()),
     }
+}
+
+/// The ticket of an acquire that waits.
+pub(super) fn ticket(text: &str) -> Result<Ticket, String> {
+    text.parse().map(Ticket).map_err(|_| "a ticket is a whole number, as `get` shows it".to_owned())
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ mod logging;
 mod man;
 mod output;
 mod release;
+mod remove_waiter;
 mod report;
 mod serve;
 mod session;
@@ -78,6 +79,7 @@ enum Command {
     Chaos(chaos::Chaos),
     Bench(bench::Bench),
     ForceRelease(force_release::ForceRelease),
+    RemoveWaiter(remove_waiter::RemoveWaiter),
     Status(status::Status),
     Report(report::ReportOf),
     Completions(completions::Completions),
@@ -172,6 +174,7 @@ pub fn run() -> ExitCode {
         Command::Bench(bench) => block_on(bench.run()),
         Command::ChaosClient(client) => block_on(client.run()),
         Command::ForceRelease(force_release) => block_on(force_release.run()),
+        Command::RemoveWaiter(remove_waiter) => block_on(remove_waiter.run()),
         Command::Status(status) => block_on(status.run()),
         Command::Report(report) => report.run(),
         Command::Completions(completions) => completions.run(),

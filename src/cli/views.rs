@@ -42,7 +42,7 @@ pub(super) struct Holder {
 }
 
 #[derive(Serialize, Debug)]
-struct Waiter {
+pub(super) struct Waiter {
     ticket: u64,
     session_id: String,
     label: String,

@@ -69,6 +69,7 @@ mod pipeline;
 mod reentrant;
 mod requests;
 mod session;
+mod undo;
 mod watch;
 
 pub use acquire::Acquire;

@@ -335,6 +335,7 @@ pub(super) fn loss_of(reason: Reason) -> Option<Loss> {
         | Reason::RequestStale
         | Reason::RequestReused
         | Reason::WaitCancelled
+        | Reason::WaitRemoved
         | Reason::LimitReached
         | Reason::Overloaded
         | Reason::NoLeader

@@ -174,6 +174,7 @@ impl Machine {
                 | Reply::Closed
                 | Reply::WaitCancelled(_)
                 | Reply::Forced { .. }
+                | Reply::WaiterRemoved(_)
                 | Reply::Ticked => false,
             };
             ensure(sound, || format!("the reply to {request} of the session {id} cannot be (M8)"))?;

@@ -261,6 +261,7 @@ impl Digest for WaitEnd {
             Self::Cancelled => into.variant(2, &[]),
             Self::Abandoned => into.variant(3, &[]),
             Self::SessionEnded(end) => into.variant(4, &[end]),
+            Self::Removed => into.variant(5, &[]),
         }
     }
 }
@@ -291,6 +292,7 @@ impl Digest for Reply {
             | Self::Closed
             | Self::WaitCancelled(_)
             | Self::Forced { .. }
+            | Self::WaiterRemoved(_)
             | Self::Ticked => into.variant(6, &[]),
         }
     }

@@ -13,6 +13,7 @@
 //! * `queue`: acquires: granted, refused or queued, and who comes next;
 //! * `grants`: tokens: given, released, lost; data set by their holders;
 //! * `force`: an operator takes a grant back;
+//! * `undo`: an operator removes a waiter;
 //! * `bytes`: how much memory the table takes;
 //! * `tokens`: small sets, of which there are many;
 //! * `time`: what falls due when time passes;
@@ -58,6 +59,7 @@ mod tests;
 mod time;
 mod tokens;
 mod types;
+mod undo;
 mod views;
 
 use std::{fmt, sync::Arc};
@@ -166,6 +168,7 @@ impl Machine {
             Command::Session { session, request, operation } => self.request(session, request, &operation, events),
             Command::CancelWait { ticket, repeats } => Ok(self.cancel_wait(ticket, repeats, events)),
             Command::ForceRelease(force) => Ok(self.force_release(&force, events)),
+            Command::RemoveWaiter { name, ticket } => Ok(self.remove_waiter(&name, ticket, events)),
             Command::Tick => Ok(Reply::Ticked),
         };
         #[cfg(debug_assertions)]

@@ -122,7 +122,7 @@ impl Machine {
         }
     }
 
-    fn waiter_view(&self, ticket: Ticket, mode: Mode) -> WaiterView {
+    pub(super) fn waiter_view(&self, ticket: Ticket, mode: Mode) -> WaiterView {
         let waiting = &self.waits[&ticket];
         WaiterView {
             ticket,

@@ -71,6 +71,9 @@ fn write_command(command: &Command) -> pb::Command {
                 up_to: up_to.map(|token| token.0),
             })
         }
+        Command::RemoveWaiter { name, ticket } => {
+            Kind::RemoveWaiter(pb::RemoveWaiter { name: name.as_str().into(), ticket: ticket.0 })
+        }
         Command::Tick => Kind::Tick(pb::Tick {}),
     };
     pb::Command { kind: Some(kind) }
@@ -148,6 +151,9 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             reason: read_reason(&force.reason)?,
             now: force.now,
         }),
+        Kind::RemoveWaiter(pb::RemoveWaiter { name, ticket }) => {
+            Command::RemoveWaiter { name: read_name(&name)?, ticket: Ticket(ticket) }
+        }
         Kind::Tick(pb::Tick {}) => Command::Tick,
     })
 }
@@ -256,6 +262,7 @@ mod tests {
                     Command::ForceRelease(ForceRelease { name, token, after, up_to, reason, now })
                 }
             ),
+            (name(), any::<u64>()).prop_map(|(name, ticket)| Command::RemoveWaiter { name, ticket: Ticket(ticket) }),
             Just(Command::Tick),
         ]
     }

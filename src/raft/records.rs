@@ -226,6 +226,7 @@ fn write_answer(reply: &Reply) -> Option<r::answer::Kind> {
         Reply::Acquired(WaitEnd::TimedOut(busy)) => Kind::TimedOut(write_busy(busy)),
         Reply::Acquired(WaitEnd::Cancelled) => Kind::Cancelled(true),
         Reply::Acquired(WaitEnd::Abandoned) => Kind::WaitAbandoned(true),
+        Reply::Acquired(WaitEnd::Removed) => Kind::WaitRemoved(true),
         Reply::Busy(busy) => Kind::Busy(write_busy(busy)),
         Reply::Released(found) => Kind::Released(write_found(*found).into()),
         Reply::Updated => Kind::Updated(true),
@@ -236,6 +237,7 @@ fn write_answer(reply: &Reply) -> Option<r::answer::Kind> {
         | Reply::Closed
         | Reply::WaitCancelled(_)
         | Reply::Forced { .. }
+        | Reply::WaiterRemoved(_)
         | Reply::Ticked => return None,
     })
 }
@@ -251,6 +253,7 @@ fn read_answer(session: SessionId, answer: r::answer::Kind) -> Result<Reply, Mal
         Kind::TimedOut(busy) => Reply::Acquired(WaitEnd::TimedOut(read_busy(busy)?)),
         Kind::Cancelled(_) => Reply::Acquired(WaitEnd::Cancelled),
         Kind::WaitAbandoned(_) => Reply::Acquired(WaitEnd::Abandoned),
+        Kind::WaitRemoved(_) => Reply::Acquired(WaitEnd::Removed),
         Kind::Busy(busy) => Reply::Busy(read_busy(busy)?),
         Kind::Released(found) => Reply::Released(read_found(found)?),
         Kind::Updated(_) => Reply::Updated,
@@ -484,6 +487,7 @@ mod tests {
             Reply::Acquired(WaitEnd::TimedOut(busy(Some(holder)))),
             Reply::Acquired(WaitEnd::Cancelled),
             Reply::Acquired(WaitEnd::Abandoned),
+            Reply::Acquired(WaitEnd::Removed),
             Reply::Busy(busy(Some(revoked))),
             Reply::Busy(busy(None)),
             Reply::Updated,

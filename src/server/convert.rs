@@ -166,7 +166,7 @@ pub(super) fn show_holder(holder: HolderView) -> v1::Holder {
     }
 }
 
-fn show_waiter(waiter: WaiterView) -> v1::Waiter {
+pub(super) fn show_waiter(waiter: WaiterView) -> v1::Waiter {
     v1::Waiter {
         ticket: waiter.ticket.0,
         session_id: waiter.session.to_string(),

@@ -134,6 +134,12 @@ pub(super) fn wait_abandoned() -> Status {
     status(Code::FailedPrecondition, Reason::Abandoned, Retry::No, message, [])
 }
 
+/// A wait was ended by an operator.
+pub(super) fn wait_removed() -> Status {
+    let message = "an operator removed this acquire from the queue: ask the operators before you acquire again";
+    status(Code::FailedPrecondition, Reason::WaitRemoved, Retry::No, message, [])
+}
+
 /// A command or a read got no reply.
 pub(super) fn no_reply(why: NoReply) -> Status {
     match why {

@@ -438,6 +438,13 @@ impl locks_server::Locks for Gateway {
         self.name_leader(pass_on!(changes, self, request, locks, LocksClient, force_release))
     }
 
+    async fn remove_waiter(
+        &self,
+        request: Request<v1::RemoveWaiterRequest>,
+    ) -> Result<Response<v1::RemoveWaiterResponse>, Status> {
+        self.name_leader(pass_on!(changes, self, request, locks, LocksClient, remove_waiter))
+    }
+
     /// Stays here: its requests are passed on one by one, each to who leads at its time.
     async fn pipeline(
         &self,

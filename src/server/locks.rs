@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status, Streaming, codegen::BoxStream};
 use super::{
     PATIENCE, convert,
     convert::page_size,
-    errors::{invalid, no_reply, session_ended, unexpected, wait_abandoned, wait_cancelled},
+    errors::{invalid, no_reply, session_ended, unexpected, wait_abandoned, wait_cancelled, wait_removed},
     pages::{PageLimit, page_of_locks},
     waiting, watch,
 };
@@ -120,6 +120,22 @@ impl locks_server::Locks for Locks {
         Ok(Response::new(v1::ForceReleaseResponse { forced, more_up_to_token: more_up_to.map_or(0, |token| token.0) }))
     }
 
+    async fn remove_waiter(
+        &self,
+        request: Request<v1::RemoveWaiterRequest>,
+    ) -> Result<Response<v1::RemoveWaiterResponse>, Status> {
+        let message = request.into_inner();
+        let name = convert::lock_name("name", &message.name)?;
+        let command = Command::RemoveWaiter { name: name.clone(), ticket: Ticket(message.ticket) };
+        let reply = self.propose(command).await?.reply;
+        let Reply::WaiterRemoved(removed) = reply else { return Err(unexpected(reply)) };
+        if let Some(waiter) = &removed {
+            let (ticket, session, label) = (waiter.ticket.0, waiter.session, waiter.label.as_str());
+            tracing::info!(lock = %name, ticket, %session, label, "an operator removed a waiter");
+        }
+        Ok(Response::new(v1::RemoveWaiterResponse { removed: removed.map(convert::show_waiter) }))
+    }
+
     async fn pipeline(
         &self,
         _request: Request<Streaming<v1::PipelineRequest>>,
@@ -154,6 +170,7 @@ fn outcome(end: WaitEnd) -> Result<acquire_response::Outcome, Status> {
         WaitEnd::TimedOut(busy) => Ok(timed_out(busy)),
         WaitEnd::Cancelled => Err(wait_cancelled()),
         WaitEnd::Abandoned => Err(wait_abandoned()),
+        WaitEnd::Removed => Err(wait_removed()),
         WaitEnd::SessionEnded(end) => Err(session_ended(end)),
     }
 }

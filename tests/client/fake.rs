@@ -369,6 +369,10 @@ impl Locks for Fake {
         self.scripted(None, ForceReleaseResponse::default()).await
     }
 
+    async fn remove_waiter(&self, _: Request<RemoveWaiterRequest>) -> Reply<RemoveWaiterResponse> {
+        unused()
+    }
+
     async fn update(&self, request: Request<UpdateRequest>) -> Reply<UpdateResponse> {
         self.note(Call::Update(request.into_inner()));
         self.reply(UpdateResponse {})

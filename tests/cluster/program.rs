@@ -2,7 +2,7 @@
 
 use std::process::{Output, Stdio};
 
-use lockkeeper::local::LocalCluster;
+use lockkeeper::{client::Error, local::LocalCluster, proto::v1::Reason};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     time::timeout,
@@ -64,6 +64,31 @@ async fn what_is_shown_is_what_is() {
     let (code, out, err) = text(&run(&cluster, &["force-release", "seat/A5", "--reason", "test", "--now"]).await);
     assert_eq!(code, 0, "{out}{err}");
     assert_ne!(text(&run(&cluster, &["verify", "seat/A5", &token_text]).await).0, 0, "it was taken back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_removed_from_a_queue_is_told_and_does_not_come_back() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let session = long_session(&client).await;
+    let held = session.acquire("seat").await.expect("free");
+    let waits = tokio::spawn({
+        let session = session.clone();
+        async move { session.acquire("seat").await.map(drop) }
+    });
+    let ticket = until("a waiter", async || Some(client.get("seat").await.ok()?.lock?.waiters.first()?.ticket)).await;
+    // Asked of each node: those that follow pass it on.
+    for endpoint in cluster.endpoints() {
+        let arguments = ["remove-waiter", "other", "--ticket", &ticket.to_string(), "--endpoints", &endpoint];
+        let (code, out, err) = text(&run(&cluster, &arguments).await);
+        assert_eq!((code, out.as_str()), (0, "nobody waited for it with this ticket\n"), "{err}");
+    }
+    let removed = json(&run(&cluster, &["remove-waiter", "seat", "--ticket", &ticket.to_string(), "-o", "json"]).await);
+    assert_eq!(removed["removed"]["ticket"], ticket, "{removed}");
+    let told = timeout(LONG, waits).await.expect("it is told").expect("it ran").expect_err("it was removed");
+    assert!(matches!(&told, Error::Refused(refused) if refused.reason == Reason::WaitRemoved), "{told:?}");
+    assert_eq!(client.get("seat").await.expect("a lock").lock.expect("it is held").queue_length, 0);
+    held.release().await.expect("it was held");
 }
 
 #[tokio::test(flavor = "multi_thread")]

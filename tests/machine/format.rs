@@ -166,6 +166,7 @@ impl Show for WaitEnd {
             Self::TimedOut(busy) => format!("timed out: {}", show(busy)),
             Self::Cancelled => "cancelled".into(),
             Self::Abandoned => "abandoned".into(),
+            Self::Removed => "removed".into(),
             Self::SessionEnded(end) => format!("session ended: {}", show(end)),
         }
     }
@@ -211,6 +212,8 @@ impl Show for Reply {
                 let more = more_up_to.map(|token| format!(", and more up to token={}", token.0)).unwrap_or_default();
                 format!("forced {}{more}", join(grants, ", "))
             }
+            Self::WaiterRemoved(Some(waiter)) => format!("removed {}", show(waiter)),
+            Self::WaiterRemoved(None) => "removed nobody".into(),
             Self::Ticked => "ticked".into(),
             Self::Refused(refusal) => format!("refused: {}", show(refusal)),
         }

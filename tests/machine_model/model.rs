@@ -50,7 +50,7 @@ pub(crate) struct Waiting {
     pub(crate) ticket: Ticket,
     session: SessionId,
     request: Option<u64>,
-    acquire: Acquire,
+    pub(crate) acquire: Acquire,
     deadline: Option<u64>,
     since: WallTime,
     repeats: u64,
@@ -116,6 +116,7 @@ impl Model {
             Command::Session { session, request, operation } => self.request(*session, request.clone(), operation),
             Command::CancelWait { ticket, repeats } => Ok(self.cancel(*ticket, *repeats)),
             Command::ForceRelease(force) => Ok(self.force(force)),
+            Command::RemoveWaiter { name, ticket } => Ok(self.remove_waiter(name, *ticket)),
             Command::Tick => Ok(Reply::Ticked),
         };
         self.reply = Some(result.unwrap_or_else(Reply::Refused));
@@ -420,6 +421,15 @@ impl Model {
         let waited = !came_back && self.leave(ticket, WaitEnd::Cancelled);
         self.grant_all();
         Reply::WaitCancelled(waited)
+    }
+
+    fn remove_waiter(&mut self, name: &LockName, ticket: Ticket) -> Reply {
+        let removed = self.lock(name).waiters.into_iter().find(|waiter| waiter.ticket == ticket);
+        if removed.is_some() {
+            self.leave(ticket, WaitEnd::Removed);
+            self.grant_all();
+        }
+        Reply::WaiterRemoved(removed)
     }
 
     fn end_grant(&mut self, token: Token, end: End) {

@@ -61,7 +61,7 @@ fn retry(status: &Status) -> Option<String> {
 }
 
 fn reason(reason: Reason) -> String {
-    if matches!(reason, Reason::WaitCancelled | Reason::Abandoned) {
+    if matches!(reason, Reason::WaitCancelled | Reason::WaitRemoved | Reason::Abandoned) {
         return "cancelled".to_owned();
     }
     reason.as_str_name().trim_start_matches("REASON_").to_lowercase()

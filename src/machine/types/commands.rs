@@ -134,6 +134,13 @@ pub enum Command {
     },
     /// Revokes grants of a lock, by an operator: as many as one command may.
     ForceRelease(ForceRelease),
+    /// Ends a wait, by an operator. A wait that was granted meanwhile stays granted.
+    RemoveWaiter {
+        /// A lock that it waits for.
+        name: LockName,
+        /// Which.
+        ticket: Ticket,
+    },
     /// Lets time pass.
     Tick,
 }

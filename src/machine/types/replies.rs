@@ -168,6 +168,8 @@ pub enum WaitEnd {
     Cancelled,
     /// Its own client released it.
     Abandoned,
+    /// An operator removed it.
+    Removed,
     /// Its session ended.
     SessionEnded(SessionEnd),
 }
@@ -200,6 +202,8 @@ pub enum Reply {
         /// There are more, above the last one's token and up to this one: they are for another command.
         more_up_to: Option<Token>,
     },
+    /// To [`Command::RemoveWaiter`]: who it was; `None` if there was no such wait.
+    WaiterRemoved(Option<WaiterView>),
     /// To [`Command::Tick`].
     Ticked,
     /// To any of them.

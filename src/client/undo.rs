@@ -1,0 +1,32 @@
+//! What operators undo, beside the grants that they take back: see [`ForceRelease`](super::ForceRelease).
+
+use super::{Client, Error, call::with};
+use crate::{
+    machine::{LockName, Ticket},
+    proto::v1::{self, locks_client::LocksClient},
+};
+
+impl Client {
+    /// Removes an acquire from the queue of a lock, and from those of all other locks that it waits for: an operator's act. Its caller
+    /// is told, by an error with the reason [`WaitRemoved`](v1::Reason::WaitRemoved), and does not come back by itself.
+    ///
+    /// `ticket`: as [`Client::get`] shows it. Returns who was removed; `None` if the ticket does not wait for this lock: it may have been
+    /// granted meanwhile, or an earlier sending of this very request removed it, and its answer was lost. Fails as the calls of
+    /// [`Client`] do. Dropped before its end, it may have taken effect.
+    ///
+    /// ```no_run
+    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// use lockkeeper::machine::Ticket;
+    ///
+    /// if let Some(waiter) = client.remove_waiter("reports/nightly", Ticket(17)).await? {
+    ///     println!("{} waits no more", waiter.label);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn remove_waiter(&self, name: &str, ticket: Ticket) -> Result<Option<v1::Waiter>, Error> {
+        let request = v1::RemoveWaiterRequest { name: LockName::new(name)?.as_str().to_owned(), ticket: ticket.0 };
+        let answer = self.caller.call(self.caller.plan(), |node| with!(LocksClient, node, remove_waiter, request));
+        Ok(answer.await?.removed)
+    }
+}

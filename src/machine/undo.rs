@@ -1,0 +1,27 @@
+//! An operator undoes what clients did, other than by taking grants back: see `force` for these.
+//!
+//! Each of these commands does a bounded amount of work, like any other, and leaves what comes of it (who is let in by it) to the backlog
+//! where the budget ends.
+
+use super::*;
+
+impl Machine {
+    /// Ends a wait for good: its client is told that it was removed, and not that it may come again.
+    ///
+    /// Only if it waits for this lock: a ticket that was mistyped removes nobody. One whose session is over is on its way out by itself.
+    pub(super) fn remove_waiter(&mut self, name: &LockName, ticket: Ticket, events: &mut Vec<Event>) -> Reply {
+        let removed = self.removable(name, ticket);
+        if removed.is_some() {
+            let mut freed = Vec::new();
+            self.end_wait(ticket, WaitEnd::Removed, &mut freed, events);
+            self.hand_on(freed, events);
+        }
+        Reply::WaiterRemoved(removed)
+    }
+
+    fn removable(&self, name: &LockName, ticket: Ticket) -> Option<WaiterView> {
+        let waiting = self.waits.get(&ticket).filter(|waiting| !self.is_over(waiting.session))?;
+        let want = waiting.acquire.wants().iter().find(|want| want.name == *name)?;
+        Some(self.waiter_view(ticket, want.mode))
+    }
+}
