@@ -12,7 +12,7 @@
 //! release ann token=N|acquire=REQUEST      update ann lock token=N [data=TEXT] [keep=true]
 //!                                          ... with [req=ID [lowest=ID] [kept="ID,.."]] for any of these three
 //! cancel TICKET [repeats=N]                force lock reason=TEXT [token=N] [now=true] [after=N] [up_to=N]
-//! remove lock ticket=N                     tick
+//! remove lock ticket=N                     lift lock                         tick
 //! limits [work=N] [grants=N] [table=BYTES] [session=BYTES]: those of the batches from here on
 //! bytes: what the table takes, and each session
 //!
@@ -90,6 +90,7 @@ impl goldenscript::Runner for Runner {
                     | Command::CancelWait { .. }
                     | Command::ForceRelease(_)
                     | Command::RemoveWaiter { .. }
+                    | Command::LiftDelay { .. }
                     | Command::Tick => String::new(),
                 };
                 let mut events = Vec::new();
@@ -259,6 +260,7 @@ fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
             now: arguments.key("now")?.unwrap_or(false),
         }),
         "remove" => Command::RemoveWaiter { name: arguments.lock()?, ticket: Ticket(arguments.required("ticket")?) },
+        "lift" => Command::LiftDelay { name: arguments.lock()? },
         "tick" => Command::Tick,
         _ => return Err(format!("there is no command {name}").into()),
     })

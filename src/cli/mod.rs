@@ -16,6 +16,7 @@ mod exit;
 mod force_release;
 mod get;
 mod job;
+mod lift_delay;
 mod list;
 mod lock;
 mod logging;
@@ -80,6 +81,7 @@ enum Command {
     Bench(bench::Bench),
     ForceRelease(force_release::ForceRelease),
     RemoveWaiter(remove_waiter::RemoveWaiter),
+    LiftDelay(lift_delay::LiftDelay),
     Status(status::Status),
     Report(report::ReportOf),
     Completions(completions::Completions),
@@ -175,6 +177,7 @@ pub fn run() -> ExitCode {
         Command::ChaosClient(client) => block_on(client.run()),
         Command::ForceRelease(force_release) => block_on(force_release.run()),
         Command::RemoveWaiter(remove_waiter) => block_on(remove_waiter.run()),
+        Command::LiftDelay(lift_delay) => block_on(lift_delay.run()),
         Command::Status(status) => block_on(status.run()),
         Command::Report(report) => report.run(),
         Command::Completions(completions) => completions.run(),

@@ -1,5 +1,7 @@
 //! What operators undo, beside the grants that they take back: see [`ForceRelease`](super::ForceRelease).
 
+use std::time::Duration;
+
 use super::{Client, Error, call::with};
 use crate::{
     machine::{LockName, Ticket},
@@ -28,5 +30,19 @@ impl Client {
         let request = v1::RemoveWaiterRequest { name: LockName::new(name)?.as_str().to_owned(), ticket: ticket.0 };
         let answer = self.caller.call(self.caller.plan(), |node| with!(LocksClient, node, remove_waiter, request));
         Ok(answer.await?.removed)
+    }
+
+    /// Ends the lock-delay that keeps a lock closed: an operator's act, for a holder whose work is known to be over. Whoever waits comes
+    /// in at once.
+    ///
+    /// Returns how long the lock would have stayed closed; `None` if it had no lock-delay. Fails as the calls of [`Client`] do.
+    /// Dropped before its end, it may have taken effect.
+    ///
+    /// It is not repeated once its outcome is unknown: the lock may have been taken, lost and closed anew meanwhile.
+    pub async fn lift_delay(&self, name: &str) -> Result<Option<Duration>, Error> {
+        let request = v1::LiftDelayRequest { name: LockName::new(name)?.as_str().to_owned() };
+        let plan = self.caller.plan_once();
+        let answer = self.caller.call(plan, |node| with!(LocksClient, node, lift_delay, request)).await?;
+        Ok(answer.lifted_ms.map(Duration::from_millis))
     }
 }

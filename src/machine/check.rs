@@ -175,6 +175,7 @@ impl Machine {
                 | Reply::WaitCancelled(_)
                 | Reply::Forced { .. }
                 | Reply::WaiterRemoved(_)
+                | Reply::DelayLifted(_)
                 | Reply::Ticked => false,
             };
             ensure(sound, || format!("the reply to {request} of the session {id} cannot be (M8)"))?;

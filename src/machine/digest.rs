@@ -293,6 +293,7 @@ impl Digest for Reply {
             | Self::WaitCancelled(_)
             | Self::Forced { .. }
             | Self::WaiterRemoved(_)
+            | Self::DelayLifted(_)
             | Self::Ticked => into.variant(6, &[]),
         }
     }

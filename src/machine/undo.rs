@@ -19,6 +19,16 @@ impl Machine {
         Reply::WaiterRemoved(removed)
     }
 
+    /// Opens a lock whose lock-delay runs. Grants that are held keep theirs, for when they are lost.
+    pub(super) fn lift_delay(&mut self, name: &LockName, events: &mut Vec<Event>) -> Reply {
+        let until = self.locks.get(name).and_then(Lock::closed_until);
+        let lifted_ms = until.map(|until| self.remaining_ms(until));
+        if lifted_ms.is_some() {
+            self.end_delay(name, events);
+        }
+        Reply::DelayLifted(lifted_ms)
+    }
+
     fn removable(&self, name: &LockName, ticket: Ticket) -> Option<WaiterView> {
         let waiting = self.waits.get(&ticket).filter(|waiting| !self.is_over(waiting.session))?;
         let want = waiting.acquire.wants().iter().find(|want| want.name == *name)?;

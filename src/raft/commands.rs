@@ -74,6 +74,7 @@ fn write_command(command: &Command) -> pb::Command {
         Command::RemoveWaiter { name, ticket } => {
             Kind::RemoveWaiter(pb::RemoveWaiter { name: name.as_str().into(), ticket: ticket.0 })
         }
+        Command::LiftDelay { name } => Kind::LiftDelay(pb::LiftDelay { name: name.as_str().into() }),
         Command::Tick => Kind::Tick(pb::Tick {}),
     };
     pb::Command { kind: Some(kind) }
@@ -154,6 +155,7 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
         Kind::RemoveWaiter(pb::RemoveWaiter { name, ticket }) => {
             Command::RemoveWaiter { name: read_name(&name)?, ticket: Ticket(ticket) }
         }
+        Kind::LiftDelay(lift) => Command::LiftDelay { name: read_name(&lift.name)? },
         Kind::Tick(pb::Tick {}) => Command::Tick,
     })
 }
@@ -263,6 +265,7 @@ mod tests {
                 }
             ),
             (name(), any::<u64>()).prop_map(|(name, ticket)| Command::RemoveWaiter { name, ticket: Ticket(ticket) }),
+            name().prop_map(|name| Command::LiftDelay { name }),
             Just(Command::Tick),
         ]
     }

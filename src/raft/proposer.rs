@@ -101,6 +101,7 @@ impl Proposer {
             | Command::CancelWait { .. }
             | Command::ForceRelease(_)
             | Command::RemoveWaiter { .. }
+            | Command::LiftDelay { .. }
             | Command::Tick => false,
         };
         !asks_for_more || !self.is_overloaded()
@@ -268,7 +269,7 @@ fn weight(command: &Command) -> usize {
                 update.name.as_str().len() + update.data.as_ref().map_or(0, |data| data.as_bytes().len())
             }
             Command::ForceRelease(ForceRelease { name, reason, .. }) => name.as_str().len() + reason.as_str().len(),
-            Command::RemoveWaiter { name, .. } => name.as_str().len(),
+            Command::RemoveWaiter { name, .. } | Command::LiftDelay { name } => name.as_str().len(),
             Command::Session { operation: Operation::Release(_), .. }
             | Command::Close { .. }
             | Command::CancelWait { .. }

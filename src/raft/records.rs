@@ -238,6 +238,7 @@ fn write_answer(reply: &Reply) -> Option<r::answer::Kind> {
         | Reply::WaitCancelled(_)
         | Reply::Forced { .. }
         | Reply::WaiterRemoved(_)
+        | Reply::DelayLifted(_)
         | Reply::Ticked => return None,
     })
 }

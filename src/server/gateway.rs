@@ -445,6 +445,13 @@ impl locks_server::Locks for Gateway {
         self.name_leader(pass_on!(changes, self, request, locks, LocksClient, remove_waiter))
     }
 
+    async fn lift_delay(
+        &self,
+        request: Request<v1::LiftDelayRequest>,
+    ) -> Result<Response<v1::LiftDelayResponse>, Status> {
+        self.name_leader(pass_on!(changes, self, request, locks, LocksClient, lift_delay))
+    }
+
     /// Stays here: its requests are passed on one by one, each to who leads at its time.
     async fn pipeline(
         &self,

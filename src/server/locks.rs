@@ -136,6 +136,19 @@ impl locks_server::Locks for Locks {
         Ok(Response::new(v1::RemoveWaiterResponse { removed: removed.map(convert::show_waiter) }))
     }
 
+    async fn lift_delay(
+        &self,
+        request: Request<v1::LiftDelayRequest>,
+    ) -> Result<Response<v1::LiftDelayResponse>, Status> {
+        let name = convert::lock_name("name", &request.into_inner().name)?;
+        let reply = self.propose(Command::LiftDelay { name: name.clone() }).await?.reply;
+        let Reply::DelayLifted(lifted_ms) = reply else { return Err(unexpected(reply)) };
+        if let Some(lifted_ms) = lifted_ms {
+            tracing::info!(lock = %name, lifted_ms, "an operator lifted a lock-delay");
+        }
+        Ok(Response::new(v1::LiftDelayResponse { lifted_ms }))
+    }
+
     async fn pipeline(
         &self,
         _request: Request<Streaming<v1::PipelineRequest>>,

@@ -373,6 +373,10 @@ impl Locks for Fake {
         unused()
     }
 
+    async fn lift_delay(&self, _: Request<LiftDelayRequest>) -> Reply<LiftDelayResponse> {
+        unused()
+    }
+
     async fn update(&self, request: Request<UpdateRequest>) -> Reply<UpdateResponse> {
         self.note(Call::Update(request.into_inner()));
         self.reply(UpdateResponse {})

@@ -1,6 +1,9 @@
 //! What the program prints, and what it ends with.
 
-use std::process::{Output, Stdio};
+use std::{
+    process::{Output, Stdio},
+    time::Duration,
+};
 
 use lockkeeper::{client::Error, local::LocalCluster, proto::v1::Reason};
 use tokio::{
@@ -89,6 +92,26 @@ async fn who_is_removed_from_a_queue_is_told_and_does_not_come_back() {
     assert!(matches!(&told, Error::Refused(refused) if refused.reason == Reason::WaitRemoved), "{told:?}");
     assert_eq!(client.get("seat").await.expect("a lock").lock.expect("it is held").queue_length, 0);
     held.release().await.expect("it was held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_delay_is_lifted() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let session = long_session(&client).await;
+    let lost = session.acquire("seat").lock_delay(Duration::from_secs(3600)).await.expect("free");
+    client.force_release("seat", "dead").token(lost.token()).now().await.expect("an operator may");
+    let (code, out, err) = text(&run(&cluster, &["lock", "seat", "--try", "--", "true"]).await);
+    assert_eq!(code, 10, "it is closed: {out}{err}");
+    let lifted = json(&run(&cluster, &["lift-delay", "seat", "-o", "json"]).await);
+    assert!(lifted["lifted_ms"].as_u64().is_some_and(|ms| (1..=3_600_000).contains(&ms)), "{lifted}");
+    let (code, out, err) = text(&run(&cluster, &["lock", "seat", "--try", "--", "true"]).await);
+    assert_eq!(code, 0, "it is open: {out}{err}");
+    // Asked of each node: those that follow pass it on.
+    for endpoint in cluster.endpoints() {
+        let (code, out, err) = text(&run(&cluster, &["lift-delay", "seat", "--endpoints", &endpoint]).await);
+        assert_eq!((code, out.as_str()), (0, "it had no lock-delay\n"), "{err}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

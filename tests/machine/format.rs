@@ -214,6 +214,8 @@ impl Show for Reply {
             }
             Self::WaiterRemoved(Some(waiter)) => format!("removed {}", show(waiter)),
             Self::WaiterRemoved(None) => "removed nobody".into(),
+            Self::DelayLifted(Some(ms)) => format!("lifted {ms}"),
+            Self::DelayLifted(None) => "lifted nothing".into(),
             Self::Ticked => "ticked".into(),
             Self::Refused(refusal) => format!("refused: {}", show(refusal)),
         }

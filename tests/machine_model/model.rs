@@ -117,6 +117,7 @@ impl Model {
             Command::CancelWait { ticket, repeats } => Ok(self.cancel(*ticket, *repeats)),
             Command::ForceRelease(force) => Ok(self.force(force)),
             Command::RemoveWaiter { name, ticket } => Ok(self.remove_waiter(name, *ticket)),
+            Command::LiftDelay { name } => Ok(self.lift_delay(name)),
             Command::Tick => Ok(Reply::Ticked),
         };
         self.reply = Some(result.unwrap_or_else(Reply::Refused));
@@ -430,6 +431,12 @@ impl Model {
             self.grant_all();
         }
         Reply::WaiterRemoved(removed)
+    }
+
+    fn lift_delay(&mut self, name: &LockName) -> Reply {
+        let closed_until = self.locks.get_mut(name).and_then(|rest| rest.closed_until.take());
+        self.grant_all();
+        Reply::DelayLifted(closed_until.map(|until| until - self.now))
     }
 
     fn end_grant(&mut self, token: Token, end: End) {

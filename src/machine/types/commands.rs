@@ -141,6 +141,11 @@ pub enum Command {
         /// Which.
         ticket: Ticket,
     },
+    /// Ends the lock-delay of a lock, by an operator.
+    LiftDelay {
+        /// Which lock.
+        name: LockName,
+    },
     /// Lets time pass.
     Tick,
 }

@@ -204,6 +204,8 @@ pub enum Reply {
     },
     /// To [`Command::RemoveWaiter`]: who it was; `None` if there was no such wait.
     WaiterRemoved(Option<WaiterView>),
+    /// To [`Command::LiftDelay`]: how long the lock would have stayed closed, milliseconds; `None` if there was no lock-delay.
+    DelayLifted(Option<u64>),
     /// To [`Command::Tick`].
     Ticked,
     /// To any of them.

@@ -1,0 +1,40 @@
+//! `lift-delay`: opens a lock whose lock-delay runs.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{
+    Cluster, Exit, Failure,
+    output::{Format, Output, print, print_document},
+    show,
+};
+
+/// Ends the lock-delay that keeps a lock closed after its holder was lost. Only for a holder that is known to be dead: another one could
+/// be working still.
+#[derive(Args, Debug)]
+pub(super) struct LiftDelay {
+    /// The lock.
+    name: String,
+    #[command(flatten)]
+    cluster: Cluster,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Serialize)]
+struct Document {
+    /// How long it would have kept the lock closed, milliseconds; nothing if there was none.
+    lifted_ms: Option<u64>,
+}
+
+impl LiftDelay {
+    pub(super) async fn run(self) -> Result<Exit, Failure> {
+        let lifted_ms = self.cluster.client()?.lift_delay(&self.name).await?.map(show::millis);
+        match (self.output.output, lifted_ms) {
+            (Format::Json, _) => print_document(&Document { lifted_ms })?,
+            (Format::Text, Some(ms)) => print(&format!("lifted {} of its lock-delay\n", show::duration(ms)))?,
+            (Format::Text, None) => print("it had no lock-delay\n")?,
+        }
+        Ok(Exit::Success)
+    }
+}
