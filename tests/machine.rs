@@ -12,7 +12,8 @@
 //! release ann token=N|acquire=REQUEST      update ann lock token=N [data=TEXT] [keep=true]
 //!                                          ... with [req=ID [lowest=ID] [kept="ID,.."]] for any of these three
 //! cancel TICKET [repeats=N]                force lock reason=TEXT [token=N] [now=true] [after=N] [up_to=N]
-//! remove lock ticket=N                     lift lock                         tick
+//! remove lock ticket=N                     lift lock                         drop [PREFIX] [after=lock]
+//! tick
 //! limits [work=N] [grants=N] [table=BYTES] [session=BYTES]: those of the batches from here on
 //! bytes: what the table takes, and each session
 //!
@@ -91,6 +92,7 @@ impl goldenscript::Runner for Runner {
                     | Command::ForceRelease(_)
                     | Command::RemoveWaiter { .. }
                     | Command::LiftDelay { .. }
+                    | Command::DropData { .. }
                     | Command::Tick => String::new(),
                 };
                 let mut events = Vec::new();
@@ -261,6 +263,10 @@ fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
         }),
         "remove" => Command::RemoveWaiter { name: arguments.lock()?, ticket: Ticket(arguments.required("ticket")?) },
         "lift" => Command::LiftDelay { name: arguments.lock()? },
+        "drop" => Command::DropData {
+            prefix: arguments.0.next_pos().unwrap_or_default().to_owned(),
+            after: arguments.0.take_key("after").map(LockName::new).transpose()?,
+        },
         "tick" => Command::Tick,
         _ => return Err(format!("there is no command {name}").into()),
     })

@@ -246,6 +246,8 @@ impl ReferenceStateMachine for Model {
             2 => (proptest::sample::select(queued), proptest::option::weighted(0.2, proptest::sample::select(names())))
                 .prop_map(|((name, ticket), other)| Command::RemoveWaiter { name: other.unwrap_or(name), ticket }),
             2 => proptest::sample::select(names()).prop_map(|name| Command::LiftDelay { name }),
+            1 => (prop_oneof![3 => Just(""), 1 => Just("b")], proptest::option::weighted(0.2, proptest::sample::select(names())))
+                .prop_map(|(prefix, after)| Command::DropData { prefix: prefix.to_owned(), after }),
             1 => Just(Command::Tick),
         ];
         let after_ms = prop_oneof![6 => Just(0u64), 6 => 1..40u64, 1 => 100..400u64];

@@ -11,6 +11,7 @@ mod chaos_client;
 mod check;
 mod completions;
 mod dev;
+mod drop_data;
 mod elect;
 mod exit;
 mod force_release;
@@ -82,6 +83,7 @@ enum Command {
     ForceRelease(force_release::ForceRelease),
     RemoveWaiter(remove_waiter::RemoveWaiter),
     LiftDelay(lift_delay::LiftDelay),
+    DropData(drop_data::DropData),
     Status(status::Status),
     Report(report::ReportOf),
     Completions(completions::Completions),
@@ -178,6 +180,7 @@ pub fn run() -> ExitCode {
         Command::ForceRelease(force_release) => block_on(force_release.run()),
         Command::RemoveWaiter(remove_waiter) => block_on(remove_waiter.run()),
         Command::LiftDelay(lift_delay) => block_on(lift_delay.run()),
+        Command::DropData(drop_data) => block_on(drop_data.run()),
         Command::Status(status) => block_on(status.run()),
         Command::Report(report) => report.run(),
         Command::Completions(completions) => completions.run(),

@@ -45,4 +45,14 @@ impl Client {
         let answer = self.caller.call(plan, |node| with!(LocksClient, node, lift_delay, request)).await?;
         Ok(answer.lifted_ms.map(Duration::from_millis))
     }
+
+    /// Drops the data that were kept on locks under a prefix which nobody holds: an operator's act. An empty prefix: on all locks.
+    ///
+    /// One call looks at some hundreds of locks at the most. `after`: empty, or `more_after` of the answer before; that is empty after the
+    /// last. It is not repeated once its outcome is unknown: a holder may have kept other data meanwhile. Fails as the calls of [`Client`]
+    /// do. Dropped before its end, it may have taken effect.
+    pub async fn drop_data(&self, prefix: &str, after: &str) -> Result<v1::DropDataResponse, Error> {
+        let request = v1::DropDataRequest { prefix: prefix.to_owned(), after: after.to_owned() };
+        self.caller.call(self.caller.plan_once(), |node| with!(LocksClient, node, drop_data, request)).await
+    }
 }

@@ -176,6 +176,7 @@ impl Machine {
                 | Reply::Forced { .. }
                 | Reply::WaiterRemoved(_)
                 | Reply::DelayLifted(_)
+                | Reply::DataDropped { .. }
                 | Reply::Ticked => false,
             };
             ensure(sound, || format!("the reply to {request} of the session {id} cannot be (M8)"))?;

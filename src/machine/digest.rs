@@ -294,6 +294,7 @@ impl Digest for Reply {
             | Self::Forced { .. }
             | Self::WaiterRemoved(_)
             | Self::DelayLifted(_)
+            | Self::DataDropped { .. }
             | Self::Ticked => into.variant(6, &[]),
         }
     }

@@ -97,7 +97,7 @@ impl Machine {
         }
     }
 
-    fn set_data(&mut self, name: &LockName, data: Option<Data>, keep: bool, events: &mut Vec<Event>) {
+    pub(super) fn set_data(&mut self, name: &LockName, data: Option<Data>, keep: bool, events: &mut Vec<Event>) {
         self.uncharge_data(name);
         let differs = self.change(name, |lock| {
             let differs = lock.data() != data.as_ref();

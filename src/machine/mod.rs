@@ -13,7 +13,7 @@
 //! * `queue`: acquires: granted, refused or queued, and who comes next;
 //! * `grants`: tokens: given, released, lost; data set by their holders;
 //! * `force`: an operator takes a grant back;
-//! * `undo`: an operator removes a waiter, lifts a lock-delay;
+//! * `undo`: an operator removes a waiter, lifts a lock-delay, drops kept data;
 //! * `bytes`: how much memory the table takes;
 //! * `tokens`: small sets, of which there are many;
 //! * `time`: what falls due when time passes;
@@ -170,6 +170,7 @@ impl Machine {
             Command::ForceRelease(force) => Ok(self.force_release(&force, events)),
             Command::RemoveWaiter { name, ticket } => Ok(self.remove_waiter(&name, ticket, events)),
             Command::LiftDelay { name } => Ok(self.lift_delay(&name, events)),
+            Command::DropData { prefix, after } => Ok(self.drop_data(prefix.as_str(), after.as_ref(), events)),
             Command::Tick => Ok(Reply::Ticked),
         };
         #[cfg(debug_assertions)]

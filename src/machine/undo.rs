@@ -29,6 +29,26 @@ impl Machine {
         Reply::DelayLifted(lifted_ms)
     }
 
+    /// Drops the data that were kept on locks under a prefix which nobody holds. Looks at as many locks as the budget allows, held ones
+    /// included: a prefix with nothing to drop costs as much as any other.
+    pub(super) fn drop_data(&mut self, prefix: &str, after: Option<&LockName>, events: &mut Vec<Event>) -> Reply {
+        let mut dropped = 0;
+        let mut next = self.locks(prefix, after).next().cloned();
+        let mut last = after.cloned();
+        while !self.is_spent()
+            && let Some(name) = next
+        {
+            self.spend(1);
+            if self.locks.get(&name).is_some_and(|lock| !lock.is_held() && lock.data().is_some()) {
+                self.set_data(&name, None, false, events);
+                dropped += 1;
+            }
+            next = self.locks(prefix, Some(&name)).next().cloned();
+            last = Some(name);
+        }
+        Reply::DataDropped { dropped, more_after: last.filter(|_| next.is_some()) }
+    }
+
     fn removable(&self, name: &LockName, ticket: Ticket) -> Option<WaiterView> {
         let waiting = self.waits.get(&ticket).filter(|waiting| !self.is_over(waiting.session))?;
         let want = waiting.acquire.wants().iter().find(|want| want.name == *name)?;

@@ -75,6 +75,10 @@ fn write_command(command: &Command) -> pb::Command {
             Kind::RemoveWaiter(pb::RemoveWaiter { name: name.as_str().into(), ticket: ticket.0 })
         }
         Command::LiftDelay { name } => Kind::LiftDelay(pb::LiftDelay { name: name.as_str().into() }),
+        Command::DropData { prefix, after } => Kind::DropData(pb::DropData {
+            prefix: prefix.clone(),
+            after: after.as_ref().map(|name| name.as_str().into()),
+        }),
         Command::Tick => Kind::Tick(pb::Tick {}),
     };
     pb::Command { kind: Some(kind) }
@@ -156,6 +160,9 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             Command::RemoveWaiter { name: read_name(&name)?, ticket: Ticket(ticket) }
         }
         Kind::LiftDelay(lift) => Command::LiftDelay { name: read_name(&lift.name)? },
+        Kind::DropData(pb::DropData { prefix, after }) => {
+            Command::DropData { prefix, after: after.map(|name| read_name(&name)).transpose()? }
+        }
         Kind::Tick(pb::Tick {}) => Command::Tick,
     })
 }
@@ -266,6 +273,7 @@ mod tests {
             ),
             (name(), any::<u64>()).prop_map(|(name, ticket)| Command::RemoveWaiter { name, ticket: Ticket(ticket) }),
             name().prop_map(|name| Command::LiftDelay { name }),
+            (".{0,40}", option::of(name())).prop_map(|(prefix, after)| Command::DropData { prefix, after }),
             Just(Command::Tick),
         ]
     }

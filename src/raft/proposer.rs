@@ -102,6 +102,7 @@ impl Proposer {
             | Command::ForceRelease(_)
             | Command::RemoveWaiter { .. }
             | Command::LiftDelay { .. }
+            | Command::DropData { .. }
             | Command::Tick => false,
         };
         !asks_for_more || !self.is_overloaded()
@@ -270,6 +271,7 @@ fn weight(command: &Command) -> usize {
             }
             Command::ForceRelease(ForceRelease { name, reason, .. }) => name.as_str().len() + reason.as_str().len(),
             Command::RemoveWaiter { name, .. } | Command::LiftDelay { name } => name.as_str().len(),
+            Command::DropData { prefix, after } => prefix.len() + after.as_ref().map_or(0, |name| name.as_str().len()),
             Command::Session { operation: Operation::Release(_), .. }
             | Command::Close { .. }
             | Command::CancelWait { .. }

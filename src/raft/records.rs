@@ -239,6 +239,7 @@ fn write_answer(reply: &Reply) -> Option<r::answer::Kind> {
         | Reply::Forced { .. }
         | Reply::WaiterRemoved(_)
         | Reply::DelayLifted(_)
+        | Reply::DataDropped { .. }
         | Reply::Ticked => return None,
     })
 }

@@ -38,7 +38,7 @@ const EARLIER: u32 = 10;
 const EARLIER_MAX: Duration = Duration::from_millis(50);
 
 /// The calls that change something. Of all others it is known that they did not.
-const CHANGES: [&str; 9] = [
+const CHANGES: [&str; 10] = [
     "/lockkeeper.v1.Sessions/Open",
     "/lockkeeper.v1.Sessions/Renew",
     "/lockkeeper.v1.Sessions/Close",
@@ -48,6 +48,7 @@ const CHANGES: [&str; 9] = [
     "/lockkeeper.v1.Locks/ForceRelease",
     "/lockkeeper.v1.Locks/RemoveWaiter",
     "/lockkeeper.v1.Locks/LiftDelay",
+    "/lockkeeper.v1.Locks/DropData",
 ];
 
 /// Whether a call to this path changes something.

@@ -452,6 +452,10 @@ impl locks_server::Locks for Gateway {
         self.name_leader(pass_on!(changes, self, request, locks, LocksClient, lift_delay))
     }
 
+    async fn drop_data(&self, request: Request<v1::DropDataRequest>) -> Result<Response<v1::DropDataResponse>, Status> {
+        self.name_leader(pass_on!(changes, self, request, locks, LocksClient, drop_data))
+    }
+
     /// Stays here: its requests are passed on one by one, each to who leads at its time.
     async fn pipeline(
         &self,

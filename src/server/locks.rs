@@ -11,7 +11,7 @@ use super::{
     waiting, watch,
 };
 use crate::{
-    machine::{Busy, Command, LockName, Machine, Page, Reply, Ticket, Token, WaitEnd},
+    machine::{Busy, Command, LockName, Machine, NAME_BYTES_MAX, Page, Reply, Ticket, Token, WaitEnd},
     proto::v1::{self, acquire_response, locks_server},
     raft::{Replica, table::Applied, types::Delivery},
 };
@@ -147,6 +147,24 @@ impl locks_server::Locks for Locks {
             tracing::info!(lock = %name, lifted_ms, "an operator lifted a lock-delay");
         }
         Ok(Response::new(v1::LiftDelayResponse { lifted_ms }))
+    }
+
+    async fn drop_data(&self, request: Request<v1::DropDataRequest>) -> Result<Response<v1::DropDataResponse>, Status> {
+        let v1::DropDataRequest { prefix, after } = request.into_inner();
+        if prefix.len() > NAME_BYTES_MAX {
+            return Err(invalid("prefix", "is longer than the 512 bytes that a name may have: shorten it"));
+        }
+        let after = match after.as_str() {
+            "" => None,
+            name => Some(convert::lock_name("after", name)?),
+        };
+        let reply = self.propose(Command::DropData { prefix: prefix.clone(), after }).await?.reply;
+        let Reply::DataDropped { dropped, more_after } = reply else { return Err(unexpected(reply)) };
+        if dropped > 0 {
+            tracing::info!(prefix, dropped, "an operator dropped the data of locks that nobody holds");
+        }
+        let more_after = more_after.map_or_else(String::new, |name| name.to_string());
+        Ok(Response::new(v1::DropDataResponse { dropped, more_after }))
     }
 
     async fn pipeline(

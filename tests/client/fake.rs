@@ -377,6 +377,10 @@ impl Locks for Fake {
         unused()
     }
 
+    async fn drop_data(&self, _: Request<DropDataRequest>) -> Reply<DropDataResponse> {
+        unused()
+    }
+
     async fn update(&self, request: Request<UpdateRequest>) -> Reply<UpdateResponse> {
         self.note(Call::Update(request.into_inner()));
         self.reply(UpdateResponse {})

@@ -115,6 +115,31 @@ async fn a_lock_delay_is_lifted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn kept_data_are_counted_and_then_dropped() {
+    // More than one command looks at.
+    const KEPT: usize = 1500;
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let session = long_session(&client).await;
+    let held = session.acquire("a/held").data(b"held").keep_data().await.expect("free");
+    for number in 0..KEPT / 50 {
+        let names: Vec<_> = (0..50).map(|lock| format!("a/{number}/{lock}")).collect();
+        let kept = session.acquire_all(names.iter().map(String::as_str)).data(b"kept").keep_data().await.expect("free");
+        kept.release().await.expect("it was held");
+    }
+    let counted = json(&run(&cluster, &["drop-data", "a/", "-o", "json"]).await);
+    assert_eq!(counted, serde_json::json!({ "locks": KEPT, "dropped": false }));
+    for (endpoint, dropped) in cluster.endpoints().into_iter().zip([KEPT, 0, 0]) {
+        let arguments = ["drop-data", "a/", "--yes", "--endpoints", &endpoint];
+        let (code, out, err) = text(&run(&cluster, &arguments).await);
+        assert_eq!((code, out), (0, format!("dropped the data of {dropped} locks\n")), "{err}");
+    }
+    let left = client.get("a/held").await.expect("a lock").lock.expect("it is held");
+    assert_eq!(left.data.as_deref(), Some(&b"held"[..]));
+    held.release().await.expect("it was held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn status_is_readable_when_a_node_is_down() {
     let mut cluster = cluster().await;
     let (code, out, err) = text(&run(&cluster, &["status"]).await);

@@ -216,6 +216,10 @@ impl Show for Reply {
             Self::WaiterRemoved(None) => "removed nobody".into(),
             Self::DelayLifted(Some(ms)) => format!("lifted {ms}"),
             Self::DelayLifted(None) => "lifted nothing".into(),
+            Self::DataDropped { dropped, more_after } => {
+                let more = more_after.as_ref().map(|name| format!(", and more after {name}")).unwrap_or_default();
+                format!("dropped {dropped}{more}")
+            }
             Self::Ticked => "ticked".into(),
             Self::Refused(refusal) => format!("refused: {}", show(refusal)),
         }

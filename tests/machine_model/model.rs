@@ -118,6 +118,7 @@ impl Model {
             Command::ForceRelease(force) => Ok(self.force(force)),
             Command::RemoveWaiter { name, ticket } => Ok(self.remove_waiter(name, *ticket)),
             Command::LiftDelay { name } => Ok(self.lift_delay(name)),
+            Command::DropData { prefix, after } => Ok(self.drop_data(prefix, after.as_ref())),
             Command::Tick => Ok(Reply::Ticked),
         };
         self.reply = Some(result.unwrap_or_else(Reply::Refused));
@@ -437,6 +438,21 @@ impl Model {
         let closed_until = self.locks.get_mut(name).and_then(|rest| rest.closed_until.take());
         self.grant_all();
         Reply::DelayLifted(closed_until.map(|until| until - self.now))
+    }
+
+    fn drop_data(&mut self, prefix: &str, after: Option<&LockName>) -> Reply {
+        let concerned = |name: &LockName| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after);
+        let names: Vec<_> = self.locks.keys().filter(|name| concerned(name)).cloned().collect();
+        let mut dropped = 0;
+        for name in names {
+            let held = self.holders(&name).next().is_some();
+            let rest = self.locks.entry(name).or_default();
+            if !held && rest.data.take().is_some() {
+                rest.keep = false;
+                dropped += 1;
+            }
+        }
+        Reply::DataDropped { dropped, more_after: None }
     }
 
     fn end_grant(&mut self, token: Token, end: End) {

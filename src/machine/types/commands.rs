@@ -146,6 +146,13 @@ pub enum Command {
         /// Which lock.
         name: LockName,
     },
+    /// Drops the data of locks that nobody holds, by an operator: as many as one command may.
+    DropData {
+        /// Of locks whose names begin with it: at most [`NAME_BYTES_MAX`] bytes, or it is the beginning of none.
+        prefix: String,
+        /// Only of locks above this name: it goes on where another command ended.
+        after: Option<LockName>,
+    },
     /// Lets time pass.
     Tick,
 }

@@ -206,6 +206,13 @@ pub enum Reply {
     WaiterRemoved(Option<WaiterView>),
     /// To [`Command::LiftDelay`]: how long the lock would have stayed closed, milliseconds; `None` if there was no lock-delay.
     DelayLifted(Option<u64>),
+    /// To [`Command::DropData`].
+    DataDropped {
+        /// Of how many locks.
+        dropped: u64,
+        /// There are more locks under the prefix, above this one: they are for another command.
+        more_after: Option<LockName>,
+    },
     /// To [`Command::Tick`].
     Ticked,
     /// To any of them.

@@ -1,0 +1,72 @@
+//! `drop-data`: drops what was kept on locks that nobody holds.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{
+    Cluster, Exit, Failure,
+    output::{Format, Output, print, print_document},
+};
+use crate::{client::Client, proto::v1::LockInfo};
+
+/// Drops the data that were kept on locks which nobody holds. Without --yes it only counts them.
+#[derive(Args, Debug)]
+pub(super) struct DropData {
+    /// Of the locks whose names begin so; '' for all locks.
+    prefix: String,
+    /// Drop them, rather than count the locks that have them.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Serialize)]
+struct Document {
+    /// How many locks have data that nobody holds; or had, if these were dropped.
+    locks: u64,
+    dropped: bool,
+}
+
+impl DropData {
+    pub(super) async fn run(self) -> Result<Exit, Failure> {
+        let client = self.cluster.client()?;
+        let locks =
+            if self.yes { drop_all(&client, &self.prefix).await? } else { count(&client, &self.prefix).await? };
+        match (self.output.output, self.yes) {
+            (Format::Json, dropped) => print_document(&Document { locks, dropped })?,
+            (Format::Text, true) => print(&format!("dropped the data of {locks} locks\n"))?,
+            (Format::Text, false) => {
+                print(&format!("{locks} locks have data, and nobody holds them: --yes drops the data\n"))?
+            }
+        }
+        Ok(Exit::Success)
+    }
+}
+
+async fn drop_all(client: &Client, prefix: &str) -> Result<u64, Failure> {
+    let (mut dropped, mut after) = (0, String::new());
+    loop {
+        let part = client.drop_data(prefix, &after).await?;
+        dropped += part.dropped;
+        after = part.more_after;
+        if after.is_empty() {
+            return Ok(dropped);
+        }
+    }
+}
+
+async fn count(client: &Client, prefix: &str) -> Result<u64, Failure> {
+    let kept = |lock: &&LockInfo| lock.holder_count == 0 && lock.data.is_some();
+    let (mut locks, mut page_token) = (0, String::new());
+    loop {
+        let page = client.list(prefix, &page_token).await?;
+        locks += page.locks.iter().filter(kept).count() as u64;
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            return Ok(locks);
+        }
+    }
+}
