@@ -147,6 +147,21 @@ async fn each_command_says_what_it_did() {
     fail(&cluster, &["session", "close", "1"], 2).await;
 }
 
+/// What a client that is known to be dead has left behind, by the name that it gave itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_sessions_of_a_label_are_closed() {
+    let cluster = cluster().await;
+    for label in ["dead", "dead", "alive"] {
+        succeed(&cluster, &["session", "open", "--ttl", "10m", "--label", label]).await;
+    }
+    let closed = succeed(&cluster, &["session", "close", "--label", "dead"]).await;
+    assert_eq!(closed, "closed 2 sessions\n");
+    let left = client(&cluster).sessions("").await.expect("it answers").sessions;
+    assert_eq!(left.iter().map(|session| session.label.as_str()).collect::<Vec<_>>(), ["alive"]);
+    assert_eq!(succeed(&cluster, &["session", "close", "--label", "dead"]).await, "closed 0 sessions\n");
+    fail(&cluster, &["session", "close"], 2).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_for_programs() {
     let cluster = cluster().await;
