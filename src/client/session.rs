@@ -152,6 +152,10 @@ impl Session {
     /// Acquires several locks, all or nothing. Those who acquire several at once cannot deadlock among each other, in whatever order they
     /// name them.
     ///
+    /// The price is a convoy: who waits for several locks has a place in the queue of each, so whoever comes later for one of them waits
+    /// behind, even while that one is free. Name no more locks at once than must be held together, and limit the wait where others must
+    /// not stand behind it.
+    ///
     /// ```no_run
     /// # use lockkeeper::client::{Error, Session};
     /// # async fn example(session: Session) -> Result<(), Error> {
