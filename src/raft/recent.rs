@@ -9,8 +9,19 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::table::{CHANGES_KEPT, Changes};
 use crate::machine::{Change, ChangeKind};
+
+/// Log entries whose changes a watcher may lag behind before it is sent the whole state again.
+pub(super) const CHANGES_KEPT: usize = 1024;
+
+/// What one log entry changed.
+#[derive(Debug)]
+pub struct Changes {
+    /// The entry.
+    pub index: u64,
+    /// In the order in which they happened.
+    pub changes: Vec<Change>,
+}
 
 /// Of all the changes kept, about.
 const BYTES_MAX: usize = 8 << 20;

@@ -18,26 +18,19 @@ use std::{
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{calls::Calls, recent::Recent, types::*};
+pub use super::recent::Changes;
+use super::{
+    calls::Calls,
+    recent::{CHANGES_KEPT, Recent},
+    types::*,
+};
 use crate::{
-    machine::{Change, Command, Event, Limits, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Time},
+    machine::{Command, Event, Limits, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Time},
     planted::Planted,
 };
 
-/// Log entries whose changes a watcher may lag behind before it is sent the whole state again.
-pub(super) const CHANGES_KEPT: usize = 1024;
-
 /// Notices that a keep-alive stream may lag behind before it is closed.
 const NOTICES_KEPT: usize = 64;
-
-/// What one log entry changed.
-#[derive(Debug)]
-pub struct Changes {
-    /// The entry.
-    pub index: u64,
-    /// In the order in which they happened.
-    pub changes: Vec<Change>,
-}
 
 /// What the holder of a session must hear at once.
 #[derive(Clone, Debug)]

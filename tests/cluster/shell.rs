@@ -155,10 +155,10 @@ async fn all_sessions_of_a_label_are_closed() {
         succeed(&cluster, &["session", "open", "--ttl", "10m", "--label", label]).await;
     }
     let closed = succeed(&cluster, &["session", "close", "--label", "dead"]).await;
-    assert_eq!(closed, "closed 2 sessions\n");
+    assert_eq!(closed, "closed 2 sessions");
     let left = client(&cluster).sessions("").await.expect("it answers").sessions;
     assert_eq!(left.iter().map(|session| session.label.as_str()).collect::<Vec<_>>(), ["alive"]);
-    assert_eq!(succeed(&cluster, &["session", "close", "--label", "dead"]).await, "closed 0 sessions\n");
+    assert_eq!(succeed(&cluster, &["session", "close", "--label", "dead"]).await, "closed 0 sessions");
     fail(&cluster, &["session", "close"], 2).await;
 }
 
