@@ -12,6 +12,8 @@
 //!
 //! Not counted: what the transport holds of each stream, which is the client's window and two chunks at the most.
 
+mod budgets;
+
 use std::{
     collections::BTreeMap,
     fmt,
@@ -19,7 +21,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
     time::Duration,
@@ -39,94 +41,15 @@ use tonic::{
 };
 use tower::{Layer, Service};
 
+pub(super) use self::budgets::Limits;
+use self::budgets::{Account, Budget};
 use super::{deadline::changes_something, errors::unread};
 use crate::transport::Remote;
 
 /// Bytes that the transport takes of an answer at a time.
 const CHUNK: usize = 16 * 1024;
-/// What a connection may have waiting whatever others have.
-const LITTLE: usize = 2 * CHUNK;
 /// How often the streams are looked at that may have to end.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// How much may wait for clients, and how long.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// Bytes on one connection.
-    pub(super) connection: usize,
-    /// Bytes for all connections from one address.
-    pub(super) address: usize,
-    /// Bytes for all clients.
-    pub(super) node: usize,
-    /// How long a stream may stand still.
-    pub(super) patience: Duration,
-}
-
-impl Limits {
-    /// For clients. A connection may have sixteen of the largest pages waiting.
-    pub(super) const CLIENTS: Self =
-        Self { connection: 4 << 20, address: 16 << 20, node: 32 << 20, patience: Duration::from_secs(10) };
-}
-
-/// Bytes that wait, and their limit.
-#[derive(Debug)]
-struct Budget {
-    what: &'static str,
-    used: AtomicUsize,
-    limit: usize,
-}
-
-impl Budget {
-    fn new(what: &'static str, limit: usize) -> Arc<Self> {
-        Arc::new(Self { what, used: AtomicUsize::new(0), limit })
-    }
-
-    /// Whether there was room.
-    fn take(&self, bytes: usize) -> bool {
-        let used = self.used.fetch_add(bytes, Ordering::Relaxed);
-        let fits = used.saturating_add(bytes) <= self.limit;
-        if !fits {
-            self.give_back(bytes);
-        }
-        fits
-    }
-
-    fn give_back(&self, bytes: usize) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
-    }
-}
-
-/// The budgets of one connection: its own, its address's, the node's.
-#[derive(Debug)]
-struct Account([Arc<Budget>; 3]);
-
-impl Account {
-    /// Fails with the budget that has no room. A connection that has next to nothing waiting has room for a little in any case: one that
-    /// reads its answers is not refused them because others at its address do not.
-    fn take(&self, bytes: usize) -> Result<(), &Budget> {
-        let Self([connection, ..]) = self;
-        if connection.used.load(Ordering::Relaxed).saturating_add(bytes) <= LITTLE {
-            self.take_anyway(bytes);
-            return Ok(());
-        }
-        for (at, budget) in self.0.iter().enumerate() {
-            if !budget.take(bytes) {
-                self.0[..at].iter().for_each(|taken| taken.give_back(bytes));
-                return Err(budget);
-            }
-        }
-        Ok(())
-    }
-
-    /// Also where there is no room.
-    fn take_anyway(&self, bytes: usize) {
-        self.0.iter().for_each(|budget| _ = budget.used.fetch_add(bytes, Ordering::Relaxed));
-    }
-
-    fn give_back(&self, bytes: usize) {
-        self.0.iter().for_each(|budget| budget.give_back(bytes));
-    }
-}
 
 /// Puts the limits around all services.
 #[derive(Clone)]
@@ -177,7 +100,7 @@ impl Books {
         let address = known.unwrap_or_else(|| Budget::new("of all connections from its address", self.limits.address));
         accounts.addresses.insert(remote.ip(), Arc::downgrade(&address));
         let connection = Budget::new("of its connection", self.limits.connection);
-        let account = Arc::new(Account([connection, address, Arc::clone(&self.node)]));
+        let account = Arc::new(Account::new(connection, address, Arc::clone(&self.node)));
         accounts.connections.insert(remote, Arc::downgrade(&account));
         account
     }
@@ -330,7 +253,7 @@ impl Held {
         match self.is_due {
             true => self.account.take_anyway(bytes),
             false => self.account.take(bytes).map_err(|budget| {
-                let (waiting, Budget { what, limit, .. }) = (budget.used.load(Ordering::Relaxed), budget);
+                let (waiting, Budget { what, limit, .. }) = (budget.used(), budget);
                 unread(&format!(
                     "{waiting} bytes of answers {what} wait to be read, and {bytes} more exceed the limit of {limit}"
                 ))
@@ -516,7 +439,7 @@ mod tests {
     }
 
     fn waiting(unread: &Unread) -> usize {
-        unread.books.node.used.load(Ordering::Relaxed)
+        unread.books.node.used()
     }
 
     #[test]

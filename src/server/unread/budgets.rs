@@ -1,0 +1,101 @@
+//! How many bytes of answers may wait, and for whom.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use super::CHUNK;
+
+/// What a connection may have waiting whatever others have.
+const LITTLE: usize = 2 * CHUNK;
+
+/// How much may wait for clients, and how long.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::server) struct Limits {
+    /// Bytes on one connection.
+    pub(in crate::server) connection: usize,
+    /// Bytes for all connections from one address.
+    pub(in crate::server) address: usize,
+    /// Bytes for all clients.
+    pub(in crate::server) node: usize,
+    /// How long a stream may stand still.
+    pub(in crate::server) patience: Duration,
+}
+
+impl Limits {
+    /// For clients. A connection may have sixteen of the largest pages waiting.
+    pub(in crate::server) const CLIENTS: Self =
+        Self { connection: 4 << 20, address: 16 << 20, node: 32 << 20, patience: Duration::from_secs(10) };
+}
+
+/// Bytes that wait, and their limit.
+#[derive(Debug)]
+pub(super) struct Budget {
+    pub(super) what: &'static str,
+    pub(super) limit: usize,
+    used: AtomicUsize,
+}
+
+impl Budget {
+    pub(super) fn new(what: &'static str, limit: usize) -> Arc<Self> {
+        Arc::new(Self { what, used: AtomicUsize::new(0), limit })
+    }
+
+    /// Whether there was room.
+    pub(super) fn take(&self, bytes: usize) -> bool {
+        let used = self.used.fetch_add(bytes, Ordering::Relaxed);
+        let fits = used.saturating_add(bytes) <= self.limit;
+        if !fits {
+            self.give_back(bytes);
+        }
+        fits
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The budgets of one connection: its own, its address's, the node's.
+#[derive(Debug)]
+pub(super) struct Account([Arc<Budget>; 3]);
+
+impl Account {
+    pub(super) fn new(connection: Arc<Budget>, address: Arc<Budget>, node: Arc<Budget>) -> Self {
+        Self([connection, address, node])
+    }
+
+    /// Fails with the budget that has no room. A connection that has next to nothing waiting has room for a little in any case: one that
+    /// reads its answers is not refused them because others at its address do not.
+    pub(super) fn take(&self, bytes: usize) -> Result<(), &Budget> {
+        let Self([connection, ..]) = self;
+        if connection.used().saturating_add(bytes) <= LITTLE {
+            self.take_anyway(bytes);
+            return Ok(());
+        }
+        for (at, budget) in self.0.iter().enumerate() {
+            if !budget.take(bytes) {
+                self.0[..at].iter().for_each(|taken| taken.give_back(bytes));
+                return Err(budget);
+            }
+        }
+        Ok(())
+    }
+
+    /// Also where there is no room.
+    pub(super) fn take_anyway(&self, bytes: usize) {
+        self.0.iter().for_each(|budget| _ = budget.used.fetch_add(bytes, Ordering::Relaxed));
+    }
+
+    pub(super) fn give_back(&self, bytes: usize) {
+        self.0.iter().for_each(|budget| budget.give_back(bytes));
+    }
+}
