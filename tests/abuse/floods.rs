@@ -75,7 +75,7 @@ async fn floods_of_each_call() {
     stage.survives("lists", async |_: &Stage| _ = flood(calls, async |_| other.list("", "").await).await).await;
     let update = async |_| held.update("flooded", NewData::Held(&DATA)).await;
     // The caches of the log are as large as they get before it counts.
-    flood(2_000, update).await;
+    flood(4_000, update).await;
     stage.remember_memory();
     stage.survives("updates", async |_: &Stage| _ = flood(calls, update).await).await;
     stage
