@@ -2,6 +2,8 @@
 
 use std::{io, net::SocketAddr};
 
+use bytes::Bytes;
+use prost::Message;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -19,6 +21,12 @@ const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
 /// A message of gRPC that is empty.
 pub(crate) const EMPTY_MESSAGE: &[u8] = &[0; 5];
+
+/// A message as gRPC has it.
+pub(crate) fn framed(message: &impl Message) -> Bytes {
+    let length = u32::try_from(message.encoded_len()).expect("short").to_be_bytes();
+    [&[0], &length[..], &message.encode_to_vec()].concat().into()
+}
 
 /// The stream of the n-th call of a connection.
 pub(crate) fn stream_id(call: usize) -> u32 {

@@ -1,6 +1,6 @@
 //! Many small requests on one stream, a DATA frame each: what some gRPC libraries send.
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use http::Request;
 use lockkeeper::proto::v1::{
     AcquireRequest, GetRequest, PipelineRequest, PipelineResponse, Want, acquire_request::Wait,
@@ -10,6 +10,7 @@ use prost::Message as _;
 use tokio::time::timeout;
 
 use crate::{
+    frames::framed,
     sized,
     stage::{Descriptors, Stage},
     support::{LONG, long_session, until},
@@ -24,15 +25,6 @@ const WAITS_PER_SESSION: usize = 1_024;
 /// A debug build checks its whole table after each entry.
 const SMALL_WAITS: usize = 500;
 const SMALL_MOST: usize = 4_000;
-
-/// A message as gRPC has it.
-fn framed(request: &PipelineRequest) -> Bytes {
-    let mut bytes = BytesMut::new();
-    bytes.put_u8(0);
-    bytes.put_u32(u32::try_from(request.encoded_len()).expect("short"));
-    request.encode(&mut bytes).expect("there is room");
-    bytes.freeze()
-}
 
 /// Takes whole messages out of what came.
 fn unframed(bytes: &mut BytesMut) -> Vec<PipelineResponse> {

@@ -11,13 +11,13 @@ use lockkeeper::{
         GetRequest, KeepAliveRequest, ListRequest, PipelineRequest, WatchRequest, pipeline_request::What as Asked,
     },
 };
-use prost::Message;
 use tokio::{
     net::TcpStream,
     time::{sleep, timeout},
 };
 
 use crate::{
+    frames::framed,
     sized,
     stage::{Descriptors, Stage},
     support::{LONG, long_session},
@@ -83,12 +83,6 @@ impl Unread {
             format!("{}: {}", self.path, text("grpc-message").unwrap_or_default()),
         )
     }
-}
-
-/// A message as gRPC has it.
-fn framed(message: &impl Message) -> Bytes {
-    let length = u32::try_from(message.encoded_len()).expect("short").to_be_bytes();
-    [&[0], &length[..], &message.encode_to_vec()].concat().into()
 }
 
 async fn fill(session: &Session) {
