@@ -78,7 +78,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             let read = group.into_iter().map_while(|entry| entry.map_err(|error| failed = Some(error)).ok());
             let group: Vec<_> = read.collect();
             let sizes: Vec<_> = group.iter().map(|(entry, _)| size(entry)).collect();
-            self.applier.apply(group).await?;
+            let bytes = sizes.iter().map(|(_, bytes)| bytes).sum();
+            self.applier.apply(group, bytes).await?;
             for (index, bytes) in sizes {
                 self.log_bytes.note(index, bytes);
                 self.pace.applied(index, bytes, || self.snapshots.latest().map_or(0, |latest| latest.length()));

@@ -183,6 +183,11 @@ impl Table {
         (Stamp(self.now.load(Ordering::Acquire)), *self.deadline.borrow())
     }
 
+    /// Whether earlier batches left work over: see [`Machine::has_work`].
+    pub(super) fn has_work(&self) -> bool {
+        self.read(|applied| applied.machine.has_work())
+    }
+
     /// The index of the last entry applied; 0: none. Never waits.
     pub(super) fn index(&self) -> u64 {
         self.index.load(Ordering::Acquire)

@@ -19,6 +19,7 @@ mod health;
 mod keep_alive;
 mod locks;
 mod pages;
+mod passed_on;
 mod pipeline;
 mod progress;
 mod pulse;

@@ -28,6 +28,7 @@ use super::{
     gateway::{Dial, Gateway},
     health,
     locks::Locks,
+    passed_on::PassedOn,
     pulse::Pulse,
     sessions::Sessions,
     unread::{self, Unread},
@@ -392,6 +393,7 @@ struct Services {
     gateway: Gateway,
     cluster: Cluster,
     unread: Unread,
+    tasks: Tasks,
 }
 
 impl Services {
@@ -411,14 +413,23 @@ impl Services {
         let pulse = Pulse::default();
         let cluster = Cluster { cluster_id, replica: replica.clone(), blocking, progress, members, pulse };
         let unread = Unread::new(unread::Limits::CLIENTS);
-        Self { sessions, locks, gateway, cluster, unread }
+        let tasks = environment.clients.clone();
+        Self { sessions, locks, gateway, cluster, unread, tasks }
     }
 
     /// What followers pass on: it is answered here or not at all.
     fn for_peers(&self) -> Routes {
         Routes::default()
-            .add_service(SessionsServer::new(self.sessions.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
-            .add_service(LocksServer::new(self.locks.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .add_service(
+                self.passed_on(SessionsServer::new(self.sessions.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX)),
+            )
+            .add_service(
+                self.passed_on(LocksServer::new(self.locks.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX)),
+            )
+    }
+
+    fn passed_on<S>(&self, service: S) -> PassedOn<S> {
+        PassedOn { service, tasks: self.tasks.clone() }
     }
 
     /// What is around all of them.
