@@ -9,7 +9,7 @@ use std::{
 
 use lockkeeper::{
     environment::{Environment, Tasks},
-    proto::v1::{self, cluster_client::ClusterClient, sessions_client::SessionsClient},
+    proto::v1::{self, cluster_client::ClusterClient, locks_client::LocksClient, sessions_client::SessionsClient},
     raft::{
         clock::BEAT,
         identity::Identity,
@@ -37,7 +37,7 @@ use tokio::{
 const LONG: Duration = Duration::from_secs(60);
 const CLUSTER: &str = "runtimes";
 
-/// Stops whoever applies the first command, until the test lets go.
+/// Stops the first entry that grants a lock while it is applied, until the test lets go.
 #[derive(Debug)]
 struct Gate {
     came: Mutex<Option<mpsc::Sender<()>>>,
@@ -54,8 +54,7 @@ impl Gate {
 
 impl Inspect for Gate {
     fn look(&self, applied: &Applied) {
-        let came =
-            (applied.machine.counts().sessions > 0).then(|| self.came.lock().expect("no panic").take()).flatten();
+        let came = (applied.machine.last_token().0 > 0).then(|| self.came.lock().expect("no panic").take()).flatten();
         if let Some(came) = came {
             came.send(()).expect("the test listens");
             // An error says that the test has failed.
@@ -153,19 +152,29 @@ fn threads(workers: usize) -> Runtime {
 }
 
 /// Opens a session, as soon as the node leads.
-async fn open_session(url: String) {
+async fn open_session(url: String) -> String {
     let open = async {
         loop {
             if let Ok(mut stub) = SessionsClient::connect(url.clone()).await {
                 let request = v1::OpenSessionRequest { ttl_ms: 60_000, ..Default::default() };
-                if stub.open(request).await.is_ok() {
-                    return;
+                if let Ok(opened) = stub.open(request).await {
+                    return opened.into_inner().session_id;
                 }
             }
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(LONG, open).await.expect("the session is opened");
+    timeout(LONG, open).await.expect("the session is opened")
+}
+
+/// Acquires locks with 1 MiB of data: far more than an entry that is applied in place has.
+async fn acquire_much(url: String, session_id: String) {
+    let want =
+        |number| v1::Want { name: format!("lock-{number}"), data: Some(vec![7; 16 * 1024]), ..Default::default() };
+    let request = v1::AcquireRequest { session_id, locks: (0..60).map(want).collect(), ..Default::default() };
+    let mut stub = LocksClient::connect(url).await.expect("the kernel accepts");
+    let answer = stub.acquire(request).await.expect("answered").into_inner();
+    assert!(matches!(answer.outcome, Some(v1::acquire_response::Outcome::Granted(_))), "{answer:?}");
 }
 
 #[test]
@@ -173,13 +182,14 @@ fn an_apply_that_takes_long_delays_no_peer() {
     let (gate, comes, go_on) = Gate::new();
     let (test, clients) = (threads(1), threads(1));
     let node = Node::start(Some(gate), Tasks::On(clients.handle().clone()));
-    let opened = test.spawn(open_session(node.client_url()));
-    comes.recv_timeout(LONG).expect("the session is being applied");
+    let session = test.block_on(open_session(node.client_url()));
+    let acquired = test.spawn(acquire_much(node.client_url(), session));
+    comes.recv_timeout(LONG).expect("the acquire is being applied");
     // As long as it wants to.
     test.block_on(node.answers_peers());
-    assert!(!opened.is_finished(), "it is not applied yet");
+    assert!(!acquired.is_finished(), "it is not applied yet");
     go_on.send(()).expect("it waits");
-    test.block_on(opened).expect("no panic");
+    test.block_on(acquired).expect("no panic");
     node.end();
 }
 
