@@ -16,6 +16,9 @@
 //! `frames` speaks HTTP/2 by hand: no library sends such things. Sizes fit a debug build and a minute and a half; with
 //! `LOCKKEEPER_ABUSE_FULL=1` they are those of the attacks that once brought nodes down. The tests take turns: each wants the machine.
 //!
+//! `LOCKKEEPER_ABUSE_PROGRAM=FILE` runs nodes of another build, such as a release build. `LOCKKEEPER_ABUSE_USUAL_TIMING=1` leaves the election
+//! timeout at its default; without it, the timeout is three times as long, since debug builds share few processors.
+//!
 //! [`MEMORY_SLACK_MIB`]: stage::MEMORY_SLACK_MIB
 //! [`Stage::open`]: stage::Stage::open
 //! [`Stage::survives`]: stage::Stage::survives
