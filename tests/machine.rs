@@ -13,7 +13,7 @@
 //!                                          ... with [req=ID [lowest=ID] [kept="ID,.."]] for any of these three
 //! cancel TICKET [repeats=N]                force lock reason=TEXT [token=N] [now=true] [after=N] [up_to=N]
 //! remove lock ticket=N                     lift lock                         drop [PREFIX] [after=lock]
-//! tick
+//! resize lock permits=N                    tick
 //! limits [work=N] [grants=N] [table=BYTES] [session=BYTES]: those of the batches from here on
 //! bytes: what the table takes, and each session
 //!
@@ -93,6 +93,7 @@ impl goldenscript::Runner for Runner {
                     | Command::RemoveWaiter { .. }
                     | Command::LiftDelay { .. }
                     | Command::DropData { .. }
+                    | Command::Resize { .. }
                     | Command::Tick => String::new(),
                 };
                 let mut events = Vec::new();
@@ -267,6 +268,7 @@ fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
             prefix: arguments.0.next_pos().unwrap_or_default().to_owned(),
             after: arguments.0.take_key("after").map(LockName::new).transpose()?,
         },
+        "resize" => Command::Resize { name: arguments.lock()?, permits: Permits::new(arguments.required("permits")?)? },
         "tick" => Command::Tick,
         _ => return Err(format!("there is no command {name}").into()),
     })

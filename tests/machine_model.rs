@@ -30,7 +30,7 @@ use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 use self::model::Model;
 
 /// What happened over all histories. A run in which something never happened has not tested it.
-static HAPPENED: [(&str, AtomicU64); 21] = [
+static HAPPENED: [(&str, AtomicU64); 25] = [
     ("grants", AtomicU64::new(0)),
     ("grants of several locks", AtomicU64::new(0)),
     ("grants after a wait", AtomicU64::new(0)),
@@ -52,7 +52,13 @@ static HAPPENED: [(&str, AtomicU64); 21] = [
     ("restores", AtomicU64::new(0)),
     ("batches that left work", AtomicU64::new(0)),
     ("restores with work left", AtomicU64::new(0)),
+    ("resizes", AtomicU64::new(0)),
+    ("resizes that let others in", AtomicU64::new(0)),
+    ("resizes to less than is held", AtomicU64::new(0)),
+    (OTHER_SIZE, AtomicU64::new(0)),
 ];
+
+const OTHER_SIZE: &str = "permits of another size than was asked for";
 
 fn happened(what: &str) {
     let (_, count) = HAPPENED.iter().find(|(name, _)| *name == what).expect("it is listed");
@@ -155,6 +161,30 @@ fn held(model: &Model) -> BoxedStrategy<(SessionId, Token, LockName)> {
     }
 }
 
+/// Mostly of a semaphore in use, so that one more fits in, or one holder is too many. How often: more often where that makes a difference.
+fn resize(model: &Model) -> (u32, BoxedStrategy<Command>) {
+    let mut sizes = Vec::new();
+    for view in names().into_iter().map(|name| model.lock(&name)) {
+        if view.mode.and_then(Mode::permits).is_none() {
+            continue;
+        }
+        let held = view.holders.len() as u32;
+        if view.queue_length > 0 && view.delay_remaining_ms == 0 {
+            sizes.extend(std::iter::repeat_n((view.name.clone(), held + 1), 4));
+        }
+        if held > 1 {
+            sizes.push((view.name, held - 1));
+        }
+    }
+    let any = (prop_oneof![3 => Just(names().remove(2)), 1 => proptest::sample::select(names())], 1..=4u32);
+    let (weight, sizes) = match sizes.is_empty() {
+        true => (2, any.boxed()),
+        false => (12, prop_oneof![4 => proptest::sample::select(sizes), 1 => any].boxed()),
+    };
+    let resize = |(name, permits)| Command::Resize { name, permits: Permits::new(permits).unwrap() };
+    (weight, sizes.prop_map(resize).boxed())
+}
+
 /// Mostly the same as before, of a request that is remembered.
 fn retry(model: &Model) -> BoxedStrategy<Command> {
     let mut remembered = Vec::new();
@@ -221,6 +251,7 @@ impl ReferenceStateMachine for Model {
         let queued = model.waits.iter().map(|waiting| (waiting.acquire.wants()[0].name.clone(), waiting.ticket));
         let queued: Vec<_> = queued.chain([(names().remove(0), Ticket(1))]).collect();
         let reason = || Reason::new("test").unwrap();
+        let (resizes, resize) = resize(model);
         let command = prop_oneof![
             6 => (opened, ttl, label).prop_map(|(session, ttl, label)| Command::Open { session, ttl, label }),
             8 => vec(session(), 0..6).prop_map(|sessions| Command::Renew { sessions }),
@@ -248,6 +279,7 @@ impl ReferenceStateMachine for Model {
             2 => proptest::sample::select(names()).prop_map(|name| Command::LiftDelay { name }),
             1 => (prop_oneof![3 => Just(""), 1 => Just("b")], proptest::option::weighted(0.2, proptest::sample::select(names())))
                 .prop_map(|(prefix, after)| Command::DropData { prefix: prefix.to_owned(), after }),
+            resizes => resize,
             1 => Just(Command::Tick),
         ];
         let after_ms = prop_oneof![6 => Just(0u64), 6 => 1..40u64, 1 => 100..400u64];
@@ -290,6 +322,8 @@ struct Watched {
     waiters: BTreeSet<Ticket>,
     data: Option<Data>,
     closed: bool,
+    /// The size that an operator gave it. No change says that it is over: it ends with the last holder, waiter and data.
+    resized: Option<Permits>,
 }
 
 impl StateMachineTest for Test {
@@ -354,6 +388,7 @@ fn seen(view: LockView) -> Watched {
         waiters: view.waiters.iter().map(|waiter| waiter.ticket).collect(),
         data: view.data,
         closed: view.delay_remaining_ms > 0,
+        resized: view.mode.and_then(Mode::permits).filter(|_| view.resized),
     }
 }
 
@@ -446,7 +481,9 @@ fn watch(watcher: &mut Watcher, event: Event) {
         // An acquire that is granted leaves its queues without another word.
         Event::WaitEnded { ticket, end: WaitEnd::Granted(grant) } => {
             for name in grant.names.iter() {
-                assert!(watcher.entry(name.clone()).or_default().waiters.remove(&ticket));
+                let lock = watcher.entry(name.clone()).or_default();
+                assert!(lock.waiters.remove(&ticket));
+                lock.forget_size();
             }
             return;
         }
@@ -454,7 +491,19 @@ fn watch(watcher: &mut Watcher, event: Event) {
     };
     let lock = watcher.entry(name).or_default();
     match kind {
-        ChangeKind::Granted { token, .. } => assert!(lock.holders.insert(token)),
+        ChangeKind::Granted { token, mode, .. } => {
+            assert!(lock.holders.insert(token));
+            let most = match mode {
+                Mode::Exclusive => 1,
+                Mode::Shared => usize::MAX,
+                Mode::Permit(permits) => permits.get() as usize,
+            };
+            assert!(lock.holders.len() <= most, "{mode:?} was granted to one more than may hold it");
+            if let (Mode::Permit(permits), Some(resized)) = (mode, lock.resized) {
+                assert_eq!(permits, resized);
+            }
+        }
+        ChangeKind::Resized(permits) => lock.resized = Some(permits),
         ChangeKind::Released { token, .. } | ChangeKind::Lost { token, .. } => assert!(lock.holders.remove(&token)),
         ChangeKind::Revoked { token, .. } => assert!(lock.holders.contains(&token)),
         ChangeKind::Queued { ticket, .. } => assert!(lock.waiters.insert(ticket)),
@@ -462,6 +511,15 @@ fn watch(watcher: &mut Watcher, event: Event) {
         ChangeKind::Data(data) => lock.data = data,
         ChangeKind::Delayed => assert!(!std::mem::replace(&mut lock.closed, true)),
         ChangeKind::Opened => assert!(std::mem::replace(&mut lock.closed, false)),
+    }
+    lock.forget_size();
+}
+
+impl Watched {
+    fn forget_size(&mut self) {
+        if self.holders.is_empty() && self.waiters.is_empty() && self.data.is_none() {
+            self.resized = None;
+        }
     }
 }
 
@@ -523,6 +581,25 @@ impl Test {
             && acquire.wants().iter().any(|want| want.must_exist)
         {
             happened("locks that were to exist and did");
+        }
+        if let (Command::Session { operation: Operation::Acquire(acquire), .. }, Reply::Acquired(WaitEnd::Granted(_))) =
+            (command, reply)
+        {
+            let gets_another = |want: &&Want| {
+                let used = whole_view(&self.machine, &want.name).mode.and_then(Mode::permits);
+                want.mode.permits().is_some() && used.is_some() && used != want.mode.permits()
+            };
+            acquire.wants().iter().filter(gets_another).for_each(|_| happened(OTHER_SIZE));
+        }
+        if let (Command::Resize { permits, .. }, Reply::Resized { holders, .. }) = (command, reply) {
+            happened("resizes");
+            if *holders > permits.get().into() {
+                happened("resizes to less than is held");
+            }
+            let lets_in = |event: &Event| matches!(event, Event::WaitEnded { end: WaitEnd::Granted(_), .. });
+            if events.iter().any(lets_in) {
+                happened("resizes that let others in");
+            }
         }
         if let Reply::Refused(Refusal::RequestStale { .. }) = reply {
             happened("stragglers");

@@ -50,6 +50,9 @@ fn text(lock: &LockInfo) -> String {
         (0, ms) => format!("state    closed by its lock-delay for another {}\n", show::duration(ms)),
         (count, _) => format!("state    held by {count}, {}\n", show::mode(lock.mode.as_ref())),
     };
+    if lock.resized {
+        text += &format!("size     {}, set by an operator\n", show::mode(lock.mode.as_ref()));
+    }
     if let Some(data) = &lock.data {
         let keep = if lock.keep_data { ", kept after release" } else { "" };
         text += &format!("data     {} ({} bytes{keep})\n", show::data(data), data.len());

@@ -26,6 +26,7 @@ mod output;
 mod release;
 mod remove_waiter;
 mod report;
+mod resize;
 mod serve;
 mod session;
 mod sessions;
@@ -84,6 +85,7 @@ enum Command {
     RemoveWaiter(remove_waiter::RemoveWaiter),
     LiftDelay(lift_delay::LiftDelay),
     DropData(drop_data::DropData),
+    Resize(resize::Resize),
     Status(status::Status),
     Report(report::ReportOf),
     Completions(completions::Completions),
@@ -181,6 +183,7 @@ pub fn run() -> ExitCode {
         Command::RemoveWaiter(remove_waiter) => block_on(remove_waiter.run()),
         Command::LiftDelay(lift_delay) => block_on(lift_delay.run()),
         Command::DropData(drop_data) => block_on(drop_data.run()),
+        Command::Resize(resize) => block_on(resize.run()),
         Command::Status(status) => block_on(status.run()),
         Command::Report(report) => report.run(),
         Command::Completions(completions) => completions.run(),

@@ -28,6 +28,8 @@ pub(super) struct Lock {
     data: Data,
     keep_data: bool,
     delay_remaining_ms: u64,
+    /// An operator gave the semaphore its size.
+    resized: bool,
 }
 
 #[derive(Serialize, Debug)]
@@ -127,6 +129,7 @@ impl From<v1::LockInfo> for Lock {
             data: lock.data.into(),
             keep_data: lock.keep_data,
             delay_remaining_ms: lock.delay_remaining_ms,
+            resized: lock.resized,
         }
     }
 }

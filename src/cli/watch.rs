@@ -149,6 +149,7 @@ fn kind(kind: Kind) -> &'static str {
         Kind::Data => "data",
         Kind::Delayed => "delayed",
         Kind::Opened => "opened",
+        Kind::Resized => "resized",
     }
 }
 
@@ -187,6 +188,9 @@ fn change_text(index: u64, change: &Change) -> String {
     }
     if !change.reason.is_empty() {
         text += &format!("  because: {}", show::text(&change.reason));
+    }
+    if change.kind() == Kind::Resized {
+        text += &format!("  {}", show::mode(change.mode.as_ref()));
     }
     if let Some(data) = &change.data {
         text += &format!("  {}", show::data(data));

@@ -75,7 +75,8 @@ impl Acquire {
         })
     }
 
-    /// Hold one of so many permits. All who use the name agree on the number.
+    /// Hold one of so many permits. All who use the name agree on the number, or are refused with [`Reason::ModeMismatch`]; once an
+    /// operator has [resized](super::Client::resize) the semaphore, that size counts for all, whatever number they name.
     pub fn permits(self, permits: u32) -> Self {
         self.each(|want| {
             want.mode = Mode::Permit(Permits::new(permits)?);

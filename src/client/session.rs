@@ -340,6 +340,7 @@ pub(super) fn loss_of(reason: Reason) -> Option<Loss> {
         | Reason::RequestReused
         | Reason::WaitCancelled
         | Reason::WaitRemoved
+        | Reason::NotSemaphore
         | Reason::LimitReached
         | Reason::Overloaded
         | Reason::NoLeader

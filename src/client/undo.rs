@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Client, Error, call::with};
 use crate::{
-    machine::{LockName, Ticket},
+    machine::{LockName, Permits, Ticket},
     proto::v1::{self, locks_client::LocksClient},
 };
 
@@ -54,5 +54,28 @@ impl Client {
     pub async fn drop_data(&self, prefix: &str, after: &str) -> Result<v1::DropDataResponse, Error> {
         let request = v1::DropDataRequest { prefix: prefix.to_owned(), after: after.to_owned() };
         self.caller.call(self.caller.plan_once(), |node| with!(LocksClient, node, drop_data, request)).await
+    }
+
+    /// Gives a semaphore that is held or awaited another size, 1 to 1,000,000: an operator's act. Larger, it lets in whoever waits;
+    /// smaller, it takes nothing from those who hold it, and lets nobody in until enough of them have left.
+    ///
+    /// From then on this size counts, and acquires that name another one are granted or wait within it, rather than refused: until nobody
+    /// holds or awaits the semaphore and it carries no data. So the clients can be moved to the new number one by one, in that time.
+    ///
+    /// Fails with [`Error::Refused`] and [`NotSemaphore`](v1::Reason::NotSemaphore) if nobody holds or awaits it as a semaphore, and else
+    /// as the calls of [`Client`] do. It is not repeated once its outcome is unknown: another operator may have resized it meanwhile.
+    /// Dropped before its end, it may have taken effect.
+    ///
+    /// ```no_run
+    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// let resized = client.resize("database/connections", 40).await?;
+    /// println!("{} before; {} are held", resized.permits_before, resized.holder_count);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn resize(&self, name: &str, permits: u32) -> Result<v1::ResizeResponse, Error> {
+        let (name, permits) = (LockName::new(name)?.as_str().to_owned(), Permits::new(permits)?.get());
+        let request = v1::ResizeRequest { name, permits };
+        self.caller.call(self.caller.plan_once(), |node| with!(LocksClient, node, resize, request)).await
     }
 }

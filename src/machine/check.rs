@@ -81,6 +81,13 @@ impl Machine {
                 format!("the lock {name:?} keeps data, but has none")
             })?;
             self.check_holders(name, lock)?;
+            if let Some(permits) = lock.resized() {
+                let is_used = lock.is_held() || lock.queue_length() > 0 || lock.data().is_some();
+                ensure(is_used, || format!("the lock {name:?} was resized, and is not in use (M3)"))?;
+                ensure(lock.held_as().is_none_or(|mode| mode == Mode::Permit(permits)), || {
+                    format!("the lock {name:?} was resized, and is held in another way (M5)")
+                })?;
+            }
             for (ticket, mode) in lock.waiters_after(Ticket(0)) {
                 let agrees = lock.mode().is_some_and(|used| used.permits() == mode.permits());
                 ensure(agrees, || format!("those who use the lock {name:?} disagree on its mode (M5)"))?;
@@ -99,6 +106,7 @@ impl Machine {
         let most = match lock.mode() {
             None | Some(Mode::Shared) => usize::MAX,
             Some(Mode::Exclusive) => 1,
+            Some(Mode::Permit(_)) if lock.resized().is_some() => usize::MAX,
             Some(Mode::Permit(permits)) => permits.get() as usize,
         };
         let count = lock.holders().len();
@@ -146,7 +154,9 @@ impl Machine {
             ensure(given_out, || format!("{ticket:?} was never given out (M2)"))?;
             let queues = |want: &Want| {
                 let lock = self.locks.get(&want.name);
-                lock.and_then(|lock| lock.waiters_after(Ticket(ticket.0 - 1)).next()) == Some((*ticket, want.mode))
+                lock.is_some_and(|lock| {
+                    lock.waiters_after(Ticket(ticket.0 - 1)).next() == Some((*ticket, lock.as_used(want.mode)))
+                })
             };
             ensure(waiting.acquire.wants().iter().all(queues), || format!("{ticket:?} is not in its queues (M6)"))?;
             let later = |want: &Want| self.is_handed_on_later(&want.name);
@@ -177,6 +187,7 @@ impl Machine {
                 | Reply::WaiterRemoved(_)
                 | Reply::DelayLifted(_)
                 | Reply::DataDropped { .. }
+                | Reply::Resized { .. }
                 | Reply::Ticked => false,
             };
             ensure(sound, || format!("the reply to {request} of the session {id} cannot be (M8)"))?;

@@ -249,6 +249,7 @@ impl Digest for Refusal {
             Self::Limit(limit) => into.variant(7, &[limit]),
             Self::LockUnknown { name } => into.variant(8, &[name]),
             Self::Revoked { token, reason } => into.variant(9, &[token, reason]),
+            Self::NotSemaphore { name } => into.variant(10, &[name]),
         }
     }
 }
@@ -295,6 +296,7 @@ impl Digest for Reply {
             | Self::WaiterRemoved(_)
             | Self::DelayLifted(_)
             | Self::DataDropped { .. }
+            | Self::Resized { .. }
             | Self::Ticked => into.variant(6, &[]),
         }
     }
@@ -333,6 +335,7 @@ impl Digest for Record {
             Self::Taken { token, session, reason } => into.variant(7, &[token, session, reason]),
             Self::Work(Work::EndSession { session, end, at }) => into.variant(8, &[session, end, at]),
             Self::Work(Work::HandOn { name }) => into.variant(9, &[name]),
+            Self::Resized { name, permits } => into.variant(10, &[name, permits]),
         }
     }
 }

@@ -55,8 +55,8 @@ impl Machine {
         acquire.wants().iter().for_each(|want| self.uncharge_data(&want.name));
         let mut names = Vec::with_capacity(acquire.wants().len());
         for want in acquire.wants() {
-            let name = self.add_holder(&want.name, token, want.mode);
-            let kind = ChangeKind::Granted { token, session, label: label.clone(), mode: want.mode, ticket: None };
+            let (name, mode) = self.add_holder(&want.name, token, want.mode);
+            let kind = ChangeKind::Granted { token, session, label: label.clone(), mode, ticket: None };
             events.push(changed(&name, kind));
             self.set_data_on_grant(want, events);
             names.push(name);
@@ -70,20 +70,20 @@ impl Machine {
         grant
     }
 
-    /// Answers the table's own copy of the name: whoever refers to the lock by that costs no second.
-    pub(super) fn add_holder(&mut self, name: &LockName, token: Token, mode: Mode) -> LockName {
+    /// Answers the table's own copy of the name: whoever refers to the lock by that costs no second; and how the lock is held.
+    pub(super) fn add_holder(&mut self, name: &LockName, token: Token, mode: Mode) -> (LockName, Mode) {
         let known = self.locks.get_key_value(name).map(|(name, _)| name.clone());
         match known {
             Some(name) => {
-                self.change(&name, |lock| lock.add_holder(token, mode));
-                name
+                let mode = self.change(&name, |lock| lock.add_holder(token, mode));
+                (name, mode)
             }
             None => {
                 let mut lock = Lock::default();
-                lock.add_holder(token, mode);
+                let mode = lock.add_holder(token, mode);
                 self.bytes += of_lock(name, &lock);
                 self.locks.insert(name.clone(), lock);
-                name.clone()
+                (name.clone(), mode)
             }
         }
     }

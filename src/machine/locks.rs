@@ -24,6 +24,9 @@ struct Rare {
     keep_data: bool,
     /// The end of the lock-delay.
     closed_until: Option<Stamp>,
+    /// The size that an operator gave this semaphore: it counts, and not the sizes that acquires name. Never without a holder, a waiter
+    /// or data.
+    resized: Option<Permits>,
 }
 
 impl Lock {
@@ -37,9 +40,35 @@ impl Lock {
         self.rare.is_none() && self.held_as.is_none()
     }
 
-    /// As what it is in use: the mode of its holders, or else of the first who waits.
+    /// As what it is in use: the mode of its holders, or else of the first who waits. One that was resized is a semaphore of that size.
     pub(super) fn mode(&self) -> Option<Mode> {
-        self.held_as.or_else(|| self.rare.as_ref()?.queue.get_min().map(|(_, mode)| *mode))
+        let awaited_as = || self.rare.as_ref()?.queue.get_min().map(|(_, mode)| *mode);
+        self.resized().map(Mode::Permit).or(self.held_as).or_else(awaited_as)
+    }
+
+    /// How its holders hold it.
+    pub(super) fn held_as(&self) -> Option<Mode> {
+        self.held_as
+    }
+
+    /// The size that an operator gave it.
+    pub(super) fn resized(&self) -> Option<Permits> {
+        self.rare.as_ref()?.resized
+    }
+
+    /// How one who asks for this mode holds it: whoever asks for a permit gets one of the operator's size, if there is one.
+    pub(super) fn as_used(&self, mode: Mode) -> Mode {
+        match self.resized() {
+            Some(permits) if mode.permits().is_some() => Mode::Permit(permits),
+            Some(_) | None => mode,
+        }
+    }
+
+    /// Gives a semaphore another size, until nobody holds or awaits it and it carries no data. Those who hold it stay.
+    pub(super) fn resize(&mut self, permits: Permits) {
+        self.rare_mut().resized = Some(permits);
+        self.held_as = self.held_as.map(|mode| self.as_used(mode));
+        self.tidy();
     }
 
     pub(super) fn is_held(&self) -> bool {
@@ -55,22 +84,26 @@ impl Lock {
         if self.closed_until().is_some() {
             return false;
         }
-        match (self.held_as, mode) {
+        match (self.held_as, self.as_used(mode)) {
             (None, _) | (Some(Mode::Shared), Mode::Shared) => true,
             (Some(_), Mode::Permit(permits)) => self.holders.len() < permits.get() as usize,
             (Some(_), Mode::Exclusive | Mode::Shared) => false,
         }
     }
 
-    pub(super) fn add_holder(&mut self, token: Token, mode: Mode) {
+    /// Answers how it is held.
+    pub(super) fn add_holder(&mut self, token: Token, mode: Mode) -> Mode {
+        let mode = self.as_used(mode);
         self.holders.insert(token);
         self.held_as = Some(mode);
+        mode
     }
 
     pub(super) fn remove_holder(&mut self, token: Token) {
         self.holders.remove(token);
         if self.holders.len() == 0 {
             self.held_as = None;
+            self.tidy();
         }
     }
 
@@ -86,16 +119,19 @@ impl Lock {
     /// Those who wait with a ticket above this one, in order.
     pub(super) fn waiters_after(&self, after: Ticket) -> impl Iterator<Item = (Ticket, Mode)> + '_ {
         let from = Ticket(after.0.saturating_add(1));
-        self.rare.iter().flat_map(move |rare| rare.queue.range(from..)).map(|(ticket, mode)| (*ticket, *mode))
+        let queue = self.rare.iter().flat_map(move |rare| rare.queue.range(from..));
+        queue.map(|(ticket, mode)| (*ticket, self.as_used(*mode)))
     }
 
-    pub(super) fn add_waiter(&mut self, ticket: Ticket, mode: Mode) {
+    /// Answers how it waits to hold it.
+    pub(super) fn add_waiter(&mut self, ticket: Ticket, mode: Mode) -> Mode {
         self.rare_mut().queue.insert(ticket, mode);
+        self.as_used(mode)
     }
 
     pub(super) fn remove_waiter(&mut self, ticket: Ticket) {
         self.rare_mut().queue.remove(&ticket);
-        self.drop_rare_if_empty();
+        self.tidy();
     }
 
     pub(super) fn data(&self) -> Option<&Data> {
@@ -114,7 +150,7 @@ impl Lock {
         let rare = self.rare_mut();
         rare.keep_data = keep && data.is_some();
         rare.data = data;
-        self.drop_rare_if_empty();
+        self.tidy();
     }
 
     pub(super) fn closed_until(&self) -> Option<Stamp> {
@@ -123,15 +159,24 @@ impl Lock {
 
     pub(super) fn set_closed_until(&mut self, until: Option<Stamp>) {
         self.rare_mut().closed_until = until;
-        self.drop_rare_if_empty();
+        self.tidy();
     }
 
     fn rare_mut(&mut self) -> &mut Rare {
         Arc::make_mut(self.rare.get_or_insert_default())
     }
 
-    fn drop_rare_if_empty(&mut self) {
-        let empty = |rare: &Arc<Rare>| rare.queue.is_empty() && rare.data.is_none() && rare.closed_until.is_none();
+    /// Forgets the operator's size when its use is over, and drops what is empty.
+    fn tidy(&mut self) {
+        let Some(rare) = &self.rare else { return };
+        let is_used = self.held_as.is_some() || !rare.queue.is_empty() || rare.data.is_some();
+        if rare.resized.is_some() && !is_used {
+            self.rare_mut().resized = None;
+        }
+        let empty = |rare: &Arc<Rare>| {
+            let Rare { queue, data, keep_data: _, closed_until, resized } = &**rare;
+            queue.is_empty() && data.is_none() && closed_until.is_none() && resized.is_none()
+        };
         if self.rare.as_ref().is_some_and(empty) {
             self.rare = None;
         }

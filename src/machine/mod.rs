@@ -13,7 +13,7 @@
 //! * `queue`: acquires: granted, refused or queued, and who comes next;
 //! * `grants`: tokens: given, released, lost; data set by their holders;
 //! * `force`: an operator takes a grant back;
-//! * `undo`: an operator removes a waiter, lifts a lock-delay, drops kept data;
+//! * `undo`: an operator removes a waiter, lifts a lock-delay, drops kept data, resizes a semaphore;
 //! * `bytes`: how much memory the table takes;
 //! * `tokens`: small sets, of which there are many;
 //! * `time`: what falls due when time passes;
@@ -28,16 +28,22 @@
 //! no command looks through a whole table.
 //!
 //! Invariants, asserted by [`Machine::check`]:
-//! * **M1** A lock held exclusively has one holder, a semaphore of n at most n, and all hold it the same way.
+//! * **M1** A lock held exclusively has one holder, a semaphore of n at most n unless an operator resized it, and all hold it the same way.
+//!   One that was made smaller may have more; `grant` adds none (the model of `tests/machine_model` checks each grant).
 //! * **M2** Tokens and tickets never repeat, and none exceeds the last given out.
 //! * **M3** A lock is in the table only while it is held, awaited, delayed or carries data.
 //! * **M4** Nobody waits for what could be had: each waiter is behind another, or before a holder or a lock-delay; unless one of its locks is
 //!   in the backlog, or its session is over and not cleared away yet.
-//! * **M5** All who hold or await a name agree on whether it is a semaphore, and of what size.
+//! * **M5** All who hold or await a name agree on whether it is a semaphore, and of what size; where an operator set the size, it counts for
+//!   all of them.
 //! * **M6** Indexes and counters agree with the tables.
 //! * **M7** Every deadline is in the future, unless the last batch's budget ended before all that had come were met.
 //! * **M8** A session remembers replies only to open request ids, and a reply "queued" only of a wait that goes on.
 //! * **M9** A grant that was taken from its session is not held, and no reply that is remembered grants it.
+//!
+//! The size of a semaphore comes with each acquire, so that nobody has to create it, and all have to name the same. An operator who resizes
+//! one that is in use sets a size that counts instead: clients cannot all be replaced at one moment, and none is refused for naming another
+//! size. It ends when nobody holds or awaits the semaphore and it carries no data; a lock-delay alone does not keep it.
 //!
 //! Left out: re-entrant locks (a session that acquires twice excludes itself like anyone else), upgrades from shared to exclusive
 //! (two that upgrade deadlock), priorities (the queue is the order of arrival).
@@ -171,6 +177,7 @@ impl Machine {
             Command::RemoveWaiter { name, ticket } => Ok(self.remove_waiter(&name, ticket, events)),
             Command::LiftDelay { name } => Ok(self.lift_delay(&name, events)),
             Command::DropData { prefix, after } => Ok(self.drop_data(prefix.as_str(), after.as_ref(), events)),
+            Command::Resize { name, permits } => self.resize(&name, permits, events),
             Command::Tick => Ok(Reply::Ticked),
         };
         #[cfg(debug_assertions)]

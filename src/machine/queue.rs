@@ -78,7 +78,7 @@ impl Machine {
                 continue;
             };
             if let Some(mode) = lock.mode()
-                && mode.permits() != want.mode.permits()
+                && mode.permits() != lock.as_used(want.mode).permits()
             {
                 return Err(Refusal::ModeMismatch { name: want.name.clone(), in_use: mode.permits() });
             }
@@ -102,8 +102,8 @@ impl Machine {
         let ticket = self.last_ticket;
         let label = self.session_mut(session).label.clone();
         for want in acquire.wants() {
-            self.change(&want.name, |lock| lock.add_waiter(ticket, want.mode));
-            let kind = ChangeKind::Queued { ticket, session, label: label.clone(), mode: want.mode };
+            let mode = self.change(&want.name, |lock| lock.add_waiter(ticket, want.mode));
+            let kind = ChangeKind::Queued { ticket, session, label: label.clone(), mode };
             events.push(changed(&want.name, kind));
         }
         let deadline = match acquire.wait {
@@ -229,11 +229,13 @@ impl Machine {
             if over || self.obstacle(ticket).is_some() {
                 continue;
             }
+            let before = events.len();
+            // Before it leaves its queues: a semaphore that only it waits for would be out of use in between, and forget its size.
+            let Waiting { session, request, acquire, .. } = self.waits[&ticket].clone();
+            let grant = self.grant(session, request, &acquire, events);
+            name_ticket(&mut events[before..], ticket);
             let mut next = Vec::new();
             let waiting = self.dequeue(ticket, &mut next);
-            let before = events.len();
-            let grant = self.grant(waiting.session, waiting.request, &waiting.acquire, events);
-            name_ticket(&mut events[before..], ticket);
             self.tell(ticket, &waiting, WaitEnd::Granted(grant), events);
             candidates.extend(next.iter().filter_map(|name| self.first_waiter(name)));
         }

@@ -95,6 +95,13 @@ pub enum Record {
         /// How often its request came again.
         repeats: u64,
     },
+    /// A semaphore that an operator resized. It comes after the grants, the waits and the data that use it.
+    Resized {
+        /// Its name.
+        name: LockName,
+        /// The size that counts.
+        permits: Permits,
+    },
     /// A reply that a session remembers.
     Reply {
         /// Whose.
@@ -126,6 +133,9 @@ impl Machine {
             .chain(self.grants.iter().map(|(token, held)| self.grant_record(*token, held)))
             .chain(self.revoked.iter().filter_map(|(key, revoked)| taken_record(*key, revoked)))
             .chain(self.waits.iter().filter(move |_| queue).map(|(ticket, waiting)| wait_record(*ticket, waiting)))
+            .chain(self.locks.iter().filter_map(|(name, lock)| {
+                lock.resized().map(|permits| Record::Resized { name: name.clone(), permits })
+            }))
             .chain(
                 self.replies()
                     .filter(move |_| replies)
@@ -237,6 +247,15 @@ impl Machine {
                 }
                 self.waits.insert(ticket, Waiting { session, request, acquire, deadline, since, repeats }).is_some()
             }
+            Record::Resized { name, permits } => {
+                let lock = self
+                    .locks
+                    .get(&name)
+                    .ok_or_else(|| Broken::new(format!("the lock {name:?} was resized, and nobody uses it")))?;
+                let twice = lock.resized().is_some();
+                self.change(&name, |lock| lock.resize(permits));
+                twice
+            }
             Record::Reply { session, request, asked, reply } => {
                 if let Reply::Acquired(WaitEnd::Granted(grant)) = &reply
                     && let Some(held) = self.grants.get_mut(&grant.token)
@@ -285,7 +304,7 @@ impl Machine {
             if self.locks.get(name).and_then(Lock::mode).is_some_and(|held| held != *mode) {
                 return Err(Broken::new(format!("the holders of the lock {name:?} disagree on its mode")));
             }
-            names.push(self.add_holder(name, token, *mode));
+            names.push(self.add_holder(name, token, *mode).0);
         }
         Ok(names.into())
     }

@@ -406,6 +406,7 @@ fn a_record_that_is_missing_or_twice_is_noticed() {
             | Record::Lock { .. }
             | Record::Reply { .. }
             | Record::Taken { .. }
+            | Record::Resized { .. }
             | Record::Work(_) => true,
             Record::Clock { .. } | Record::Session { .. } | Record::Grant { .. } | Record::Wait { .. } => false,
         };
@@ -487,6 +488,36 @@ fn what_was_taken_is_in_the_records_once_and_nowhere_held() {
     let granted =
         Record::Reply { session: session(1), request: 9, asked, reply: Reply::Acquired(WaitEnd::Granted(grant)) };
     assert!(with(granted.clone()).contains("still grants it (M9)"), "{}", with(granted));
+}
+
+#[test]
+fn an_operators_size_is_in_the_records_once_and_in_use() {
+    let permits = |permits| Permits::new(permits).unwrap();
+    let mut machine = full_table();
+    let want =
+        Want { name: name("s"), mode: Mode::Permit(permits(2)), data: None, keep_data: false, must_exist: false };
+    let acquire = Operation::Acquire(Acquire::new(vec![want], Wait::Never, 0).unwrap());
+    for number in 1..=2 {
+        assert!(is_granted(&ask(&mut machine, number, None, acquire.clone())));
+    }
+    let before = machine.hash();
+    let resize = |permits, name: &str| Command::Resize { name: self::name(name), permits };
+    let reply = run(&mut machine, resize(permits(1), "s"));
+    assert_eq!(reply, Reply::Resized { before: permits(2), holders: 2, waiters: 0 });
+    let records: Vec<_> = machine.records().collect();
+    let restored = Machine::from_records(records.clone()).unwrap();
+    assert!(restored.hash() == machine.hash() && machine.hash() != before);
+    let resized = |name: &str| Record::Resized { name: self::name(name), permits: permits(1) };
+    assert!(records.contains(&resized("s")));
+    let with = |record| {
+        let records = records.iter().cloned().chain([record]);
+        Machine::from_records(records).err().map(|broken| broken.to_string()).unwrap_or_default()
+    };
+    assert!(with(resized("s")).contains("twice"));
+    assert!(with(resized("a")).contains("(M5)"), "{}", with(resized("a")));
+    assert!(with(resized("nothing")).contains("nobody uses it"));
+    let others = run(&mut machine, resize(permits(1), "a"));
+    assert_eq!(others, Reply::Refused(Refusal::NotSemaphore { name: name("a") }));
 }
 
 /// A snapshot is written from a clone while commands go on.

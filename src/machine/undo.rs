@@ -49,9 +49,36 @@ impl Machine {
         Reply::DataDropped { dropped, more_after: last.filter(|_| next.is_some()) }
     }
 
+    /// Gives a semaphore another size: larger, it lets in who waits; smaller, it takes nothing from those who hold it, and lets nobody in
+    /// until enough of them have left.
+    ///
+    /// From now on acquires are granted within this size whatever size they name, for as long as somebody holds or awaits the semaphore or
+    /// it carries data: clients that name the old size and clients that name the new one get along while they are replaced. After that
+    /// whoever comes first names the size again.
+    pub(super) fn resize(
+        &mut self,
+        name: &LockName,
+        permits: Permits,
+        events: &mut Vec<Event>,
+    ) -> Result<Reply, Refusal> {
+        let known = self.locks.get(name).map(|lock| (lock.mode().and_then(Mode::permits), lock.resized()));
+        let Some((Some(before), resized)) = known else {
+            return Err(Refusal::NotSemaphore { name: name.clone() });
+        };
+        self.spend(1);
+        if resized != Some(permits) {
+            self.change(name, |lock| lock.resize(permits));
+            events.push(changed(name, ChangeKind::Resized(permits)));
+        }
+        self.hand_on(vec![name.clone()], events);
+        let count = |count: fn(&Lock) -> usize| self.locks.get(name).map_or(0, count) as u64;
+        Ok(Reply::Resized { before, holders: count(|lock| lock.holders().len()), waiters: count(Lock::queue_length) })
+    }
+
     fn removable(&self, name: &LockName, ticket: Ticket) -> Option<WaiterView> {
         let waiting = self.waits.get(&ticket).filter(|waiting| !self.is_over(waiting.session))?;
         let want = waiting.acquire.wants().iter().find(|want| want.name == *name)?;
-        Some(self.waiter_view(ticket, want.mode))
+        let mode = self.locks.get(name)?.as_used(want.mode);
+        Some(self.waiter_view(ticket, mode))
     }
 }

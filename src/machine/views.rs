@@ -28,6 +28,7 @@ impl Machine {
             data: lock.data().cloned(),
             keep_data: lock.keeps_data(),
             delay_remaining_ms: self.delay_remaining_ms(lock),
+            resized: lock.resized().is_some(),
         }
     }
 

@@ -79,6 +79,9 @@ fn write_command(command: &Command) -> pb::Command {
             prefix: prefix.clone(),
             after: after.as_ref().map(|name| name.as_str().into()),
         }),
+        Command::Resize { name, permits } => {
+            Kind::Resize(pb::Resize { name: name.as_str().into(), permits: permits.get() })
+        }
         Command::Tick => Kind::Tick(pb::Tick {}),
     };
     pb::Command { kind: Some(kind) }
@@ -162,6 +165,9 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
         Kind::LiftDelay(lift) => Command::LiftDelay { name: read_name(&lift.name)? },
         Kind::DropData(pb::DropData { prefix, after }) => {
             Command::DropData { prefix, after: after.map(|name| read_name(&name)).transpose()? }
+        }
+        Kind::Resize(pb::Resize { name, permits }) => {
+            Command::Resize { name: read_name(&name)?, permits: read_permits(permits)? }
         }
         Kind::Tick(pb::Tick {}) => Command::Tick,
     })
@@ -274,6 +280,8 @@ mod tests {
             (name(), any::<u64>()).prop_map(|(name, ticket)| Command::RemoveWaiter { name, ticket: Ticket(ticket) }),
             name().prop_map(|name| Command::LiftDelay { name }),
             (".{0,40}", option::of(name())).prop_map(|(prefix, after)| Command::DropData { prefix, after }),
+            (name(), 1..=PERMITS_MAX)
+                .prop_map(|(name, permits)| Command::Resize { name, permits: Permits::new(permits).unwrap() }),
             Just(Command::Tick),
         ]
     }
@@ -334,6 +342,7 @@ mod tests {
             Kind::Acquire(acquire.clone()),
             Kind::Open(open.clone()),
             Kind::ForceRelease(force.clone()),
+            Kind::Resize(pb::Resize { name: "a".into(), permits: PERMITS_MAX }),
         ];
         for kind in sound {
             assert!(read_command(pb::Command { kind: Some(kind) }).is_ok());
@@ -354,6 +363,8 @@ mod tests {
             Kind::Release(pb::Release { session, request: None, target: None }),
             Kind::ForceRelease(pb::ForceRelease { reason: "".into(), ..force.clone() }),
             Kind::ForceRelease(pb::ForceRelease { name: "a\0b".into(), ..force }),
+            Kind::Resize(pb::Resize { name: "a".into(), permits: 0 }),
+            Kind::Resize(pb::Resize { name: "a".into(), permits: PERMITS_MAX + 1 }),
         ];
         for kind in bad {
             let read = read_command(pb::Command { kind: Some(kind.clone()) });

@@ -103,6 +103,7 @@ impl Proposer {
             | Command::RemoveWaiter { .. }
             | Command::LiftDelay { .. }
             | Command::DropData { .. }
+            | Command::Resize { .. }
             | Command::Tick => false,
         };
         !asks_for_more || !self.is_overloaded()
@@ -270,7 +271,9 @@ fn weight(command: &Command) -> usize {
                 update.name.as_str().len() + update.data.as_ref().map_or(0, |data| data.as_bytes().len())
             }
             Command::ForceRelease(ForceRelease { name, reason, .. }) => name.as_str().len() + reason.as_str().len(),
-            Command::RemoveWaiter { name, .. } | Command::LiftDelay { name } => name.as_str().len(),
+            Command::RemoveWaiter { name, .. } | Command::LiftDelay { name } | Command::Resize { name, .. } => {
+                name.as_str().len()
+            }
             Command::DropData { prefix, after } => prefix.len() + after.as_ref().map_or(0, |name| name.as_str().len()),
             Command::Session { operation: Operation::Release(_), .. }
             | Command::Close { .. }

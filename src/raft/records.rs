@@ -74,6 +74,9 @@ fn write_record(record: &Record) -> r::Kind {
             since_wall_ms: since.0,
             repeats: *repeats,
         }),
+        Record::Resized { name, permits } => {
+            r::Kind::Resized(r::Resized { name: name.as_str().into(), permits: permits.get() })
+        }
         Record::Reply { session, request, asked, reply } => r::Kind::Reply(r::Reply {
             session: write_session(*session),
             request: *request,
@@ -132,6 +135,9 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
             since: WallTime(wait.since_wall_ms),
             repeats: wait.repeats,
         },
+        r::Kind::Resized(r::Resized { name, permits }) => {
+            Record::Resized { name: read_name(&name)?, permits: read_permits(permits)? }
+        }
         r::Kind::Reply(reply) => {
             let session = read_session(&reply.session)?;
             let asked = reply.asked.and_then(|asked| asked.kind).ok_or(Malformed("a reply to nothing"))?;
@@ -240,6 +246,7 @@ fn write_answer(reply: &Reply) -> Option<r::answer::Kind> {
         | Reply::WaiterRemoved(_)
         | Reply::DelayLifted(_)
         | Reply::DataDropped { .. }
+        | Reply::Resized { .. }
         | Reply::Ticked => return None,
     })
 }
@@ -340,7 +347,7 @@ fn write_refusal(refusal: &Refusal) -> Option<r::refusal::Kind> {
         Refusal::RequestStale { lowest } => Kind::RequestStaleLowest(*lowest),
         Refusal::RequestReused => Kind::RequestReused(true),
         Refusal::Limit(limit) => Kind::Limit(write_limit(*limit).into()),
-        Refusal::SessionEnded(_) | Refusal::SessionExists => return None,
+        Refusal::SessionEnded(_) | Refusal::SessionExists | Refusal::NotSemaphore { .. } => return None,
     })
 }
 
@@ -441,6 +448,7 @@ mod tests {
                 revoked: Some((reason(), now)),
             },
             Record::Taken { token: Token(7), session: ANN, reason: reason() },
+            Record::Resized { name: name("a"), permits },
             Record::Grant {
                 token: Token(2),
                 session: ANN,
@@ -544,6 +552,7 @@ mod tests {
             reply(Asked::Abandoned, Reply::Ticked),
             reply(Asked::Abandoned, Reply::Acquired(WaitEnd::SessionEnded(SessionEnd::Closed))),
             reply(Asked::Abandoned, Reply::Refused(Refusal::SessionExists)),
+            reply(Asked::Abandoned, Reply::Refused(Refusal::NotSemaphore { name: name("a") })),
             reply(Asked::Abandoned, Reply::Refused(Refusal::Limit(Limit::Sessions))),
         ];
         for record in bad {

@@ -188,6 +188,7 @@ pub(super) fn show_lock(lock: LockView) -> v1::LockInfo {
         data: lock.data.map(|data| data.as_bytes().to_vec()),
         keep_data: lock.keep_data,
         delay_remaining_ms: lock.delay_remaining_ms,
+        resized: lock.resized,
     }
 }
 
@@ -275,6 +276,9 @@ pub(super) fn show_change(happened: &Change) -> v1::Change {
         }
         ChangeKind::Delayed => of_lock(Kind::Delayed),
         ChangeKind::Opened => of_lock(Kind::Opened),
+        ChangeKind::Resized(permits) => {
+            v1::Change { mode: Some(show_mode(Mode::Permit(*permits))), ..of_lock(Kind::Resized) }
+        }
     }
 }
 

@@ -38,7 +38,7 @@ const EARLIER: u32 = 10;
 const EARLIER_MAX: Duration = Duration::from_millis(50);
 
 /// The calls that change something. Of all others it is known that they did not.
-const CHANGES: [&str; 10] = [
+const CHANGES: [&str; 11] = [
     "/lockkeeper.v1.Sessions/Open",
     "/lockkeeper.v1.Sessions/Renew",
     "/lockkeeper.v1.Sessions/Close",
@@ -49,6 +49,7 @@ const CHANGES: [&str; 10] = [
     "/lockkeeper.v1.Locks/RemoveWaiter",
     "/lockkeeper.v1.Locks/LiftDelay",
     "/lockkeeper.v1.Locks/DropData",
+    "/lockkeeper.v1.Locks/Resize",
 ];
 
 /// Whether a call to this path changes something.

@@ -87,6 +87,13 @@ pub(super) fn refused(refusal: Refusal) -> Status {
             );
             status(Code::NotFound, Reason::LockUnknown, Retry::No, &message, [("lock", name.to_string())])
         }
+        NotSemaphore { name } => {
+            let message = format!(
+                "{:?} is no semaphore in use: only one that is held or awaited with a number of permits can be resized",
+                name.as_str()
+            );
+            failed(Reason::NotSemaphore, &message, vec![("lock", name.to_string())])
+        }
         Abandoned => failed(
             Reason::Abandoned,
             "this acquire was released by its request id before it arrived: use a new request id",

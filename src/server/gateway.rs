@@ -456,6 +456,10 @@ impl locks_server::Locks for Gateway {
         self.name_leader(pass_on!(changes, self, request, locks, LocksClient, drop_data))
     }
 
+    async fn resize(&self, request: Request<v1::ResizeRequest>) -> Result<Response<v1::ResizeResponse>, Status> {
+        self.name_leader(pass_on!(changes, self, request, locks, LocksClient, resize))
+    }
+
     /// Stays here: its requests are passed on one by one, each to who leads at its time.
     async fn pipeline(
         &self,

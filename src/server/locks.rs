@@ -6,12 +6,14 @@ use tonic::{Request, Response, Status, Streaming, codegen::BoxStream};
 use super::{
     PATIENCE, convert,
     convert::page_size,
-    errors::{invalid, no_reply, session_ended, unexpected, wait_abandoned, wait_cancelled, wait_removed},
+    errors::{
+        invalid, invalid_value, no_reply, session_ended, unexpected, wait_abandoned, wait_cancelled, wait_removed,
+    },
     pages::{PageLimit, page_of_locks},
     waiting, watch,
 };
 use crate::{
-    machine::{Busy, Command, LockName, Machine, NAME_BYTES_MAX, Page, Reply, Ticket, Token, WaitEnd},
+    machine::{Busy, Command, LockName, Machine, NAME_BYTES_MAX, Page, Permits, Reply, Ticket, Token, WaitEnd},
     proto::v1::{self, acquire_response, locks_server},
     raft::{Replica, table::Applied, types::Delivery},
 };
@@ -165,6 +167,17 @@ impl locks_server::Locks for Locks {
         }
         let more_after = more_after.map_or_else(String::new, |name| name.to_string());
         Ok(Response::new(v1::DropDataResponse { dropped, more_after }))
+    }
+
+    async fn resize(&self, request: Request<v1::ResizeRequest>) -> Result<Response<v1::ResizeResponse>, Status> {
+        let message = request.into_inner();
+        let name = convert::lock_name("name", &message.name)?;
+        let permits = Permits::new(message.permits).map_err(invalid_value("permits"))?;
+        let reply = self.propose(Command::Resize { name: name.clone(), permits }).await?.reply;
+        let Reply::Resized { before, holders, waiters } = reply else { return Err(unexpected(reply)) };
+        let (permits, before) = (permits.get(), before.get());
+        tracing::info!(lock = %name, permits, before, holders, waiters, "an operator resized a semaphore");
+        Ok(Response::new(v1::ResizeResponse { permits_before: before, holder_count: holders, queue_length: waiters }))
     }
 
     async fn pipeline(

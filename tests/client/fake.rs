@@ -381,6 +381,10 @@ impl Locks for Fake {
         unused()
     }
 
+    async fn resize(&self, _: Request<ResizeRequest>) -> Reply<ResizeResponse> {
+        unused()
+    }
+
     async fn update(&self, request: Request<UpdateRequest>) -> Reply<UpdateResponse> {
         self.note(Call::Update(request.into_inner()));
         self.reply(UpdateResponse {})

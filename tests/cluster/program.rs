@@ -5,7 +5,11 @@ use std::{
     time::Duration,
 };
 
-use lockkeeper::{client::Error, local::LocalCluster, proto::v1::Reason};
+use lockkeeper::{
+    client::Error,
+    local::LocalCluster,
+    proto::v1::{Mode, Reason, change::Kind, mode, watch_response::What},
+};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     time::timeout,
@@ -112,6 +116,53 @@ async fn a_lock_delay_is_lifted() {
         let (code, out, err) = text(&run(&cluster, &["lift-delay", "seat", "--endpoints", &endpoint]).await);
         assert_eq!((code, out.as_str()), (0, "it had no lock-delay\n"), "{err}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_semaphore_in_use_is_resized() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let session = long_session(&client).await;
+    let held = session.acquire("seats").permits(1).await.expect("free");
+    let mut watch = client.watch("seats");
+    let mut next = async || timeout(LONG, watch.next()).await.expect("in time").expect("it goes on").what;
+    while !matches!(next().await, Some(What::State(state)) if state.last) {}
+    let waits = tokio::spawn({
+        let session = session.clone();
+        async move { session.acquire("seats").permits(1).await }
+    });
+    until("a waiter", async || Some(client.get("seats").await.ok()?.lock?.waiters.first()?.ticket)).await;
+    for (arguments, code, said) in [
+        (&["resize", "nothing", "2"][..], 13, "\"nothing\" is no semaphore in use"),
+        (&["resize", "seats", "0"], 2, "the number of permits is 0: give it 1 to 1000000"),
+        (&["resize", "seats", "1000001"], 2, "the number of permits is 1000001: give it 1 to 1000000"),
+        (&["lock", "seats", "--permits", "2", "--try", "--", "true"], 13, "in use as a semaphore of 1"),
+    ] {
+        let (ended, out, err) = text(&run(&cluster, arguments).await);
+        assert!(ended == code && err.contains(said), "{arguments:?}: {ended} {out}{err}");
+    }
+    let resized = json(&run(&cluster, &["resize", "seats", "2", "-o", "json"]).await);
+    let expected = serde_json::json!({ "permits": 2, "permits_before": 1, "holder_count": 2, "queue_length": 0 });
+    assert_eq!(resized, expected);
+    let other = timeout(LONG, waits).await.expect("it is let in").expect("it ran").expect("it is granted");
+    let told = loop {
+        let Some(What::Changes(changes)) = next().await else { continue };
+        if let Some(change) = changes.changes.into_iter().find(|change| change.kind() == Kind::Resized) {
+            break change.mode;
+        }
+    };
+    let permit = mode::Kind::Permit(mode::Permit { limit: 2 });
+    assert_eq!(told, Some(Mode { kind: Some(permit) }));
+    // Asked of each node: those that follow pass it on.
+    for endpoint in cluster.endpoints() {
+        let (code, out, err) = text(&run(&cluster, &["resize", "seats", "1", "--endpoints", &endpoint]).await);
+        assert_eq!(code, 0, "{err}");
+        assert!(out.ends_with("nobody is granted it until fewer than 1 are held\n"), "{out}");
+    }
+    let (_, out, _) = text(&run(&cluster, &["get", "seats"]).await);
+    assert!(out.contains("held by 2, permit of 1\nsize     permit of 1, set by an operator\n"), "{out}");
+    other.release().await.expect("it was held");
+    held.release().await.expect("it was held");
 }
 
 #[tokio::test(flavor = "multi_thread")]

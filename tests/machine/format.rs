@@ -88,6 +88,9 @@ impl Show for LockView {
     fn show(&self) -> String {
         let mode = self.mode.as_ref().map_or("free".into(), show);
         let mut text = format!("{}: {mode} holders={} queue={}", self.name, self.holder_count, self.queue_length);
+        if self.resized {
+            text += " resized";
+        }
         if self.delay_remaining_ms > 0 {
             text += &format!(" delay={}", self.delay_remaining_ms);
         }
@@ -184,6 +187,7 @@ impl Show for Refusal {
                 format!("mode mismatch: {name} is in use as a semaphore of {}", permits.get())
             }
             Self::LockUnknown { name } => format!("no such lock: {name}"),
+            Self::NotSemaphore { name } => format!("not a semaphore in use: {name}"),
             Self::Abandoned => "abandoned".into(),
             Self::RequestStale { lowest } => format!("request stale: lowest={lowest}"),
             Self::RequestReused => "request reused".into(),
@@ -219,6 +223,9 @@ impl Show for Reply {
             Self::DataDropped { dropped, more_after } => {
                 let more = more_after.as_ref().map(|name| format!(", and more after {name}")).unwrap_or_default();
                 format!("dropped {dropped}{more}")
+            }
+            Self::Resized { before, holders, waiters } => {
+                format!("resized from {} holders={holders} queue={waiters}", before.get())
             }
             Self::Ticked => "ticked".into(),
             Self::Refused(refusal) => format!("refused: {}", show(refusal)),
@@ -261,6 +268,7 @@ impl Show for ChangeKind {
             Self::Data(Some(data)) => format!("data {}", show(data)),
             Self::Delayed => "delayed".into(),
             Self::Opened => "opened".into(),
+            Self::Resized(permits) => format!("resized to {}", permits.get()),
         }
     }
 }
@@ -316,6 +324,7 @@ impl Show for Record {
                     since.0
                 )
             }
+            Self::Resized { name, permits } => format!("resized {name} {}", permits.get()),
             Self::Reply { session, request, asked, reply } => {
                 let asked = match asked {
                     Asked::Acquire(names) => format!("acquire {}", join(names.iter(), " ")),

@@ -62,6 +62,8 @@ struct Rest {
     data: Option<Data>,
     keep: bool,
     closed_until: Option<u64>,
+    /// The size that an operator gave it.
+    resized: Option<Permits>,
 }
 
 enum End {
@@ -108,6 +110,7 @@ impl Model {
         while self.now < time.stamp.0 {
             self.now += 1;
             self.fall_due();
+            self.forget_sizes();
         }
         let result = match command {
             Command::Open { session, ttl, label } => self.open(*session, *ttl, label),
@@ -119,8 +122,10 @@ impl Model {
             Command::RemoveWaiter { name, ticket } => Ok(self.remove_waiter(name, *ticket)),
             Command::LiftDelay { name } => Ok(self.lift_delay(name)),
             Command::DropData { prefix, after } => Ok(self.drop_data(prefix, after.as_ref())),
+            Command::Resize { name, permits } => self.resize(name, *permits),
             Command::Tick => Ok(Reply::Ticked),
         };
+        self.forget_sizes();
         self.reply = Some(result.unwrap_or_else(Reply::Refused));
     }
 
@@ -326,7 +331,7 @@ impl Model {
                 return Err(Refusal::LockUnknown { name: want.name.clone() });
             }
             if let Some(used) = self.mode(&want.name)
-                && used.permits() != want.mode.permits()
+                && used.permits() != self.as_used(&want.name, want.mode).permits()
             {
                 return Err(Refusal::ModeMismatch { name: want.name.clone(), in_use: used.permits() });
             }
@@ -349,27 +354,57 @@ impl Model {
         let blocked = |want: &&Want| {
             let waits_ahead = |other: &Waiting| other.ticket < ticket && mode_of(&other.acquire, &want.name).is_some();
             let holders = self.holders(&want.name).count();
-            let admits = match (want.mode, self.holders(&want.name).next().map(|(_, mode)| mode)) {
-                (_, None) => true,
-                (Mode::Shared, Some(mode)) => mode == Mode::Shared,
-                (Mode::Exclusive, Some(_)) => false,
-                (Mode::Permit(permits), Some(_)) => holders < permits.get() as usize,
-            };
+            let admits =
+                match (self.as_used(&want.name, want.mode), self.holders(&want.name).next().map(|(_, mode)| mode)) {
+                    (_, None) => true,
+                    (Mode::Shared, Some(mode)) => mode == Mode::Shared,
+                    (Mode::Exclusive, Some(_)) => false,
+                    (Mode::Permit(permits), Some(_)) => holders < permits.get() as usize,
+                };
             self.waits.iter().any(waits_ahead) || self.rest(&want.name).closed_until.is_some() || !admits
         };
         acquire.wants().iter().find(blocked).map(|want| want.name.clone())
     }
 
     fn holders(&self, name: &LockName) -> impl Iterator<Item = (&Held, Mode)> {
-        self.grants.iter().filter_map(move |held| Some((held, mode_of(&held.acquire, name)?)))
+        self.grants.iter().filter_map(move |held| Some((held, self.as_used(name, mode_of(&held.acquire, name)?))))
     }
 
     fn waiters(&self, name: &LockName) -> impl Iterator<Item = (&Waiting, Mode)> {
-        self.waits.iter().filter_map(move |waiting| Some((waiting, mode_of(&waiting.acquire, name)?)))
+        let mode = move |waiting: &Waiting| Some(self.as_used(name, mode_of(&waiting.acquire, name)?));
+        self.waits.iter().filter_map(move |waiting| Some((waiting, mode(waiting)?)))
     }
 
     fn mode(&self, name: &LockName) -> Option<Mode> {
-        self.holders(name).map(|(_, mode)| mode).chain(self.waiters(name).map(|(_, mode)| mode)).next()
+        let used = self.holders(name).map(|(_, mode)| mode).chain(self.waiters(name).map(|(_, mode)| mode)).next();
+        used.or_else(|| self.rest(name).resized.map(Mode::Permit))
+    }
+
+    /// A permit is one of the operator's size, if there is one.
+    fn as_used(&self, name: &LockName, mode: Mode) -> Mode {
+        let resized = self.locks.get(name).and_then(|rest| rest.resized).filter(|_| mode.permits().is_some());
+        resized.map_or(mode, Mode::Permit)
+    }
+
+    /// An operator's size ends with its use.
+    fn forget_sizes(&mut self) {
+        let resized = self.locks.iter().filter(|(_, rest)| rest.resized.is_some() && rest.data.is_none());
+        let names: Vec<_> = resized.map(|(name, _)| name.clone()).collect();
+        for name in names {
+            if self.holders(&name).next().is_none() && self.waiters(&name).next().is_none() {
+                self.locks.entry(name).or_default().resized = None;
+            }
+        }
+    }
+
+    fn resize(&mut self, name: &LockName, permits: Permits) -> Result<Reply, Refusal> {
+        let Some(Mode::Permit(before)) = self.mode(name) else {
+            return Err(Refusal::NotSemaphore { name: name.clone() });
+        };
+        self.locks.entry(name.clone()).or_default().resized = Some(permits);
+        self.grant_all();
+        let (holders, waiters) = (self.holders(name).count() as u64, self.waiters(name).count() as u64);
+        Ok(Reply::Resized { before, holders, waiters })
     }
 
     fn rest(&self, name: &LockName) -> Rest {
@@ -564,6 +599,7 @@ impl Model {
             data: rest.data,
             keep_data: rest.keep,
             delay_remaining_ms: rest.closed_until.map_or(0, |until| until - self.now),
+            resized: rest.resized.is_some(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Mutual exclusion: no two hold what only one may.
 //!
-//! Exclusive against any, shared against exclusive, permits up to their number. Two tenures that certainly overlap are two grants of
+//! Exclusive against any, shared against exclusive, permits up to their number: the number that the acquires name, since no run resizes
+//! a semaphore (the model of `tests/machine_model` does). Two tenures that certainly overlap are two grants of
 //! one lock, if the one that was there first was heard of later: it was renewed, used or released. If it was not, its session was
 //! ended too early, which is told there ([`super::early`]), and makes this undecided.
 

@@ -195,7 +195,8 @@ impl Office {
             | Kind::Queued
             | Kind::Left
             | Kind::Delayed
-            | Kind::Opened => {}
+            | Kind::Opened
+            | Kind::Resized => {}
         }
     }
 }

@@ -153,6 +153,13 @@ pub enum Command {
         /// Only of locks above this name: it goes on where another command ended.
         after: Option<LockName>,
     },
+    /// Gives a semaphore in use another size, by an operator: see [`crate::machine`] on what that size means and when it ends.
+    Resize {
+        /// Which.
+        name: LockName,
+        /// How many may hold it from now on.
+        permits: Permits,
+    },
     /// Lets time pass.
     Tick,
 }

@@ -104,4 +104,6 @@ pub enum ChangeKind {
     Delayed,
     /// A lock-delay ended.
     Opened,
+    /// An operator gave the semaphore this size.
+    Resized(Permits),
 }

@@ -132,7 +132,7 @@ pub enum Refusal {
         /// The operator's reason.
         reason: Reason,
     },
-    /// The lock is in use in another way.
+    /// The lock is in use in another way. A semaphore that an operator resized takes those who name another size all the same.
     ModeMismatch {
         /// Which.
         name: LockName,
@@ -153,6 +153,11 @@ pub enum Refusal {
     },
     /// The request id was used for a request of another kind.
     RequestReused,
+    /// To [`Command::Resize`]: nobody holds or awaits the lock, or it is in use otherwise than as a semaphore.
+    NotSemaphore {
+        /// Which.
+        name: LockName,
+    },
     /// A limit was reached.
     Limit(Limit),
 }
@@ -212,6 +217,16 @@ pub enum Reply {
         dropped: u64,
         /// There are more locks under the prefix, above this one: they are for another command.
         more_after: Option<LockName>,
+    },
+    /// To [`Command::Resize`].
+    Resized {
+        /// The size before.
+        before: Permits,
+        /// How many hold it now, those included that the new size let in at once. If they exceed the new size, nobody is granted it until
+        /// enough of them have left.
+        holders: u64,
+        /// How many wait for it now.
+        waiters: u64,
     },
     /// To [`Command::Tick`].
     Ticked,

@@ -43,7 +43,8 @@ pub struct WaiterView {
 pub struct LockView {
     /// Its name.
     pub name: LockName,
-    /// As what it is in use: the mode of a holder, or else of the first waiter.
+    /// As what it is in use: the mode of a holder, or else of the first waiter. A semaphore that was resized is one for as long as that
+    /// counts, also while it only keeps data.
     pub mode: Option<Mode>,
     /// In the order of their tokens; as many as were asked for.
     pub holders: Vec<HolderView>,
@@ -59,6 +60,8 @@ pub struct LockView {
     pub keep_data: bool,
     /// How long its lock-delay still lasts, milliseconds; 0 if there is none.
     pub delay_remaining_ms: u64,
+    /// An operator gave this semaphore its size; what acquires name does not count.
+    pub resized: bool,
 }
 
 /// A session, as shown to people.
