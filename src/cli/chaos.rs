@@ -12,7 +12,7 @@ use clap::{Args, ValueHint};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{Exit, Failure, check::Worst, output::print, signals::Signals};
+use super::{Exit, Failure, check::Worst, output::print, show, signals::Signals};
 use crate::{
     chaos::{
         checker::{Finding, check},
@@ -129,8 +129,10 @@ fn tell(progress: &Progress, duration: Duration, next_line: &mut Instant) {
     let rate = operations.checked_div(seconds).unwrap_or(0);
     let leader = leader.map_or("none".to_owned(), |leader| leader.to_string());
     let line = format!(
-        "{seconds:>4} s (faults for {of} s)  {phase:<18}  leader {leader:<4}  {operations} operations ({rate}/s), \
-         {grants} grants, {elections} elections"
+        "{seconds:>4} s (faults for {of} s)  {phase:<18}  leader {leader:<4}  {} ({rate}/s), {}, {}",
+        show::count(*operations, "operation", "operations"),
+        show::count(*grants, "grant", "grants"),
+        show::count(*elections, "election", "elections"),
     );
     if stderr().is_terminal() {
         let _ = write!(stderr(), "\r\x1b[K{line}");
@@ -195,11 +197,16 @@ impl Judged {
         let Summary { grants, hand_overs, elections, nodes_killed, clients_killed, duration_ms, .. } = &self.summary;
         let operations: usize = self.summary.operations.iter().map(|count| count.invoked).sum();
         let faults: usize = self.summary.faults.iter().map(|fault| fault.times).sum();
-        format!(
-            "{word}: {operations} operations, {grants} grants, {hand_overs} hand-overs, {faults} faults, {elections} elections, \
-             {nodes_killed} nodes and {clients_killed} clients killed in {} s",
-            duration_ms / 1000
-        )
+        let counts = [
+            show::count(operations, "operation", "operations"),
+            show::count(*grants, "grant", "grants"),
+            show::count(*hand_overs, "hand-over", "hand-overs"),
+            show::count(faults, "fault", "faults"),
+            show::count(*elections, "election", "elections"),
+        ];
+        let nodes = show::count(*nodes_killed, "node", "nodes");
+        let clients = show::count(*clients_killed, "client", "clients");
+        format!("{word}: {}, {nodes} and {clients} killed in {} s", counts.join(", "), duration_ms / 1000)
     }
 
     fn text(&self) -> String {

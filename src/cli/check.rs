@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::{
     Exit, Failure,
     output::{Format, Output, print, print_document},
+    show,
 };
 use crate::chaos::{
     checker::{Finding, Property, Verdict, Violation, check},
@@ -66,7 +67,8 @@ impl Check {
             match self.output.output {
                 Format::Text => {
                     let gap = if place > 0 { "\n" } else { "" };
-                    print(&format!("{gap}{name}: {} events\n{}", history.events.len(), text(&history, &findings)))?;
+                    let events = show::count(history.events.len(), "event", "events");
+                    print(&format!("{gap}{name}: {events}\n{}", text(&history, &findings)))?;
                 }
                 Format::Json => {
                     let findings = findings.into_iter().map(Found::from).collect();
@@ -113,11 +115,11 @@ fn text(history: &History, findings: &[Finding]) -> String {
     for Finding { property, verdict, evidence } in findings {
         let verdict = match verdict {
             Verdict::Holds => "holds".to_owned(),
+            Verdict::Violated(violations) if violations.count == 1 => "VIOLATED once".to_owned(),
             Verdict::Violated(violations) => format!("VIOLATED {} times", violations.count),
             Verdict::Undecided(why) => format!("undecided: {why}"),
             Verdict::Vacuous => "nothing to look at".to_owned(),
         };
-        let verdict = verdict.replace(" 1 times", " once");
         let counts: Vec<_> = evidence.iter().map(|(what, count)| format!("{count} {what}")).collect();
         text.push_str(&format!("  {property:<24}  {verdict} ({})\n", counts.join(", ")));
     }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::{
     Cluster, Exit, Failure,
     output::{Format, Output, print, print_document},
+    show,
 };
 use crate::{client::Client, proto::v1::LockInfo};
 
@@ -37,13 +38,21 @@ impl DropData {
             if self.yes { drop_all(&client, &self.prefix).await? } else { count(&client, &self.prefix).await? };
         match (self.output.output, self.yes) {
             (Format::Json, dropped) => print_document(&Document { locks, dropped })?,
-            (Format::Text, true) => print(&format!("dropped the data of {locks} locks\n"))?,
-            (Format::Text, false) => {
-                print(&format!("{locks} locks have data, and nobody holds them: --yes drops the data\n"))?
+            (Format::Text, true) => {
+                print(&format!("dropped the data of {}\n", show::count(locks, "lock", "locks")))?;
             }
+            (Format::Text, false) => print(&counted(locks))?,
         }
         Ok(Exit::Success)
     }
+}
+
+fn counted(locks: u64) -> String {
+    let what = match locks {
+        1 => "1 lock has data, and nobody holds it".to_owned(),
+        locks => format!("{locks} locks have data, and nobody holds them"),
+    };
+    format!("{what}: --yes drops the data\n")
 }
 
 async fn drop_all(client: &Client, prefix: &str) -> Result<u64, Failure> {
@@ -68,5 +77,16 @@ async fn count(client: &Client, prefix: &str) -> Result<u64, Failure> {
         if page_token.is_empty() {
             return Ok(locks);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_lock_is_no_plural() {
+        assert_eq!(counted(1), "1 lock has data, and nobody holds it: --yes drops the data\n");
+        assert_eq!(counted(2), "2 locks have data, and nobody holds them: --yes drops the data\n");
     }
 }

@@ -55,7 +55,8 @@ fn text(lock: &LockInfo) -> String {
     }
     if let Some(data) = &lock.data {
         let keep = if lock.keep_data { ", kept after release" } else { "" };
-        text += &format!("data     {} ({} bytes{keep})\n", show::data(data), data.len());
+        let bytes = show::count(data.len(), "byte", "bytes");
+        text += &format!("data     {} ({bytes}{keep})\n", show::data(data));
     }
     if !lock.holders.is_empty() {
         text += &format!("\n{}", holders(lock));
@@ -79,7 +80,7 @@ fn holders(lock: &LockInfo) -> String {
             show::text(&holder.revoked_reason),
         ]);
     }
-    table.take() + &more(lock.holders.len(), lock.holder_count, "holders")
+    table.take() + &more(lock.holders.len(), lock.holder_count, "holder", "holders")
 }
 
 fn waiters(lock: &LockInfo) -> String {
@@ -94,13 +95,14 @@ fn waiters(lock: &LockInfo) -> String {
             show::text(&waiter.session_id),
         ]);
     }
-    table.take() + &more(lock.waiters.len(), lock.queue_length, "waiters")
+    table.take() + &more(lock.waiters.len(), lock.queue_length, "waiter", "waiters")
 }
 
-fn more(shown: usize, all: u64, what: &str) -> String {
+fn more(shown: usize, all: u64, one: &str, many: &str) -> String {
     match all.saturating_sub(shown as u64) {
         0 => String::new(),
-        rest => format!("and {rest} more {what}\n"),
+        1 => format!("and 1 more {one}\n"),
+        rest => format!("and {rest} more {many}\n"),
     }
 }
 
@@ -128,7 +130,7 @@ mod tests {
             ..LockInfo::default()
         };
         let text = text(&lock);
-        assert!(text.contains("state    held by 3, shared\ndata     x (1 bytes)\n\nTOKEN  HOLDER"), "{text}");
+        assert!(text.contains("state    held by 3, shared\ndata     x (1 byte)\n\nTOKEN  HOLDER"), "{text}");
         assert!(text.ends_with("and 2 more holders\n"), "{text}");
     }
 }

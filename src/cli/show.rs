@@ -1,6 +1,6 @@
 //! Values as people read them.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use jiff::{Timestamp, tz::TimeZone};
 
@@ -30,7 +30,7 @@ pub(super) fn data(data: &[u8]) -> String {
         _ => format!("0x{}", hex(data)),
     };
     match whole.char_indices().nth(CELL_MAX) {
-        Some((end, _)) => format!("{}… ({} bytes)", &whole[..end], data.len()),
+        Some((end, _)) => format!("{}… ({})", &whole[..end], count(data.len(), "byte", "bytes")),
         None => whole,
     }
 }
@@ -46,6 +46,12 @@ pub(super) fn mode(mode: Option<&Mode>) -> String {
         Some(Kind::Permit(permit)) => format!("permit of {}", permit.limit),
         None => "-".into(),
     }
+}
+
+/// A number of things, in the word that fits.
+pub(super) fn count<N: fmt::Display + PartialEq + From<u8>>(number: N, one: &str, many: &str) -> String {
+    let word = if number == N::from(1) { one } else { many };
+    format!("{number} {word}")
 }
 
 /// Whole milliseconds.
@@ -91,6 +97,12 @@ fn since_in(unix_ms: u64, now: Timestamp, zone: TimeZone) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_no_plural() {
+        let said = [0u64, 1, 2].map(|number| count(number, "lock", "locks"));
+        assert_eq!(said, ["0 locks", "1 lock", "2 locks"]);
+    }
 
     #[test]
     fn durations_have_the_units_that_fit() {

@@ -113,7 +113,9 @@ fn down(nodes: &[Node]) -> Option<String> {
     let (left, majority) = (voters - missing, voters / 2 + 1);
     let suffices = if left >= majority { "enough to commit" } else { "too few to commit" };
     let named = named.join(", ");
-    Some(format!("down: {named}; {left} of {voters} voters answer, {majority} are needed: {suffices}"))
+    let (voters, answer) = (show::count(voters, "voter", "voters"), if left == 1 { "answers" } else { "answer" });
+    let needed = if majority == 1 { "is" } else { "are" };
+    Some(format!("down: {named}; {left} of {voters} {answer}, {majority} {needed} needed: {suffices}"))
 }
 
 fn answered(nodes: &[Node]) -> impl Iterator<Item = &StatusResponse> {
@@ -365,7 +367,7 @@ mod tests {
         assert_eq!(said, "down: node 3 (h3:1); 2 of 3 voters answer, 2 are needed: enough to commit");
         let two_down = [up(1, true, false), silent("h2:1", Some(2)), silent("h3:1", Some(3))];
         let said = down(&two_down).unwrap();
-        assert_eq!(said, "down: node 2 (h2:1), node 3 (h3:1); 1 of 3 voters answer, 2 are needed: too few to commit");
+        assert_eq!(said, "down: node 2 (h2:1), node 3 (h3:1); 1 of 3 voters answers, 2 are needed: too few to commit");
         assert_eq!(down(&[up(1, true, true), up(2, false, true), up(3, false, true)]), None);
     }
 

@@ -310,7 +310,7 @@ async fn status_tells_a_leader_that_cannot_commit_and_names_who_is_missing() {
     until("it notices", async || {
         let (code, out, err) = text(&run(&cluster, &["status"]).await);
         let named = others.iter().all(|node| out.contains(&format!("node {node} (127.0.0.1:")));
-        assert!(named && out.contains("1 of 3 voters answer, 2 are needed"), "{out}{err}");
+        assert!(named && out.contains("1 of 3 voters answers, 2 are needed"), "{out}{err}");
         assert!(matches!(code, 0 | 1), "it goes on leading: {code} {out}{err}");
         (code == 1).then_some(())
     })

@@ -3,7 +3,7 @@
 use clap::Args;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::super::{Cluster, Exit, Failure, output::print};
+use super::super::{Cluster, Exit, Failure, output::print, show};
 use crate::{
     client::{Client, Error},
     machine::SessionId,
@@ -33,7 +33,7 @@ impl Close {
         let client = self.cluster.client()?;
         if let Some(label) = self.label {
             let closed = close_all(&client, &label).await?;
-            print(&format!("closed {closed} sessions\n"))?;
+            print(&format!("closed {}\n", show::count(closed, "session", "sessions")))?;
         } else if let Some(session) = self.session {
             client.attach(session).close().await?;
         }
