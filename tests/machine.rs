@@ -6,7 +6,8 @@
 //! Every command that changes the table takes `at=`, the stamp in milliseconds; without it no time passes. Sessions go by name.
 //!
 //! ```text
-//! open ann [ttl=1000] [label=ann]          renew ann ...            close ann
+//! open ann [ttl=1000] [label=ann] [from=IP:PORT]
+//! renew ann ...                            close ann
 //! acquire ann lock[@shared|@PERMITS] ... [wait=MS|forever] [data=TEXT] [keep=true] [delay=MS]
 //!     [exists=true]
 //! release ann token=N|acquire=REQUEST      update ann lock token=N [data=TEXT] [keep=true]
@@ -228,7 +229,7 @@ fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
             let name = arguments.next("session")?;
             let ttl = Ttl::from_millis(arguments.key("ttl")?.unwrap_or(1000))?;
             let label = Label::new(arguments.0.take_key("label").unwrap_or(name))?;
-            Command::Open { session: session_id(name), ttl, label }
+            Command::Open { session: session_id(name), ttl, label, address: arguments.key("from")? }
         }
         "renew" => Command::Renew { sessions: std::iter::from_fn(|| arguments.0.next_pos()).map(session_id).collect() },
         "close" => Command::Close { session: session_id(arguments.next("session")?) },

@@ -24,7 +24,7 @@ pub(super) struct Sessions {
 impl Sessions {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let client = self.cluster.reader(self.stale)?;
-        let header = ["SESSION", "LABEL", "TTL", "REMAINING", "OPENED", "GRANTS", "WAITS", "BYTES"];
+        let header = ["SESSION", "LABEL", "TTL", "REMAINING", "OPENED", "GRANTS", "WAITS", "BYTES", "ADDRESS"];
         let mut pages = Pages::new(self.output.output, &header);
         let mut page_token = String::new();
         loop {
@@ -50,5 +50,9 @@ fn row(session: &SessionInfo) -> Vec<String> {
         session.grants.to_string(),
         session.waits.to_string(),
         session.bytes.to_string(),
+        match session.address.as_str() {
+            "" => "-".into(),
+            address => show::text(address),
+        },
     ]
 }

@@ -70,6 +70,8 @@ pub(super) struct Session {
     grants: u32,
     waits: u32,
     bytes: u64,
+    /// From where it was opened: IP:PORT; nothing if that is not known.
+    address: Option<String>,
 }
 
 #[derive(Serialize, Debug)]
@@ -172,6 +174,7 @@ impl From<v1::SessionInfo> for Session {
             grants: session.grants,
             waits: session.waits,
             bytes: session.bytes,
+            address: Some(session.address).filter(|address| !address.is_empty()),
         }
     }
 }

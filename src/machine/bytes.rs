@@ -13,7 +13,8 @@
 
 use super::*;
 
-/// A session: its entry, its deadline, its place in other indexes.
+/// A session: its entry with the address of its client, its deadline, its place in other indexes. No more where the address is known: a
+/// version that knows of none counts the same.
 const SESSION: usize = 420;
 /// A lock's entry; its name comes to it.
 const LOCK: usize = 112;

@@ -168,7 +168,7 @@ impl Machine {
     fn run(&mut self, command: Command, events: &mut Vec<Event>) -> Reply {
         self.begin_command();
         let result = match command {
-            Command::Open { session, ttl, label } => self.open(session, ttl, label),
+            Command::Open { session, ttl, label, address } => self.open(session, ttl, label, address),
             Command::Renew { sessions } => Ok(Reply::Renewed(self.renew_all(&sessions))),
             Command::Close { session } => self.close(session, events),
             Command::Session { session, request, operation } => self.request(session, request, &operation, events),

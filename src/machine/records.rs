@@ -40,6 +40,8 @@ pub enum Record {
         deadline: Stamp,
         /// When it was opened.
         opened: WallTime,
+        /// From where.
+        address: Option<Address>,
         /// The request ids whose replies its client may still ask for.
         open: OpenIds,
     },
@@ -202,7 +204,7 @@ impl Machine {
                 self.ended.push(session, end);
                 twice
             }
-            Record::Session { session: id, label, ttl, deadline, opened, open } => {
+            Record::Session { session: id, label, ttl, deadline, opened, address, open } => {
                 self.due.insert((deadline, Due::Session(id)));
                 let (grants, replies, waits, taken) = (Tokens::None, Replies::default(), 0, 0);
                 let session = Session {
@@ -210,6 +212,7 @@ impl Machine {
                     ttl,
                     deadline,
                     opened,
+                    address,
                     open,
                     grants,
                     replies,
@@ -317,6 +320,7 @@ fn session_record(id: SessionId, session: &Session) -> Record {
         ttl: session.ttl,
         deadline: session.deadline,
         opened: session.opened,
+        address: session.address,
         open: session.open.clone(),
     }
 }

@@ -11,6 +11,8 @@ pub(super) struct Session {
     pub(super) ttl: Ttl,
     pub(super) deadline: Stamp,
     pub(super) opened: WallTime,
+    /// From where it was opened. It is not in the hash.
+    pub(super) address: Option<Address>,
     /// The request ids whose replies the client may still ask for.
     pub(super) open: OpenIds,
     pub(super) grants: Tokens,
@@ -60,8 +62,14 @@ impl Ended {
 }
 
 impl Machine {
-    /// The same again renews: a client that heard no answer asks once more.
-    pub(super) fn open(&mut self, id: SessionId, ttl: Ttl, label: Label) -> Result<Reply, Refusal> {
+    /// The same again renews: a client that heard no answer asks once more, perhaps from another address.
+    pub(super) fn open(
+        &mut self,
+        id: SessionId,
+        ttl: Ttl,
+        label: Label,
+        address: Option<Address>,
+    ) -> Result<Reply, Refusal> {
         if let Some(end) = self.over(id).or_else(|| self.ended.get(id)) {
             return Err(Refusal::SessionEnded(end));
         }
@@ -86,6 +94,7 @@ impl Machine {
                 ttl,
                 deadline,
                 opened,
+                address,
                 open: OpenIds::default(),
                 grants: Tokens::None,
                 replies: Replies::default(),

@@ -17,7 +17,8 @@ fn from(lowest: u64) -> OpenIds {
 
 fn open(machine: &mut Machine, number: u128) -> Reply {
     let ttl = Ttl::from_millis(1000).unwrap();
-    run(machine, Command::Open { session: session(number), ttl, label: Label::new("ann").unwrap() })
+    let label = Label::new("ann").unwrap();
+    run(machine, Command::Open { session: session(number), ttl, label, address: None })
 }
 
 fn run(machine: &mut Machine, command: Command) -> Reply {
@@ -231,7 +232,7 @@ fn sessions_that_expire_at_once_end_in_many_batches_and_others_are_served_in_eac
         batches += 1;
         let (number, mut events) = (u128::MAX - batches, Vec::new());
         let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
-        let open = Command::Open { session: session(number), ttl, label };
+        let open = Command::Open { session: session(number), ttl, label, address: None };
         assert_eq!(run_little(&mut machine, Stamp(1000), open, &mut events), Reply::Opened(ttl));
         let operation = acquire(&[&format!("own {batches}")], Wait::Never);
         let acquire = Command::Session { session: session(number), request: None, operation };

@@ -144,6 +144,7 @@ impl Machine {
             opened: session.opened,
             grants: session.grants.len() as u32,
             waits: session.waits,
+            address: session.address,
             bytes: session.bytes() as u64,
         }
     }

@@ -48,10 +48,11 @@ fn read_limits(limits: pb::Limits) -> Limits {
 fn write_command(command: &Command) -> pb::Command {
     use pb::command::Kind;
     let kind = match command {
-        Command::Open { session, ttl, label } => Kind::Open(pb::Open {
+        Command::Open { session, ttl, label, address } => Kind::Open(pb::Open {
             session: write_session(*session),
             ttl_ms: ttl.as_millis(),
             label: label.as_str().into(),
+            address: write_address(*address),
         }),
         Command::Renew { sessions } => {
             Kind::Renew(pb::Renew { sessions: sessions.iter().copied().map(write_session).collect() })
@@ -125,6 +126,7 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             session: read_session(&open.session)?,
             ttl: read_ttl(open.ttl_ms)?,
             label: read_label(&open.label)?,
+            address: read_address(&open.address)?,
         },
         Kind::Renew(renew) => {
             Command::Renew { sessions: renew.sessions.iter().map(read_session).collect::<Result<_, _>>()? }
@@ -201,6 +203,10 @@ mod tests {
         "[^\0]{1,40}".prop_map(|name| LockName::new(&name).unwrap())
     }
 
+    fn address() -> impl Strategy<Value = Option<Address>> {
+        option::of(any::<(std::net::IpAddr, u16)>().prop_map(|address| std::net::SocketAddr::from(address).into()))
+    }
+
     fn mode() -> impl Strategy<Value = Mode> {
         prop_oneof![
             Just(Mode::Exclusive),
@@ -257,10 +263,9 @@ mod tests {
         });
         let request = option::of((any::<u64>(), open).prop_map(|(id, open)| Request { id, open }));
         prop_oneof![
-            (session(), TTL_MS_MIN..=TTL_MS_MAX, ".{0,40}").prop_map(|(session, ms, label)| Command::Open {
-                session,
-                ttl: Ttl::from_millis(ms).unwrap(),
-                label: Label::new(&label).unwrap(),
+            (session(), TTL_MS_MIN..=TTL_MS_MAX, ".{0,40}", address()).prop_map(|(session, ms, label, address)| {
+                let (ttl, label) = (Ttl::from_millis(ms).unwrap(), Label::new(&label).unwrap());
+                Command::Open { session, ttl, label, address }
             }),
             vec(session(), 0..4).prop_map(|sessions| Command::Renew { sessions }),
             session().prop_map(|session| Command::Close { session }),
@@ -318,6 +323,18 @@ mod tests {
         assert_eq!(decode(&bytes).map(|(_, _, commands)| commands), Ok(commands));
     }
 
+    /// As versions wrote it that did not know from where.
+    #[test]
+    fn a_session_may_be_opened_from_nowhere() {
+        let session = write_session(SessionId(3));
+        let open = pb::Open { session, ttl_ms: 1000, label: String::new(), address: String::new() };
+        let written = pb::Command { kind: Some(pb::command::Kind::Open(open.clone())) };
+        assert_eq!(open.encoded_len(), 2 + 16 + 3, "nothing is said of the address");
+        let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
+        let read = Command::Open { session: SessionId(3), ttl, label, address: None };
+        assert_eq!((read_command(written.clone()), write_command(&read)), (Ok(read), written));
+    }
+
     /// As versions wrote it that had no limits: it means what it meant when it was answered.
     #[test]
     fn a_batch_without_limits_has_none() {
@@ -334,7 +351,8 @@ mod tests {
         let want =
             |name: &str| pb::Want { name: name.into(), mode: Some(write_mode(Mode::Shared)), ..Default::default() };
         let acquire = pb::Acquire { session: session.clone(), wants: vec![want("a")], ..Default::default() };
-        let open = pb::Open { session: session.clone(), ttl_ms: 1000, label: "ann".into() };
+        let open =
+            pb::Open { session: session.clone(), ttl_ms: 1000, label: "ann".into(), address: "10.0.0.7:5".into() };
         let numbered = |lowest, kept: &[u64]| Some(pb::Request { id: 9, lowest, kept: kept.to_vec() });
         let force = pb::ForceRelease { name: "a".into(), reason: "why".into(), ..Default::default() };
         let sound = [
@@ -351,6 +369,7 @@ mod tests {
         let bad = [
             Kind::Open(pb::Open { session: Bytes::from_static(&[0; 15]), ..open.clone() }),
             Kind::Open(pb::Open { ttl_ms: TTL_MS_MIN - 1, ..open.clone() }),
+            Kind::Open(pb::Open { address: "10.0.0.7".into(), ..open.clone() }),
             Kind::Open(pb::Open { label: "x".repeat(LABEL_BYTES_MAX + 1), ..open }),
             Kind::Acquire(pb::Acquire { request: numbered(9, &[8, 1]), ..acquire.clone() }),
             Kind::Acquire(pb::Acquire { request: numbered(9, &[9]), ..acquire.clone() }),

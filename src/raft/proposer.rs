@@ -258,9 +258,10 @@ fn refuse(proposals: Vec<Proposal>, why: NoReply) {
 /// How many bytes a command takes in a batch, about.
 fn weight(command: &Command) -> usize {
     const FIXED: usize = 48;
+    const ADDRESS: usize = 24;
     FIXED
         + match command {
-            Command::Open { label, .. } => label.as_str().len(),
+            Command::Open { label, .. } => ADDRESS + label.as_str().len(),
             Command::Renew { sessions } => sessions.len() * 18,
             Command::Session { operation: Operation::Acquire(acquire), .. } => acquire
                 .wants()
@@ -291,7 +292,7 @@ mod tests {
 
     fn open() -> Command {
         let (label, ttl) = (Label::new("").expect("short"), Ttl::from_millis(1000).expect("in bounds"));
-        Command::Open { session: SessionId(1), ttl, label }
+        Command::Open { session: SessionId(1), ttl, label, address: None }
     }
 
     #[tokio::test]

@@ -33,7 +33,7 @@ fn write_record(record: &Record) -> r::Kind {
         Record::Ended { session, end } => {
             r::Kind::Ended(r::Ended { session: write_session(*session), end: write_end(*end).into() })
         }
-        Record::Session { session, label, ttl, deadline, opened, open } => r::Kind::Session(r::Session {
+        Record::Session { session, label, ttl, deadline, opened, address, open } => r::Kind::Session(r::Session {
             session: write_session(*session),
             label: label.as_str().into(),
             ttl_ms: ttl.as_millis(),
@@ -41,6 +41,7 @@ fn write_record(record: &Record) -> r::Kind {
             opened_wall_ms: opened.0,
             lowest: open.lowest(),
             kept: open.kept().to_vec(),
+            address: write_address(*address),
         }),
         Record::Lock { name, data, keep_data, closed_until } => r::Kind::Lock(r::Lock {
             name: name.as_str().into(),
@@ -102,6 +103,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
             ttl: read_ttl(session.ttl_ms)?,
             deadline: Stamp(session.deadline_ms),
             opened: WallTime(session.opened_wall_ms),
+            address: read_address(&session.address)?,
             open: read_open(session.lowest, session.kept)?,
         },
         r::Kind::Lock(lock) => Record::Lock {
@@ -435,7 +437,17 @@ mod tests {
                 ttl: Ttl::from_millis(100).unwrap(),
                 deadline: now,
                 opened: WallTime(9),
+                address: None,
                 open: OpenIds::new(4, vec![1, 3]).unwrap(),
+            },
+            Record::Session {
+                session: SessionId(7),
+                label: Label::default(),
+                ttl: Ttl::from_millis(100).unwrap(),
+                deadline: now,
+                opened: WallTime(9),
+                address: Some("[2001:db8::7]:65535".parse().unwrap()),
+                open: OpenIds::default(),
             },
             Record::Lock { name: name("a"), data: data(), keep_data: true, closed_until: None },
             Record::Lock { name: name("a"), data: None, keep_data: false, closed_until: Some(Stamp(0)) },

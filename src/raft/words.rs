@@ -27,6 +27,18 @@ pub(super) fn read_label(label: &str) -> Result<Label, Malformed> {
     Label::new(label).map_err(|_| Malformed("a label that is out of its limits"))
 }
 
+/// Empty: it is not known.
+pub(super) fn write_address(address: Option<Address>) -> String {
+    address.map_or_else(String::new, |address| address.to_string())
+}
+
+pub(super) fn read_address(address: &str) -> Result<Option<Address>, Malformed> {
+    match address {
+        "" => Ok(None),
+        address => address.parse().map(Some).map_err(|_| Malformed("an address that is none")),
+    }
+}
+
 pub(super) fn read_reason(reason: &str) -> Result<Reason, Malformed> {
     Reason::new(reason).map_err(|_| Malformed("a reason that is out of its limits"))
 }

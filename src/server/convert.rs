@@ -202,6 +202,7 @@ pub(super) fn show_session(session: SessionView) -> v1::SessionInfo {
         grants: session.grants,
         waits: session.waits,
         bytes: session.bytes,
+        address: session.address.map_or_else(String::new, |address| address.to_string()),
     }
 }
 

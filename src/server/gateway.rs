@@ -20,7 +20,7 @@ use super::{
     deadline::{Deadline, until},
     errors::{deadline_passed, has_reason, leader_not_reached, no_leader, shutting_down, too_many_waits, unknown},
     locks::Locks,
-    pipeline,
+    origin, pipeline,
     sessions::Sessions,
 };
 use crate::{
@@ -247,13 +247,14 @@ pub(super) fn may_wait(message: &v1::AcquireRequest) -> bool {
     }
 }
 
-/// The same call for the leader, with what is left of the client's time.
+/// The same call for the leader, with what is left of the client's time, and with the client's address where that was noted.
 fn onward<T>(request: Request<T>) -> Request<T> {
-    let deadline = Deadline::of(&request);
+    let (deadline, from) = (Deadline::of(&request), origin::of(&request));
     let mut onward = Request::new(request.into_inner());
     if let Some(deadline) = deadline {
         onward.set_timeout(deadline.left());
     }
+    origin::pass_on(from, &mut onward);
     onward
 }
 
@@ -331,6 +332,7 @@ impl sessions_server::Sessions for Gateway {
         &self,
         request: Request<v1::OpenSessionRequest>,
     ) -> Result<Response<v1::OpenSessionResponse>, Status> {
+        let request = origin::marked(request);
         self.name_leader(pass_on!(changes, self, request, sessions, SessionsClient, open))
     }
 

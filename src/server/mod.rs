@@ -18,6 +18,7 @@ mod gateway;
 mod health;
 mod keep_alive;
 mod locks;
+mod origin;
 mod pages;
 mod passed_on;
 mod pipeline;

@@ -16,7 +16,11 @@ use std::{
 use openraft::{RaftLogReader, SnapshotPolicy, async_runtime::WatchReceiver, storage::RaftLogStorage};
 use tokio::{net::TcpListener, runtime::Handle, sync::Notify, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::{body::Body, codegen::http, service::Routes};
+use tonic::{
+    body::Body,
+    codegen::http,
+    service::{Routes, interceptor::InterceptedService},
+};
 use tower::{Layer as _, Service, util::MapResponse};
 
 use super::{
@@ -28,6 +32,7 @@ use super::{
     gateway::{Dial, Gateway},
     health,
     locks::Locks,
+    origin,
     passed_on::PassedOn,
     pulse::Pulse,
     sessions::Sessions,
@@ -419,13 +424,11 @@ impl Services {
 
     /// What followers pass on: it is answered here or not at all.
     fn for_peers(&self) -> Routes {
+        let sessions = SessionsServer::new(self.sessions.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let locks = LocksServer::new(self.locks.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
         Routes::default()
-            .add_service(
-                self.passed_on(SessionsServer::new(self.sessions.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX)),
-            )
-            .add_service(
-                self.passed_on(LocksServer::new(self.locks.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX)),
-            )
+            .add_service(self.passed_on(InterceptedService::new(sessions, origin::from_peer)))
+            .add_service(self.passed_on(InterceptedService::new(locks, origin::from_peer)))
     }
 
     fn passed_on<S>(&self, service: S) -> PassedOn<S> {

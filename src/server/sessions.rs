@@ -9,7 +9,7 @@ use super::{
     PATIENCE, convert,
     convert::page_size,
     errors::{invalid, invalid_value, no_reply, session_ended, unexpected},
-    keep_alive,
+    keep_alive, origin,
 };
 use crate::{
     environment::Random,
@@ -36,6 +36,7 @@ impl sessions_server::Sessions for Sessions {
         &self,
         request: Request<v1::OpenSessionRequest>,
     ) -> Result<Response<v1::OpenSessionResponse>, Status> {
+        let address = origin::of(&request);
         let message = request.into_inner();
         let session = match message.session_id.as_str() {
             "" => SessionId(self.random.bits()),
@@ -43,7 +44,7 @@ impl sessions_server::Sessions for Sessions {
         };
         let ttl = Ttl::from_millis(message.ttl_ms).map_err(invalid_value("ttl_ms"))?;
         let label = Label::new(&message.label).map_err(invalid_value("label"))?;
-        let reply = self.propose(Command::Open { session, ttl, label }).await?;
+        let reply = self.propose(Command::Open { session, ttl, label, address }).await?;
         let Reply::Opened(ttl) = reply else { return Err(unexpected(reply)) };
         Ok(Response::new(v1::OpenSessionResponse { session_id: session.to_string(), ttl_ms: ttl.as_millis() }))
     }

@@ -49,7 +49,8 @@ impl Client {
     fn open(&mut self, session: SessionId) {
         let ttl = Ttl::from_millis(TTL_MS_MAX).expect("the longest there is");
         let label = Label::new("host 1234 program").expect("it is short");
-        self.apply(Command::Open { session, ttl, label });
+        let address = Some("10.0.0.7:40000".parse().expect("an address"));
+        self.apply(Command::Open { session, ttl, label, address });
         self.session = session;
     }
 

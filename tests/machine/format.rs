@@ -106,9 +106,10 @@ impl Show for LockView {
 
 impl Show for SessionView {
     fn show(&self) -> String {
-        let Self { session, label, ttl, remaining_ms, opened, grants, waits, bytes: _ } = self;
+        let Self { session, label, ttl, remaining_ms, opened, grants, waits, address, bytes: _ } = self;
+        let from = address.map(|address| format!(" from={address}")).unwrap_or_default();
         format!(
-            "{} label={:?} ttl={} remaining={remaining_ms} opened={} grants={grants} waits={waits}",
+            "{} label={:?} ttl={} remaining={remaining_ms} opened={} grants={grants} waits={waits}{from}",
             show(session),
             label.as_str(),
             ttl.as_millis(),
@@ -281,13 +282,14 @@ impl Show for Record {
                 format!("clock now={} last_token={} last_ticket={}{behind}", now.0, last_token.0, last_ticket.0)
             }
             Self::Ended { session, end } => format!("ended {} {}", show(session), show(end)),
-            Self::Session { session, label: _, ttl, deadline, opened, open } => format!(
-                "session {} ttl={} deadline={} opened={} {}",
+            Self::Session { session, label: _, ttl, deadline, opened, address, open } => format!(
+                "session {} ttl={} deadline={} opened={} {}{}",
                 show(session),
                 ttl.as_millis(),
                 deadline.0,
                 opened.0,
-                show(open)
+                show(open),
+                address.map(|address| format!(" from={address}")).unwrap_or_default()
             ),
             Self::Lock { name, data, keep_data, closed_until } => {
                 let data = data.as_ref().map(|data| format!(" data={} keep={keep_data}", show(data)));

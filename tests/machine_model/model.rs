@@ -29,6 +29,7 @@ pub(crate) struct Session {
     ttl: Ttl,
     deadline: u64,
     opened: WallTime,
+    address: Option<Address>,
     /// What each request said that its client still cared about. An id is open if all of them say so.
     pub(crate) views: Vec<OpenIds>,
     pub(crate) memory: BTreeMap<u64, (Option<Operation>, Reply)>,
@@ -113,7 +114,7 @@ impl Model {
             self.forget_sizes();
         }
         let result = match command {
-            Command::Open { session, ttl, label } => self.open(*session, *ttl, label),
+            Command::Open { session, ttl, label, address } => self.open(*session, *ttl, label, *address),
             Command::Renew { sessions } => Ok(Reply::Renewed(sessions.iter().map(|id| self.renew(*id)).collect())),
             Command::Close { session } => self.close(*session),
             Command::Session { session, request, operation } => self.request(*session, request.clone(), operation),
@@ -165,13 +166,13 @@ impl Model {
         self.ended.iter().find(|(ended, _)| *ended == id).map_or(SessionEnd::Unknown, |(_, end)| *end)
     }
 
-    fn open(&mut self, id: SessionId, ttl: Ttl, label: &Label) -> Result<Reply, Refusal> {
+    fn open(&mut self, id: SessionId, ttl: Ttl, label: &Label, address: Option<Address>) -> Result<Reply, Refusal> {
         let (now, opened, label) = (self.now, self.wall, label.clone());
         if self.ended.iter().any(|(ended, _)| *ended == id) {
             return Err(Refusal::SessionEnded(self.end(id)));
         }
         let (views, memory, taken) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        let new = Session { label: label.clone(), ttl, deadline: 0, opened, views, memory, taken };
+        let new = Session { label: label.clone(), ttl, deadline: 0, opened, address, views, memory, taken };
         let session = self.sessions.entry(id).or_insert(new);
         if session.ttl != ttl || session.label != label {
             return Err(Refusal::SessionExists);
@@ -611,6 +612,7 @@ impl Model {
             ttl: session.ttl,
             remaining_ms: session.deadline - self.now,
             opened: session.opened,
+            address: session.address,
             grants: self.grants.iter().filter(|held| held.session == id).count() as u32,
             waits: self.waits.iter().filter(|waiting| waiting.session == id).count() as u32,
             bytes: 0,

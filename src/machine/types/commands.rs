@@ -104,6 +104,8 @@ pub enum Command {
         ttl: Ttl,
         /// Who it is.
         label: Label,
+        /// From where: `None` where that is not known, and in logs of versions that did not ask. It stays as it was at the first opening.
+        address: Option<Address>,
     },
     /// Renews sessions.
     Renew {

@@ -81,6 +81,8 @@ pub struct SessionView {
     pub grants: u32,
     /// Acquires that wait.
     pub waits: u32,
+    /// From where it was opened, if that is known.
+    pub address: Option<Address>,
     /// What it takes in the table, about: with its grants, waits and replies, their names and data.
     pub bytes: u64,
 }

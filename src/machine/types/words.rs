@@ -1,6 +1,13 @@
 //! The words that all the others are made of. They keep bad values out.
 
-use std::{borrow::Borrow, fmt, num::NonZeroU32, str::FromStr, sync::Arc};
+use std::{
+    borrow::Borrow,
+    fmt,
+    net::{IpAddr, SocketAddr},
+    num::NonZeroU32,
+    str::FromStr,
+    sync::Arc,
+};
 
 use crate::machine::limits::*;
 
@@ -47,6 +54,14 @@ pub struct LockName(Arc<str>);
 /// Who a session is, for people to read: at most [`LABEL_BYTES_MAX`] bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Label(Arc<str>);
+
+/// From where a session was opened, for people to read: the IP address and the port of its client, as the node saw them that took the
+/// call. Nothing is decided by it. An IPv4 address is one, also where it came as an IPv6 address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Address {
+    ip: IpAddr,
+    port: u16,
+}
 
 /// Why an operator forced a release: 1 to [`REASON_BYTES_MAX`] bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -124,6 +139,39 @@ impl Label {
     /// The label.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl Address {
+    /// The host, or the last translator of addresses before the node.
+    pub fn ip(self) -> IpAddr {
+        self.ip
+    }
+
+    /// Of the connection by which the session was opened.
+    pub fn port(self) -> u16 {
+        self.port
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        Self { ip: address.ip().to_canonical(), port: address.port() }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&SocketAddr::new(self.ip, self.port), f)
+    }
+}
+
+impl FromStr for Address {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let address = text.parse::<SocketAddr>().map(Self::from);
+        address.map_err(|_| Invalid(format!("the address {text:?} is not IP:PORT")))
     }
 }
 
