@@ -242,7 +242,7 @@ impl Core {
 
     /// Tells the cluster that the session is over.
     async fn close(&self) -> Result<(), Error> {
-        let request = v1::CloseSessionRequest { session_id: self.id.to_string() };
+        let request = v1::CloseSessionRequest { session_id: self.id.to_string(), reason: String::new() };
         let plan = self.client.caller.plan();
         match self.client.caller.call(plan, |node| with!(SessionsClient, node, close, request)).await {
             Ok(v1::CloseSessionResponse {}) => Ok(()),

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Client, Error, call::with};
+use super::{Client, Error, attached, call::with};
 use crate::{
-    machine::{LockName, Permits, Ticket},
+    machine::{LockName, Permits, Reason, SessionId, Ticket},
     proto::v1::{self, locks_client::LocksClient},
 };
 
@@ -77,5 +77,14 @@ impl Client {
         let (name, permits) = (LockName::new(name)?.as_str().to_owned(), Permits::new(permits)?.get());
         let request = v1::ResizeRequest { name, permits };
         self.caller.call(self.caller.plan_once(), |node| with!(LocksClient, node, resize, request)).await
+    }
+
+    /// Closes a session of others: an operator's act. All that it holds is released, all its waits are cancelled. To close it again is no
+    /// error. `reason`, 1 to 512 bytes, stands in the log of the node that leads.
+    ///
+    /// Fails with [`Error::Invalid`] for a reason that is empty or too long, with [`Error::Lost`] if the session expired before, and else
+    /// as the calls of [`Client`] do. Dropped before its end, it may have taken effect.
+    pub async fn close_session(&self, session: SessionId, reason: &str) -> Result<(), Error> {
+        attached::close(self, session, Reason::new(reason)?.as_str()).await
     }
 }

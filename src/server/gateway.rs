@@ -370,6 +370,7 @@ impl sessions_server::Sessions for Gateway {
         &self,
         request: Request<v1::CloseSessionRequest>,
     ) -> Result<Response<v1::CloseSessionResponse>, Status> {
+        let request = origin::marked(request);
         self.name_leader(pass_on!(changes, self, request, sessions, SessionsClient, close))
     }
 
@@ -437,6 +438,7 @@ impl locks_server::Locks for Gateway {
         &self,
         request: Request<v1::ForceReleaseRequest>,
     ) -> Result<Response<v1::ForceReleaseResponse>, Status> {
+        let request = origin::marked(request);
         self.name_leader(pass_on!(changes, self, request, locks, LocksClient, force_release))
     }
 
@@ -444,6 +446,7 @@ impl locks_server::Locks for Gateway {
         &self,
         request: Request<v1::RemoveWaiterRequest>,
     ) -> Result<Response<v1::RemoveWaiterResponse>, Status> {
+        let request = origin::marked(request);
         self.name_leader(pass_on!(changes, self, request, locks, LocksClient, remove_waiter))
     }
 
@@ -451,14 +454,17 @@ impl locks_server::Locks for Gateway {
         &self,
         request: Request<v1::LiftDelayRequest>,
     ) -> Result<Response<v1::LiftDelayResponse>, Status> {
+        let request = origin::marked(request);
         self.name_leader(pass_on!(changes, self, request, locks, LocksClient, lift_delay))
     }
 
     async fn drop_data(&self, request: Request<v1::DropDataRequest>) -> Result<Response<v1::DropDataResponse>, Status> {
+        let request = origin::marked(request);
         self.name_leader(pass_on!(changes, self, request, locks, LocksClient, drop_data))
     }
 
     async fn resize(&self, request: Request<v1::ResizeRequest>) -> Result<Response<v1::ResizeResponse>, Status> {
+        let request = origin::marked(request);
         self.name_leader(pass_on!(changes, self, request, locks, LocksClient, resize))
     }
 

@@ -9,6 +9,7 @@ use super::{
     errors::{
         invalid, invalid_value, no_reply, session_ended, unexpected, wait_abandoned, wait_cancelled, wait_removed,
     },
+    origin,
     pages::{PageLimit, page_of_locks},
     waiting, watch,
 };
@@ -116,8 +117,15 @@ impl locks_server::Locks for Locks {
         &self,
         request: Request<v1::ForceReleaseRequest>,
     ) -> Result<Response<v1::ForceReleaseResponse>, Status> {
-        let reply = self.propose(convert::force_release(request.into_inner())?).await?.reply;
+        let from = origin::show(origin::of(&request));
+        let message = request.into_inner();
+        let v1::ForceReleaseRequest { name, reason, now, .. } = message.clone();
+        let reply = self.propose(convert::force_release(message)?).await?.reply;
         let Reply::Forced { grants, more_up_to } = reply else { return Err(unexpected(reply)) };
+        if let (Some(first), Some(last)) = (grants.first(), grants.last()) {
+            let (first, last, count) = (first.token.0, last.token.0, grants.len());
+            tracing::info!(lock = name, %from, reason, now, count, first, last, "an operator took grants back");
+        }
         let forced = grants.into_iter().map(convert::show_forced).collect();
         Ok(Response::new(v1::ForceReleaseResponse { forced, more_up_to_token: more_up_to.map_or(0, |token| token.0) }))
     }
@@ -126,6 +134,7 @@ impl locks_server::Locks for Locks {
         &self,
         request: Request<v1::RemoveWaiterRequest>,
     ) -> Result<Response<v1::RemoveWaiterResponse>, Status> {
+        let from = origin::show(origin::of(&request));
         let message = request.into_inner();
         let name = convert::lock_name("name", &message.name)?;
         let command = Command::RemoveWaiter { name: name.clone(), ticket: Ticket(message.ticket) };
@@ -133,7 +142,7 @@ impl locks_server::Locks for Locks {
         let Reply::WaiterRemoved(removed) = reply else { return Err(unexpected(reply)) };
         if let Some(waiter) = &removed {
             let (ticket, session, label) = (waiter.ticket.0, waiter.session, waiter.label.as_str());
-            tracing::info!(lock = %name, ticket, %session, label, "an operator removed a waiter");
+            tracing::info!(lock = %name, %from, ticket, %session, label, "an operator removed a waiter");
         }
         Ok(Response::new(v1::RemoveWaiterResponse { removed: removed.map(convert::show_waiter) }))
     }
@@ -142,16 +151,18 @@ impl locks_server::Locks for Locks {
         &self,
         request: Request<v1::LiftDelayRequest>,
     ) -> Result<Response<v1::LiftDelayResponse>, Status> {
+        let from = origin::show(origin::of(&request));
         let name = convert::lock_name("name", &request.into_inner().name)?;
         let reply = self.propose(Command::LiftDelay { name: name.clone() }).await?.reply;
         let Reply::DelayLifted(lifted_ms) = reply else { return Err(unexpected(reply)) };
         if let Some(lifted_ms) = lifted_ms {
-            tracing::info!(lock = %name, lifted_ms, "an operator lifted a lock-delay");
+            tracing::info!(lock = %name, %from, lifted_ms, "an operator lifted a lock-delay");
         }
         Ok(Response::new(v1::LiftDelayResponse { lifted_ms }))
     }
 
     async fn drop_data(&self, request: Request<v1::DropDataRequest>) -> Result<Response<v1::DropDataResponse>, Status> {
+        let from = origin::show(origin::of(&request));
         let v1::DropDataRequest { prefix, after } = request.into_inner();
         if prefix.len() > NAME_BYTES_MAX {
             return Err(invalid("prefix", "is longer than the 512 bytes that a name may have: shorten it"));
@@ -163,20 +174,21 @@ impl locks_server::Locks for Locks {
         let reply = self.propose(Command::DropData { prefix: prefix.clone(), after }).await?.reply;
         let Reply::DataDropped { dropped, more_after } = reply else { return Err(unexpected(reply)) };
         if dropped > 0 {
-            tracing::info!(prefix, dropped, "an operator dropped the data of locks that nobody holds");
+            tracing::info!(prefix, %from, dropped, "an operator dropped the data of locks that nobody holds");
         }
         let more_after = more_after.map_or_else(String::new, |name| name.to_string());
         Ok(Response::new(v1::DropDataResponse { dropped, more_after }))
     }
 
     async fn resize(&self, request: Request<v1::ResizeRequest>) -> Result<Response<v1::ResizeResponse>, Status> {
+        let from = origin::show(origin::of(&request));
         let message = request.into_inner();
         let name = convert::lock_name("name", &message.name)?;
         let permits = Permits::new(message.permits).map_err(invalid_value("permits"))?;
         let reply = self.propose(Command::Resize { name: name.clone(), permits }).await?.reply;
         let Reply::Resized { before, holders, waiters } = reply else { return Err(unexpected(reply)) };
         let (permits, before) = (permits.get(), before.get());
-        tracing::info!(lock = %name, permits, before, holders, waiters, "an operator resized a semaphore");
+        tracing::info!(lock = %name, %from, permits, before, holders, waiters, "an operator resized a semaphore");
         Ok(Response::new(v1::ResizeResponse { permits_before: before, holder_count: holders, queue_length: waiters }))
     }
 

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     environment::Random,
-    machine::{Command, Label, Renewal, Reply, SessionId, Ttl},
+    machine::{Command, Label, Reason, Renewal, Reply, SessionId, Ttl},
     proto::v1::{self, sessions_server},
     raft::Replica,
 };
@@ -75,9 +75,19 @@ impl sessions_server::Sessions for Sessions {
         &self,
         request: Request<v1::CloseSessionRequest>,
     ) -> Result<Response<v1::CloseSessionResponse>, Status> {
-        let session = convert::session_id(&request.into_inner().session_id)?;
+        let from = origin::of(&request);
+        let v1::CloseSessionRequest { session_id, reason } = request.into_inner();
+        let session = convert::session_id(&session_id)?;
+        let reason = match reason.as_str() {
+            "" => None,
+            reason => Some(Reason::new(reason).map_err(invalid_value("reason"))?),
+        };
         let reply = self.propose(Command::Close { session }).await?;
         let Reply::Closed = reply else { return Err(unexpected(reply)) };
+        if let Some(reason) = reason {
+            let (from, reason) = (origin::show(from), reason.as_str());
+            tracing::info!(%session, %from, reason, "an operator closed a session");
+        }
         Ok(Response::new(v1::CloseSessionResponse {}))
     }
 

@@ -125,7 +125,11 @@ async fn bad_sessions(clients: &mut Clients) {
 
     let other = open(60_000, "", String::new());
     let closed = clients.sessions.open(other).await.expect("opened").into_inner().session_id;
-    clients.sessions.close(CloseSessionRequest { session_id: closed.clone() }).await.expect("closed");
+    clients
+        .sessions
+        .close(CloseSessionRequest { session_id: closed.clone(), reason: String::new() })
+        .await
+        .expect("closed");
     let late = AcquireRequest { session_id: closed.clone(), ..clients.acquire_of(vec![want("a")]) };
     assert_says(clients.acquire(late).await, Code::NotFound, "SESSION_CLOSED", &["closed"]);
     let renewed = clients.sessions.renew(RenewSessionRequest { session_id: closed }).await.map(drop);
@@ -182,7 +186,11 @@ async fn bad_tokens(clients: &mut Clients) {
     assert_says(outcome, Code::NotFound, "LOCK_UNKNOWN", &["\"typo\"", "was to exist"]);
     clients.acquire(clients.acquire_of(vec![Want { must_exist: true, ..permit("pool", 3) }])).await.expect("it exists");
     // The next node's round begins with an empty pool.
-    clients.sessions.close(CloseSessionRequest { session_id: clients.session.clone() }).await.expect("closed");
+    clients
+        .sessions
+        .close(CloseSessionRequest { session_id: clients.session.clone(), reason: String::new() })
+        .await
+        .expect("closed");
     let request = OpenSessionRequest { ttl_ms: 600_000, ..OpenSessionRequest::default() };
     clients.session = clients.sessions.open(request).await.expect("a session").into_inner().session_id;
 }
@@ -206,7 +214,11 @@ async fn bad_requests(clients: &mut Clients) {
     clients.acquire(first).await.expect("granted");
     assert_says(clients.acquire(other).await, Code::FailedPrecondition, "REQUEST_REUSED", &["used before"]);
     assert_says(clients.acquire(stale).await, Code::FailedPrecondition, "REQUEST_STALE", &["below 5"]);
-    clients.sessions.close(CloseSessionRequest { session_id: clients.session.clone() }).await.expect("closed");
+    clients
+        .sessions
+        .close(CloseSessionRequest { session_id: clients.session.clone(), reason: String::new() })
+        .await
+        .expect("closed");
 }
 
 /// No client that is made from the messages can send a name that is not UTF-8: this one has another idea of the messages.

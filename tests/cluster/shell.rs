@@ -10,7 +10,7 @@ use lockkeeper::{
     client::{Client, Error},
     local::LocalCluster,
     machine::{Acquire, LockName, Mode, SessionId, Token, Wait, Want},
-    proto::v1::LockInfo,
+    proto::v1::{LockInfo, OpenSessionRequest, sessions_client::SessionsClient},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
@@ -18,6 +18,7 @@ use tokio::{
     process::{Child, Command},
     time::{sleep, timeout},
 };
+use tonic::{Request, transport::Endpoint};
 
 use crate::support::{LONG, client, cluster, leader, lockkeeper, long_session, output, program, text, until};
 
@@ -160,6 +161,45 @@ async fn all_sessions_of_a_label_are_closed() {
     assert_eq!(left.iter().map(|session| session.label.as_str()).collect::<Vec<_>>(), ["alive"]);
     assert_eq!(succeed(&cluster, &["session", "close", "--label", "dead"]).await, "closed 0 sessions");
     fail(&cluster, &["session", "close"], 2).await;
+}
+
+/// From where they were opened: the client's address, also where a follower passed the call on, and whatever the client says itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_sessions_from_an_address_are_closed() {
+    let cluster = cluster().await;
+    for node in cluster.nodes() {
+        let from = format!("127.0.0.1{}", node.id()).parse().expect("an address");
+        let endpoint = Endpoint::from_shared(node.endpoint()).expect("an endpoint").local_address(Some(from));
+        let open = OpenSessionRequest { ttl_ms: 600_000, label: format!("node {}", node.id()), ..Default::default() };
+        let mut open = Request::new(open);
+        open.metadata_mut().insert("lockkeeper-client-address", "10.0.0.7:1".parse().expect("a value"));
+        let channel = endpoint.connect().await.expect("it listens");
+        SessionsClient::new(channel).open(open).await.expect("it opens");
+    }
+    let client = client(&cluster);
+    let sessions = client.sessions("").await.expect("it answers").sessions;
+    for node in 1..=3 {
+        let session = sessions.iter().find(|session| session.label == format!("node {node}")).expect("it is there");
+        assert!(session.address.starts_with(&format!("127.0.0.1{node}:")), "{session:?}");
+    }
+    let table = succeed(&cluster, &["sessions"]).await;
+    assert!(sessions.iter().all(|session| table.contains(&session.address)), "{table}");
+
+    let close = async |arguments: &[&str]| succeed(&cluster, &[&["session", "close"], arguments].concat()).await;
+    assert_eq!(close(&["--address", "10.0.0.0/8"]).await, "closed 0 sessions");
+    assert_eq!(close(&["--address", "127.0.0.11", "--label", "node 2"]).await, "closed 0 sessions");
+    assert_eq!(close(&["--address", "127.0.0.11"]).await, "closed 1 session");
+    assert_eq!(close(&["--address", "127.0.0.0/8"]).await, "closed 2 sessions");
+    assert!(client.sessions("").await.expect("it answers").sessions.is_empty());
+    fail(&cluster, &["session", "close", "--address", "127.0.0.11/8"], 2).await;
+
+    let log = cluster.node(leader(&cluster).await).log_file();
+    let line = until("a line in the log", async || {
+        let log = fs::read_to_string(log).ok()?;
+        log.lines().find(|line| line.contains("an operator closed a session")).map(ToOwned::to_owned)
+    });
+    let line = line.await;
+    assert!(line.contains("from=127.0.0.1:") && line.contains("all sessions from 127.0.0.11/32"), "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

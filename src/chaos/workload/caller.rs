@@ -350,7 +350,13 @@ impl Caller {
     async fn close(&mut self, session: &Session) {
         let begun = self.shared.parts.recorder.begin(&[], Call::Close { session: session.id.clone() });
         let mut service = SessionsClient::new(self.node());
-        match self.send(ATTEMPT_LIMIT, service.close(CloseSessionRequest { session_id: session.id.clone() })).await {
+        match self
+            .send(
+                ATTEMPT_LIMIT,
+                service.close(CloseSessionRequest { session_id: session.id.clone(), reason: String::new() }),
+            )
+            .await
+        {
             Ok(_) => begun.ok(Answer::Close {}),
             Err(status) => words::end_call(begun, &status),
         }

@@ -1,12 +1,18 @@
 //! `session close`.
 
+use std::future::ready;
+
 use clap::Args;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::super::{Cluster, Exit, Failure, output::print, show};
+use super::{
+    super::{Cluster, Exit, Failure, output::print, show},
+    addresses::{Addresses, addresses},
+};
 use crate::{
     client::{Client, Error},
     machine::SessionId,
+    proto::v1::SessionInfo,
 };
 
 /// Sessions that are being closed at one time.
@@ -14,16 +20,20 @@ const AT_ONCE: usize = 64;
 
 /// Closes a session: releases all that it holds, and cancels its waits. Exit code 11 if it had expired before.
 ///
-/// With --label it closes all sessions that have this label, whoever opened them, and says how many: for a client that is known to be
-/// dead. One that is opened meanwhile may be left.
+/// With --label or --address it closes all sessions that have this label, or were opened from there, whoever opened them, and says how
+/// many: for clients that are known to be dead. With both it closes those for which both are true. One that is opened meanwhile may be
+/// left. A session that is renewed from elsewhere counts as of the address from which it was opened.
 #[derive(Args, Debug)]
 pub(super) struct Close {
     /// The session.
-    #[arg(env = "LOCKKEEPER_SESSION", value_name = "ID", required_unless_present = "label")]
+    #[arg(env = "LOCKKEEPER_SESSION", value_name = "ID", required_unless_present_any = ["label", "address"])]
     session: Option<SessionId>,
     /// Instead of one session: all that have this label, as `lockkeeper sessions` shows it.
     #[arg(long)]
     label: Option<String>,
+    /// Instead of one session: all that were opened from here, as `lockkeeper sessions` shows it: an IP address, a network, or one IP:PORT.
+    #[arg(long, value_name = "IP[/PREFIX]|IP:PORT", value_parser = addresses)]
+    address: Option<Addresses>,
     #[command(flatten)]
     cluster: Cluster,
 }
@@ -31,34 +41,47 @@ pub(super) struct Close {
 impl Close {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let client = self.cluster.client()?;
-        if let Some(label) = self.label {
-            let closed = close_all(&client, &label).await?;
+        if self.label.is_some() || self.address.is_some() {
+            let closed = self.close_all(&client).await?;
             print(&format!("closed {}\n", show::count(closed, "session", "sessions")))?;
         } else if let Some(session) = self.session {
             client.attach(session).close().await?;
         }
         Ok(Exit::Success)
     }
-}
 
-/// How many were closed: all that were there when it began, and had not ended before their turn.
-async fn close_all(client: &Client, label: &str) -> Result<usize, Failure> {
-    let mut sessions: Vec<SessionId> = Vec::new();
-    let mut page_token = String::new();
-    loop {
-        let page = client.sessions(&page_token).await?;
-        let labelled = page.sessions.iter().filter(|session| session.label == label);
-        sessions.extend(labelled.filter_map(|session| session.session_id.parse::<SessionId>().ok()));
-        page_token = page.next_page_token;
-        if page_token.is_empty() {
-            break;
+    /// How many were closed: all that were there when it began, and had not ended before their turn.
+    async fn close_all(&self, client: &Client) -> Result<u64, Failure> {
+        let mut sessions: Vec<SessionId> = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let page = client.sessions(&page_token).await?;
+            let concerned = page.sessions.iter().filter(|session| self.concerns(session));
+            sessions.extend(concerned.filter_map(|session| session.session_id.parse::<SessionId>().ok()));
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                break;
+            }
         }
+        let reason = self.reason();
+        let close = async |session| match client.close_session(session, &reason).await {
+            Ok(()) => Ok(1),
+            Err(Error::Lost(_)) => Ok(0),
+            Err(error) => Err(error),
+        };
+        let closed = stream::iter(sessions).map(close).buffer_unordered(AT_ONCE);
+        Ok(closed.try_fold(0, |sum, one| ready(Ok(sum + one))).await?)
     }
-    let close = async |session| match client.attach(session).close().await {
-        Ok(()) => Ok(1),
-        Err(Error::Lost(_)) => Ok(0),
-        Err(error) => Err(error),
-    };
-    let closed = stream::iter(sessions).map(close).buffer_unordered(AT_ONCE);
-    Ok(closed.try_fold(0, |sum, one| std::future::ready(Ok(sum + one))).await?)
+
+    fn concerns(&self, session: &SessionInfo) -> bool {
+        self.label.as_ref().is_none_or(|label| session.label == *label)
+            && self.address.is_none_or(|addresses| addresses.contains(&session.address))
+    }
+
+    /// For the logs of the nodes.
+    fn reason(&self) -> String {
+        let label = self.label.as_ref().map(|label| format!("all sessions with the label {}", show::cell(label)));
+        let address = self.address.map(|addresses| format!("all sessions from {addresses}"));
+        [label, address].into_iter().flatten().collect::<Vec<_>>().join(", and of these ")
+    }
 }

@@ -4,6 +4,7 @@
 //! as long as the script is there; `acquire` and `release` work in it. For one command under one lock, `lock` is safer: it stops the
 //! command before the lock can pass on. Here that is the script's own task, and tokens are what protects.
 
+mod addresses;
 mod close;
 mod keep;
 mod open;

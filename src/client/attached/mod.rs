@@ -200,12 +200,16 @@ impl AttachedSession {
     /// Fails with [`Error::Lost`] if it expired before, and with [`Error::NoCluster`] or [`Error::Unknown`] if nobody answers within the
     /// client's limit for a call.
     pub async fn close(&self) -> Result<(), Error> {
-        let request = CloseSessionRequest { session_id: self.id.to_string() };
-        let plan = self.client.caller.plan();
-        let call = self.client.caller.call(plan, |node| with!(SessionsClient, node, close, request));
-        let CloseSessionResponse {} = call.await.map_err(lost)?;
-        Ok(())
+        close(&self.client, self.id, "").await
     }
+}
+
+/// `reason`: empty, or why an operator does it.
+pub(super) async fn close(client: &Client, id: SessionId, reason: &str) -> Result<(), Error> {
+    let request = CloseSessionRequest { session_id: id.to_string(), reason: reason.to_owned() };
+    let call = client.caller.call(client.caller.plan(), |node| with!(SessionsClient, node, close, request));
+    let CloseSessionResponse {} = call.await.map_err(lost)?;
+    Ok(())
 }
 
 /// A refusal that says that the session is over.

@@ -1,0 +1,121 @@
+//! Addresses of clients, as a command line names them.
+
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
+
+/// Sessions that were opened from here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Addresses {
+    /// From this address and port: one connection of one client.
+    Exactly(SocketAddr),
+    /// From all addresses that begin with these bits.
+    Network(IpAddr, u8),
+}
+
+/// IP, IP/PREFIX-LENGTH or IP:PORT.
+pub(super) fn addresses(text: &str) -> Result<Addresses, String> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(Addresses::Exactly(SocketAddr::new(address.ip().to_canonical(), address.port())));
+    }
+    let (ip, length) = text.split_once('/').map_or((text, None), |(ip, length)| (ip, Some(length)));
+    let ip: IpAddr = ip.parse().map_err(|_| {
+        format!(
+            "{text:?} is no address: give it as 10.0.0.7, 10.0.0.7:5123, 10.0.0.0/8, 2001:db8::7 or [2001:db8::7]:5123"
+        )
+    })?;
+    let ip = ip.to_canonical();
+    let (bits, most) = bits(ip);
+    let length = match length {
+        None => most,
+        Some(length) => length.parse().ok().filter(|length| *length <= most).ok_or_else(|| {
+            format!("the prefix length {length:?} of {ip} is no number of bits from 0 to {most}: correct it")
+        })?,
+    };
+    // What is meant is not certain, and what is closed does not come back.
+    if prefix(bits, length) != bits {
+        return Err(format!(
+            "{ip} has bits beyond the first {length}: write them as 0, or choose another prefix length"
+        ));
+    }
+    Ok(Addresses::Network(ip, length))
+}
+
+impl Addresses {
+    /// Whether a session with this address is one of them: IP:PORT, as the cluster shows it. Empty: it is not known.
+    pub(super) fn contains(self, address: &str) -> bool {
+        let Ok(address) = address.parse::<SocketAddr>() else { return false };
+        match self {
+            Self::Exactly(one) => one == address,
+            Self::Network(ip, length) => {
+                let (bits, other) = (bits(ip), bits(address.ip()));
+                bits.1 == other.1 && prefix(other.0, length) == bits.0
+            }
+        }
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(address) => write!(f, "{address}"),
+            Self::Network(ip, length) => write!(f, "{ip}/{length}"),
+        }
+    }
+}
+
+/// An address from its first bit on, and how many it has.
+fn bits(ip: IpAddr) -> (u128, u8) {
+    match ip {
+        IpAddr::V4(ip) => (u128::from(ip.to_bits()) << 96, 32),
+        IpAddr::V6(ip) => (ip.to_bits(), 128),
+    }
+}
+
+/// The first bits.
+fn prefix(bits: u128, length: u8) -> u128 {
+    bits & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_one_connection_one_host_or_a_network() {
+        for (named, inside, outside) in [
+            ("10.0.0.7", "10.0.0.7:1", "10.0.0.8:1"),
+            ("10.0.0.7:5123", "10.0.0.7:5123", "10.0.0.7:5124"),
+            ("10.0.0.0/8", "10.255.0.7:1", "11.0.0.0:1"),
+            ("10.0.0.6/31", "10.0.0.7:1", "10.0.0.8:1"),
+            ("0.0.0.0/0", "255.1.2.3:1", "[::1]:1"),
+            ("::/0", "[2001:db8::7]:1", "10.0.0.7:1"),
+            ("2001:db8::/33", "[2001:db8:7fff::]:1", "[2001:db8:8000::]:1"),
+            ("[2001:db8::7]:5123", "[2001:db8::7]:5123", "[2001:db8::7]:5"),
+            ("::ffff:10.0.0.7", "10.0.0.7:1", "10.0.0.8:1"),
+            ("10.0.0.7/32", "10.0.0.7:1", ""),
+        ] {
+            let addresses = addresses(named).expect(named);
+            assert!(addresses.contains(inside), "{inside} in {named}");
+            assert!(!addresses.contains(outside), "{outside} in {named}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for (wrong, said) in [
+            ("", "no address"),
+            ("host", "no address"),
+            ("10.0.0", "no address"),
+            ("10.0.0.7:70000", "no address"),
+            ("10.0.0.7/8", "bits beyond the first 8"),
+            ("10.0.0.0/33", "from 0 to 32"),
+            ("::/129", "from 0 to 128"),
+            ("10.0.0.0/", "from 0 to 32"),
+        ] {
+            let refused = addresses(wrong).expect_err(wrong);
+            assert!(refused.contains(said), "{wrong}: {refused}");
+        }
+    }
+}
