@@ -1,62 +1,63 @@
 //! Work that is due and not done yet.
 //!
-//! What one command causes is without bound: a session may hold a hundred thousand locks when it ends, and a hundred thousand sharers may
-//! wait for the lock that is released. All replicas would stand still while they compute it, and a leader that computes sends no
-//! heartbeats. So each batch of the log does a bounded amount ([`Limits::work`]); the rest stays here, as part of the table, and goes on
-//! with the batches that follow, in the same order on all replicas. The leader's ticker keeps them coming.
+//! The work that one command causes is unbounded: a session may hold a hundred thousand locks when it ends, and a hundred thousand
+//! sharers may wait for the lock that is released. All replicas would stall while they compute it, and a stalled leader sends no
+//! heartbeats. So each batch of the log does a bounded amount ([`Limits::work`]). The rest stays here, as part of the table, and
+//! continues with later batches, in the same order on all replicas. The leader's ticker proposes batches until the backlog is empty.
 //!
-//! A unit of work is a lock that is given, taken or left, or a session that ends. One batch does three parts, each with a budget of its
-//! own, so that none of them starves another:
-//! * the backlog, a quarter of the budget for one piece of it at a time: a small piece does not wait for the end of a large one;
-//! * the deadlines that have come, in their order;
+//! A unit of work is a lock that is granted, taken or released, or a session that ends. One batch has three parts, each with a budget of
+//! its own, so that none of them starves another:
+//! * the backlog, at most a quarter of the budget for one piece at a time: a small piece does not wait for the end of a large one;
+//! * the deadlines that have passed, in their order;
 //! * its commands. Each has at least [`COMMAND_WORK`], so that an ordinary release hands on its locks at once however long the batch is.
 //!
-//! What is left undone is always on the safe side. A session whose end is in the backlog is over for everybody: its requests are refused,
-//! and it is granted nothing. What it held and was not reached yet stays closed; its acquires keep their places, and others queue behind
-//! them as before. The lock-delays of its grants count from its end. A lock in the backlog is open, and its queue moves on later.
+//! Postponed work is always safe. A session whose end is in the backlog is over for everybody: its requests are refused, and it is
+//! granted nothing. The locks that it held stay closed until they are reached; its acquires keep their places, and others queue behind
+//! them as before. The lock-delays of its grants count from the session's end. A lock in the backlog is open, and its queue moves on
+//! later.
 //!
-//! The backlog is bounded by the table: a session is in it at most once, and so is a lock, only while it is awaited.
+//! The backlog is bounded by the table: a session is in it at most once; a lock is in it at most once, and only while it is awaited.
 
 use super::*;
 
-/// What one command does at least before the rest goes to the backlog: a grant of as many locks as there may be in one, each with another
+/// Units of work that one command may do at least before the rest goes to the backlog: a grant of [`WANTS_MAX`] locks, each with another
 /// grant that follows it.
 const COMMAND_WORK: usize = 4 * WANTS_MAX;
-/// One piece of the backlog gets this part of a batch's budget before it is another's turn.
+/// One piece of the backlog gets this part of a batch's budget before the next piece has its turn.
 const PIECES_PER_BATCH: usize = 4;
 
-/// A piece of it.
+/// A piece of work in the backlog.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// What a session held and awaited is cleared away.
+    /// Clears away what a session held and awaited.
     EndSession {
-        /// Which.
+        /// The session's id.
         session: SessionId,
-        /// How it ended.
+        /// How the session ended.
         end: SessionEnd,
-        /// When.
+        /// When the session ended.
         at: Stamp,
     },
-    /// Those who wait for a lock, and can have it, are granted it.
+    /// Grants a lock to the waiters that can have it.
     HandOn {
-        /// Which.
+        /// The lock's name.
         name: LockName,
     },
 }
 
-/// The work of a [`Work`], by what it is about; what else is to be known of a session's end is with the session.
+/// The key of a [`Work`]. How and when a session ended is stored with the session.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Piece {
     Session(SessionId),
     Lock(LockName),
 }
 
-/// Pieces of work in the order in which they came, each once.
+/// Pieces of work in order of arrival, each once.
 #[derive(Clone, Default)]
 pub(super) struct Backlog {
     order: OrdMap<u64, Piece>,
     places: OrdMap<Piece, u64>,
-    /// The last place given out. It belongs to no record: only the order counts.
+    /// The last place assigned. Not part of a record: only the order counts.
     last: u64,
 }
 
@@ -74,7 +75,7 @@ impl Backlog {
         self.order.values()
     }
 
-    /// Puts it last. `false`: it is there already, and stays where it is.
+    /// Appends the piece. `false`: it is in the backlog already, and keeps its place.
     pub(super) fn push(&mut self, piece: Piece) -> bool {
         if self.contains(&piece) {
             return false;
@@ -98,28 +99,28 @@ impl Backlog {
         }
     }
 
-    /// Whether both of its halves say the same.
+    /// Whether both maps agree.
     pub(super) fn is_sound(&self) -> bool {
         let agrees = |(place, piece): (&u64, &Piece)| self.places.get(piece) == Some(place);
         self.order.len() == self.places.len() && self.order.iter().all(agrees)
     }
 }
 
-/// How a session ended whose end goes on.
+/// How a session ended that is still in the backlog.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ending {
     pub(super) end: SessionEnd,
-    /// When: its lock-delays count from then.
+    /// When it ended: its lock-delays count from then.
     pub(super) at: Stamp,
 }
 
 impl Machine {
-    /// Whether something is left to do that fell due before: the leader lets time go on until there is not.
+    /// Whether work is left that fell due earlier: the leader then proposes ticks until none is left.
     pub fn has_work(&self) -> bool {
         !self.backlog.is_empty() || self.is_behind
     }
 
-    /// Begins a batch: goes on with what earlier ones left, lets time pass, and then has a budget for the batch's commands.
+    /// Begins a batch: continues the backlog, advances time, then sets the budget for the batch's commands.
     pub(super) fn begin(&mut self, time: Time, limits: Limits, events: &mut Vec<Event>) {
         self.wall = time.wall;
         self.limits = limits;
@@ -129,7 +130,7 @@ impl Machine {
         self.budget = limits.work;
     }
 
-    /// What is left of the batch's budget, or what each command has at least.
+    /// Gives a command the rest of the batch's budget, and at least [`COMMAND_WORK`].
     pub(super) fn begin_command(&mut self) {
         self.budget = self.budget.max(COMMAND_WORK.min(self.limits.work));
     }
@@ -154,31 +155,31 @@ impl Machine {
         self.budget = self.budget.saturating_sub(units);
     }
 
-    /// Whether the rest is for the backlog.
+    /// Whether the budget is used up, so that the rest goes to the backlog.
     pub(super) fn is_spent(&self) -> bool {
         self.budget == 0
     }
 
-    /// Those who wait for one of the locks of this acquire are granted it later, if they can be then.
+    /// Puts one lock of this acquire into the backlog if the acquire could be granted now.
     pub(super) fn hand_on_later(&mut self, ticket: Ticket) {
         let over = self.waits.get(&ticket).is_none_or(|waiting| self.is_over(waiting.session));
         if over || self.obstacle(ticket).is_some() {
             return;
         }
-        // Any one of its locks: whoever comes to it finds the acquire.
+        // Any one of its locks: handing on that lock finds the acquire.
         if let Some(name) = self.waits.get(&ticket).map(|waiting| waiting.acquire.wants()[0].name.clone()) {
             self.backlog.push(Piece::Lock(name));
         }
     }
 
-    /// Nobody waits for the lock any more.
+    /// Takes a lock out of the backlog, since no waiter is left.
     pub(super) fn nothing_to_hand_on(&mut self, name: &LockName) {
         if !self.backlog.is_empty() {
             self.backlog.remove(&Piece::Lock(name.clone()));
         }
     }
 
-    /// Whether the lock's queue moves on later.
+    /// Whether the lock is in the backlog.
     pub(super) fn is_handed_on_later(&self, name: &LockName) -> bool {
         !self.backlog.is_empty() && self.backlog.contains(&Piece::Lock(name.clone()))
     }

@@ -1,24 +1,25 @@
 //! How many bytes the table takes: in all, and of each session.
 //!
-//! Names, labels, data and reasons are counted by their length, and each record with a fixed amount beside: what it takes in the table's
-//! maps and indexes, on average. So the sum is the memory that the table takes, within a factor of two. It is the same on all replicas, for it follows from the table alone.
+//! Names, labels, data and reasons count by their length; each record adds a fixed amount, the average of what it takes in the table's
+//! maps and indexes. So the sum is the memory of the table within a factor of two. It is the same on all replicas, since it follows from
+//! the table alone.
 //!
-//! In all, a name that several records share counts once, with its lock. A session is charged for what it has by itself: its grants and
-//! waits with their names, the data of its waits, the data of locks that it alone holds, the replies that it may still ask for. Nobody
-//! is charged for data on a lock that several hold, or that were kept after the last one left: those count in all.
+//! In the total, a name that several records share counts once, with its lock. A session is charged for its own records: its grants and
+//! waits with their names, the data of its waits, the data of locks that it alone holds, the replies that it may still ask for. Data on a
+//! lock that several sessions hold, or that was kept after the last holder left, is charged to no session and counts only in the total.
 //!
-//! Limited is what asks for more ([`Limits::table_bytes`], [`Limits::session_bytes`]): an open, an acquire, an update that is longer
-//! than what it replaces. What runs counts a little before it is known to the byte: an acquire as if all its locks were new. A release
-//! is never refused; the replies that releases leave are bounded by their number.
+//! The limits ([`Limits::table_bytes`], [`Limits::session_bytes`]) apply to commands that ask for more: an open, an acquire, an update
+//! that is longer than the data it replaces. The check estimates a little high: an acquire counts as if all its locks were new. A release
+//! is never refused; the replies to releases are bounded by their number.
 
 use super::*;
 
 /// A session: its entry with the address of its client, its deadline, its place in other indexes. No more where the address is known: a
 /// version that knows of none counts the same.
 const SESSION: usize = 420;
-/// A lock's entry; its name comes to it.
+/// A lock's entry, without its name.
 const LOCK: usize = 112;
-/// What a lock has beside when it is awaited, delayed, or carries data.
+/// Added to a lock that is awaited, delayed, or carries data.
 const RARE: usize = 160;
 /// A grant's entry.
 const GRANT: usize = 120;
@@ -26,14 +27,14 @@ const GRANT: usize = 120;
 const HELD: usize = 16;
 /// A wait's entry, its deadline, its place in other indexes.
 const WAIT: usize = 320;
-/// A lock of a wait; its name and data come to it.
+/// A lock of a wait, without its name and data.
 const WANT: usize = 128;
 /// A reply that is remembered.
 const REPLY: usize = 240;
 /// A grant that was revoked or taken.
 const REVOKED: usize = 96;
 
-/// What records weigh, each in its session's sum and in the table's.
+/// The bytes of some records: in their session's sum, and in the table's.
 #[derive(Clone, Copy)]
 pub(super) struct Weight {
     pub(super) own: usize,
@@ -73,7 +74,7 @@ pub(super) fn of_new_session(label: &Label) -> usize {
     SESSION + label.as_str().len()
 }
 
-/// What an acquire may add to the table, at the most.
+/// The bytes that an acquire may add to the table, at most.
 fn of_acquire(acquire: &Acquire) -> usize {
     let locks = |want: &Want| LOCK + RARE + want.name.as_str().len();
     Weight::of_wait(acquire).all + acquire.wants().iter().map(locks).sum::<usize>()
@@ -105,19 +106,19 @@ pub(super) fn of_reply(remembered: &Remembered) -> usize {
 }
 
 impl Session {
-    /// What it takes without its grants and waits.
+    /// The bytes of the session without its grants and waits.
     fn bare_bytes(&self) -> usize {
         of_new_session(&self.label) + size_of_val(self.open.kept()) + self.replies.bytes()
     }
 
-    /// All that it is charged for.
+    /// All bytes that the session is charged for.
     pub(super) fn bytes(&self) -> usize {
         self.bare_bytes() + self.charged
     }
 }
 
 impl Machine {
-    /// How many bytes the table takes, about.
+    /// The estimated size of the table in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes as u64
     }
@@ -127,7 +128,7 @@ impl Machine {
         self.limits
     }
 
-    /// Refuses what would take more bytes than there may be.
+    /// Refuses an addition of `more` bytes beyond the table's or the session's limit.
     pub(super) fn ensure_room(&self, session: Option<SessionId>, more: usize) -> Result<(), Refusal> {
         if self.bytes.saturating_add(more) > self.limits.table_bytes {
             return Err(Refusal::Limit(Limit::TableBytes));
@@ -166,7 +167,7 @@ impl Machine {
         self.bytes -= weight.all;
     }
 
-    /// Changes what a session takes by itself.
+    /// Changes a session's own entry and counts the difference.
     pub(super) fn change_session<T>(&mut self, id: SessionId, change: impl FnOnce(&mut Session) -> T) -> T {
         let session = self.session_mut(id);
         let before = session.bare_bytes();
@@ -184,21 +185,22 @@ impl Machine {
         self.bytes -= session.bare_bytes();
     }
 
-    /// Takes the data of this lock off the sum of the one session that holds it, before either changes.
+    /// Takes the data of this lock off the sum of its only holder. Call it before the lock or the holder changes; then
+    /// [`Self::charge_data`].
     pub(super) fn uncharge_data(&mut self, name: &LockName) {
         if let Some((session, bytes)) = self.data_charged(name) {
             self.session_mut(session).charged -= bytes;
         }
     }
 
-    /// The other half of it, after the change.
+    /// Charges the lock's data to its only holder, after the change.
     pub(super) fn charge_data(&mut self, name: &LockName) {
         if let Some((session, bytes)) = self.data_charged(name) {
             self.session_mut(session).charged += bytes;
         }
     }
 
-    /// Nobody, while a grant that begins or ends is not among the grants.
+    /// The only holder of a lock with data. `None` also while a grant that begins or ends is not among the grants.
     fn data_charged(&self, name: &LockName) -> Option<(SessionId, usize)> {
         let lock = self.locks.get(name)?;
         let bytes = len(lock.data()?);
@@ -206,7 +208,7 @@ impl Machine {
         Some((self.grants.get(&only)?.session, bytes))
     }
 
-    /// Counts all anew: of the whole table, and of each session what it is charged for beside its bare self.
+    /// Recounts everything: the total of the table, and for each session its charge apart from its own entry.
     pub(super) fn count_bytes(&self) -> (usize, OrdMap<SessionId, usize>) {
         let mut all: usize = self.locks.iter().map(|(name, lock)| of_lock(name, lock)).sum();
         let mut own: OrdMap<SessionId, usize> = OrdMap::new();

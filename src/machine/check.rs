@@ -1,12 +1,12 @@
 //! The invariants M1 to M9 of the [module](super), as code.
 //!
-//! A violation is our own mistake, or a damaged snapshot; no command may bring one about.
+//! A violation is our own mistake, or a damaged snapshot; no command may cause one.
 
 use std::{fmt::Debug, num::NonZeroU64};
 
 use super::*;
 
-/// What is wrong with the table.
+/// A violated invariant.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the table contradicts itself: {0}")]
 pub struct Broken(String);
@@ -29,7 +29,7 @@ fn ensure_same<T: PartialEq + Debug>(found: &T, expected: &T, what: &str) -> Res
 }
 
 impl Machine {
-    /// Whether the invariants hold. Looks at the whole table.
+    /// Checks all invariants. Scans the whole table.
     pub fn check(&self) -> Result<(), Broken> {
         self.check_sessions()?;
         self.check_locks()?;
@@ -41,7 +41,7 @@ impl Machine {
         self.check_indexes()
     }
 
-    /// Spreads the cost of a check, which grows with the table: a small one is checked after each command.
+    /// Spreads the cost of a check, which grows with the table: a small table is checked after each command.
     #[cfg(debug_assertions)]
     pub(super) fn check_now_and_then(&mut self) {
         if let Some(fewer) = self.unchecked.checked_sub(1) {
@@ -59,7 +59,7 @@ impl Machine {
         for (id, session) in &self.sessions {
             let holds = |token| self.grants.get(&token).is_some_and(|held| held.session == *id);
             ensure(session.grants.iter().all(holds), || {
-                format!("the session {id} holds what is no grant of its (M6)")
+                format!("the session {id} holds a token that is no grant of its own (M6)")
             })?;
             let rises = session.replies.iter().is_sorted_by(|(one, _), (next, _)| one < next);
             ensure(rises, || format!("the replies of the session {id} are not in order"))?;
@@ -71,12 +71,12 @@ impl Machine {
             ensure(self.ended.get(*id).is_none(), || format!("the session {id} is alive and ended"))?;
         }
         let known = |(_, end): (_, SessionEnd)| end != SessionEnd::Unknown;
-        ensure(self.ended.iter().all(known), || "a session ended in no known way".into())
+        ensure(self.ended.iter().all(known), || "an ended session is remembered without how it ended".into())
     }
 
     fn check_locks(&self) -> Result<(), Broken> {
         for (name, lock) in &self.locks {
-            ensure(!lock.is_idle(), || format!("the lock {name:?} is in the table for nothing (M3)"))?;
+            ensure(!lock.is_idle(), || format!("the lock {name:?} is in the table, but idle (M3)"))?;
             ensure(!lock.keeps_data() || lock.data().is_some(), || {
                 format!("the lock {name:?} keeps data, but has none")
             })?;
@@ -96,7 +96,7 @@ impl Machine {
                 ensure(known, || format!("{ticket:?} queues for the lock {name:?}, but does not wait (M6)"))?;
             }
             if !lock.is_held() && lock.data().is_some() {
-                ensure(lock.keeps_data(), || format!("the lock {name:?} has data that nobody kept"))?;
+                ensure(lock.keeps_data(), || format!("the lock {name:?} is free and has data that was not kept"))?;
             }
         }
         Ok(())
@@ -121,7 +121,7 @@ impl Machine {
     fn check_grants(&self) -> Result<(), Broken> {
         for (token, held) in &self.grants {
             let given_out = *token > Token(0) && *token <= self.last_token;
-            ensure(given_out, || format!("{token:?} was never given out (M2)"))?;
+            ensure(given_out, || format!("{token:?} was never issued (M2)"))?;
             ensure(!held.names.is_empty(), || format!("{token:?} holds nothing"))?;
             ensure(held.names.is_sorted_by(|a, b| a < b), || format!("the locks of {token:?} are not in order"))?;
             let holds = |name: &LockName| self.locks.get(name).is_some_and(|lock| lock.holders().contains(*token));
@@ -143,7 +143,7 @@ impl Machine {
 
     fn check_taken(&self, session: SessionId, token: Token) -> Result<(), Broken> {
         let given_out = token > Token(0) && token <= self.last_token;
-        ensure(given_out, || format!("{token:?} was taken, but never given out (M2)"))?;
+        ensure(given_out, || format!("{token:?} was taken, but never issued (M2)"))?;
         ensure(!self.grants.contains_key(&token), || format!("{token:?} was taken, and is held (M9)"))?;
         ensure(self.sessions.contains_key(&session), || format!("{token:?} was taken from a session that is over (M9)"))
     }
@@ -151,7 +151,7 @@ impl Machine {
     fn check_waits(&self) -> Result<(), Broken> {
         for (ticket, waiting) in &self.waits {
             let given_out = *ticket > Ticket(0) && *ticket <= self.last_ticket;
-            ensure(given_out, || format!("{ticket:?} was never given out (M2)"))?;
+            ensure(given_out, || format!("{ticket:?} was never issued (M2)"))?;
             let queues = |want: &Want| {
                 let lock = self.locks.get(&want.name);
                 lock.is_some_and(|lock| {
@@ -163,7 +163,7 @@ impl Machine {
             let waits_for_something = self.obstacle(*ticket).is_some()
                 || self.is_over(waiting.session)
                 || waiting.acquire.wants().iter().any(later);
-            ensure(waits_for_something, || format!("{ticket:?} waits for nothing (M4)"))?;
+            ensure(waits_for_something, || format!("{ticket:?} waits for locks that it could have (M4)"))?;
         }
         Ok(())
     }
@@ -190,12 +190,12 @@ impl Machine {
                 | Reply::Resized { .. }
                 | Reply::Ticked => false,
             };
-            ensure(sound, || format!("the reply to {request} of the session {id} cannot be (M8)"))?;
+            ensure(sound, || format!("the reply to {request} of the session {id} contradicts the tables (M8)"))?;
         }
         Ok(())
     }
 
-    /// Whether this can be what the request was answered: the grant, if it is not over, leads back to the request.
+    /// Whether the request may have had this reply: the grant, if it still exists, names the request.
     fn check_granted(&self, session: SessionId, request: u64, grant: &Grant) -> Result<bool, Broken> {
         let taken = self.taken(session, grant.token).is_some();
         ensure(!taken, || format!("{:?} was taken, and the reply to {request} still grants it (M9)", grant.token))?;
@@ -224,7 +224,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What is in it is in the table, each once, and waits for nothing but its turn.
+    /// Each piece of the backlog refers to an entry of the table, and each session that is over is in the backlog.
     fn check_backlog(&self) -> Result<(), Broken> {
         ensure(self.backlog.is_sound(), || "the two halves of the backlog differ (M6)".into())?;
         for piece in self.backlog.iter() {
@@ -232,12 +232,12 @@ impl Machine {
                 Piece::Session(id) => self.sessions.get(id).is_some_and(|session| session.ending.is_some()),
                 Piece::Lock(name) => self.locks.get(name).is_some_and(|lock| lock.queue_length() > 0),
             };
-            ensure(known, || format!("{piece:?} is in the backlog for nothing (M6)"))?;
+            ensure(known, || format!("{piece:?} is in the backlog, but needs no work (M6)"))?;
         }
         for (id, session) in &self.sessions {
             let Some(Ending { end, at }) = session.ending else { continue };
             ensure(self.backlog.contains(&Piece::Session(*id)), || {
-                format!("the session {id} is over, and nothing will clear it away (M6)")
+                format!("the session {id} is over, but not in the backlog (M6)")
             })?;
             ensure(at <= self.now && end != SessionEnd::Unknown, || format!("the session {id} ended in no known way"))?;
         }

@@ -1,14 +1,14 @@
-//! The table as one number: replicas that applied the same log have the same.
+//! The table as one hash: replicas that applied the same log have the same.
 //!
-//! FNV-1a over every field of every record, integers in little-endian order, with a number before each variant and a length before
-//! each sequence. Not `std::hash`: neither its hashers nor what `derive(Hash)` feeds them are the same in every build and on every
-//! platform, and nodes of neighbouring versions are compared. It finds bugs, not forgeries.
+//! FNV-1a over every field of every record: integers in little-endian order, a number before each variant, a length before each sequence.
+//! Not `std::hash`: its hashers and `derive(Hash)` differ between builds and platforms, and nodes of neighbouring versions are compared.
+//! The hash finds bugs, not forgeries.
 
 use super::*;
 
 struct Fnv(u64);
 
-/// What can be part of a digest.
+/// A value that can be part of a digest.
 trait Digest {
     fn digest(&self, into: &mut Fnv);
 }
@@ -31,7 +31,7 @@ impl Fnv {
         }
     }
 
-    /// A variant of an enum, by a number of its own, and its fields.
+    /// An enum's variant, as its number and its fields.
     fn variant(&mut self, number: u8, fields: &[&dyn Digest]) {
         self.bytes(&[number]);
         fields.iter().for_each(|field| field.digest(self));
@@ -73,7 +73,7 @@ digest_structs! {
 
 impl Digest for SessionId {
     fn digest(&self, into: &mut Fnv) {
-        // Its field may lie where none can be referred to.
+        // Copied out: the field may be unaligned, and then cannot be borrowed.
         let Self(id) = *self;
         id.digest(into);
     }
@@ -278,7 +278,7 @@ impl Digest for Asked {
     }
 }
 
-/// Only of replies that a session remembers; [`Machine::check`] sees to it that there are no others.
+/// Meant for replies that a session remembers; [`Machine::check`] ensures that no other kind is remembered.
 impl Digest for Reply {
     fn digest(&self, into: &mut Fnv) {
         match self {
@@ -307,7 +307,7 @@ impl Digest for Record {
         match self {
             Self::Clock { now, last_token, last_ticket, is_behind } => {
                 into.variant(0, &[now, last_token, last_ticket]);
-                // As versions digested it that were never behind.
+                // Only when set, so that the digest equals that of versions without the field.
                 if *is_behind {
                     into.variant(0, &[is_behind]);
                 }
@@ -327,7 +327,7 @@ impl Digest for Record {
             }
             Self::Wait { ticket, session, request, acquire, deadline, since, repeats } => {
                 into.variant(5, &[ticket, session, request, acquire, deadline, since]);
-                // As versions digested it that did not count.
+                // Only when not 0, so that the digest equals that of versions without the field.
                 if *repeats > 0 {
                     into.variant(5, &[repeats]);
                 }

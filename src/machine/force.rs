@@ -1,33 +1,33 @@
-//! An operator takes a grant back.
+//! An operator revokes a grant.
 //!
-//! The holder is told at once, and keeps the locks until it lets go or until the deadline that its session has at that moment:
-//! renewals no longer extend the grant, and before that deadline a holder may rightly trust it. Only `now` does not wait, for a holder
-//! that is known to be dead.
+//! The holder is told at once, and keeps the locks until it releases them or until the deadline that its session has at that moment.
+//! Renewals no longer extend the grant; until that deadline the holder may rightly trust it. Only `now` does not wait, for a holder that
+//! is known to be dead.
 //!
-//! A grant that was *taken* (by `now`, or since its deadline came) is over, and its locks are open. It stays with its session all the
-//! same, with its reason, and every renewal tells of it, until the session releases it or ends: the event that tells the holder at
-//! once may be lost with the leader, and a holder that never hears would believe in its lock for as long as it renews its session.
+//! A grant is *taken* once it is revoked by `now` or its deadline has passed: it is over, and its locks are open. An entry with the
+//! reason stays with the session, and every renewal reports it, until the session releases the token or ends. The event that tells the
+//! holder at once may be lost with the leader; without the entry the holder would trust its lock for as long as it renews its session.
 //!
-//! What is kept so takes less memory than the grants did. A session that holds a million permits can lose a million; but one that
-//! leaves more than a few unreleased is granted nothing more, so that it cannot lose a million again and again.
+//! An entry takes less memory than the grant did. A session that holds a million permits can lose a million; but a session with
+//! [`TAKEN_PER_SESSION_MAX`] unreleased entries is granted nothing more, so it cannot lose a million again and again.
 
 use super::*;
 
-/// A grant that an operator took back and that its holder did not give back yet.
+/// A grant that an operator revoked and that its holder has not released yet.
 #[derive(Clone, Debug)]
 pub(super) struct Revoked {
     pub(super) reason: Reason,
-    /// Until when it is still held. `None`: it was taken, and its locks are open.
+    /// Until when the grant is still held. `None`: it was taken, and its locks are open.
     pub(super) deadline: Option<Stamp>,
 }
 
 impl Machine {
-    /// Revokes all grants of a lock, or one of them, each with all its locks. A grant that is revoked already stays so: the first
-    /// reason and the earlier deadline count. Of many grants, as many as the budget allows.
+    /// Revokes all grants of a lock, or one of them, each with all its locks. A grant that is revoked already keeps its first reason and
+    /// its earlier deadline. Of many grants, revokes as many as the budget allows.
     pub(super) fn force_release(&mut self, force: &ForceRelease, events: &mut Vec<Event>) -> Reply {
         let mut grants = Vec::new();
         let mut freed = Vec::new();
-        // Before others come in.
+        // Fixed before waiters are granted: their new tokens are not meant.
         let up_to = force.up_to.unwrap_or(self.last_token);
         let mut next = self.next_to_force(force, force.after, up_to);
         while !self.is_spent()
@@ -50,7 +50,7 @@ impl Machine {
         let Held { session, lock_delay_ms, .. } = self.grants[&token];
         let label = self.session_mut(session).label.clone();
         let remaining_ms = match (self.over(session), force.now) {
-            // It was on its way out of the table already.
+            // The session was being cleared away already.
             (Some(end), _) => {
                 self.end_grant(token, GrantEnd::of_session(end), freed, events);
                 0
@@ -66,13 +66,13 @@ impl Machine {
         Forced { token, session, label, remaining_ms, lock_delay_ms }
     }
 
-    /// How long a lock stays closed from some moment on, by the lock-delays of grants that were lost before.
+    /// How long a lock stays closed after `from`, by lock-delays of grants that were lost earlier.
     fn delayed_ms(&self, name: &LockName, from: Stamp) -> u64 {
         let until = self.locks.get(name).and_then(Lock::closed_until);
         until.map_or(0, |until| until.0.saturating_sub(from.0))
     }
 
-    /// The first grant between these tokens that is concerned.
+    /// The first grant above `after` and up to `up_to` that the command revokes.
     fn next_to_force(&self, force: &ForceRelease, after: Token, up_to: Token) -> Option<Token> {
         let holders = self.locks.get(&force.name)?.holders();
         let next = match force.token {
@@ -82,7 +82,7 @@ impl Machine {
         next.filter(|token| *token <= up_to)
     }
 
-    /// Says how long its locks still stay closed, milliseconds.
+    /// Revokes one grant. Returns how long its locks still stay closed, milliseconds.
     fn revoke(&mut self, token: Token, reason: &Reason, events: &mut Vec<Event>) -> u64 {
         let Held { session, names, .. } = self.grants[&token].clone();
         if let Some(deadline) = self.revoked.get(&(session, token)).and_then(|revoked| revoked.deadline) {
@@ -100,7 +100,7 @@ impl Machine {
         remaining_ms
     }
 
-    /// Ends a grant by force, and tells its holder that the locks are open: at once, and until the holder says that it knows.
+    /// Ends a grant by force. Tells its holder that the locks are open: at once, and on renewals until the holder releases the token.
     fn take_back(&mut self, token: Token, reason: &Reason, freed: &mut Vec<LockName>, events: &mut Vec<Event>) {
         let Held { session, request, .. } = self.grants[&token];
         let revocation = Revocation { token, reason: reason.clone(), remaining_ms: 0 };
@@ -124,7 +124,7 @@ impl Machine {
         Some(revoked)
     }
 
-    /// Forgets a grant that was taken from the session, if this is one: the session knows of it now.
+    /// Forgets a grant that was taken from the session, if the token is one: the session knows of it now.
     pub(super) fn forget_taken(&mut self, session: SessionId, token: Token) -> Option<Refusal> {
         let refusal = self.taken(session, token)?;
         self.remove_revoked(session, token);
@@ -132,13 +132,13 @@ impl Machine {
         Some(refusal)
     }
 
-    /// What is to be said of a grant that was taken from the session, if this is one.
+    /// The refusal for a grant that was taken from the session, if the token is one.
     pub(super) fn taken(&self, session: SessionId, token: Token) -> Option<Refusal> {
         let revoked = self.revoked.get(&(session, token)).filter(|revoked| revoked.deadline.is_none())?;
         Some(Refusal::Revoked { token, reason: revoked.reason.clone() })
     }
 
-    /// Forgets one of the grants that were taken from a session that is over, and holds no other. `false`: there is none.
+    /// Forgets one of the grants that were taken from a session that is over. `false`: none is left.
     pub(super) fn forget_one_taken(&mut self, session: SessionId) -> bool {
         let first = self.revocations(session, Token(0)).map(|revocation| revocation.token).next();
         let Some(token) = first else { return false };
@@ -146,21 +146,20 @@ impl Machine {
         self.forget_taken(session, token).is_some()
     }
 
-    /// A revoked grant was not given back in time.
+    /// The deadline of a revoked grant has passed.
     pub(super) fn end_revocation(&mut self, token: Token, events: &mut Vec<Event>) {
         let session = self.grants[&token].session;
         let reason = self.revoked[&(session, token)].reason.clone();
         let mut freed = Vec::new();
         match self.over(session) {
-            // It ended before, and the grant with it.
+            // The session ended before, and the grant with it.
             Some(end) => self.end_grant(token, GrantEnd::of_session(end), &mut freed, events),
             None => self.take_back(token, &reason, &mut freed, events),
         }
         self.hand_on(freed, events);
     }
 
-    /// The grants of a session that are revoked and not given back, those that were taken included, in the order of their tokens,
-    /// above `after`.
+    /// The session's grants that are revoked or taken and not released yet, with tokens above `after`, in order.
     pub fn revocations(&self, id: SessionId, after: Token) -> impl Iterator<Item = Revocation> + '_ {
         let from = (id, Token(after.0.saturating_add(1)));
         self.revoked.range(from..=(id, Token(u64::MAX))).map(|((_, token), revoked)| Revocation {

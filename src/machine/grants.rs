@@ -1,4 +1,4 @@
-//! Grants: tokens given, released, lost, and the data that their holders set.
+//! Grants: tokens issued, released, lost, and the data that their holders set.
 
 use std::num::NonZeroU64;
 
@@ -8,9 +8,9 @@ use super::{bytes::of_lock, *};
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) session: SessionId,
-    /// The request that it was granted to, whose reply may be remembered. It belongs to no record: it follows from the reply.
+    /// The request that it was granted to, whose reply may be remembered. Not part of a record: it follows from the reply.
     pub(super) request: Option<NonZeroU64>,
-    /// In order. In which mode, each lock knows.
+    /// Sorted. The mode is stored with each lock.
     pub(super) names: Names,
     pub(super) since: WallTime,
     pub(super) lock_delay_ms: u32,
@@ -19,16 +19,16 @@ pub(super) struct Held {
 /// How a grant ends.
 #[derive(Clone, Copy)]
 pub(super) enum GrantEnd<'a> {
-    /// Its holder let go.
+    /// Its holder released it.
     Released,
     /// Its session expired.
     Expired,
-    /// An operator took it back.
+    /// An operator revoked it.
     Forced(&'a Reason),
 }
 
 impl GrantEnd<'_> {
-    /// With its session.
+    /// How a session's grants end with the session.
     pub(super) fn of_session(end: SessionEnd) -> Self {
         match end {
             SessionEnd::Closed => Self::Released,
@@ -38,7 +38,7 @@ impl GrantEnd<'_> {
 }
 
 impl Machine {
-    /// Gives out the next token. That all of the locks can be had is known.
+    /// Issues the next token. The caller has checked that all of the locks can be had.
     pub(super) fn grant(
         &mut self,
         session: SessionId,
@@ -70,7 +70,7 @@ impl Machine {
         grant
     }
 
-    /// Answers the table's own copy of the name: whoever refers to the lock by that costs no second; and how the lock is held.
+    /// Returns the interned name, so that the grant shares the table's allocation; and the mode in which the lock is held.
     pub(super) fn add_holder(&mut self, name: &LockName, token: Token, mode: Mode) -> (LockName, Mode) {
         let known = self.locks.get_key_value(name).map(|(name, _)| name.clone());
         match known {
@@ -88,7 +88,7 @@ impl Machine {
         }
     }
 
-    /// Data are kept or not as whoever set them said; one who sets none can still ask to keep what is there.
+    /// The acquire that sets data decides whether it is kept; an acquire without data can still ask to keep the present data.
     fn set_data_on_grant(&mut self, want: &Want, events: &mut Vec<Event>) {
         match &want.data {
             Some(data) => self.set_data(&want.name, Some(data.clone()), want.keep_data, events),
@@ -129,7 +129,7 @@ impl Machine {
         Ok(Reply::Updated)
     }
 
-    /// Gives a grant back by its token. One that was taken is forgotten with this: whoever releases it hears that it was.
+    /// Releases a grant by its token. A grant that was taken is refused with the reason, and then forgotten.
     pub(super) fn release(
         &mut self,
         session: SessionId,
@@ -149,8 +149,8 @@ impl Machine {
         Ok(Reply::Released(Released::Grant))
     }
 
-    /// Takes a grant out of the table. Its locks are not handed on yet: those that are awaited go to `freed`, so that a command
-    /// that ends several grants can end them all first.
+    /// Takes a grant out of the table. Does not hand on its locks: those that are awaited go to `freed`, so that a command that ends
+    /// several grants can end all of them first.
     pub(super) fn end_grant(
         &mut self,
         token: Token,
@@ -173,7 +173,7 @@ impl Machine {
         }
     }
 
-    /// One lock of a grant that ends.
+    /// Removes a grant that ends from one of its locks.
     fn leave(
         &mut self,
         name: &LockName,
@@ -205,7 +205,7 @@ impl Machine {
         }
         let lost = matches!(end, GrantEnd::Expired | GrantEnd::Forced(_));
         if lost && held.lock_delay_ms > 0 {
-            // However late this is reached, the holder was lost when its session ended.
+            // The holder was lost when its session ended, however late the backlog reaches this lock.
             let at = self.session_mut(session).ending.map_or(self.moment, |ending| ending.at);
             self.delay(name, Stamp(at.0.saturating_add(held.lock_delay_ms.into())), events);
         }

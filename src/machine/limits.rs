@@ -1,9 +1,9 @@
 //! Every limit of the table, in one place.
 //!
-//! They are part of the log's meaning: two replicas with different limits would compute different tables. To change one of the
-//! constants that are read while commands are applied, give the log a new format first. Those in [`Limits`] come with each batch of the log.
+//! They are part of the log's meaning: two replicas with different limits would compute different tables. To change one of the constants
+//! that are read while commands are applied, give the log a new format first. Those in [`Limits`] come with each batch of the log.
 //!
-//! Limited is what asks for more. A release ends something, and is never refused by a limit.
+//! Limits apply to commands that ask for more. A release is never refused by a limit.
 
 /// Bytes in a lock's name.
 pub const NAME_BYTES_MAX: usize = 512;
@@ -33,36 +33,36 @@ pub const WAITERS_MAX: usize = 1_000_000;
 pub const LOCKS_MAX: usize = 10_000_000;
 /// Acquires of one session that wait at one time.
 pub const WAITS_PER_SESSION_MAX: usize = 1024;
-/// Replies that a session remembers for retries, waits included, before it is refused acquires; and request ids that a client may keep
-/// below the lowest.
+/// Replies that a session remembers for retries, waits included, before its acquires are refused; also the number of request ids that a
+/// client may keep below the lowest.
 pub const REPLIES_PER_SESSION_MAX: usize = 1024;
-/// Replies beyond those, to releases and updates. A session that has as many acquires under way as it may have can still let go of what
-/// it has.
+/// Replies to releases and updates, in addition to those. A session with [`REPLIES_PER_SESSION_MAX`] acquires under way can still
+/// release.
 pub const LETTING_GO_PER_SESSION_MAX: usize = 1024;
-/// Grants that were taken from a session by force and that it has not released, before it is refused new ones. It may lose more: all
+/// Grants that were taken from a session by force and that it has not released, before its acquires are refused. It may lose more: all
 /// that it holds at the time.
 pub const TAKEN_PER_SESSION_MAX: usize = 1024;
-/// Revoked grants that one answer to a renewal names.
+/// Revoked grants in one reply to a renewal.
 pub const REVOCATIONS_TOLD_MAX: usize = 1024;
-/// Ended sessions whose end is remembered, so that a latecomer hears how it ended.
+/// Ended sessions whose end is remembered, so that a late request is told how its session ended.
 pub const ENDED_SESSIONS_MAX: usize = 4096;
 
 /// Units of work that one part of a batch may do: see `backlog.rs`.
 pub const WORK_PER_BATCH: usize = 500;
-/// Grants that a session holds, and acquires of it that wait, together.
+/// Grants that a session holds plus its waiting acquires.
 pub const GRANTS_PER_SESSION_MAX: usize = 100_000;
-/// Bytes of the whole table, as it counts them itself. See `bytes.rs`.
+/// Bytes of the whole table, by its own count. See `bytes.rs`.
 pub const TABLE_BYTES_MAX: usize = 1 << 30;
 /// Bytes of one session: its label, its grants, waits and replies, with names and data.
 pub const SESSION_BYTES_MAX: usize = 1 << 26;
 
-/// Limits that the leader writes into each batch of the log, so that all replicas apply it within the same ones.
+/// Limits that the leader writes into each batch of the log, so that all replicas apply it with the same ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Units of work that one part of a batch may do: a unit is a lock that is given, taken or left, or a session that ends. The rest
-    /// goes on in later batches.
+    /// Units of work that one part of a batch may do: a unit is a lock that is granted, taken or released, or a session that ends. The
+    /// rest continues in later batches.
     pub work: usize,
-    /// Grants that a session holds, and acquires of it that wait, together.
+    /// Grants that a session holds plus its waiting acquires.
     pub grants_per_session: usize,
     /// Bytes of the whole table.
     pub table_bytes: usize,
@@ -71,7 +71,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// No limit: what a batch means that was written before there were any.
+    /// No limit: the meaning of a batch that was written by a version without limits.
     pub const NONE: Self =
         Self { work: usize::MAX, grants_per_session: usize::MAX, table_bytes: usize::MAX, session_bytes: usize::MAX };
 }
@@ -87,7 +87,7 @@ impl Default for Limits {
     }
 }
 
-/// How much the table takes: the constants above, in every build. A value of its own only so that a test can reach the limits.
+/// The capacity of the table: the constants above, in every build. A type of its own only so that a test can reach the limits.
 #[derive(Clone, Copy)]
 pub(super) struct Capacity {
     pub(super) sessions: usize,
@@ -95,7 +95,7 @@ pub(super) struct Capacity {
     pub(super) locks: usize,
     pub(super) waits_per_session: usize,
     pub(super) replies_per_session: usize,
-    /// Those to releases and updates included.
+    /// Including those to releases and updates.
     pub(super) all_replies_per_session: usize,
     pub(super) taken_per_session: usize,
 }

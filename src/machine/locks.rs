@@ -1,7 +1,7 @@
-//! One lock: who holds it, who queues for it, its data, its lock-delay.
+//! One lock: its holders, its queue, its data, its lock-delay.
 //!
-//! There may be millions, nearly all of them held by one and awaited by nobody: what is rare is kept aside, and a plain lock costs
-//! a token, a mode and an empty pointer.
+//! There may be millions of locks, nearly all with one holder and no waiter. So rare fields are stored apart, and a plain lock costs a
+//! token, a mode and a null pointer.
 
 use super::{bytes::of_lock, *};
 
@@ -9,18 +9,18 @@ use super::{bytes::of_lock, *};
 #[derive(Clone, Default, Debug)]
 pub(super) struct Lock {
     holders: Tokens,
-    /// How its holders hold it; `None`: there are none.
+    /// The mode of its holders; `None`: there are none.
     held_as: Option<Mode>,
     rare: Option<Arc<Rare>>,
 }
 
-/// What few locks have.
+/// Fields that few locks have.
 #[derive(Clone, Default, Debug)]
 struct Rare {
-    /// Those who wait, and how each would hold it.
+    /// The waiters, each with the mode that it asks for.
     queue: OrdMap<Ticket, Mode>,
     data: Option<Data>,
-    /// Whether the data outlive the present grants. Never without data.
+    /// Whether the data outlives the present grants. Never without data.
     keep_data: bool,
     /// The end of the lock-delay.
     closed_until: Option<Stamp>,
@@ -30,17 +30,17 @@ struct Rare {
 }
 
 impl Lock {
-    /// It is held, or nothing is known of it.
+    /// Whether the lock has none of the rare fields.
     pub(super) fn is_plain(&self) -> bool {
         self.rare.is_none()
     }
 
-    /// Nothing is known of it: it need not be in the table.
+    /// Whether the lock need not be in the table.
     pub(super) fn is_idle(&self) -> bool {
         self.rare.is_none() && self.held_as.is_none()
     }
 
-    /// As what it is in use: the mode of its holders, or else of the first who waits. One that was resized is a semaphore of that size.
+    /// The mode in which the lock is used: that of its holders, or else of the first waiter. A resized lock is a semaphore of that size.
     pub(super) fn mode(&self) -> Option<Mode> {
         let awaited_as = || self.rare.as_ref()?.queue.get_min().map(|(_, mode)| *mode);
         self.resized().map(Mode::Permit).or(self.held_as).or_else(awaited_as)
@@ -79,7 +79,7 @@ impl Lock {
         &self.holders
     }
 
-    /// Whether one more could hold it, as far as its holders and its lock-delay go. The queue is another matter.
+    /// Whether the holders and the lock-delay allow one more holder. Ignores the queue.
     pub(super) fn admits(&self, mode: Mode) -> bool {
         if self.closed_until().is_some() {
             return false;
@@ -116,7 +116,7 @@ impl Lock {
         self.rare.as_ref().map_or(0, |rare| rare.queue.len())
     }
 
-    /// Those who wait with a ticket above this one, in order.
+    /// The waiters with a ticket above this one, in order.
     pub(super) fn waiters_after(&self, after: Ticket) -> impl Iterator<Item = (Ticket, Mode)> + '_ {
         let from = Ticket(after.0.saturating_add(1));
         let queue = self.rare.iter().flat_map(move |rare| rare.queue.range(from..));
@@ -142,7 +142,7 @@ impl Lock {
         self.rare.as_ref().is_some_and(|rare| rare.keep_data)
     }
 
-    /// Without data there is nothing to keep.
+    /// Sets the data. `keep` has no effect without data.
     pub(super) fn set_data(&mut self, data: Option<Data>, keep: bool) {
         if data.is_none() && self.rare.is_none() {
             return;
@@ -184,7 +184,7 @@ impl Lock {
 }
 
 impl Machine {
-    /// Changes a lock, which enters the table when it stops being idle and leaves it when it is idle again.
+    /// Changes a lock. The lock enters the table when it stops being idle and leaves it when it is idle again.
     pub(super) fn change<T>(&mut self, name: &LockName, change: impl FnOnce(&mut Lock) -> T) -> T {
         if let Some(lock) = self.locks.get_mut(name) {
             self.bytes -= of_lock(name, lock);
@@ -204,8 +204,8 @@ impl Machine {
         result
     }
 
-    /// A holder was lost: nobody gets in before this moment. A longer delay that runs already stays; one that would be over by now, since
-    /// the loss was some time ago, is none.
+    /// Closes a lock, whose holder was lost, until this moment. A longer delay that runs already stays; a delay that would have ended by
+    /// now is none.
     pub(super) fn delay(&mut self, name: &LockName, until: Stamp, events: &mut Vec<Event>) {
         if until <= self.now {
             return;
@@ -231,7 +231,7 @@ impl Machine {
     }
 }
 
-/// Something happened to a lock.
+/// The event that a lock changed.
 pub(super) fn changed(name: &LockName, kind: ChangeKind) -> Event {
     Event::Changed(Change { name: name.clone(), kind })
 }

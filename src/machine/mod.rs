@@ -1,52 +1,53 @@
 //! The table of sessions, locks and waiters: a pure function of the log.
 //!
-//! [`Machine::apply`] takes a command and the time at which it happens, changes the table, and returns a reply; what else the
-//! command caused (a waiter was granted, a session expired) it reports as events. There is no clock, no I/O, no async and no
-//! randomness here: time and session ids arrive inside commands, and every map is ordered. So every replica that applies the
-//! same log computes the same table, the same replies and the same events, and a test needs neither sockets nor sleep.
+//! [`Machine::apply`] takes a command and the time at which it happens, changes the table, and returns a reply. Further effects of the
+//! command (a waiter was granted, a session expired) are reported as events. There is no clock, no I/O, no async and no randomness here:
+//! time and session ids arrive inside commands, and every map is ordered. So every replica that applies the same log computes the same
+//! table, the same replies and the same events, and a test needs neither sockets nor sleep.
 //!
-//! How it is told, file by file:
+//! The files, in reading order:
 //!
-//! * `sessions`: opened, renewed, closed; what the end of one takes with it;
-//! * `replies`: each request happens once, however often it is sent;
-//! * `locks`: one lock: who holds it, who queues for it, its data, its lock-delay;
-//! * `queue`: acquires: granted, refused or queued, and who comes next;
-//! * `grants`: tokens: given, released, lost; data set by their holders;
-//! * `force`: an operator takes a grant back;
+//! * `sessions`: opened, renewed, closed; what ends with a session;
+//! * `replies`: each request takes effect once, however often it is sent;
+//! * `locks`: one lock: its holders, its queue, its data, its lock-delay;
+//! * `queue`: acquires: granted, refused or queued, and the next waiter;
+//! * `grants`: tokens: granted, released, lost; data set by their holders;
+//! * `force`: an operator revokes a grant;
 //! * `undo`: an operator removes a waiter, lifts a lock-delay, drops kept data, resizes a semaphore;
 //! * `bytes`: how much memory the table takes;
-//! * `tokens`: small sets, of which there are many;
-//! * `time`: what falls due when time passes;
-//! * `backlog`: work that is due and not done yet: one batch does a bounded amount;
-//! * `views`: what people are shown;
+//! * `tokens`: compact sets, for the many that have one member;
+//! * `time`: deadlines that pass;
+//! * `backlog`: work that is due and not done yet, since one batch does a bounded amount;
+//! * `views`: what queries show to people;
 //! * `records`: the table as a sequence of records, for snapshots;
-//! * `digest`: the table as one number, to compare replicas;
+//! * `digest`: the table as one hash, to compare replicas;
 //! * `check`: the invariants.
 //!
-//! The tables are persistent maps: a clone costs next to nothing and shares what neither copy changes, so that a snapshot is
-//! written from a clone while `apply` goes on. All of them are flat, keyed by what is looked up, with ordered sets as indexes;
-//! no command looks through a whole table.
+//! The tables are persistent maps: a clone is cheap and shares all nodes that neither copy changes, so a snapshot is written from a clone
+//! while `apply` goes on. All tables are flat, keyed by what is looked up, with ordered sets as indexes; no command scans a whole table.
 //!
 //! Invariants, asserted by [`Machine::check`]:
-//! * **M1** A lock held exclusively has one holder, a semaphore of n at most n unless an operator resized it, and all hold it the same way.
-//!   One that was made smaller may have more; `grant` adds none (the model of `tests/machine_model` checks each grant).
-//! * **M2** Tokens and tickets never repeat, and none exceeds the last given out.
+//! * **M1** A lock held exclusively has one holder, a semaphore of n at most n unless an operator resized it, and all holders of a lock
+//!   hold it in the same mode. A semaphore that was made smaller may have more holders than its size; `grant` adds none (the model of
+//!   `tests/machine_model` checks each grant).
+//! * **M2** Tokens and tickets never repeat, and none exceeds the last one issued.
 //! * **M3** A lock is in the table only while it is held, awaited, delayed or carries data.
-//! * **M4** Nobody waits for what could be had: each waiter is behind another, or before a holder or a lock-delay; unless one of its locks is
-//!   in the backlog, or its session is over and not cleared away yet.
-//! * **M5** All who hold or await a name agree on whether it is a semaphore, and of what size; where an operator set the size, it counts for
+//! * **M4** No waiter waits for a lock that it could have: each is behind another waiter, a holder or a lock-delay. Exceptions: one of
+//!   its locks is in the backlog, or its session is over and not cleared away yet.
+//! * **M5** All holders and waiters of a name agree on whether it is a semaphore, and of what size; a size that an operator set counts for
 //!   all of them.
 //! * **M6** Indexes and counters agree with the tables.
-//! * **M7** Every deadline is in the future, unless the last batch's budget ended before all that had come were met.
-//! * **M8** A session remembers replies only to open request ids, and a reply "queued" only of a wait that goes on.
-//! * **M9** A grant that was taken from its session is not held, and no reply that is remembered grants it.
+//! * **M7** Every deadline is in the future, unless the last batch's budget ended before all deadlines that had passed were handled.
+//! * **M8** A session remembers replies only to open request ids, and a reply "queued" only for a wait that goes on.
+//! * **M9** A grant that was taken from its session is not held, and no remembered reply grants it.
 //!
-//! The size of a semaphore comes with each acquire, so that nobody has to create it, and all have to name the same. An operator who resizes
-//! one that is in use sets a size that counts instead: clients cannot all be replaced at one moment, and none is refused for naming another
-//! size. It ends when nobody holds or awaits the semaphore and it carries no data; a lock-delay alone does not keep it.
+//! Each acquire names the size of its semaphore, so that no one has to create it, and all acquires have to name the same size. If an
+//! operator resizes a semaphore in use, the operator's size counts instead, and an acquire that names another size is not refused, since
+//! clients cannot all be replaced at one moment. The operator's size ends when the semaphore is neither held nor awaited and carries no
+//! data; a lock-delay alone does not keep it.
 //!
-//! Left out: re-entrant locks (a session that acquires twice excludes itself like anyone else), upgrades from shared to exclusive
-//! (two that upgrade deadlock), priorities (the queue is the order of arrival).
+//! Left out: re-entrant locks (a session that acquires a lock twice excludes itself like any other), upgrades from shared to exclusive
+//! (two sessions that upgrade deadlock), priorities (the queue is in order of arrival).
 
 mod backlog;
 mod bytes;
@@ -99,7 +100,7 @@ use self::{
 #[derive(Clone, Default)]
 pub struct Machine {
     now: Stamp,
-    /// Of the command that is being applied. It belongs to no record: the next command brings its own.
+    /// Wall time of the command that is being applied. Not part of a record: the next command brings its own.
     wall: WallTime,
     last_token: Token,
     last_ticket: Ticket,
@@ -114,30 +115,30 @@ pub struct Machine {
     waits: OrdMap<Ticket, Waiting>,
     awaited_by: OrdSet<(SessionId, Ticket)>,
 
-    /// All that happens by itself, in the order in which it does.
+    /// All deadlines, in the order in which they fall due.
     due: OrdSet<(Stamp, Due)>,
-    /// Whether deadlines have passed that were not met: the budget ended before them.
+    /// Whether deadlines have passed that were not handled yet, because the budget ended first.
     is_behind: bool,
     backlog: Backlog,
 
-    /// What the records take in all.
+    /// Bytes of all records together.
     bytes: usize,
 
-    /// Of the batch that is being applied. They belong to no record: the next batch brings its own.
+    /// Limits of the batch that is being applied. Not part of a record: the next batch brings its own.
     limits: Limits,
-    /// How much work the part of the batch that runs may still do. It belongs to no record.
+    /// Units of work that the current part of the batch may still do. Not part of a record.
     budget: usize,
-    /// The deadline that is being met, or else now: when what happens counts as done. It belongs to no record.
+    /// The moment at which the current work counts as done: the deadline that is being handled, or else now. Not part of a record.
     moment: Stamp,
 
     capacity: Capacity,
-    /// Commands to apply before the next check. It belongs to no record.
+    /// Commands to apply before the next check. Not part of a record.
     #[cfg(debug_assertions)]
     unchecked: usize,
 }
 
 impl fmt::Debug for Machine {
-    /// In short: the tables may hold millions.
+    /// A summary: the tables may hold millions of entries.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { now, last_token, sessions, locks, waits, .. } = self;
         write!(f, "Machine({now:?}, {last_token:?}, ")?;
@@ -146,14 +147,14 @@ impl fmt::Debug for Machine {
 }
 
 impl Machine {
-    /// Applies a batch of one command, within the usual limits: see [`Machine::apply_batch`].
+    /// Applies a batch of one command, with the default limits: see [`Machine::apply_batch`].
     pub fn apply(&mut self, time: Time, command: Command, events: &mut Vec<Event>) -> Reply {
         self.begin(time, Limits::default(), events);
         self.run(command, events)
     }
 
-    /// Goes on with what earlier batches left to do, lets time pass up to the batch's stamp, then runs the commands. Appends to `events`
-    /// what happened, in order. Answers each command.
+    /// Goes on with the work that earlier batches left, advances time to the batch's stamp, then runs the commands. Appends to `events`
+    /// what happened, in order. Returns one reply for each command.
     pub fn apply_batch(
         &mut self,
         time: Time,
@@ -190,7 +191,7 @@ impl Machine {
         self.now
     }
 
-    /// The highest token that was ever given out; 0 if none was.
+    /// The highest token that was ever issued; 0 if none was.
     pub fn last_token(&self) -> Token {
         self.last_token
     }

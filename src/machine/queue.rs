@@ -1,9 +1,9 @@
-//! Acquires: granted, refused or queued, and who comes next.
+//! Acquires: granted, refused or queued, and the next waiter.
 //!
-//! A waiter has a ticket, in the order of arrival, and stands in the queue of each lock that it wants. It is granted when it is first
-//! in all of them and every lock admits it. The lowest ticket of all is first everywhere, so only holders are ever in its way:
-//! acquires of several locks cannot deadlock among themselves. The price is that one who waits for two locks keeps others from one
-//! that is free. Nobody overtakes: not an acquire that would not wait, not a reader behind a writer.
+//! A waiter has a ticket, in the order of arrival, and stands in the queue of each lock that it wants. It is granted when it is first in
+//! all of them and every lock admits it. The lowest ticket of all is first everywhere, so only holders can block it: acquires of several
+//! locks cannot deadlock among themselves. The price is that a waiter for two locks keeps others from the one that is free. No acquire
+//! overtakes: neither one that does not wait, nor a reader behind a writer.
 
 use std::collections::BTreeSet;
 
@@ -13,19 +13,19 @@ use super::*;
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
     pub(super) session: SessionId,
-    /// The request whose reply its end becomes.
+    /// The request whose remembered reply becomes the end of this wait.
     pub(super) request: Option<u64>,
     pub(super) acquire: Acquire,
     /// `None`: it waits as long as its session lives.
     pub(super) deadline: Option<Stamp>,
     pub(super) since: WallTime,
-    /// How often its request came again while it waited.
+    /// How often its request was repeated while it waited.
     pub(super) repeats: u64,
 }
 
-/// What an acquire finds.
+/// The state of the locks that an acquire wants.
 struct Survey {
-    /// The first lock that is not to be had now.
+    /// The first lock that cannot be had now.
     obstacle: Option<LockName>,
     /// How many of the locks are not in the table yet.
     new_locks: usize,
@@ -60,7 +60,7 @@ impl Machine {
         if self.waits.len() >= self.capacity.waiters {
             return Err(Refusal::Limit(Limit::Waiters));
         }
-        // Also where nothing is remembered of it: the end of a session ends all its waits at once.
+        // Counted also without request ids: the end of a session ends all its waits at once.
         if self.session_mut(session).waits as usize >= self.capacity.waits_per_session {
             return Err(Refusal::Limit(Limit::WaitsPerSession));
         }
@@ -120,8 +120,7 @@ impl Machine {
         ticket
     }
 
-    /// Takes a wait out of the table and its queues. Whoever comes next in them is not granted yet: the locks that others still
-    /// await go to `freed`.
+    /// Takes a wait out of the table and its queues. Grants nothing yet: the locks that others still await go to `freed`.
     fn dequeue(&mut self, ticket: Ticket, freed: &mut Vec<LockName>) -> Waiting {
         let waiting = self.waits.remove(&ticket).expect("only an acquire that waits leaves the queue");
         self.awaited_by.remove(&(waiting.session, ticket));
@@ -144,7 +143,7 @@ impl Machine {
         waiting
     }
 
-    /// Ends a wait other than with a grant or by its own time limit.
+    /// Ends a wait other than by a grant or by its own time limit.
     pub(super) fn end_wait(
         &mut self,
         ticket: Ticket,
@@ -156,7 +155,8 @@ impl Machine {
         self.left(ticket, &waiting, end, events);
     }
 
-    /// An acquire waited as long as it was to. What stood in its way is seen before it leaves, and told without it.
+    /// The time limit of a wait has passed. The obstacle is found before the wait leaves the queue; its report counts the queue
+    /// afterwards.
     pub(super) fn time_out(&mut self, ticket: Ticket, events: &mut Vec<Event>) {
         let mut freed = Vec::new();
         if let Some(end) = self.over(self.waits[&ticket].session) {
@@ -164,7 +164,7 @@ impl Machine {
             return self.hand_on(freed, events);
         }
         let Some(obstacle) = self.obstacle(ticket).cloned() else {
-            // One of its locks is in the backlog: it is let in as it would have been, had there been more time.
+            // One of its locks is in the backlog: it is granted as it would have been with a larger budget.
             return self.let_in(BTreeSet::from([ticket]), events);
         };
         let waiting = self.dequeue(ticket, &mut freed);
@@ -173,20 +173,20 @@ impl Machine {
         self.hand_on(freed, events);
     }
 
-    /// Its request came again: a call waits for it from now on.
+    /// Counts a repeat of the wait's request: another call waits for it now.
     pub(super) fn repeated(&mut self, ticket: Ticket) {
         if let Some(waiting) = self.waits.get_mut(&ticket) {
             waiting.repeats += 1;
         }
     }
 
-    /// How often the request of a wait came again. `None`: it does not wait.
+    /// How often the request of a wait was repeated. `None`: there is no such wait.
     pub fn repeats(&self, ticket: Ticket) -> Option<u64> {
         self.waits.get(&ticket).map(|waiting| waiting.repeats)
     }
 
-    /// Its call broke off. A wait that is over stays as it ended: if it was granted, the grant stays with its session. One for which
-    /// another call came meanwhile goes on.
+    /// Ends a wait whose call broke off. A wait that is over keeps its end: a grant stays with its session. A wait goes on if its request
+    /// was repeated since `repeats` was read.
     pub(super) fn cancel_wait(&mut self, ticket: Ticket, repeats: Option<u64>, events: &mut Vec<Event>) -> Reply {
         let waits = self.repeats(ticket).is_some_and(|came| repeats.is_none_or(|seen| seen == came));
         if waits {
@@ -212,8 +212,8 @@ impl Machine {
         events.push(Event::WaitEnded { ticket, end });
     }
 
-    /// Grants all who can be granted now that these locks changed: the lowest ticket first, several where they get along.
-    /// As many as the budget allows; the others are granted later.
+    /// Grants the waiters that can be granted now that these locks changed: the lowest ticket first, several where their modes allow it.
+    /// At most as many as the budget allows; the others are granted later.
     pub(super) fn hand_on(&mut self, freed: Vec<LockName>, events: &mut Vec<Event>) {
         let candidates = freed.iter().filter_map(|name| self.first_waiter(name)).collect();
         self.let_in(candidates, events);
@@ -224,7 +224,7 @@ impl Machine {
             && let Some(ticket) = candidates.pop_first()
         {
             self.spend(1);
-            // Its session ends at this very moment, or is being cleared away, and the queue moves on then.
+            // The session ends in this batch or is being cleared away; its end moves the queue on.
             let over = self.waits.get(&ticket).is_some_and(|waiting| self.is_over(waiting.session));
             if over || self.obstacle(ticket).is_some() {
                 continue;
@@ -246,7 +246,7 @@ impl Machine {
         self.locks.get(name)?.first_waiter()
     }
 
-    /// The first lock that keeps a waiter waiting.
+    /// The first lock that blocks a waiter.
     pub(super) fn obstacle(&self, ticket: Ticket) -> Option<&LockName> {
         let stands_in_the_way = |want: &&Want| {
             let lock = self.locks.get(&want.name).expect("a lock that is awaited is in the table");
@@ -256,7 +256,7 @@ impl Machine {
     }
 }
 
-/// Whoever watches the queue learns which wait a grant has ended.
+/// Sets the ticket of the wait that a grant ended, for clients that watch the queue.
 fn name_ticket(events: &mut [Event], ticket: Ticket) {
     for event in events {
         if let Event::Changed(Change { kind: ChangeKind::Granted { ticket: ended, .. }, .. }) = event {

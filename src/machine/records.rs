@@ -1,7 +1,7 @@
-//! The table as a sequence of records: what a snapshot holds, and what replicas are compared by.
+//! The table as a sequence of records: the content of a snapshot, and the input of the digest.
 //!
-//! Records say each thing once: indexes, counters, the holders and the queue of a lock follow from them. They come in a fixed order,
-//! each after those that it refers to, one at a time, so that neither side needs the whole in memory.
+//! Each fact is in one record: indexes, counters, the holders and the queue of a lock follow from them. Records come in a fixed order,
+//! each after those that it refers to, one at a time, so that neither side needs the whole table in memory.
 
 use std::num::NonZeroU64;
 
@@ -14,25 +14,25 @@ pub enum Record {
     Clock {
         /// Cluster time.
         now: Stamp,
-        /// The highest token given out.
+        /// The highest token issued.
         last_token: Token,
-        /// The highest ticket given out.
+        /// The highest ticket issued.
         last_ticket: Ticket,
-        /// Deadlines have passed that were not met yet.
+        /// Whether deadlines have passed that were not handled yet.
         is_behind: bool,
     },
     /// A session that ended, the earliest first.
     Ended {
-        /// Which.
+        /// The session's id.
         session: SessionId,
-        /// How.
+        /// How it ended.
         end: SessionEnd,
     },
     /// A session that is alive.
     Session {
-        /// Its name.
+        /// The session's id.
         session: SessionId,
-        /// Who it is.
+        /// Its label.
         label: Label,
         /// How long it lives without a renewal.
         ttl: Ttl,
@@ -49,52 +49,52 @@ pub enum Record {
     Lock {
         /// Its name.
         name: LockName,
-        /// What it carries.
+        /// Its data.
         data: Option<Data>,
-        /// Whether that outlives the present grants.
+        /// Whether the data outlives the present grants.
         keep_data: bool,
         /// When its lock-delay ends.
         closed_until: Option<Stamp>,
     },
     /// A grant that is held.
     Grant {
-        /// Its name.
+        /// Its token.
         token: Token,
-        /// Whose.
+        /// The holder's session.
         session: SessionId,
-        /// The locks, in order, and how each is held.
+        /// The locks, sorted by name, and the mode of each.
         locks: Vec<(LockName, Mode)>,
         /// How long the locks stay closed if the holder is lost, milliseconds.
         lock_delay_ms: u32,
-        /// Since when.
+        /// When it was granted.
         since: WallTime,
-        /// An operator revoked it: why, and when it ends.
+        /// `Some`: an operator revoked it, for this reason; it ends at this stamp.
         revoked: Option<(Reason, Stamp)>,
     },
     /// A grant that an operator took from a session that is alive, and that the session has not released.
     Taken {
-        /// Its name.
+        /// Its token.
         token: Token,
-        /// Whose it was.
+        /// The session that held it.
         session: SessionId,
-        /// Why.
+        /// The operator's reason.
         reason: Reason,
     },
     /// An acquire that waits.
     Wait {
-        /// Its place.
+        /// Its place in the order of arrival.
         ticket: Ticket,
-        /// Whose.
+        /// The session that waits.
         session: SessionId,
-        /// The request whose reply its end becomes.
+        /// The request whose remembered reply becomes the end of this wait.
         request: Option<u64>,
-        /// What it waits for.
+        /// The acquire.
         acquire: Acquire,
-        /// When it gives up.
+        /// When it times out.
         deadline: Option<Stamp>,
-        /// Since when.
+        /// When it began to wait.
         since: WallTime,
-        /// How often its request came again.
+        /// How often its request was repeated.
         repeats: u64,
     },
     /// A semaphore that an operator resized. It comes after the grants, the waits and the data that use it.
@@ -106,21 +106,21 @@ pub enum Record {
     },
     /// A reply that a session remembers.
     Reply {
-        /// Whose.
+        /// The session.
         session: SessionId,
         /// The request id.
         request: u64,
-        /// What was asked for.
+        /// What the request asked for.
         asked: Asked,
-        /// What was answered.
+        /// What was replied.
         reply: Reply,
     },
-    /// Last: what is left to do, in its order.
+    /// Last: the backlog, in its order.
     Work(Work),
 }
 
 impl Machine {
-    /// All of the table, in a fixed order.
+    /// The whole table, in a fixed order.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         let Self { now, mut last_token, last_ticket, is_behind, .. } = *self;
         if Planted::TokenNotInSnapshot.is_on() {
@@ -152,7 +152,7 @@ impl Machine {
             .chain(self.work().map(Record::Work))
     }
 
-    /// The replies that are remembered, in the order of their sessions and ids.
+    /// The remembered replies, ordered by session and request id.
     pub(super) fn replies(&self) -> impl Iterator<Item = (SessionId, u64, &Remembered)> {
         self.sessions
             .iter()
@@ -277,7 +277,7 @@ impl Machine {
             }
         };
         match twice {
-            true => Err(Broken::new("a record comes twice")),
+            true => Err(Broken::new("a record is there twice")),
             false => Ok(()),
         }
     }
@@ -300,7 +300,7 @@ impl Machine {
         twice
     }
 
-    /// A mode that differs from that of the other holders would be lost in the table: it is refused here.
+    /// Fails on a mode that differs from that of the other holders: the table stores one mode per lock, so the difference would be lost.
     fn restore_holder(&mut self, token: Token, locks: &[(LockName, Mode)]) -> Result<Names, Broken> {
         let mut names = Vec::with_capacity(locks.len());
         for (name, mode) in locks {

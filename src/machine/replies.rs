@@ -1,59 +1,59 @@
-//! Each request happens once, however often it is sent.
+//! Each request takes effect once, however often it is sent.
 //!
-//! After RIFL (Lee et al., "Implementing linearizability at large scale and low latency", SOSP'15): a request bears an id that its
-//! session chose, and the client's view of which ids are *open*: those that it still cares about, that is, whose replies it may
-//! still ask for. The session remembers the replies to open ids, in the table: so they survive every change of leader, every snapshot
-//! and every restart. A retry is answered from memory: with the same token, though the grant may be over by then; with the same place
-//! in the queue, or with how that wait ended. A straggler, whose id is not open, is refused.
+//! After RIFL (Lee et al., "Implementing linearizability at large scale and low latency", SOSP'15): a request carries an id that its
+//! session chose, and the client's view of the *open* ids: those whose replies it may still ask for. The session remembers the replies to
+//! open ids in the table, so they survive every change of leader, every snapshot and every restart. A retry gets the remembered reply:
+//! the same token, though the grant may be over by then; the same place in the queue, or the end of that wait. A late copy whose id is no
+//! longer open is refused.
 //!
-//! RIFL's view is one number, the lowest open id. But here a request may take hours, when it waits for a lock, and would hold that
-//! number where it is: all that the session did meanwhile would stay remembered, up to the limit. So a view is the lowest id from
-//! which on all are open, and the few open ones below it ([`OpenIds`]): a long wait costs the memory of one reply.
+//! RIFL's view is one number, the lowest open id. But here a request may take hours, when it waits for a lock. It would hold that number
+//! where it is, and all replies of the session since then would stay remembered, up to the limit. So a view consists of the lowest id
+//! from which on all are open, and the few open ids below it ([`OpenIds`]): a long wait costs the memory of one reply.
 //!
-//! The session's own set of open ids is the intersection of all the views that have arrived. They arrive in any order, late ones and
-//! repeated ones among them, and that is harmless:
+//! The session's own set of open ids is the intersection of all views that have arrived. Views arrive in any order, delayed or repeated,
+//! and that is harmless:
 //!
-//! * What the client cares about only shrinks, if ids not chosen yet are counted in: it never comes back to an id that it let go. So
-//!   a view, sent at any time before now, holds all that the client cares about now; and so does the intersection of any of them.
-//!   However old the views are that arrived, no id is closed that is still wanted.
-//! * An intersection holds nothing that one of the views does not. So an id is closed once any view without it has arrived, and stays
-//!   closed: an old view that comes late opens nothing again, and a request that was forgotten does not happen a second time.
-//! * Intersections depend neither on order nor on repetition. So what is open in the end does not depend on the network.
+//! * The set of ids that the client needs only shrinks, if ids not chosen yet are included: a client never returns to an id that it gave
+//!   up. So a view sent at any earlier time contains all ids that the client needs now, and so does the intersection of any views.
+//!   However old the views are, no id is closed that is still needed.
+//! * An intersection contains nothing that one of the views lacks. So an id is closed once any view without it has arrived, and stays
+//!   closed: an old view that comes late opens nothing again, and a forgotten request does not run a second time.
+//! * Intersections depend neither on order nor on repetition. So the final set of open ids does not depend on the network.
 //!
-//! An id may be open long before its request arrives, below ids that have come and gone: it then runs for the first time, late.
+//! An id may be open long before its request arrives, below ids that have come and gone: the request then runs for the first time, late.
 //!
-//! Remembered is every reply of a request that ran, "busy" and refusals included: had a refusal been forgotten, a copy of the
-//! request that comes late, when the locks are free, would be granted to somebody who has long gone on. Not remembered is what was
-//! refused before it ran: because the session is over, because its memory is full, and the refusals of this file itself.
+//! Every reply of a request that ran is remembered, "busy" and refusals included. If a refusal were forgotten, a late copy of the request
+//! could be granted when the locks are free, to a client that has long moved on. A request that was refused before it ran is not
+//! remembered: the session is over, its memory is full, or a check of this file refused it.
 //!
-//! Memory is bounded, and that bounds what a session may ask for. An acquire is refused when its session remembers
+//! Memory is bounded, which limits what a session may ask for. An acquire is refused when its session remembers
 //! [`REPLIES_PER_SESSION_MAX`] replies: those of acquires that wait, mostly. Releases and updates have [`LETTING_GO_PER_SESSION_MAX`]
-//! places beyond, or a session with many waits could not give back what it holds. Beyond those too, an update is refused, for it could
-//! happen twice. A release still runs, and is not remembered: what it ended does not come back, so that it cannot happen twice either;
-//! only its retry is told `not held`. The mark that an acquire was released before it arrived has a place, or the release is refused: it
-//! ended nothing.
+//! more places; otherwise a session with many waits could not release. Beyond those, an update is refused too, since it could take effect
+//! twice. A release still runs, without being remembered: a grant that ended does not return, so a second run has no effect; only its
+//! retry is told `not held`. The mark that an acquire was released before it arrived needs a place; without one the release is refused,
+//! and has ended nothing.
 //!
-//! A wait whose id is closed goes on, unremembered: its call may still be open.
+//! A wait whose id is closed goes on, but is not remembered: its call may still be open.
 //!
-//! One reply changes while it is remembered: that to an acquire whose grant an operator took. The retry of a client that did not hear
-//! the first reply is its first word on the grant, and must not make it believe that it holds one.
+//! One reply changes while it is remembered: the reply to an acquire whose grant an operator took. A client that did not receive the
+//! first reply learns of the grant by its retry, and must not believe that it still holds it.
 
 use std::num::NonZeroU64;
 
 use super::{bytes::of_reply, *};
 
-/// A reply, and to what.
+/// A reply, and what its request asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Remembered {
     pub(super) asked: Asked,
     pub(super) reply: Reply,
 }
 
-/// The replies that a session remembers, by request id. There are few: its client is told most of them, and lets go of those.
+/// The replies that a session remembers, by request id. There are few: the client closes an id soon after it has the reply.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Replies {
     by_id: Vec<(u64, Arc<Remembered>)>,
-    /// What they take.
+    /// Bytes of all replies.
     bytes: usize,
 }
 
@@ -74,7 +74,7 @@ impl Replies {
         self.place(id).ok().map(|place| &self.by_id[place].1)
     }
 
-    /// Puts another reply in the place of one that is remembered; of one that is not, it remembers nothing.
+    /// Replaces the reply to a remembered request. Has no effect on one that is not remembered.
     fn replace(&mut self, id: u64, reply: Reply) {
         let Ok(place) = self.place(id) else { return };
         let remembered = Arc::make_mut(&mut self.by_id[place].1);
@@ -83,7 +83,7 @@ impl Replies {
         self.bytes = self.bytes - before + of_reply(remembered);
     }
 
-    /// Answers whether there was one already.
+    /// Returns whether a reply was remembered under this id already.
     pub(super) fn insert(&mut self, id: u64, remembered: Remembered) -> bool {
         self.bytes += of_reply(&remembered);
         let remembered = Arc::new(remembered);
@@ -116,7 +116,7 @@ impl Replies {
     }
 }
 
-/// What a remembered request asked for, as far as needed to tell a retry from another request under the same id.
+/// What a remembered request asked for, in enough detail to tell a retry from another request under the same id.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Asked {
     /// An acquire of these locks, in order.
@@ -130,7 +130,7 @@ pub enum Asked {
 }
 
 impl Asked {
-    /// The names are shared with the grant, where there is one.
+    /// Shares the names with the grant, if there is one.
     fn by(operation: &Operation, reply: &Reply) -> Self {
         match (operation, reply) {
             (Operation::Acquire(_), Reply::Acquired(WaitEnd::Granted(grant))) => Self::Acquire(grant.names.clone()),
@@ -210,7 +210,7 @@ impl Machine {
         }
     }
 
-    /// Takes an acquire back, whatever became of it: after this it never holds anything.
+    /// Ends an acquire in whatever state it is: after this it never holds anything.
     fn release_acquire(
         &mut self,
         session: SessionId,
@@ -249,9 +249,9 @@ impl Machine {
         Ok(Reply::Released(found))
     }
 
-    /// Marks an acquire that did not arrive yet.
+    /// Marks an acquire that has not arrived yet, so that it is refused when it does.
     fn abandon(&mut self, session: SessionId, request: Option<u64>, acquire: u64) -> Result<Reply, Refusal> {
-        // The reply to this very release will be remembered too.
+        // The reply to this release will be remembered too.
         let replies = self.session_mut(session).replies.len() + usize::from(request.is_some());
         if replies >= self.capacity.all_replies_per_session {
             return Err(Refusal::Limit(Limit::RepliesPerSession));
@@ -264,8 +264,8 @@ impl Machine {
         self.change_session(session, |session| session.replies.insert(id, Remembered { asked, reply }));
     }
 
-    /// The end of a wait takes the place of "queued", unless the client no longer cares for it. That the session ended is not remembered:
-    /// nobody can ask for it.
+    /// Replaces the reply "queued" by the end of the wait, unless the client closed the id. A wait that ended with its session is
+    /// forgotten, since no retry can be answered.
     pub(super) fn remember_wait_end(&mut self, session: SessionId, id: u64, end: &WaitEnd) {
         let session_ended = matches!(end, WaitEnd::SessionEnded(_));
         self.change_session(session, |session| match session_ended {
@@ -274,7 +274,7 @@ impl Machine {
         });
     }
 
-    /// An operator took the grant of this request: a retry hears that.
+    /// An operator took the grant of this request: retries are told so.
     pub(super) fn revoke_reply(
         &mut self,
         session: SessionId,
@@ -289,7 +289,7 @@ impl Machine {
 }
 
 impl Session {
-    /// Closes the ids that the client no longer cares about, and forgets the replies to them.
+    /// Closes the ids that the client no longer needs, and forgets the replies to them.
     fn narrow(&mut self, view: &OpenIds) {
         let open = self.open.intersection(view);
         if open != self.open {

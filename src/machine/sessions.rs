@@ -1,10 +1,10 @@
-//! Sessions: opened, renewed, closed, and what the end of one takes with it.
+//! Sessions: opened, renewed, closed, and what ends with a session.
 
 use imbl::Vector;
 
 use super::{bytes::of_new_session, *};
 
-/// A client's lease on existence.
+/// A client's lease.
 #[derive(Clone, Debug)]
 pub(super) struct Session {
     pub(super) label: Label,
@@ -16,19 +16,19 @@ pub(super) struct Session {
     /// The request ids whose replies the client may still ask for.
     pub(super) open: OpenIds,
     pub(super) grants: Tokens,
-    /// What its requests were answered.
+    /// The replies to its requests.
     pub(super) replies: Replies,
-    /// How many waits it has.
+    /// Number of its waits.
     pub(super) waits: u32,
-    /// How many grants were taken from it that it has not released yet.
+    /// Number of grants that were taken from it and that it has not released yet.
     pub(super) taken: usize,
-    /// It ended, and what it held or awaited is not all cleared away.
+    /// `Some`: it ended, and some of what it held or awaited is not cleared away yet.
     pub(super) ending: Option<Ending>,
-    /// The bytes of its grants and waits, and of data that it alone has.
+    /// Bytes of its grants and waits, and of data on locks that it alone holds.
     pub(super) charged: usize,
 }
 
-/// The last sessions that ended, and how: a latecomer is told why. Bounded; what is older is unknown.
+/// The last [`ENDED_SESSIONS_MAX`] sessions that ended, so that a late request is told how. Earlier ones are unknown.
 #[derive(Clone, Default)]
 pub(super) struct Ended {
     order: Vector<SessionId>,
@@ -62,7 +62,8 @@ impl Ended {
 }
 
 impl Machine {
-    /// The same again renews: a client that heard no answer asks once more, perhaps from another address.
+    /// Opens a session. A repeat with the same TTL and label renews it: the first reply may have been lost. The repeat may come from another
+    /// address.
     pub(super) fn open(
         &mut self,
         id: SessionId,
@@ -124,8 +125,8 @@ impl Machine {
         }
     }
 
-    /// To close it again is fine: the first answer may have been lost. That it expired is not: its locks were lost, and the caller
-    /// must hear of it.
+    /// A repeated close succeeds: the first reply may have been lost. A close of an expired session is refused: its locks were lost, and
+    /// the caller must be told.
     pub(super) fn close(&mut self, id: SessionId, events: &mut Vec<Event>) -> Result<Reply, Refusal> {
         match self.alive(id) {
             Ok(()) => self.end_session(id, SessionEnd::Closed, events),
@@ -135,8 +136,8 @@ impl Machine {
         Ok(Reply::Closed)
     }
 
-    /// Whether it lives: it is in the table, did not end, and its deadline is to come. One that is over may be in the table still, until
-    /// what it held is cleared away.
+    /// Whether a session is alive: it is in the table, did not end, and its deadline has not passed. A session that is over may stay in
+    /// the table until what it held is cleared away.
     pub(super) fn alive(&self, id: SessionId) -> Result<(), Refusal> {
         match self.is_over(id) {
             false => Ok(()),
@@ -148,7 +149,7 @@ impl Machine {
         self.sessions.get(&id).is_none_or(|session| session.over(self.now).is_some())
     }
 
-    /// How a session ended that is in the table still.
+    /// How a session ended that is still in the table.
     pub(super) fn over(&self, id: SessionId) -> Option<SessionEnd> {
         self.sessions.get(&id)?.over(self.now)
     }
@@ -174,7 +175,7 @@ impl Machine {
         Some(session.ttl)
     }
 
-    /// Ends it for everybody, at once; what it held and awaited is cleared away as far as the budget goes.
+    /// Ends a session for everybody, at once; clears away what it held and awaited as far as the budget goes.
     pub(super) fn end_session(&mut self, id: SessionId, end: SessionEnd, events: &mut Vec<Event>) {
         events.push(Event::SessionEnded { session: id, end });
         self.spend(1);
@@ -186,8 +187,8 @@ impl Machine {
         self.clear_away(id, events);
     }
 
-    /// Ends what the session waits for and holds, and only then hands its locks on: nothing of it is left when others are granted, if the
-    /// budget is enough for all. If not, the rest goes to the backlog.
+    /// Ends the session's waits and grants, and only then hands on its locks: if the budget suffices, nothing of it is left when others
+    /// are granted. Otherwise the rest goes to the backlog.
     pub(super) fn clear_away(&mut self, id: SessionId, events: &mut Vec<Event>) {
         let Some(Ending { end, .. }) = self.session_mut(id).ending else { return };
         let mut freed = Vec::new();
@@ -203,7 +204,7 @@ impl Machine {
         self.hand_on(freed, events);
     }
 
-    /// Ends one wait or grant of a session that is over. `false`: nothing of it is left.
+    /// Ends one wait or grant of a session that is over. `false`: none is left.
     fn clear_one(
         &mut self,
         id: SessionId,
@@ -236,7 +237,7 @@ impl Machine {
 }
 
 impl Session {
-    /// How it ended, if it did by this time.
+    /// How the session ended, if it had ended by this time.
     pub(super) fn over(&self, now: Stamp) -> Option<SessionEnd> {
         let expired = (self.deadline <= now).then_some(SessionEnd::Expired);
         self.ending.map(|ending| ending.end).or(expired)

@@ -1,4 +1,4 @@
-//! What the scripts cannot reach: the limits of the table, damaged records, the hash as a constant.
+//! Cases that the golden scripts cannot reach: the limits of the table, damaged records, the hash as a constant.
 
 use super::*;
 
@@ -78,7 +78,7 @@ fn waiters_are_limited_until_one_leaves() {
     assert_eq!(ask(&mut machine, 1, None, acquire(&["a"], Wait::Forever)), Reply::Queued(Ticket(2)));
 }
 
-/// A session that remembers as many replies as it may before it is refused acquires.
+/// A session with [`REPLIES_PER_SESSION_MAX`] remembered replies.
 fn full_of_replies() -> Machine {
     let mut machine = Machine::default();
     open(&mut machine, 1);
@@ -118,14 +118,14 @@ fn releases_and_updates_have_places_of_their_own() {
     let id = next();
     assert_eq!(ask(&mut machine, 1, id, release(1)), Reply::Released(Released::Grant));
     assert_eq!(ask(&mut machine, 1, id, release(1)), Reply::Released(Released::Grant), "it is remembered");
-    // The mark has a place too.
+    // The mark of the abandoned acquire has a place too.
     for _ in 4..LETTING_GO_PER_SESSION_MAX {
         assert_eq!(ask(&mut machine, 1, next(), release(1)), Reply::Refused(Refusal::NotHeld));
     }
-    // Room for one: not for a release and the mark that it leaves.
+    // One place is left: too few for a release and the mark that it leaves.
     let unseen = Operation::Release(Target::Acquire(8_888));
     assert_eq!(ask(&mut machine, 1, next(), unseen.clone()), limit(Limit::RepliesPerSession));
-    // There is none left now, and a release runs all the same. What it ended does not come back.
+    // No place is left now, and a release runs all the same.
     assert!(is_granted(&ask(&mut machine, 1, None, acquire(&["a"], Wait::Never))));
     assert_eq!(ask(&mut machine, 1, next(), Operation::Update(data)), limit(Limit::RepliesPerSession));
     let (before, id) = (machine.replies().count(), next());
@@ -137,7 +137,7 @@ fn releases_and_updates_have_places_of_their_own() {
     assert_eq!(before, REPLIES_PER_SESSION_MAX + LETTING_GO_PER_SESSION_MAX);
 }
 
-/// A session whose acquires all wait lets go of what it holds, and of what it waits for.
+/// A session whose acquires all wait releases what it holds, and cancels its waits.
 #[test]
 fn a_session_that_waits_as_often_as_it_may_gives_back_what_it_has() {
     let mut machine = Machine::default();
@@ -149,7 +149,7 @@ fn a_session_that_waits_as_often_as_it_may_gives_back_what_it_has() {
     }
     let next = *ids.end() + 1;
     assert_eq!(ask(&mut machine, 1, Some(next), release(1)), Reply::Released(Released::Grant));
-    // One of them at a time was granted meanwhile.
+    // Each release granted the next of them.
     for (id, own) in ids.zip(next + 1..) {
         let taken_back = ask(&mut machine, 1, Some(own), Operation::Release(Target::Acquire(id)));
         assert_eq!(taken_back, Reply::Released(Released::Grant));
@@ -174,18 +174,18 @@ fn waits_of_a_session_are_limited_also_without_request_ids() {
     assert!(matches!(ask(&mut machine, 1, None, acquire(&["a"], Wait::Forever)), Reply::Queued(_)));
 }
 
-/// What one part of a batch may do here.
+/// The budget of one part of a batch in these tests.
 const WORK: usize = 20;
-/// Twenty times that.
+/// Twenty times the budget.
 const MANY: usize = 20 * WORK;
 
-/// Within [`WORK`], at this time.
+/// Runs one command within [`WORK`], at this time.
 fn run_little(machine: &mut Machine, stamp: Stamp, command: Command, events: &mut Vec<Event>) -> Reply {
     let limits = Limits { work: WORK, ..Limits::default() };
     machine.apply_batch(Time { stamp, wall: WallTime(0) }, limits, [command], events).remove(0)
 }
 
-/// How many events each batch has until no work is left: this one, and ticks at its stamp.
+/// The number of events in each batch until no work is left: this command, then ticks at its stamp.
 fn events_of_batches(machine: &mut Machine, stamp: Stamp, command: Command) -> Vec<usize> {
     let mut counts = Vec::new();
     let mut next = Some(command);
@@ -198,7 +198,7 @@ fn events_of_batches(machine: &mut Machine, stamp: Stamp, command: Command) -> V
     counts
 }
 
-/// The session 1 holds [`MANY`] locks.
+/// A table in which the session 1 holds [`MANY`] locks.
 fn who_holds_many() -> Machine {
     let mut machine = Machine::default();
     open(&mut machine, 1);
@@ -237,10 +237,10 @@ fn sessions_that_expire_at_once_end_in_many_batches_and_others_are_served_in_eac
         let operation = acquire(&[&format!("own {batches}")], Wait::Never);
         let acquire = Command::Session { session: session(number), request: None, operation };
         assert!(is_granted(&run_little(&mut machine, Stamp(1000), acquire, &mut events)));
-        // Two batches, each with what was left, what fell due, and the command.
+        // Two batches, each with the backlog, the deadlines and the command.
         assert!(events.len() <= 2 * (2 * WORK + 1), "{} events", events.len());
     }
-    // Each costs its end and that of its grant.
+    // Each session costs a unit for its end and one for its grant.
     assert_eq!(batches as usize, 2 * MANY / WORK / 2);
     assert_eq!(machine.counts().sessions, batches as usize, "all of them are new");
 }
@@ -272,7 +272,7 @@ fn sharers_that_wait_come_in_a_batch_at_a_time() {
     assert_eq!((view.holder_count, view.queue_length), (MANY as u64, 0));
 }
 
-/// A session that ends with very much does not hold up what others left for later.
+/// The end of a session with many locks does not hold up the rest of the backlog.
 #[test]
 fn a_small_piece_of_work_does_not_wait_for_the_end_of_a_large_one() {
     let mut machine = who_holds_many();
@@ -355,7 +355,7 @@ fn only_the_last_ended_sessions_are_remembered() {
     assert_eq!(Machine::from_records(machine.records()).unwrap().hash(), machine.hash());
 }
 
-/// One of each kind of record.
+/// A table with most kinds of record.
 fn full_table() -> Machine {
     let mut machine = Machine::default();
     open(&mut machine, 1);
@@ -370,7 +370,7 @@ fn full_table() -> Machine {
     machine
 }
 
-/// Two versions that disagree on it would each take the other's table for damaged.
+/// Two versions with different hashes would each take the other's table for damaged.
 #[test]
 fn the_hash_is_the_same_in_every_build() {
     // FNV-1a of the 25 zero bytes of an empty table's clock.
@@ -401,7 +401,7 @@ fn a_record_that_is_missing_or_twice_is_noticed() {
 
         let mut without = records.clone();
         without.remove(at);
-        // What nothing else refers to can be missing: the snapshot's checksum guards it.
+        // A record that no other refers to can be missing: the snapshot's checksum guards it.
         let alone = match record {
             Record::Ended { .. }
             | Record::Lock { .. }
@@ -428,7 +428,7 @@ fn records_that_contradict_each_other_are_refused() {
     assert_eq!(spoilt(&|_| {}), "");
     type Spoil<'a> = &'a dyn Fn(&mut Record);
     let cases: [(&str, Spoil<'_>); 6] = [
-        ("was never given out (M2)", &|record| {
+        ("was never issued (M2)", &|record| {
             if let Record::Clock { last_token, .. } = record {
                 *last_token = Token(0);
             }
@@ -438,7 +438,7 @@ fn records_that_contradict_each_other_are_refused() {
                 *deadline = Stamp(0);
             }
         }),
-        ("waits for nothing (M4)", &|record| {
+        ("waits for locks that it could have (M4)", &|record| {
             if let Record::Grant { locks, .. } = record {
                 locks.remove(0);
             }
@@ -448,7 +448,7 @@ fn records_that_contradict_each_other_are_refused() {
                 locks[0].1 = Mode::Permit(Permits::new(3).unwrap());
             }
         }),
-        ("cannot be (M8)", &|record| {
+        ("contradicts the tables (M8)", &|record| {
             if let Record::Wait { request, .. } = record {
                 *request = None;
             }
@@ -482,7 +482,7 @@ fn what_was_taken_is_in_the_records_once_and_nowhere_held() {
     };
     assert!(with(taken(1, 1)).contains("twice"));
     assert!(with(taken(1, 2)).contains("was taken, and is held (M9)"), "{}", with(taken(1, 2)));
-    assert!(with(taken(1, 9)).contains("never given out (M2)"));
+    assert!(with(taken(1, 9)).contains("never issued (M2)"));
     assert!(with(taken(9, 1)).contains("not alive"));
     let grant = Grant { token: Token(1), session: session(1), names: Arc::new([name("a"), name("b")]) };
     let asked = Asked::Acquire(grant.names.clone());

@@ -1,36 +1,36 @@
-//! What happens by itself when time passes.
+//! Deadlines: what happens as time passes.
 //!
-//! All deadlines are in one ordered set. Time goes from one to the next, never past several at once: what a deadline causes (a lock
-//! passes on, a lock-delay begins) happens at that deadline. So the table does not depend on how often the leader ticks, as long as
-//! no batch comes to the end of its budget.
+//! All deadlines are in one ordered set. Time advances from one deadline to the next, so the effects of a deadline (a lock is handed on,
+//! a lock-delay begins) happen at that deadline. So the table does not depend on how often the leader ticks, as long as no batch exhausts
+//! its budget.
 //!
-//! When one does, time goes on all the same, for it is what leases are counted by; the deadlines that were not reached stay, *late*. What
-//! still holds then:
-//! * they are met in their order, before later ones;
-//! * a session whose deadline has passed is over for everybody from that stamp on, met or not: see [`Machine::alive`];
-//! * what a late deadline causes counts from that deadline: a lock-delay ends as early as it would have.
+//! When a batch does, time advances all the same, since leases are counted by it; the deadlines that were not reached stay, *late*. These
+//! promises still hold:
+//! * late deadlines are handled in their order, before later ones;
+//! * a session whose deadline has passed is over for everybody from that stamp on, handled or not: see [`Machine::alive`];
+//! * the effects of a late deadline count from that deadline: a lock-delay ends as early as it would have.
 //!
-//! What does not: a wait may time out though the lock was lost to its holder before, and is answered with that holder; and tokens may
-//! be given in another order, except to those who wait for the same lock.
+//! These do not: a wait may time out though the holder had lost the lock earlier, and its reply then names that holder; and tokens may be
+//! issued in another order, except among waiters for the same lock.
 
 use super::*;
 
-/// What falls due. Of what falls due at the same moment, sessions end first: one that is over is not granted anything; and waits
-/// end last: one that ends as its lock opens is granted it.
+/// A deadline's subject. At the same stamp, sessions end first, so that a session that is over is granted nothing; waits end last, so
+/// that a wait that ends as its lock opens is granted it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Due {
-    /// A session was not renewed.
+    /// The session was not renewed.
     Session(SessionId),
-    /// A revoked grant was not given back.
+    /// The revoked grant was not released.
     Revocation(Token),
-    /// A lock-delay is over.
+    /// The lock-delay is over.
     Delay(LockName),
-    /// An acquire waited as long as it was to.
+    /// The time limit of the wait has passed.
     Wait(Ticket),
 }
 
 impl Machine {
-    /// When something next happens by itself: now, while work is left.
+    /// When the next deadline falls due: now, while work is left.
     pub fn next_deadline(&self) -> Option<Stamp> {
         if self.has_work() {
             return Some(self.now);
@@ -38,14 +38,14 @@ impl Machine {
         self.due.get_min().map(|(deadline, _)| *deadline)
     }
 
-    /// Lets time pass. A stamp from the past changes nothing: time does not run back.
+    /// Advances time, handling the deadlines up to `stamp`. A stamp from the past changes nothing: time does not run back.
     pub(super) fn advance(&mut self, stamp: Stamp, events: &mut Vec<Event>) {
         let until = self.now.max(stamp);
         while let Some((deadline, due)) = self.due.get_min().filter(|(deadline, _)| *deadline <= until).cloned() {
             if self.is_spent() {
                 break;
             }
-            // One that is late was passed before: time does not run back.
+            // A late deadline lies in the past: time does not run back.
             self.now = self.now.max(deadline);
             self.moment = deadline;
             match due {
@@ -60,12 +60,12 @@ impl Machine {
         self.is_behind = self.due.get_min().is_some_and(|(deadline, _)| *deadline <= until);
     }
 
-    /// The moment so many milliseconds from now, or from the deadline that is being met.
+    /// The stamp `ms` milliseconds from now, or from the deadline that is being handled.
     pub(super) fn after_ms(&self, ms: u64) -> Stamp {
         Stamp(self.moment.0.saturating_add(ms))
     }
 
-    /// How long it still is until then, milliseconds.
+    /// Milliseconds from now until `deadline`.
     pub(super) fn remaining_ms(&self, deadline: Stamp) -> u64 {
         deadline.0.saturating_sub(self.now.0)
     }

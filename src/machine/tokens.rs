@@ -1,6 +1,7 @@
-//! Small sets: the holders of a lock, the grants of a session, the locks of a grant.
+//! Compact sets: the holders of a lock, the grants of a session, the locks of a grant.
 //!
-//! There may be millions of each, and nearly all hold one. One costs no allocation here; a tree's smallest node has room for 16.
+//! There may be millions of each, and nearly all have one member. A set of one costs no allocation here; a tree's smallest node has room
+//! for 16.
 
 use std::ops::Deref;
 
@@ -47,7 +48,7 @@ impl Tokens {
         self.after(Token(0))
     }
 
-    /// Those above this one, in order. 0 is below all.
+    /// The tokens above `after`, in order. 0 is below all.
     pub(super) fn after(&self, after: Token) -> impl Iterator<Item = Token> + '_ {
         let (one, many) = match self {
             Self::None => (None, None),
@@ -111,7 +112,7 @@ impl Deref for Names {
 }
 
 impl Names {
-    /// For the reply; of several, shared with it.
+    /// The names for the reply; several names are shared with it.
     pub(super) fn to_shared(&self) -> Arc<[LockName]> {
         match self {
             Self::One(name) => Arc::new([name.clone()]),

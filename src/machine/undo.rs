@@ -1,14 +1,14 @@
-//! An operator undoes what clients did, other than by taking grants back: see `force` for these.
+//! Operators undo what clients did, except for grants: see `force` for these.
 //!
-//! Each of these commands does a bounded amount of work, like any other, and leaves what comes of it (who is let in by it) to the backlog
-//! where the budget ends.
+//! Each of these commands does a bounded amount of work, like any other, and leaves its consequences (waiters that can be granted now) to
+//! the backlog when the budget ends.
 
 use super::*;
 
 impl Machine {
     /// Ends a wait for good: its client is told that it was removed, and not that it may come again.
     ///
-    /// Only if it waits for this lock: a ticket that was mistyped removes nobody. One whose session is over is on its way out by itself.
+    /// Only if it waits for this lock: a mistyped ticket removes no waiter. A wait whose session is over ends by itself.
     pub(super) fn remove_waiter(&mut self, name: &LockName, ticket: Ticket, events: &mut Vec<Event>) -> Reply {
         let removed = self.removable(name, ticket);
         if removed.is_some() {
@@ -19,7 +19,7 @@ impl Machine {
         Reply::WaiterRemoved(removed)
     }
 
-    /// Opens a lock whose lock-delay runs. Grants that are held keep theirs, for when they are lost.
+    /// Opens a lock whose lock-delay runs. Grants that are held keep their own lock-delays.
     pub(super) fn lift_delay(&mut self, name: &LockName, events: &mut Vec<Event>) -> Reply {
         let until = self.locks.get(name).and_then(Lock::closed_until);
         let lifted_ms = until.map(|until| self.remaining_ms(until));
@@ -29,7 +29,7 @@ impl Machine {
         Reply::DelayLifted(lifted_ms)
     }
 
-    /// Drops the data that were kept on locks under a prefix which nobody holds. Looks at as many locks as the budget allows, held ones
+    /// Drops the data that was kept on locks under a prefix which are not held. Visits as many locks as the budget allows, held ones
     /// included: a prefix with nothing to drop costs as much as any other.
     pub(super) fn drop_data(&mut self, prefix: &str, after: Option<&LockName>, events: &mut Vec<Event>) -> Reply {
         let mut dropped = 0;

@@ -1,11 +1,11 @@
-//! What people are shown, and what those who wait are told. Nothing here changes anything.
+//! Views for people and for waiters. Nothing here changes the table.
 
 use std::ops::Bound;
 
 use super::*;
 
 impl Machine {
-    /// A lock: its holders and waiters in pages, and all else that is known of it. A free lock is an empty view.
+    /// A lock with one page of its holders and waiters. A free lock is an empty view.
     pub fn lock(&self, name: &LockName, page: Page) -> LockView {
         let free = Lock::default();
         let lock = self.locks.get(name).unwrap_or(&free);
@@ -32,7 +32,7 @@ impl Machine {
         }
     }
 
-    /// The names in use under a prefix, in order, above `after`.
+    /// The names in use under a prefix, sorted, above `after`.
     pub fn locks<'a>(
         &'a self,
         prefix: &'a str,
@@ -48,7 +48,7 @@ impl Machine {
             .take_while(move |name| name.as_str().starts_with(prefix))
     }
 
-    /// Who holds the lock by this token, if it is held by it.
+    /// The holder of the lock with this token; `None` if there is none.
     pub fn holder(&self, name: &LockName, token: Token) -> Option<HolderView> {
         let lock = self.locks.get(name).filter(|lock| lock.holders().contains(token))?;
         Some(self.holder_view(lock, token))
@@ -80,7 +80,7 @@ impl Machine {
         self.waits.keys().copied()
     }
 
-    /// How much the table holds.
+    /// The sizes of the tables.
     pub fn counts(&self) -> Counts {
         Counts {
             sessions: self.sessions.len(),
@@ -90,7 +90,7 @@ impl Machine {
         }
     }
 
-    /// What is to be seen of a lock by one who cannot have it.
+    /// What a client is told of a lock that it cannot have.
     pub(super) fn busy(&self, name: &LockName) -> Busy {
         let free = Lock::default();
         let lock = self.locks.get(name).unwrap_or(&free);

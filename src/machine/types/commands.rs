@@ -1,4 +1,4 @@
-//! What the table is told.
+//! The commands of the table, and their parts.
 
 use std::sync::Arc;
 
@@ -8,16 +8,15 @@ use crate::machine::limits::*;
 /// One lock of an acquire.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Want {
-    /// Which.
+    /// The lock's name.
     pub name: LockName,
-    /// How.
+    /// The mode to hold it in.
     pub mode: Mode,
-    /// Data to set once it is held; `None` leaves what is there.
+    /// Data to set when the lock is granted; `None` leaves the present data.
     pub data: Option<Data>,
-    /// Whether the data stay when the grant ends.
+    /// Whether the data stays when the grant ends.
     pub keep_data: bool,
-    /// Refuse the acquire if nothing is known of the lock when it arrives: nobody holds or awaits it, it is not delayed, and carries
-    /// no data.
+    /// Refuse the acquire if the lock does not exist when it arrives: it is not held, awaited or delayed, and carries no data.
     pub must_exist: bool,
 }
 
@@ -26,16 +25,16 @@ pub struct Want {
 pub enum Wait {
     /// Not at all.
     Never,
-    /// At most so many milliseconds: 1 to [`WAIT_MS_MAX`].
+    /// At most this many milliseconds: 1 to [`WAIT_MS_MAX`].
     Millis(u64),
     /// As long as its session lives.
     Forever,
 }
 
-/// What to acquire: 1 to [`WANTS_MAX`] locks, all or nothing.
+/// An acquire of 1 to [`WANTS_MAX`] locks, all or nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acquire {
-    /// In the order of their names, no name twice: see [`Acquire::new`].
+    /// Sorted by name, no name twice: see [`Acquire::new`].
     wants: Arc<[Want]>,
     /// How long to wait.
     pub wait: Wait,
@@ -43,7 +42,7 @@ pub struct Acquire {
     pub lock_delay_ms: u32,
 }
 
-/// What to release.
+/// The object of a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
     /// A grant.
@@ -52,42 +51,42 @@ pub enum Target {
     Acquire(u64),
 }
 
-/// What to set on a held lock.
+/// An update of the data on a held lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Update {
-    /// A grant that holds it.
+    /// A grant that holds the lock.
     pub token: Token,
     /// The lock.
     pub name: LockName,
-    /// `None` removes what is there.
+    /// The new data; `None` removes the present data.
     pub data: Option<Data>,
-    /// Whether the data stay when the grant ends.
+    /// Whether the data stays when the grant ends.
     pub keep_data: bool,
 }
 
-/// What a session asks for.
+/// The operation that a session's request asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// Locks, all or nothing.
+    /// Acquire locks, all or nothing.
     Acquire(Acquire),
-    /// Give a grant back, or take an acquire back.
+    /// Release a grant or an acquire.
     Release(Target),
     /// Set the data on a lock.
     Update(Update),
 }
 
-/// Which grants an operator takes back.
+/// A forced release: which grants an operator revokes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ForceRelease {
     /// The lock.
     pub name: LockName,
     /// Only this grant; `None`: all of the lock's.
     pub token: Option<Token>,
-    /// Only grants above this token: it goes on where another command ended.
+    /// Only grants above this token: continues where another command ended.
     pub after: Token,
-    /// Only grants up to this token: those who came in since the first command are not concerned. `None`: all that are held now.
+    /// Only grants up to this token: later ones are not concerned. `None`: all that are held now.
     pub up_to: Option<Token>,
-    /// Why.
+    /// The operator's reason.
     pub reason: Reason,
     /// Open at once, rather than at the deadline that the holder's session has now.
     pub now: bool,
@@ -96,13 +95,13 @@ pub struct ForceRelease {
 /// One entry of the log's batches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// Opens a session. The same again, while it lives, renews it.
+    /// Opens a session. A repeat while the session lives renews it.
     Open {
         /// Drawn at random outside the machine.
         session: SessionId,
         /// How long it lives without a renewal.
         ttl: Ttl,
-        /// Who it is.
+        /// The client's label, for people.
         label: Label,
         /// From where: `None` where that is not known, and in logs of versions that did not ask. It stays as it was at the first opening.
         address: Option<Address>,
@@ -114,60 +113,60 @@ pub enum Command {
     },
     /// Closes a session: releases what it holds, cancels what it waits for.
     Close {
-        /// Which.
+        /// The session's id.
         session: SessionId,
     },
-    /// A session's request, at most once for each request id.
+    /// A session's request: takes effect at most once for each request id.
     Session {
-        /// Whose.
+        /// The session's id.
         session: SessionId,
-        /// `None`: no promise that a retry happens once.
+        /// `None`: a retry may take effect again.
         request: Option<Request>,
-        /// What.
+        /// What it asks for.
         operation: Operation,
     },
     /// Ends a wait whose call broke off. A wait that was granted meanwhile stays granted.
     CancelWait {
-        /// Which.
+        /// The wait's ticket.
         ticket: Ticket,
-        /// Only if its request came again so often, and not once more: who cancels saw that nobody waits, and another call may have come
-        /// since. `None`: in any case, as versions asked for it that did not count.
+        /// Cancel only if the request was repeated exactly this often: a later repeat means that another call waits for it now. `None`:
+        /// in any case, as written by versions that did not count.
         repeats: Option<u64>,
     },
-    /// Revokes grants of a lock, by an operator: as many as one command may.
+    /// Revokes grants of a lock, by an operator: as many as the budget of one command allows.
     ForceRelease(ForceRelease),
     /// Ends a wait, by an operator. A wait that was granted meanwhile stays granted.
     RemoveWaiter {
         /// A lock that it waits for.
         name: LockName,
-        /// Which.
+        /// The wait's ticket.
         ticket: Ticket,
     },
     /// Ends the lock-delay of a lock, by an operator.
     LiftDelay {
-        /// Which lock.
+        /// The lock's name.
         name: LockName,
     },
-    /// Drops the data of locks that nobody holds, by an operator: as many as one command may.
+    /// Drops the data of locks that are not held, by an operator: as many as the budget of one command allows.
     DropData {
-        /// Of locks whose names begin with it: at most [`NAME_BYTES_MAX`] bytes, or it is the beginning of none.
+        /// Only of locks whose names begin with it. Over [`NAME_BYTES_MAX`] bytes it matches none.
         prefix: String,
-        /// Only of locks above this name: it goes on where another command ended.
+        /// Only of locks above this name: continues where another command ended.
         after: Option<LockName>,
     },
-    /// Gives a semaphore in use another size, by an operator: see [`crate::machine`] on what that size means and when it ends.
+    /// Gives a semaphore in use another size, by an operator: see [`crate::machine`] for the meaning of that size and for its end.
     Resize {
-        /// Which.
+        /// The lock's name.
         name: LockName,
-        /// How many may hold it from now on.
+        /// The number of holders that it may have from now on.
         permits: Permits,
     },
-    /// Lets time pass.
+    /// Advances time.
     Tick,
 }
 
 impl Wait {
-    /// 0 does not wait. Fails over [`WAIT_MS_MAX`].
+    /// 0 is no wait. Fails over [`WAIT_MS_MAX`].
     pub fn from_millis(ms: u64) -> Result<Self, Invalid> {
         match number("the wait in milliseconds", ms, 0, WAIT_MS_MAX)? {
             0 => Ok(Self::Never),
@@ -177,8 +176,8 @@ impl Wait {
 }
 
 impl Acquire {
-    /// Sorts the locks by name. Fails on none or more than [`WANTS_MAX`], on a name given twice, on a wait outside 1 to
-    /// [`WAIT_MS_MAX`], and on a lock-delay over [`LOCK_DELAY_MS_MAX`].
+    /// Sorts the locks by name. Fails on none or more than [`WANTS_MAX`], on a name given twice, on a wait outside 1 to [`WAIT_MS_MAX`],
+    /// and on a lock-delay over [`LOCK_DELAY_MS_MAX`].
     pub fn new(mut wants: Vec<Want>, wait: Wait, lock_delay_ms: u32) -> Result<Self, Invalid> {
         number("the number of locks in one acquire", wants.len(), 1, WANTS_MAX)?;
         if let Wait::Millis(ms) = wait {
@@ -192,7 +191,7 @@ impl Acquire {
         Ok(Self { wants: wants.into(), wait, lock_delay_ms })
     }
 
-    /// In the order of their names, no name twice.
+    /// Sorted by name, no name twice.
     pub fn wants(&self) -> &[Want] {
         &self.wants
     }

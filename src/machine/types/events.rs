@@ -1,36 +1,36 @@
-//! What a command, or the time that passed, did.
+//! The events that commands and deadlines cause.
 
 use super::*;
 
-/// What a command, or the time that passed, did.
+/// An effect of a command or of a deadline.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A wait is over: its caller can be answered.
     WaitEnded {
-        /// Which.
+        /// The wait's ticket.
         ticket: Ticket,
-        /// How.
+        /// How it ended.
         end: WaitEnd,
     },
     /// A session is over.
     SessionEnded {
-        /// Which.
+        /// The session's id.
         session: SessionId,
-        /// How.
+        /// How it ended.
         end: SessionEnd,
     },
-    /// A grant was revoked: its holder is to be told.
+    /// A grant was revoked: its holder must be told.
     Revoked {
-        /// Whose.
+        /// The holder's session.
         session: SessionId,
-        /// What.
+        /// The grant, the reason and the time that is left.
         revocation: Revocation,
     },
-    /// A lock changed: whoever watches it is to be told.
+    /// A lock changed: clients that watch it must be told.
     Changed(Change),
 }
 
-/// What happened to one lock.
+/// A change of one lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
     /// The lock.
@@ -39,66 +39,66 @@ pub struct Change {
     pub kind: ChangeKind,
 }
 
-/// What happened to a lock.
+/// The kinds of change of a lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ChangeKind {
     /// A grant began.
     Granted {
         /// The grant.
         token: Token,
-        /// Whose.
+        /// The holder's session.
         session: SessionId,
-        /// Who that is.
+        /// The label of that session.
         label: Label,
-        /// How it holds the lock.
+        /// The mode in which it holds the lock.
         mode: Mode,
         /// The wait that it ended; `None`: it was granted at once.
         ticket: Option<Ticket>,
     },
-    /// A holder gave it back, or closed its session.
+    /// A holder released the lock, or closed its session.
     Released {
         /// The grant.
         token: Token,
-        /// Whose it was.
+        /// The session that held it.
         session: SessionId,
     },
-    /// A holder lost it.
+    /// A holder lost the lock.
     Lost {
         /// The grant.
         token: Token,
-        /// Whose it was.
+        /// The session that held it.
         session: SessionId,
         /// `Some`: an operator forced it. `None`: its session expired.
         reason: Option<Reason>,
     },
-    /// An operator revoked a grant; it is held until its holder lets go or its deadline comes.
+    /// An operator revoked a grant; it is held until its holder releases it or its deadline passes.
     Revoked {
         /// The grant.
         token: Token,
-        /// Whose.
+        /// The holder's session.
         session: SessionId,
-        /// Why.
+        /// The operator's reason.
         reason: Reason,
     },
     /// An acquire began to wait.
     Queued {
-        /// Its place.
+        /// Its place in the order of arrival.
         ticket: Ticket,
-        /// Whose.
+        /// The session that waits.
         session: SessionId,
-        /// Who that is.
+        /// The label of that session.
         label: Label,
-        /// How it would hold the lock.
+        /// The mode that it asks for.
         mode: Mode,
     },
     /// A wait ended without a grant.
     Left {
-        /// Its place.
+        /// Its place in the order of arrival.
         ticket: Ticket,
-        /// Whose.
+        /// The session that waited.
         session: SessionId,
     },
-    /// The data changed to this.
+    /// The data changed to this value.
     Data(Option<Data>),
     /// A lock-delay began.
     Delayed,

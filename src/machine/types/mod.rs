@@ -1,4 +1,4 @@
-//! The types that cross the table's boundary: words, and the commands, replies, events and views that are made of them.
+//! The types that cross the table's boundary: values, and the commands, replies, events and views that are made of them.
 
 mod commands;
 mod events;

@@ -1,4 +1,4 @@
-//! What the table answers.
+//! The replies of the table.
 
 use std::sync::Arc;
 
@@ -7,24 +7,24 @@ use super::*;
 /// A successful acquire.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grant {
-    /// Its name.
+    /// Its token.
     pub token: Token,
-    /// Whose.
+    /// The holder's session.
     pub session: SessionId,
-    /// The locks, in the order of their names.
+    /// The locks, sorted by name.
     pub names: Arc<[LockName]>,
 }
 
-/// What stands in the way of an acquire.
+/// Why an acquire cannot be granted now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Busy {
-    /// The first of the locks asked for that is not to be had.
+    /// The first of the wanted locks that cannot be had.
     pub name: LockName,
-    /// A holder of it; `None` if it is only delayed, or only awaited by others.
+    /// One of its holders; `None` if it is only delayed or awaited.
     pub holder: Option<HolderView>,
-    /// How many wait for it.
+    /// Number of acquires that wait for it.
     pub queue_length: u64,
-    /// How long its lock-delay still lasts, milliseconds; 0 if there is none.
+    /// Milliseconds until its lock-delay ends; 0 if there is none.
     pub delay_remaining_ms: u64,
 }
 
@@ -35,61 +35,61 @@ pub enum SessionEnd {
     Closed,
     /// It was not renewed in time.
     Expired,
-    /// The table does not know it: never opened, or ended long ago.
+    /// The table has no record of it: never opened, or ended more than [`crate::machine::ENDED_SESSIONS_MAX`] sessions ago.
     Unknown,
 }
 
-/// A grant that an operator took back.
+/// A grant that an operator revoked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Revocation {
     /// The grant.
     pub token: Token,
     /// The operator's reason.
     pub reason: Reason,
-    /// How long its locks still stay closed if the holder does not let go, milliseconds; 0: they are open.
+    /// Milliseconds until its locks open if the holder does not release it; 0: they are open.
     pub remaining_ms: u64,
 }
 
-/// The answer to one renewal.
+/// The reply to the renewal of one session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Renewal {
-    /// The session lives on.
+    /// The session was extended.
     Renewed {
-        /// For so long.
+        /// By this TTL, from now.
         ttl: Ttl,
-        /// Its grants that are revoked and not yet given back, in the order of their tokens: at most
+        /// Its grants that are revoked and not released yet, in the order of their tokens: at most
         /// [`crate::machine::REVOCATIONS_TOLD_MAX`].
         revoked: Vec<Revocation>,
-        /// There are more.
+        /// Whether there are more of them.
         more: bool,
     },
-    /// It is over.
+    /// The session is over.
     Ended(SessionEnd),
 }
 
-/// What a release found.
+/// What a release ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Released {
     /// A grant.
     Grant,
     /// A wait.
     Wait,
-    /// Nothing; should the acquire still arrive, it is refused as [`Refusal::Abandoned`].
+    /// Nothing; if the acquire still arrives, it is refused as [`Refusal::Abandoned`].
     Nothing,
 }
 
-/// A grant as a forced release left it.
+/// The state of a grant after a forced release.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Forced {
     /// The grant.
     pub token: Token,
-    /// Whose.
+    /// The holder's session.
     pub session: SessionId,
-    /// Who that is.
+    /// The label of that session.
     pub label: Label,
-    /// How long its holder still has it if it does not let go, milliseconds; 0: it is taken.
+    /// Milliseconds that the holder still has the grant if it does not release it; 0: it is taken.
     pub remaining_ms: u64,
-    /// How long the lock that was named stays closed after that, by lock-delays, milliseconds; 0: it is open then.
+    /// Milliseconds that the named lock stays closed after that, by lock-delays; 0: it opens then.
     pub lock_delay_ms: u64,
 }
 
@@ -104,7 +104,7 @@ pub enum Limit {
     Locks,
     /// [`crate::machine::WAITS_PER_SESSION_MAX`]
     WaitsPerSession,
-    /// [`crate::machine::REPLIES_PER_SESSION_MAX`], and [`crate::machine::LETTING_GO_PER_SESSION_MAX`] beyond.
+    /// [`crate::machine::REPLIES_PER_SESSION_MAX`]; for releases and updates [`crate::machine::LETTING_GO_PER_SESSION_MAX`] more.
     RepliesPerSession,
     /// [`crate::machine::TAKEN_PER_SESSION_MAX`]
     TakenPerSession,
@@ -116,39 +116,40 @@ pub enum Limit {
     SessionBytes,
 }
 
-/// Why a command was refused. The table is as it was before, but for the time that passed, and for what [`Refusal::Revoked`] says.
+/// Why a command was refused. The table is unchanged, except for the time that passed and for what [`Refusal::Revoked`] says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// The session is over.
     SessionEnded(SessionEnd),
-    /// Another session lives under this id.
+    /// Another session is alive under this id.
     SessionExists,
-    /// The token names no grant of this session that holds the lock now.
+    /// No grant of this session with this token holds the lock now.
     NotHeld,
-    /// An operator took this grant from the session. In answer to its release: with that it is forgotten, and is no longer told.
+    /// An operator took this grant from the session. As the reply to its release: the grant is forgotten now, and renewals no longer
+    /// report it.
     Revoked {
         /// The grant.
         token: Token,
         /// The operator's reason.
         reason: Reason,
     },
-    /// The lock is in use in another way. A semaphore that an operator resized takes those who name another size all the same.
+    /// The lock is in use in another mode. A semaphore that an operator resized accepts acquires that name another size.
     ModeMismatch {
-        /// Which.
+        /// The lock's name.
         name: LockName,
-        /// As a semaphore of this size, or as a lock.
+        /// `Some`: it is a semaphore of this size. `None`: it is exclusive or shared.
         in_use: Option<Permits>,
     },
-    /// The lock was to exist, and does not.
+    /// The lock does not exist, though the acquire required it.
     LockUnknown {
-        /// Which.
+        /// The lock's name.
         name: LockName,
     },
     /// The client released this acquire before it arrived.
     Abandoned,
-    /// The client no longer cares about the request id: it is below the lowest, and not kept.
+    /// The request id is closed: below the lowest open one, and not kept.
     RequestStale {
-        /// The lowest id from which on it cares about all.
+        /// The lowest id from which on all are open.
         lowest: u64,
     },
     /// The request id was used for a request of another kind.
@@ -167,7 +168,7 @@ pub enum Refusal {
 pub enum WaitEnd {
     /// With a grant.
     Granted(Grant),
-    /// It waited as long as it was to.
+    /// Its time limit passed.
     TimedOut(Busy),
     /// Its call broke off and was not repeated in time.
     Cancelled,
@@ -179,7 +180,7 @@ pub enum WaitEnd {
     SessionEnded(SessionEnd),
 }
 
-/// The answer to a command.
+/// The reply to a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
     /// To [`Command::Open`].
@@ -188,34 +189,34 @@ pub enum Reply {
     Renewed(Vec<Renewal>),
     /// To [`Command::Close`].
     Closed,
-    /// To an acquire that waits: its end comes as [`Event::WaitEnded`].
+    /// To an acquire that waits: its end follows as [`Event::WaitEnded`].
     Queued(Ticket),
     /// To an acquire that is over: granted at once, or a retry of one that waited.
     Acquired(WaitEnd),
-    /// To an acquire that was not to wait.
+    /// To an acquire that does not wait.
     Busy(Busy),
     /// To a release.
     Released(Released),
     /// To an update.
     Updated,
-    /// To [`Command::CancelWait`]: whether there was such a wait, and nobody came back to it.
+    /// To [`Command::CancelWait`]: whether there was such a wait, and its request was not repeated since.
     WaitCancelled(bool),
     /// To [`Command::ForceRelease`].
     Forced {
-        /// What became of the grants, in the order of their tokens.
+        /// The revoked grants, in the order of their tokens.
         grants: Vec<Forced>,
-        /// There are more, above the last one's token and up to this one: they are for another command.
+        /// `Some`: there are more, above the last one's token and up to this one, for another command.
         more_up_to: Option<Token>,
     },
-    /// To [`Command::RemoveWaiter`]: who it was; `None` if there was no such wait.
+    /// To [`Command::RemoveWaiter`]: the waiter; `None` if there was no such wait.
     WaiterRemoved(Option<WaiterView>),
-    /// To [`Command::LiftDelay`]: how long the lock would have stayed closed, milliseconds; `None` if there was no lock-delay.
+    /// To [`Command::LiftDelay`]: milliseconds that the lock would have stayed closed; `None` if there was no lock-delay.
     DelayLifted(Option<u64>),
     /// To [`Command::DropData`].
     DataDropped {
-        /// Of how many locks.
+        /// Number of locks whose data was dropped.
         dropped: u64,
-        /// There are more locks under the prefix, above this one: they are for another command.
+        /// `Some`: there are more locks under the prefix, above this one, for another command.
         more_after: Option<LockName>,
     },
     /// To [`Command::Resize`].

@@ -1,40 +1,40 @@
-//! Request ids, and which of them a client still cares about.
+//! Request ids, and which of them are still open.
 //!
-//! A client cares about an id from the moment it chooses it until it has the answer or gives up on it, and never again; an id that
-//! it has not chosen yet may still be cared about. So the set of *open* ids only ever shrinks: it is all ids from some lowest on,
-//! and a few older ones, such as that of an acquire which waits for hours while others come and go.
+//! A client needs an id from the moment it chooses it until it has the reply or gives up on it, and never again; an id that it has not
+//! chosen yet may still be needed. So the set of *open* ids only ever shrinks: it is all ids from some lowest on, and a few older ones,
+//! such as that of an acquire which waits for hours while others come and go.
 
 use std::sync::Arc;
 
 use super::{words::number, *};
 use crate::machine::limits::*;
 
-/// Makes a request happen once, however often it is sent (RIFL: Lee et al., SOSP'15).
+/// The identity of a request, so that it takes effect once, however often it is sent (RIFL: Lee et al., SOSP'15).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// Chosen by the client, rising; 1 or more.
+    /// Chosen by the client, ascending; 1 or more.
     pub id: u64,
-    /// The ids that the client cared about when it sent this.
+    /// The ids that were open for the client when it sent this.
     pub open: OpenIds,
 }
 
-/// A set of request ids: all from `lowest` on, and those that are kept below it. At first, all.
+/// A set of request ids: all from `lowest` on, and those that are kept below it. Initially all ids.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OpenIds {
     lowest: u64,
-    /// Rising, all below `lowest`, at most [`REPLIES_PER_SESSION_MAX`]. Mostly empty, which costs no allocation.
+    /// Ascending, all below `lowest`, at most [`REPLIES_PER_SESSION_MAX`]. Mostly empty, which costs no allocation.
     kept: Arc<[u64]>,
 }
 
 impl OpenIds {
-    /// Fails on kept ids that do not rise from 1 to below `lowest`, and on more than [`REPLIES_PER_SESSION_MAX`] of them.
+    /// Fails on kept ids that do not ascend from 1 to below `lowest`, and on more than [`REPLIES_PER_SESSION_MAX`] of them.
     pub fn new(lowest: u64, kept: Vec<u64>) -> Result<Self, Invalid> {
         number("the number of request ids kept", kept.len(), 0, REPLIES_PER_SESSION_MAX)?;
         let mut after = 0;
         for id in &kept {
             if *id <= after {
                 return Err(Invalid(format!(
-                    "the request id {id} is kept after {after}: let them rise from 1, each once"
+                    "the kept request id {id} comes after {after}: list the kept ids in ascending order from 1, each once"
                 )));
             }
             if *id >= lowest {
@@ -55,7 +55,7 @@ impl OpenIds {
         self.lowest
     }
 
-    /// The ids below [`OpenIds::lowest`] that are in the set, rising.
+    /// The ids below [`OpenIds::lowest`] that are in the set, ascending.
     pub fn kept(&self) -> &[u64] {
         &self.kept
     }
@@ -67,8 +67,8 @@ impl OpenIds {
 
     /// The ids that are in both sets.
     ///
-    /// From the higher `lowest` on, all are in both; below it, the set with that lowest has nothing but its kept ids. So those
-    /// that the other has too are all there is, and an intersection never keeps more than one of the two did.
+    /// From the higher `lowest` on, all ids are in both. Below it, the set with that lowest has only its kept ids, so the result keeps
+    /// those of them that the other set contains: never more than one of the two did.
     pub fn intersection(&self, other: &Self) -> Self {
         let (higher, other) = if self.lowest >= other.lowest { (self, other) } else { (other, self) };
         if higher.kept.iter().all(|id| other.contains(*id)) {
@@ -96,7 +96,7 @@ mod tests {
             |lowest, kept: &[u64]| OpenIds::new(lowest, kept.to_vec()).err().map(|invalid| invalid.to_string());
         assert_eq!(message(0, &[]), None);
         assert_eq!(message(9, &[1, 2, 8]), None);
-        let rise = "the request id 2 is kept after 3: let them rise from 1, each once";
+        let rise = "the kept request id 2 comes after 3: list the kept ids in ascending order from 1, each once";
         assert_eq!(message(9, &[3, 2]).as_deref(), Some(rise));
         assert!(message(9, &[2, 2]).is_some() && message(9, &[0, 2]).is_some());
         let below = "the request id 9 is kept, but not below 9: leave it out";
@@ -127,7 +127,7 @@ mod tests {
     }
 
     proptest! {
-        /// It is the intersection of sets; so it does not matter in which order, nor how often, sets are intersected.
+        /// It equals the intersection of sets; so neither order nor repetition matters.
         #[test]
         fn an_intersection_is_that_of_sets(one in any_open(), other in any_open()) {
             let both = one.intersection(&other);

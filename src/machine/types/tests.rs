@@ -1,4 +1,4 @@
-//! What keeps bad values out.
+//! Constructors refuse values outside their limits.
 
 use super::*;
 use crate::machine::limits::*;

@@ -1,21 +1,21 @@
-//! What people are shown.
+//! Views of the table, for people.
 
 use super::*;
 
-/// A holder, as shown to people and to those it keeps waiting.
+/// A holder, as shown to people and to the acquires that it blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HolderView {
-    /// Its grant.
+    /// Its token.
     pub token: Token,
-    /// Whose.
+    /// Its session.
     pub session: SessionId,
-    /// Who that is.
+    /// The label of that session.
     pub label: Label,
-    /// How it holds the lock.
+    /// The mode in which it holds the lock.
     pub mode: Mode,
-    /// Since when.
+    /// When it was granted.
     pub since: WallTime,
-    /// Until it is lost if its session is not renewed, milliseconds.
+    /// Milliseconds until the grant is lost if its session is not renewed.
     pub remaining_ms: u64,
     /// `Some`: an operator revoked it.
     pub revoked: Option<Reason>,
@@ -24,41 +24,41 @@ pub struct HolderView {
 /// A waiter, as shown to people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WaiterView {
-    /// Its place.
+    /// Its place in the order of arrival.
     pub ticket: Ticket,
-    /// Whose.
+    /// Its session.
     pub session: SessionId,
-    /// Who that is.
+    /// The label of that session.
     pub label: Label,
-    /// How it would hold the lock.
+    /// The mode that it asks for.
     pub mode: Mode,
-    /// Since when.
+    /// When it began to wait.
     pub since: WallTime,
-    /// Until it gives up, milliseconds; `None`: it does not.
+    /// Milliseconds until it times out; `None`: it has no time limit.
     pub remaining_ms: Option<u64>,
 }
 
-/// A lock, as shown to people. A lock that nothing is known of is free.
+/// A lock, as shown to people. A lock that is not in the table is free.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LockView {
     /// Its name.
     pub name: LockName,
-    /// As what it is in use: the mode of a holder, or else of the first waiter. A semaphore that was resized is one for as long as that
-    /// counts, also while it only keeps data.
+    /// The mode in which it is used: that of its holders, or else of the first waiter. A resized semaphore keeps its mode for as long as the
+    /// operator's size counts, also while it only keeps data.
     pub mode: Option<Mode>,
-    /// In the order of their tokens; as many as were asked for.
+    /// In the order of their tokens, at most [`Page::size`].
     pub holders: Vec<HolderView>,
-    /// How many there are.
+    /// Number of all holders.
     pub holder_count: u64,
-    /// In the order of the queue; as many as were asked for.
+    /// In the order of the queue, at most [`Page::size`].
     pub waiters: Vec<WaiterView>,
-    /// How many there are.
+    /// Number of all waiters.
     pub queue_length: u64,
-    /// What it carries.
+    /// Its data.
     pub data: Option<Data>,
-    /// Whether that outlives the present grants.
+    /// Whether the data outlives the present grants.
     pub keep_data: bool,
-    /// How long its lock-delay still lasts, milliseconds; 0 if there is none.
+    /// Milliseconds until its lock-delay ends; 0 if there is none.
     pub delay_remaining_ms: u64,
     /// An operator gave this semaphore its size; what acquires name does not count.
     pub resized: bool,
@@ -67,30 +67,30 @@ pub struct LockView {
 /// A session, as shown to people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionView {
-    /// Its name.
+    /// Its id.
     pub session: SessionId,
-    /// Who it is.
+    /// Its label.
     pub label: Label,
     /// How long it lives without a renewal.
     pub ttl: Ttl,
-    /// How long it still lives, milliseconds.
+    /// Milliseconds until it expires without a renewal.
     pub remaining_ms: u64,
-    /// Since when it lives.
+    /// When it was opened.
     pub opened: WallTime,
     /// Grants that it holds.
     pub grants: u32,
     /// Acquires that wait.
     pub waits: u32,
-    /// From where it was opened, if that is known.
+    /// The address from which it was opened, if known.
     pub address: Option<Address>,
-    /// What it takes in the table, about: with its grants, waits and replies, their names and data.
+    /// Its estimated size in the table in bytes: with its grants, waits and replies, their names and data.
     pub bytes: u64,
 }
 
-/// How much the table holds.
+/// The sizes of the tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Sessions alive, and those that are over and not cleared away yet.
+    /// Sessions alive, and those that are over but not cleared away yet.
     pub sessions: usize,
     /// Locks held, awaited, delayed or with data.
     pub locks: usize,
@@ -103,7 +103,7 @@ pub struct Counts {
 /// Which part of a lock's holders and waiters to show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Page {
-    /// At most so many of each.
+    /// At most this many of each.
     pub size: usize,
     /// Only holders above this token.
     pub holders_after: Token,

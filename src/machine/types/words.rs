@@ -1,4 +1,4 @@
-//! The words that all the others are made of. They keep bad values out.
+//! The basic values that the other types are made of. Their constructors refuse values outside the limits.
 
 use std::{
     borrow::Borrow,
@@ -11,13 +11,13 @@ use std::{
 
 use crate::machine::limits::*;
 
-/// A session's name: 128 random bits, drawn outside the machine. Written as 32 hexadecimal digits.
-// Aligned as the other fields of a grant: at 16 bytes, each of a million would take 16 more.
+/// A session's id: 128 random bits, drawn outside the machine. Written as 32 hexadecimal digits.
+// Packed to 8 bytes, like the other fields of a grant: an alignment of 16 would add 16 bytes to each of a million grants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(Rust, packed(8))]
 pub struct SessionId(pub u128);
 
-/// The name of a grant, and its fence: strictly increasing over all grants of the cluster. The first is 1.
+/// The id of a grant, which is also its fencing token: strictly increasing over all grants of the cluster. The first is 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Token(pub u64);
 
@@ -33,16 +33,16 @@ pub struct Stamp(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct WallTime(pub u64);
 
-/// When a batch of commands happens.
+/// The time at which a batch of commands is applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Time {
-    /// Cluster time: decides.
+    /// Cluster time: all decisions depend on it.
     pub stamp: Stamp,
-    /// The leader's wall clock: is shown.
+    /// The leader's wall clock: only shown.
     pub wall: WallTime,
 }
 
-/// Why a value cannot be what it was to be. The message names the limit.
+/// Why a value was refused. The message names the limit.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Invalid(pub(super) String);
@@ -51,7 +51,7 @@ pub struct Invalid(pub(super) String);
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName(Arc<str>);
 
-/// Who a session is, for people to read: at most [`LABEL_BYTES_MAX`] bytes.
+/// A client's label for its session, for people to read: at most [`LABEL_BYTES_MAX`] bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Label(Arc<str>);
 
@@ -67,7 +67,7 @@ pub struct Address {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reason(Arc<str>);
 
-/// What a lock carries: at most [`DATA_BYTES_MAX`] bytes.
+/// The data on a lock: at most [`DATA_BYTES_MAX`] bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Data(Arc<[u8]>);
 
@@ -75,18 +75,18 @@ pub struct Data(Arc<[u8]>);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ttl(NonZeroU32);
 
-/// How many may hold a semaphore at a time: 1 to [`PERMITS_MAX`].
+/// The size of a semaphore: how many grants may hold it at a time, 1 to [`PERMITS_MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Permits(NonZeroU32);
 
-/// How a lock is held.
+/// The mode in which a lock is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// By one.
+    /// By one holder.
     Exclusive,
-    /// By any number of sharers, while nobody holds it exclusively.
+    /// By any number of sharers, while there is no exclusive holder.
     Shared,
-    /// By up to so many at a time.
+    /// By up to this many holders at a time.
     Permit(Permits),
 }
 
@@ -123,7 +123,7 @@ impl LockName {
     }
 }
 
-/// So that a table of locks can be searched from a prefix, which need not be a name.
+/// Lets a table of locks be searched from a prefix, which need not be a valid name.
 impl Borrow<str> for LockName {
     fn borrow(&self) -> &str {
         &self.0
@@ -222,14 +222,14 @@ impl Permits {
         Ok(Self(NonZeroU32::new(permits).expect("the least number is above zero")))
     }
 
-    /// How many.
+    /// The number of permits.
     pub fn get(self) -> u32 {
         self.0.get()
     }
 }
 
 impl Mode {
-    /// As a semaphore of what size, or as a lock. All who use a name agree on it.
+    /// The size of the semaphore, or `None` for a lock. All sessions that use a name agree on it.
     pub fn permits(self) -> Option<Permits> {
         match self {
             Self::Exclusive | Self::Shared => None,
