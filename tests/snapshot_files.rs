@@ -124,7 +124,7 @@ fn every_damage_to_the_newest_is_refused() {
         fs::write(&path, bytes).expect("written");
         let error = SnapshotStore::open(directory.path()).expect_err("it is damaged");
         assert!(matches!(error, SnapshotError::Damaged { .. }), "{error}");
-        assert!(error.to_string().contains("remove the member"), "{error}");
+        assert!(error.to_string().contains("leave this node stopped"), "{error}");
     };
     for bit in 0..whole.len() * 8 {
         let mut flipped = whole.clone();

@@ -1,4 +1,4 @@
-//! Where committed entries are applied.
+//! Applies committed entries: small groups in place, large ones on a thread of its own.
 //!
 //! A group of entries may take many milliseconds: a batch of thousands of commands, or the sessions that expire in each of many batches. A
 //! thread of its own applies such a group, so that it delays no heartbeat, vote or acknowledgement, which share the runtime of Raft. Most
@@ -6,10 +6,10 @@
 //! worker (`lockkeeper bench uncontended --workers 1`). Those are applied in place.
 //!
 //! Small means: at most [`IN_PLACE_BYTES`] of commands, and no work left over from earlier batches. One such group may still end the sessions
-//! whose deadlines have come, within the budget of a batch ([`crate::machine::Limits`]); if more of them are due, the rest is left over, and
+//! whose deadlines have passed, within the budget of a batch ([`crate::machine::Limits`]); if more of them are due, the rest is left over, and
 //! so the next group goes to the thread.
 //!
-//! Entries are applied in the order in which they come, one group after the other. The applier also answers their proposers. A simulation has one thread, and
+//! Entries are applied in log order, one group after the other. The applier also answers their proposers. A simulation has one thread, and
 //! applies on it.
 
 use std::{io, sync::Arc, thread};
@@ -44,17 +44,17 @@ struct Job {
 }
 
 impl Applier {
-    /// Starts the thread, unless `blocking` says that there is only one.
+    /// Starts the thread, unless `blocking` says that there is only one thread.
     pub(super) fn start(table: Arc<Table>, blocking: Blocking) -> io::Result<Self> {
         let thread = match blocking {
             Blocking::Here => None,
             Blocking::OnThreads => {
-                // One at a time: openraft waits for what it asked for.
+                // A capacity of 1 suffices: openraft waits for each call.
                 let (sender, mut jobs) = mpsc::channel::<Job>(1);
                 let of_thread = Arc::clone(&table);
                 let run = move || {
                     while let Some(Job { entries, done }) = jobs.blocking_recv() {
-                        // Nobody waits any more when all is being closed.
+                        // The receiver is gone when the node shuts down.
                         let _ = done.send(apply_all(&of_thread, entries));
                     }
                 };
@@ -108,8 +108,8 @@ fn apply(table: &Table, entry: Entry, answer: bool) -> io::Result<Applied> {
 
 fn damaged(log_id: &LogId, why: &str) -> io::Error {
     let message = format!(
-        "log entry {log_id} cannot be read ({why}): it is damaged or was written by a newer version; \
-         remove this member from the cluster and add a new one, or install that version"
+        "log entry {log_id} cannot be decoded ({why}): it is damaged or was written by a newer version; install that \
+         version; if this node runs it already, leave the node stopped: the cluster serves while a majority of its members runs"
     );
     io::Error::new(io::ErrorKind::InvalidData, message)
 }

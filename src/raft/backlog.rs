@@ -1,11 +1,11 @@
-//! How much log a leader keeps for a follower that is slow.
+//! Limits the bytes of log that a leader keeps for a slow follower.
 //!
-//! openraft purges nothing that a stream of appends may still have to send. A follower that is dead, or stands still, has no stream for long:
-//! its answers are late, and the stream fails. But one that is only slow, and answers in time however little it takes, keeps its stream, and with it
-//! all of the log behind it, without limit.
+//! openraft purges no entry that a replication stream may still have to send. A dead or stalled follower loses its stream soon: its
+//! acknowledgements are late, and the stream fails. But a follower that is only slow, and acknowledges a few entries in time, keeps its
+//! stream, and with it all of the log behind it, without limit.
 //!
-//! So the leader looks now and then at what a follower keeps it from purging. Beyond a number of bytes it ends that follower's stream. openraft then
-//! purges, finds that what the follower needs is gone, and sends it a snapshot.
+//! So the leader checks every `PAUSE` how much log a follower keeps it from purging. Beyond a number of bytes it ends that follower's
+//! stream. openraft then purges, finds that the entries which the follower needs are gone, and sends it a snapshot.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -18,28 +18,28 @@ use tokio::{sync::Notify, time::sleep};
 
 use super::types::TypeConfig;
 
-/// How often the leader looks.
+/// Time between two checks.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How exactly bytes are counted: there is a mark for each so many.
+/// Resolution of the count: one mark for each [`MARK_BYTES`] of log.
 const MARK_BYTES: u64 = 64 << 10;
-/// Marks: what is farther back, 8 GiB, counts as nothing.
+/// Maximum number of marks. Entries before the oldest mark, 8 GiB back, count as 0 bytes.
 const MARKS_MAX: usize = 1 << 17;
-/// What an entry costs beside its bytes, about.
+/// Estimated size of an entry's metadata.
 const ENTRY_BYTES: u64 = 64;
 
-/// The bytes of the log from one entry to another, about. Clones are the same one.
+/// Estimates the bytes of log between two entries. Clones share one count.
 #[derive(Clone, Debug, Default)]
 pub struct LogBytes(Arc<Mutex<Marks>>);
 
 #[derive(Debug, Default)]
 struct Marks {
-    /// Indexes, and the bytes of all entries up to and including that one, upwards.
+    /// Pairs of an index and the bytes of all entries up to and including it, ascending.
     marks: VecDeque<(u64, u64)>,
     total: u64,
 }
 
 impl LogBytes {
-    /// The entry at `index`, after all before it, has so many bytes.
+    /// Counts the entry at `index`, which follows the previous one, with `bytes` bytes of payload.
     pub fn note(&self, index: u64, bytes: usize) {
         let mut marks = lock(&self.0);
         marks.total += bytes as u64 + ENTRY_BYTES;
@@ -52,7 +52,7 @@ impl LogBytes {
         }
     }
 
-    /// Those of the entries after `after`, up to and including `upto`.
+    /// Bytes of the entries after `after`, up to and including `upto`.
     fn between(&self, after: u64, upto: u64) -> u64 {
         let marks = lock(&self.0);
         let total_at = |index| {
@@ -64,12 +64,12 @@ impl LogBytes {
     }
 }
 
-/// Ends streams of appends. Clones are the same one.
+/// Ends replication streams. Clones share one state.
 #[derive(Clone, Debug, Default)]
 pub struct Cuts(Arc<Mutex<BTreeMap<u64, Arc<Notify>>>>);
 
 impl Cuts {
-    /// Told when the stream to this peer is to end. One that begins afterwards is not concerned.
+    /// Notified when the current stream to this peer must end. A later stream is not affected.
     pub(super) fn of(&self, peer: u64) -> Arc<Notify> {
         Arc::clone(lock(&self.0).entry(peer).or_default())
     }
@@ -79,8 +79,8 @@ impl Cuts {
     }
 }
 
-/// While this node leads, cuts off each follower that keeps more than `bytes_max` of the log from being purged, which reaches to `keep_entries` before
-/// the latest snapshot. Ends with openraft.
+/// While this node leads, ends the stream to each follower that keeps more than `bytes_max` of the log from being purged; the log may be
+/// purged up to `keep_entries` before the latest snapshot. Returns when openraft stops.
 pub async fn limit(
     metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     log: LogBytes,
@@ -102,14 +102,14 @@ pub async fn limit(
                 peer,
                 bytes,
                 bytes_max,
-                "a follower is slow, and keeps more of the log from being purged than raft.backlog_bytes_max: it gets a snapshot"
+                "a follower is slow: it keeps more of the log from being purged than raft.backlog_bytes_max, so it is sent a snapshot"
             );
             cuts.cut(peer);
         }
     }
 }
 
-/// The followers that keep more of the log than that, and how many bytes.
+/// The followers that keep more than `bytes_max` of the log, each with its bytes.
 fn too_slow(metrics: &RaftMetrics<TypeConfig>, log: &LogBytes, keep_entries: u64, bytes_max: u64) -> Vec<(u64, u64)> {
     let index = |id: Option<super::types::LogId>| id.map_or(0, |id| id.index);
     let (Some(replication), Some(snapshot)) = (&metrics.replication, metrics.snapshot) else { return Vec::new() };
@@ -122,7 +122,7 @@ fn too_slow(metrics: &RaftMetrics<TypeConfig>, log: &LogBytes, keep_entries: u64
     replication.iter().filter_map(held).collect()
 }
 
-/// Nothing panics while it holds this.
+/// No code panics while it holds this lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

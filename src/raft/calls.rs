@@ -1,7 +1,8 @@
 //! The calls on this node that wait for the end of a wait.
 //!
-//! A wait lives in the table of all nodes; the calls behind it live here, on the node that answers them. One that goes away before its
-//! wait does has *broken off*, wherever it was at that moment, and whoever keeps places is told so.
+//! A wait is part of the table on all nodes; the calls that it answers are here, on the node that received them. A call that is dropped
+//! before its wait ends has *broken off*; the listener ([`Calls::breaks`]) is told, and decides whether the wait keeps its place in the
+//! queue.
 
 use std::{
     collections::HashMap,
@@ -15,11 +16,11 @@ use crate::{
     planted::Planted,
 };
 
-/// Calls, by what they wait for.
+/// Waiting calls, by ticket.
 #[derive(Debug)]
 pub struct Calls {
     waiting: Mutex<HashMap<Ticket, Vec<oneshot::Sender<WaitEnd>>>>,
-    // Not bounded, for `drop` cannot wait: it holds at most one for each call that there was room for.
+    // Unbounded, since `drop` cannot wait: it holds at most one message for each admitted call.
     broken: mpsc::UnboundedSender<Broken>,
     breaks: Mutex<Option<mpsc::UnboundedReceiver<Broken>>>,
 }
@@ -27,9 +28,9 @@ pub struct Calls {
 /// A call broke off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Broken {
-    /// What it waited for.
+    /// The wait's ticket.
     pub ticket: Ticket,
-    /// Somebody may come back for its place.
+    /// Whether the client can repeat the request to take up its place again.
     pub is_repeatable: bool,
 }
 
@@ -55,27 +56,28 @@ impl Calls {
     pub(super) fn end(&self, ticket: Ticket, end: &WaitEnd) {
         let calls = self.waiting().remove(&ticket).unwrap_or_default();
         for call in calls {
-            // An error says that the call broke off: its grant stays with its session.
+            // An error means that the call broke off: its grant stays with its session.
             let _ = call.send(end.clone());
         }
     }
 
-    /// Breaks off all of them: they are to be repeated at the new leader, which would cancel the wait of a call that it does not see.
+    /// Ends all calls without a result, for a node that stopped leading. Clients repeat them at the new leader, which would cancel the
+    /// wait of a call that it does not see.
     pub fn break_off(&self) {
         self.waiting().clear();
     }
 
-    /// Whether one waits for the end of this wait.
+    /// Whether a call waits for the end of this wait.
     pub fn is_awaited(&self, ticket: Ticket) -> bool {
         self.waiting().get(&ticket).is_some_and(|calls| calls.iter().any(|call| !call.is_closed()))
     }
 
-    /// Whether one has come for this wait, and is still here or broke off and was not forgotten.
+    /// Whether a call came for this wait, and either still waits or broke off without being forgotten.
     pub fn has_come(&self, ticket: Ticket) -> bool {
         self.waiting().contains_key(&ticket)
     }
 
-    /// Forgets those that broke off.
+    /// Forgets the calls of this wait that broke off.
     pub fn forget_broken(&self, ticket: Ticket) {
         let mut waiting = self.waiting();
         if let Some(calls) = waiting.get_mut(&ticket) {
@@ -86,18 +88,18 @@ impl Calls {
         }
     }
 
-    /// Those that break off, from the beginning on. For one listener: `None` for any other.
+    /// The calls that break off, from the start of the node. For one listener: later calls return `None`.
     pub fn breaks(&self) -> Option<mpsc::UnboundedReceiver<Broken>> {
         self.breaks.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Nothing panics while it holds this.
+    /// No code panics while it holds this lock.
     fn waiting(&self) -> MutexGuard<'_, HashMap<Ticket, Vec<oneshot::Sender<WaitEnd>>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A call that waits. Dropping it is how it breaks off.
+/// A waiting call. Dropping it breaks it off.
 #[derive(Debug)]
 pub struct Call {
     ticket: Ticket,
@@ -108,7 +110,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Nobody can come back for its place.
+    /// Marks that the client cannot repeat the request.
     pub fn is_not_repeatable(&mut self) {
         self.is_repeatable = false;
     }
@@ -124,7 +126,7 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         if !self.is_over {
-            // Nobody listens any more when the node stops.
+            // The receiver is gone when the node stops.
             let _ = self.broken.send(Broken { ticket: self.ticket, is_repeatable: self.is_repeatable });
         }
     }

@@ -1,13 +1,12 @@
 //! The leader's clock: it makes the stamps that decide what expires.
 //!
-//! It starts at the last stamp in the log and counts this process's monotonic time from there. It is never read from a wall clock
-//! and never compared between machines: only its rate matters, and it never runs faster than true time. While there is no leader,
-//! cluster time stands still.
+//! It starts at the last stamp in the log and counts this process's monotonic time from there. It is never read from a wall clock and
+//! never compared between machines: only its rate matters, and it never runs faster than true time. While there is no leader, cluster
+//! time stands still.
 //!
-//! A leader that was stalled (a paused process, a starved CPU) does not count the stall: the renewals that would have kept its
-//! sessions alive may be waiting in its sockets. Somebody looks at the clock at least every [`BEAT`]; what passes between two looks
-//! beyond [`STEP_MAX`] is a stall. A leader that is cut off from its quorum refuses renewals, and nobody looks at its clock: that counts
-//! as a stall too.
+//! A leader that was stalled (a paused process, a starved CPU) does not count the stall: the renewals that would have kept its sessions
+//! alive may be waiting in its sockets. The clock is read at least every [`BEAT`]; the time between two readings beyond [`STEP_MAX`] is a
+//! stall. A leader that is cut off from its quorum refuses renewals, and its clock is not read: that counts as a stall too.
 
 use std::time::Duration;
 
@@ -15,10 +14,10 @@ use tokio::time::Instant;
 
 use crate::{machine::Stamp, planted::Planted};
 
-/// How often the leader looks at its clock, at the least.
+/// The longest time between two readings of a leader's clock, unless it stalls.
 pub const BEAT: Duration = Duration::from_millis(100);
 
-/// The most that counts between two looks: a beat, and what a busy machine may be late by.
+/// The most that counts between two readings: [`BEAT`], plus the delay of a busy machine.
 pub const STEP_MAX: Duration = Duration::from_millis(400);
 
 /// Counts cluster time from the moment at which a node became leader.
@@ -36,13 +35,13 @@ impl LeaderClock {
         Self { base, counted: Duration::ZERO, looked: now }
     }
 
-    /// The stamp for what is proposed now.
+    /// Reads the clock: the stamp for a proposal made now.
     pub fn look(&mut self, now: Instant) -> Stamp {
         let passed = now.saturating_duration_since(self.looked);
         if passed > STEP_MAX {
             tracing::warn!(
                 stalled_ms = passed.as_millis() as u64,
-                "this leader was stalled, or cut off; cluster time does not count it"
+                "this leader was stalled or cut off from its quorum; cluster time does not count that time"
             );
         }
         self.counted += passed.min(STEP_MAX);
@@ -50,7 +49,7 @@ impl LeaderClock {
         self.stamp()
     }
 
-    /// How long until this stamp, if nothing stalls. Zero: it is due.
+    /// Time until this stamp, without stalls. Zero: it has been reached.
     pub fn until(&self, stamp: Stamp) -> Duration {
         Duration::from_millis(stamp.0.saturating_sub(self.stamp().0))
     }
@@ -60,8 +59,8 @@ impl LeaderClock {
     }
 }
 
-/// For [`Planted::StampFromWallClock`]: the time by a host's wall clock, off by minutes, as clocks are that nobody sets. Of processes that
-/// follow each other, and of those that lead one after the other, the later one is a minute ahead for each second.
+/// For [`Planted::StampFromWallClock`]: a host's wall clock that is off by minutes. Of successive processes and successive leaders, the
+/// later one is a minute ahead for each second that passed.
 fn wrong_clock() -> Stamp {
     let since_1970 = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     Stamp(61 * since_1970.as_millis() as u64)

@@ -1,4 +1,4 @@
-//! What the log's entries carry: commands that were proposed together, and their time, as one [`pb::Batch`].
+//! The payload of the log's entries: commands that were proposed together, and their time, as one [`pb::Batch`].
 
 use bytes::Bytes;
 use prost::Message;
@@ -13,11 +13,11 @@ pub fn encode(time: Time, limits: Limits, commands: &[Command]) -> Bytes {
     pb::Batch { stamp_ms: time.stamp.0, wall_ms: time.wall.0, commands, limits }.encode_to_vec().into()
 }
 
-/// What [`encode`] wrote. Fails on anything else; then the log is damaged, or from a version that is too new.
+/// Decodes what [`encode`] wrote. Fails on anything else: the log is damaged, or was written by a newer version.
 ///
-/// A batch without limits is from a version that had none, and means the same as ever: [`Limits::NONE`].
+/// A batch without limits was written by a version that had none, and keeps its meaning: [`Limits::NONE`].
 pub fn decode(bytes: &Bytes) -> Result<(Time, Limits, Vec<Command>), Malformed> {
-    let batch = pb::Batch::decode(bytes.clone()).map_err(|_| Malformed("a batch that is not one"))?;
+    let batch = pb::Batch::decode(bytes.clone()).map_err(|_| Malformed("a batch that cannot be decoded"))?;
     let time = Time { stamp: Stamp(batch.stamp_ms), wall: WallTime(batch.wall_ms) };
     let limits = batch.limits.map_or(Limits::NONE, read_limits);
     Ok((time, limits, batch.commands.into_iter().map(read_command).collect::<Result<_, _>>()?))
@@ -37,7 +37,7 @@ fn write_limits(limits: Limits) -> pb::Limits {
 fn read_limits(limits: pb::Limits) -> Limits {
     let read = |limit: Option<u64>| limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     Limits {
-        // Without any work nothing would ever be done.
+        // With 0 the backlog would never shrink.
         work: read(limits.work).max(1),
         grants_per_session: read(limits.grants_per_session),
         table_bytes: read(limits.table_bytes),
@@ -306,7 +306,7 @@ mod tests {
         }
     }
 
-    /// As versions wrote it that had no `kept`.
+    /// The encoding of versions that had no `kept`.
     #[test]
     fn a_request_that_keeps_nothing_needs_no_word_for_it() {
         let bytes = [8, 7, 16, 3];
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(read_request(pb::Request::decode(&bytes[..]).unwrap()), Ok(request));
     }
 
-    /// As versions wrote it that did not count: it cancels in any case.
+    /// The encoding of versions that had no `repeats`: it cancels in any case.
     #[test]
     fn a_cancellation_without_a_count_is_one_without_a_condition() {
         let bytes = Bytes::from_static(&[26, 4, 58, 2, 8, 5]);
@@ -323,19 +323,19 @@ mod tests {
         assert_eq!(decode(&bytes).map(|(_, _, commands)| commands), Ok(commands));
     }
 
-    /// As versions wrote it that did not know from where.
+    /// The encoding of versions that did not know the address of a session.
     #[test]
     fn a_session_may_be_opened_from_nowhere() {
         let session = write_session(SessionId(3));
         let open = pb::Open { session, ttl_ms: 1000, label: String::new(), address: String::new() };
         let written = pb::Command { kind: Some(pb::command::Kind::Open(open.clone())) };
-        assert_eq!(open.encoded_len(), 2 + 16 + 3, "nothing is said of the address");
+        assert_eq!(open.encoded_len(), 2 + 16 + 3, "an absent address takes no byte");
         let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
         let read = Command::Open { session: SessionId(3), ttl, label, address: None };
         assert_eq!((read_command(written.clone()), write_command(&read)), (Ok(read), written));
     }
 
-    /// As versions wrote it that had no limits: it means what it meant when it was answered.
+    /// The encoding of versions that had no limits: it keeps the meaning that it had when it was answered.
     #[test]
     fn a_batch_without_limits_has_none() {
         let tick_at_5 = Bytes::from_static(&[8, 5, 26, 2, 74, 0]);
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(decode(&tick_at_5), Ok((time, Limits::NONE, vec![Command::Tick])));
     }
 
-    /// Bad values do not pass: each message is sound but for one field.
+    /// Bad values are refused: each message is valid except for one field.
     #[test]
     fn what_is_out_of_its_limits_is_malformed() {
         use pb::command::Kind;

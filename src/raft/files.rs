@@ -1,7 +1,7 @@
-//! Small habits of writing files so that they survive a power failure.
+//! Writing files so that they survive a power failure.
 //!
-//! A file is whole or absent: it is written aside, synced, renamed, and then the directory that names it is synced too. What it
-//! holds carries a version byte and a checksum, so that a damaged file is noticed and never half believed.
+//! A file is complete or absent: it is written under another name, synced, renamed, and then its directory is synced too. Its content
+//! carries a version byte and a checksum, so that a damaged file is noticed and never used in part.
 
 use std::{
     fs::{self, File},
@@ -11,7 +11,7 @@ use std::{
 
 use crate::planted::Planted;
 
-/// How the name of a file ends while it is being written. Whoever finds one may delete it.
+/// The suffix of a file that is being written. A leftover one may be deleted.
 pub(crate) const PARTIAL_SUFFIX: &str = ".partial";
 
 /// Makes the names in a directory durable: those created, renamed and deleted.
@@ -19,9 +19,9 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Makes a directory, and those that it is in, so that a power failure does not take them.
+/// Creates a directory and its missing parents durably.
 ///
-/// Its name is synced also if it is there already: who made it may have ended before that.
+/// Its name is synced also if it exists already: the process that created it may have ended before the sync.
 pub(crate) fn create_directory(directory: &Path) -> io::Result<()> {
     let is_missing = |directory: &&Path| !directory.as_os_str().is_empty() && !directory.exists();
     let missing = directory.ancestors().take_while(is_missing).count();
@@ -31,7 +31,7 @@ pub(crate) fn create_directory(directory: &Path) -> io::Result<()> {
 
 fn sync_name(directory: &Path) -> io::Result<()> {
     match sync_directory(parent(directory)) {
-        // A parent that only its owner may read, such as systemd's for services of a user that exists only while they run.
+        // A parent that only its owner may read, as for systemd's services with a dynamic user.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Ok(rustix::fs::syncfs(File::open(directory)?)?)
         }
@@ -39,13 +39,13 @@ fn sync_name(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes sure that what is read of a file from now on is what its disk holds.
+/// Ensures that later reads of a file return what its disk holds.
 ///
-/// After a failed sync the kernel keeps the pages that it could not write, marks them as clean, and reports the error once: to the process
-/// that has ended for it. The next one finds them as if they were on the disk, for as long as the kernel keeps them (Rebello et al., "Can
-/// applications recover from fsync failures?", USENIX ATC '20). To believe them is to count on what a power failure takes. So what can still
-/// be written is written, and then all of the file's pages are dropped. A note about the failure would not do: it would have to be written
-/// to the same disk.
+/// After a failed sync the kernel keeps the pages that it could not write, marks them clean, and reports the error once: to the process
+/// that ended because of it. The next process finds these pages in the cache as if they were on the disk (Rebello et al., "Can
+/// applications recover from fsync failures?", USENIX ATC '20), but a power failure would lose them. So all pages that can still be
+/// written are written, and then the file's pages are dropped from the cache. Recording the failure instead would not help: the record
+/// would have to be written to the same disk.
 pub(crate) fn forget_cached(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
     file.sync_all()?;
@@ -54,7 +54,7 @@ pub(crate) fn forget_cached(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a file that is complete and synced at `from` the one at `to`, durably. Both are in one directory.
+/// Renames a complete and synced file from `from` to `to`, durably. Both are in one directory.
 pub(crate) fn publish(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     match Planted::NameNotSynced.is_on() {
@@ -63,7 +63,7 @@ pub(crate) fn publish(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes a small file, or replaces the one that is there: after a crash it is the old one or the new one.
+/// Creates or replaces a small file: after a crash it is the old one or the new one.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(PARTIAL_SUFFIX);
@@ -74,7 +74,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     publish(partial, path)
 }
 
-/// The directory that names this file; the current one for a bare name.
+/// The directory that contains this file; the current one for a bare name.
 pub(crate) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -82,8 +82,8 @@ pub(crate) fn parent(path: &Path) -> &Path {
     }
 }
 
-/// Puts a version byte and a checksum before a message. The checksum also covers `context`: what the message is about, so that it
-/// cannot pass for another one.
+/// Puts a version byte and a checksum before a message. The checksum also covers `context`, the subject of the message, so that it cannot
+/// pass for a message on another subject.
 pub(crate) fn seal(version: u8, context: &[u8], message: &[u8]) -> Vec<u8> {
     let mut sealed = Vec::with_capacity(SEAL_BYTES + message.len());
     sealed.push(version);
@@ -92,13 +92,13 @@ pub(crate) fn seal(version: u8, context: &[u8], message: &[u8]) -> Vec<u8> {
     sealed
 }
 
-/// The message in what [`seal`] made, if it is of this version and undamaged.
+/// Returns the message that [`seal`] wrapped, if it has this version and is undamaged.
 pub(crate) fn unseal<'a>(version: u8, context: &[u8], sealed: &'a [u8]) -> Result<&'a [u8], Broken> {
     let Some((head, message)) = sealed.split_at_checked(SEAL_BYTES) else { return Err(Broken::Short) };
     if checksum(head[0], context, message).to_be_bytes() != head[1..] {
         return Err(Broken::Checksum);
     }
-    // Only now: a flipped bit in the version byte is damage, not a newer version.
+    // Checked last: a flipped bit in the version byte is damage, not a newer version.
     if head[0] != version {
         return Err(Broken::Version(head[0]));
     }
@@ -108,13 +108,13 @@ pub(crate) fn unseal<'a>(version: u8, context: &[u8], sealed: &'a [u8]) -> Resul
 /// Why sealed bytes cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum Broken {
-    /// Something is missing.
+    /// Bytes are missing.
     #[error("it is cut short")]
     Short,
-    /// Something is not as it was written.
+    /// Bytes differ from what was written.
     #[error("its checksum does not match")]
     Checksum,
-    /// It is whole, but not for us.
+    /// Undamaged, but of another version.
     #[error("it has format {0}, which this version of the program does not know")]
     Version(u8),
 }
@@ -168,7 +168,7 @@ mod tests {
         create_directory(&directory.path().join("file/d")).expect_err("a file is in the way");
     }
 
-    /// Whether the kernel has the file's first page. `None`: this file system does not say.
+    /// Whether the file's first page is cached. `None`: this file system does not tell.
     #[cfg(target_os = "linux")]
     fn is_cached(path: &Path) -> Option<bool> {
         let file = File::open(path).expect("readable");

@@ -1,21 +1,22 @@
-//! How a cluster comes into being, once.
+//! Founding a cluster, once.
 //!
-//! A cluster that forms twice is two clusters with one name, and each hands out the same locks. So a node founds one only when its
-//! configuration says `bootstrap`, and only when *all* configured members have answered a Hello, each with the same cluster id and
-//! the same list of members, and none of them belongs to a cluster already. It then records everybody's incarnation, durably, and
-//! only after that writes the log's first entry, a membership that names every founder by its incarnation. All founders do the same,
-//! each by itself: the first entry is equal on all of them, and Raft elects one leader. Whoever crashes on the way goes on where the identity's file says it was.
+//! A cluster that is founded twice is two clusters with one name, and each hands out the same locks. So a node founds one only when its
+//! configuration says `bootstrap`, and only when *all* configured members have answered a Hello, each with the same cluster id and the
+//! same list of members, and none of them belongs to a cluster already. It then records the incarnations of all members durably, and only
+//! after that writes the log's first entry, a membership that names every founder by its incarnation. All founders do the same
+//! independently: the first entry is equal on all of them, and Raft elects one leader. After a crash, a founder resumes from the stage in
+//! its identity file.
 //!
-//! A node that finds a cluster in being compares what the cluster knows of it:
-//! * its present incarnation: the others founded the cluster with it, or took it in. It joins, and the leader brings it up to date;
-//! * another incarnation: its data is gone, and it must not come back under this id ([`FormingError::DataGone`]);
-//! * nothing: it waits to be added.
+//! A node that finds an existing cluster compares the incarnation that the cluster has for it:
+//! * its present incarnation: the others founded the cluster with it, or added it. It joins, and the leader brings it up to date;
+//! * another incarnation: its data is gone, and it must not return under this id ([`FormingError::DataGone`]);
+//! * none: it waits to be added.
 //!
-//! The same is true of a node that is called by a member of the cluster while it waits: a call that names its incarnation makes it
-//! join, any other is refused ([`super::network`]).
+//! The same holds if a member of the cluster calls the node while it waits: a call that names its incarnation makes it join, any other is
+//! refused ([`super::network`]).
 //!
-//! Deliberately absent: a founding by majority. Two overlapping halves of a misconfigured list could each have one; and the members
-//! are all there, or could be, on the day a cluster is made.
+//! Deliberately absent: founding by a majority. Two overlapping halves of a misconfigured list could each have one; and all members are
+//! available, or can be, on the day a cluster is founded.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -34,47 +35,47 @@ use super::{
 };
 use crate::{planted::Planted, proto::internal as pb, transport::Connect};
 
-/// Between two rounds of questions: this long, and up to as much again.
+/// Time between two rounds of questions, plus a jitter of up to as much again.
 const PAUSE_MS: u64 = 250;
-/// While nothing changes, the log repeats what a node waits for every so many rounds.
+/// While nothing changes, the reason for waiting is logged again after this many rounds.
 const ROUNDS_PER_REMINDER: u64 = 40;
 
-/// What the configuration says about the cluster.
+/// The cluster as configured.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Found the cluster if there is none.
     pub bootstrap: bool,
-    /// The members, this node among them. Equal on all that found a cluster together.
+    /// The members, including this node. Equal on all that found a cluster together.
     pub members: BTreeMap<u64, Node>,
 }
 
-/// Why a node cannot take part in its cluster. The program should end and say so.
+/// Why a node cannot take part in its cluster. The program should end with this message.
 #[derive(Debug, thiserror::Error)]
 pub enum FormingError {
-    /// The cluster knows this node's id, with other data.
+    /// The cluster knows this node's id with another incarnation.
     #[error(
         "node {asked} knows node {node_id} as incarnation {known}, but this data directory is {own}: this node's data is gone; \
-         remove member {node_id} from the cluster and add it with a new id"
+         put its own data directory back, or leave this node stopped: the cluster serves while a majority of its members runs"
     )]
     DataGone {
-        /// Who knows it.
+        /// The member that answered.
         asked: u64,
         /// This node.
         node_id: u64,
-        /// As the other knows it.
+        /// The incarnation that the member knows.
         known: Incarnation,
-        /// As it is.
+        /// This node's incarnation.
         own: Incarnation,
     },
     /// The configuration founds a cluster without this node.
     #[error(
-        "node {node_id} is to found a cluster but is not among the configured members: add it, or turn bootstrap off"
+        "node {node_id} has bootstrap on, but is not among the configured members: add it to them, or turn bootstrap off"
     )]
     NotAMember {
         /// This node.
         node_id: u64,
     },
-    /// What was agreed could not be recorded. Nothing was promised; try again.
+    /// The founders could not be recorded. Nothing was promised; a later attempt may succeed.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// The log's first entry could not be written. It is written at the next start.
@@ -82,9 +83,9 @@ pub enum FormingError {
     Log(Box<RaftError<TypeConfig, InitializeError<TypeConfig>>>),
 }
 
-/// Returns once this node belongs to a cluster: as a founder, or as one that was taken in. Without a deadline: it waits for people.
+/// Returns once this node belongs to a cluster: as a founder, or because it was added. Has no deadline: it waits for operators.
 ///
-/// Meanwhile Hello must be answered. [`initialize`] is to follow.
+/// Hello must be answered meanwhile. [`initialize`] must follow.
 pub async fn form<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> Result<(), FormingError> {
     if identity.stage() != Stage::New {
         return Ok(());
@@ -94,15 +95,15 @@ pub async fn form<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -
         return Err(FormingError::NotAMember { node_id: own_id });
     }
     tokio::select! {
-        // Called by the cluster, as one of its members.
+        // A member of the cluster called this node by its incarnation.
         () = identity.no_longer_new() => Ok(()),
         agreed = agree(identity, plan, connector) => agreed,
     }
 }
 
-/// Writes the first entry of a founder's log, if it is not there yet. Does nothing on a node that was taken in.
+/// Writes the first entry of a founder's log, if it is not there yet. Does nothing on a node that was added.
 ///
-/// Safe on all founders, at any time and again: the entry is the same everywhere, and openraft writes it into an empty log alone.
+/// Safe on all founders, at any time and repeatedly: the entry is the same everywhere, and openraft writes it only into an empty log.
 pub async fn initialize<M>(identity: &Identity, raft: &Raft<TypeConfig, M>) -> Result<(), FormingError>
 where
     M: RaftStateMachine<TypeConfig>,
@@ -110,7 +111,7 @@ where
     let Some(founders) = identity.founders() else { return Ok(()) };
     let first_entry = match raft.initialize(founders).await {
         Ok(()) => FirstEntry::Written,
-        // Another founder was faster, or this one crashed right here the last time.
+        // Another founder was faster, or an earlier start of this node crashed here.
         Err(RaftError::APIError(InitializeError::NotAllowed(state))) => match state.last_log_id {
             Some(_) => FirstEntry::Written,
             None => FirstEntry::Awaited,
@@ -120,15 +121,15 @@ where
     Ok(identity.founded(first_entry).await?)
 }
 
-/// Asks each configured member once whether it knows this node by other data. For a node that belongs to a cluster, in the
-/// background of its start; who does not answer now refuses its calls later.
+/// Asks each configured member once whether it knows this node with another incarnation. For a node that belongs to a cluster, in the
+/// background of its start; a member that does not answer now refuses its calls later.
 pub async fn check<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> Result<(), FormingError> {
     match judge(identity, plan, ask_all(identity, plan, connector).await)? {
         Verdict::Found(_) | Verdict::Join | Verdict::Wait(_) => Ok(()),
     }
 }
 
-/// Asks until there is an agreement.
+/// Asks until the members agree, or a cluster knows this node.
 async fn agree<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> Result<(), FormingError> {
     let mut waited_for = String::new();
     for round in 0_u64.. {
@@ -136,17 +137,19 @@ async fn agree<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> R
             Verdict::Found(founders) if plan.bootstrap => {
                 tracing::info!(
                     members = founders.len(),
-                    "all members agree: founding cluster {}",
+                    "all members agree; founding cluster {}",
                     identity.cluster_id()
                 );
                 return Ok(identity.found(founders).await?);
             }
             Verdict::Join => {
-                tracing::info!("cluster {} knows this node: joining it", identity.cluster_id());
-                // Who the others are, the log will say. What they said now is no proof: one of them may have lost its data.
+                tracing::info!("cluster {} has this node as a member; joining it", identity.cluster_id());
+                // The log will name the other members. Their answers now are no proof: one of them may have lost its data.
                 return Ok(identity.join().await?);
             }
-            Verdict::Found(_) => remind(round, &mut waited_for, "to be added to a cluster".into()),
+            Verdict::Found(_) => {
+                remind(round, &mut waited_for, "bootstrap is off, and no cluster has this node as a member".into())
+            }
             Verdict::Wait(reasons) => remind(round, &mut waited_for, reasons.join("; ")),
         }
         pause(identity, round).await;
@@ -154,7 +157,7 @@ async fn agree<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> R
     unreachable!("the rounds do not end")
 }
 
-/// Says what a node waits for, when that has changed and from time to time.
+/// Logs what the node waits for, when that has changed and from time to time.
 fn remind(round: u64, before: &mut String, now: String) {
     if *before != now || round.is_multiple_of(ROUNDS_PER_REMINDER) {
         tracing::info!("waiting: {now}");
@@ -162,20 +165,19 @@ fn remind(round: u64, before: &mut String, now: String) {
     }
 }
 
-/// Long enough to be no burden, and of a different length on each node, so that they do not knock in step. The incarnation is random
-/// already: no other source is needed.
+/// Waits between two rounds. The jitter keeps the nodes from asking in step; the incarnation is random, so it needs no other source.
 async fn pause(identity: &Identity, round: u64) {
     let jitter = u64::from(identity.incarnation().as_bytes()[(round % 16) as usize]);
     sleep(Duration::from_millis(PAUSE_MS + PAUSE_MS * jitter / 255)).await;
 }
 
-/// What a member said, or why it said nothing.
+/// A member's answer, or why there was none.
 struct Answer {
     node_id: u64,
     said: Result<pb::HelloResponse, String>,
 }
 
-/// Asks all members but this one, at the same time.
+/// Asks all members but this one concurrently.
 async fn ask_all<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> Vec<Answer> {
     let members: Vec<_> = plan.members.iter().map(|(id, node)| pb::Node::new(*id, node)).collect();
     let others = plan.members.iter().filter(|(id, _)| **id != identity.node_id());
@@ -186,14 +188,14 @@ async fn ask_all<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) ->
     join_all(others.map(ask)).await
 }
 
-/// What follows from a round of answers.
+/// The conclusion from a round of answers.
 #[derive(Debug)]
 enum Verdict {
     /// All members agree, and there is no cluster yet.
     Found(Vec<Member>),
-    /// There is one that knows this node.
+    /// A cluster has this node as a member.
     Join,
-    /// Neither: why not.
+    /// Neither, for these reasons.
     Wait(Vec<String>),
 }
 
@@ -226,13 +228,13 @@ fn judge(identity: &Identity, plan: &Plan, answers: Vec<Answer>) -> Result<Verdi
     Ok(Verdict::Found(founders.map(founder).collect()))
 }
 
-/// What follows from one answer.
+/// The conclusion from one answer.
 enum Heard {
     /// It would found the same cluster.
     Ready(Incarnation),
-    /// It belongs to the cluster, and so does this node.
+    /// It belongs to the cluster, and knows this node as a member.
     KnowsThisNode,
-    /// Neither: why not.
+    /// Neither, for this reason.
     Reason(String),
 }
 
@@ -261,7 +263,7 @@ fn hear(identity: &Identity, plan: &Plan, asked: u64, said: &pb::HelloResponse) 
             }
             Ok(_) if Planted::LostDataTakenIn.is_on() => Ok(Heard::KnowsThisNode),
             Ok(known) => Err(FormingError::DataGone { asked, node_id: own_id, known, own }),
-            Err(_) => reason(format!("it belongs to the cluster already, and does not know node {own_id}: add it")),
+            Err(_) => reason(format!("it belongs to a cluster that does not have node {own_id} as a member")),
         };
     }
     let members = said.members.iter().cloned().map(pb::Node::into_member).collect::<Result<BTreeMap<_, _>, _>>();

@@ -1,31 +1,31 @@
-//! Who a node is: a small file in its data directory, beside the log and outside of its database.
+//! A node's identity: a small file in its data directory, beside the log and outside of its database.
 //!
-//! A vote and an acknowledged entry are promises. A node that lost its data has forgotten its promises, and under its old id it
-//! would break them: vote twice in one term, or miss an entry that counts as stored. So every data directory gets an
-//! *incarnation*, 16 random bytes, when it is made. The members remember each other's, every call between them names both ends',
-//! and a node whose data is gone comes back with another one and is refused. It is removed from the cluster and added with a new id.
+//! A vote and an acknowledged entry are promises. A node that lost its data has forgotten its promises, and under its old id it would
+//! break them: vote twice in one term, or miss an entry that counts as stored. So every data directory gets an *incarnation*, 16 random
+//! bytes, when it is created. The members remember each other's, every call between them names both, and a node whose data is gone
+//! returns with another one and is refused.
 //!
-//! The incarnations of the founders are exchanged when the cluster forms ([`super::forming`]), and are part of the membership in the
-//! log's first entry; that of a node added later is part of the membership that adds it. So whoever has any of the log knows every
-//! member by its data, whether the two have ever talked or not. This file says who the founders are only until the first entry is
-//! written. An id is never given twice.
+//! The founders exchange their incarnations when the cluster forms ([`super::forming`]), and the membership in the log's first entry
+//! contains them; that of a node added later is part of the membership that adds it. So a node with any part of the log knows the
+//! incarnation of every member, whether the two have ever communicated or not. This file lists the founders only until the first entry is
+//! written. An id is never reused.
 //!
-//! What is in memory is on disk already: an update is written aside, synced, renamed and the directory synced, before it shows.
+//! All state in memory is durable: an update is written aside, synced, renamed and the directory synced, before it becomes visible.
 //!
-//! The file counts its starts as well, and what peers remember of them tells an older copy of the directory from the directory itself
-//! ([`Start`]). The log has the incarnation and the latest start in its own files ([`LogOwner`]), so that neither of the two can be
-//! put back, or taken from elsewhere, without the other.
+//! The file also counts starts; the starts that peers remember tell an older copy of the directory from the directory itself ([`Start`]).
+//! The log stores the incarnation and the latest start in its own files ([`LogOwner`]), so that neither of the two can be restored from a
+//! copy, or taken from elsewhere, without the other.
 //!
-//! The file also says how far the log once reached, so that a log which is lost or cut short as a whole, and therefore consistent in
-//! itself, is noticed: see [`Identity::check_log`].
+//! The file also records how far the log once reached, so that a log which was lost or shortened as a whole, and is therefore consistent
+//! in itself, is noticed: see [`Identity::check_log`].
 //!
-//! What a failed write means depends on what was to be written.
-//! * *Promises* must be durable before anybody relies on them: who the founders are ([`Identity::found`], [`founded`](Identity::founded),
-//!   [`join`](Identity::join)), a start of this node ([`Identity::started`]) or of a peer ([`Identity::remember_start`]). Without the write,
-//!   the step that needs it does not happen: the node does not start or ends, or the peer's call is refused.
-//! * *Advice* is how far the log reached and what peers acknowledged ([`Identity::record_progress`]). It only ever lags behind, nothing
-//!   waits for it, and the older note is as true as the newer one. It notices a loss that must not happen in the first place. So a failed write
-//!   is logged and tried again; to end a node for it would turn a shortage of file descriptors into the loss of a member.
+//! The consequence of a failed write depends on its content.
+//! * *Promises* must be durable before anyone relies on them: the founders ([`Identity::found`], [`founded`](Identity::founded),
+//!   [`join`](Identity::join)), a start of this node ([`Identity::started`]) or of a peer ([`Identity::remember_start`]). Without the
+//!   write, the step that needs it does not happen: the node does not start or ends, or the peer's call is refused.
+//! * *Advice* is how far the log reached and what peers acknowledged ([`Identity::record_progress`]). It may lag behind, nothing waits
+//!   for it, and an older record is as true as a newer one. It only detects losses that should not happen in the first place. So a failed
+//!   write is logged and retried; ending the node would turn a shortage of file descriptors into the loss of a member.
 
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 
@@ -42,50 +42,50 @@ mod starts;
 pub use file::FILE_NAME;
 pub use starts::{Acknowledged, Remembered, Start};
 
-/// How far a node has come on its way into a cluster.
+/// The stages of a node on its way into a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Belongs to no cluster yet. Has voted for nobody and stored nothing.
+    /// Belongs to no cluster yet. Has neither voted nor stored an entry.
     New,
-    /// All founders know each other; the first entry of the log may not be written yet.
+    /// All founders know each other; the log's first entry may not be written yet.
     Founding,
     /// Belongs to the cluster.
     Member,
 }
 
-/// Where the first entry of a founder's log is.
+/// Whether a founder's log has its first entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FirstEntry {
-    /// In the log. It is the same on all founders, so it counts as committed.
+    /// It is in the log. It is the same on all founders, so it counts as committed.
     Written,
-    /// On its way: another founder was faster, and asked for a vote before this one had written it.
+    /// It will come from another founder, which asked for a vote before this one had written it.
     Awaited,
 }
 
-/// A founder, as the file knows it.
+/// A founder, as recorded in the file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
     /// Its id.
     pub node_id: u64,
-    /// Its data directory.
+    /// The incarnation of its data directory.
     pub incarnation: Incarnation,
-    /// Its addresses when the cluster was founded; `None` in files of before, which also had members that came later. Where it is now, the
-    /// log says.
+    /// Its addresses when the cluster was founded; `None` in files of older versions, which also listed members added later. Present
+    /// addresses are in the log.
     #[serde(flatten)]
     pub addresses: Option<Addresses>,
 }
 
-/// Where a founder was reached.
+/// A founder's addresses at the founding.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Addresses {
-    /// By its peers.
+    /// For peers.
     pub peer_address: String,
-    /// By clients.
+    /// For clients.
     pub client_address: String,
 }
 
-/// What the file holds.
+/// The content of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Record {
     format: u32,
@@ -93,36 +93,36 @@ struct Record {
     node_id: u64,
     incarnation: Incarnation,
     stage: Stage,
-    /// An entry up to this index is committed, so no log may end before it.
+    /// An entry up to this index is committed, so the log cannot end before it.
     committed_index: Option<u64>,
     #[serde(default)]
     members: Vec<Member>,
-    /// Of this directory, the latest last. Empty in files of before this field.
+    /// Starts of this directory, the latest last. Empty in files of versions without this field.
     #[serde(default)]
     starts: Vec<Start>,
-    /// Starts that were begun: the log may have one of them already.
+    /// Starts that were begun but not finished: the log may have recorded one of them.
     #[serde(default)]
     starting: Vec<Start>,
     #[serde(default)]
     remembered: Vec<Remembered>,
 }
 
-/// Which log belongs to a data directory, at the start of its node.
+/// The log that belongs to a data directory, at the start of its node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogOwner {
-    /// The directory's.
+    /// The directory's incarnation.
     pub incarnation: Incarnation,
-    /// Which starts the log may have noted last. Empty: that is not known.
+    /// The starts that the log may have recorded last. Empty: unknown.
     pub last: Vec<Start>,
-    /// Some start was noted in it.
+    /// Whether some start was recorded in the log.
     pub was_noted: bool,
-    /// The start to note now.
+    /// The start to record now.
     pub next: Start,
-    /// There need not be a log yet: this node has promised nothing.
+    /// Whether the log may be missing: this node has promised nothing yet.
     pub may_be_new: bool,
 }
 
-/// Why a node cannot be who it is to be. Nothing was changed.
+/// Why a node cannot use its identity. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The directory belongs to another cluster.
@@ -131,11 +131,11 @@ pub enum IdentityError {
          cluster a directory of its own", .directory.display()
     )]
     OtherCluster {
-        /// Which.
+        /// The data directory.
         directory: PathBuf,
-        /// As the file says.
+        /// The cluster id in the file.
         found: ClusterId,
-        /// As the configuration says.
+        /// The cluster id in the configuration.
         expected: ClusterId,
     },
     /// The directory belongs to another node.
@@ -144,106 +144,108 @@ pub enum IdentityError {
          directory of its own", .directory.display()
     )]
     OtherNode {
-        /// Which.
+        /// The data directory.
         directory: PathBuf,
-        /// As the file says.
+        /// The node id in the file.
         found: u64,
-        /// As the configuration says.
+        /// The node id in the configuration.
         expected: u64,
     },
-    /// The directory holds something, but not the data of a node.
+    /// The directory holds files, but not the data of a node.
     #[error(
-        "directory {} is not empty and holds no {FILE_NAME}: name an empty directory; if this was the data of a node, what was \
-         lost cannot be made up for: remove the member from its cluster and add a new one, with a new id", .directory.display()
+        "directory {} is not empty and holds no {FILE_NAME}: name an empty directory; if it held the data of a node, put that \
+         node's own {FILE_NAME} back, or leave the node stopped", .directory.display()
     )]
     Foreign {
-        /// Which.
+        /// The directory.
         directory: PathBuf,
     },
-    /// The file is not what was written.
+    /// The file is damaged.
     #[error(
-        "{} is damaged ({reason}): restore it if there is a copy, otherwise remove the member from its cluster and add a new one, \
-         with a new id", .file.display()
+        "{} is damaged ({reason}): put the newest copy of this file back, or leave this node stopped: the cluster serves while a \
+         majority of its members runs", .file.display()
     )]
     Damaged {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// In what way.
+        /// The damage.
         reason: String,
     },
-    /// The log ends before an entry that is known to have been in it.
+    /// The log ends before an entry that it is known to have held.
     #[error(
-        "the log ends at {}, but entry {committed_index} was in it: data of this node is lost; remove the member from its cluster \
-         and add a new one, with a new id", .last_index.map_or("nothing".into(), |last| format!("entry {last}"))
+        "the log ends at {}, but it held the committed entry {committed_index}: data of this node is lost; put its newest data back, or \
+         leave this node stopped: the cluster serves while a majority of its members runs",
+        .last_index.map_or("nothing".into(), |last| format!("entry {last}"))
     )]
     LogLost {
-        /// Where it ends; `None`: it is empty.
+        /// The last entry's index; `None`: the log is empty.
         last_index: Option<u64>,
-        /// Where it cannot end before.
+        /// The index that the log must reach.
         committed_index: u64,
     },
-    /// A node with a known id has other data than before.
+    /// A node with a known id has another incarnation than before.
     #[error(
-        "node {node_id} is known as incarnation {known} and now calls itself {found}: its data is gone; remove member {node_id} \
-         and add it with a new id"
+        "node {node_id} is known as incarnation {known} and now calls itself {found}: its data is gone; put its own data directory \
+         back, or leave node {node_id} stopped"
     )]
     OtherIncarnation {
-        /// Which.
+        /// The node.
         node_id: u64,
-        /// As recorded.
+        /// The recorded incarnation.
         known: Incarnation,
-        /// As it says.
+        /// The incarnation in its call.
         found: Incarnation,
     },
-    /// Another node remembers what this directory does not know of.
+    /// Another node remembers a promise that this directory does not contain.
     #[error(
-        "the data directory of node {node_id} is an older copy, or a second one: node {witness} remembers {what}; it has forgotten votes \
-         or entries that others rely on, and takes no part in the cluster: put its newest data back, or leave this node stopped; the \
-         cluster serves while most of its members run"
+        "the data directory of node {node_id} is an older copy, or a second one: node {witness} remembers {what}; it lacks votes or \
+         entries that other members rely on: put its newest data back, or leave this node stopped; the cluster serves while a \
+         majority of its members runs"
     )]
     Outdated {
-        /// Whose directory.
+        /// The directory's node.
         node_id: u64,
-        /// Who remembers.
+        /// The node that remembers.
         witness: u64,
-        /// What.
+        /// What it remembers.
         what: String,
     },
     /// The file could not be read or written.
     #[error("cannot {action} {}: {source}", .path.display())]
     Io {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// With what.
+        /// The file or directory.
         path: PathBuf,
-        /// How it failed.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A node's identity, shared by all that speak for it. See the module's documentation.
+/// A node's identity, shared by all parts of the node. See the module's documentation.
 #[derive(Debug)]
 pub struct Identity {
     cluster_id: ClusterId,
     node_id: u64,
     incarnation: Incarnation,
-    /// `None`: lives in memory alone.
+    /// `None`: kept in memory only.
     directory: Option<PathBuf>,
-    /// What is on disk.
+    /// The content of the file.
     record: Arc<watch::Sender<Record>>,
-    /// One update at a time.
+    /// Serializes updates.
     writing: Arc<Mutex<()>>,
-    /// This process's.
+    /// The start of this process.
     start: Start,
-    /// What peers remember of this node's starts, where it is not the present one: it shows them that this node goes on from there.
+    /// Starts of this node that peers remember, where they are not the present one. Shown to the peer, they prove that this start follows
+    /// from it.
     shown: std::sync::Mutex<BTreeMap<u64, Start>>,
-    /// Why this directory must not be used any more.
+    /// Why this directory must not be used any more: the witness, and what it remembers.
     outdated: watch::Sender<Option<(u64, String)>>,
 }
 
 impl Identity {
-    /// The identity of the node whose data are in `directory`; a new one if the directory is empty or does not exist. This is the beginning of
-    /// a start, which ends with [`started`](Self::started).
+    /// Opens the identity of the node whose data is in `directory`; creates one if the directory is empty or does not exist. This begins
+    /// a start, which [`started`](Self::started) finishes.
     ///
     /// Blocks: for the start of a program, before anything else touches the directory.
     pub fn open_or_create(
@@ -270,15 +272,15 @@ impl Identity {
         Ok(Self::new(record, Some(directory), start))
     }
 
-    /// An identity without a file, for simulations: who keeps it keeps the node's data.
+    /// An identity without a file, for simulations: the value stands for the node's data.
     pub fn in_memory(cluster_id: &ClusterId, node_id: u64, random: &mut impl RngCore) -> Self {
         let record = Record::new(cluster_id.clone(), node_id, Incarnation::draw(random));
         let (record, start) = record.starting(random);
         Self::new(record.started(), None, start)
     }
 
-    /// The identity of another process of the node, whose file now says what this one's does: of its successor, or of one on a copy of
-    /// its data. For simulations.
+    /// The identity of another process with the same file content: this node's next process, or one on a copy of its data. For
+    /// simulations.
     pub fn start_again(&self, random: &mut impl RngCore) -> Self {
         let (record, start) = self.record.borrow().clone().starting(random);
         Self::new(record.started(), None, start)
@@ -298,7 +300,7 @@ impl Identity {
         }
     }
 
-    /// Which log this directory has.
+    /// The log that belongs to this directory.
     pub fn log_owner(&self) -> LogOwner {
         let record = self.record.borrow();
         let starting = record.starting.iter().filter(|start| **start != self.start);
@@ -311,7 +313,7 @@ impl Identity {
         }
     }
 
-    /// The log has noted this start. Blocks, as [`open_or_create`](Self::open_or_create).
+    /// Finishes the start: the log has recorded it. Blocks, as [`open_or_create`](Self::open_or_create).
     pub fn started(&self) -> Result<(), IdentityError> {
         let record = self.record.borrow().clone().started();
         if let Some(directory) = &self.directory {
@@ -321,12 +323,12 @@ impl Identity {
         Ok(())
     }
 
-    /// This process's start.
+    /// The start of this process.
     pub fn start(&self) -> Start {
         self.start
     }
 
-    /// Whether this directory was started so, now or before.
+    /// Whether this start is one of this directory's, present or past.
     pub fn has_started_as(&self, start: Start) -> bool {
         start == self.start || self.record.borrow().starts.contains(&start)
     }
@@ -336,9 +338,9 @@ impl Identity {
         self.record.borrow().remembered.iter().find(|peer| peer.node_id == node_id).copied()
     }
 
-    /// Remembers a peer's start from now on, as this node is about to count on it.
+    /// Remembers a peer's start durably, since this node is about to rely on the peer's promise.
     pub async fn remember_start(&self, node_id: u64, start: Start) -> Result<(), IdentityError> {
-        // Nearly always it is known.
+        // Known already in nearly all calls.
         if self.remembered(node_id).is_some_and(|peer| peer.start == Some(start)) {
             return Ok(());
         }
@@ -349,10 +351,11 @@ impl Identity {
         .await
     }
 
-    /// What a peer says that it remembers of this node. Fails if this directory does not go on from there: then it must not be used any more.
+    /// Checks a start of this node that a peer remembers. Fails if it is none of this directory's: then the directory must not be used
+    /// any more.
     pub fn goes_on_from(&self, witness: u64, start: Start) -> Result<(), IdentityError> {
         if !self.has_started_as(start) {
-            return Err(self.is_outdated(witness, format!("a start ({start}) that is none of this directory's")));
+            return Err(self.is_outdated(witness, format!("a start ({start}) that is none of this directory's starts")));
         }
         let mut shown = self.shown.lock().expect("nobody panics with the lock held");
         match start == self.start {
@@ -362,18 +365,18 @@ impl Identity {
         Ok(())
     }
 
-    /// What to show a peer, for it to see that this start goes on from one that it remembers.
+    /// The start to show a peer, as proof that the present start follows from one that the peer remembers.
     pub fn shown_to(&self, node_id: u64) -> Option<Start> {
         self.shown.lock().expect("nobody panics with the lock held").get(&node_id).copied()
     }
 
-    /// This directory lacks what a peer remembers: the node is to end.
+    /// Records that this directory lacks a promise that a peer remembers: the node must end.
     pub fn is_outdated(&self, witness: u64, what: String) -> IdentityError {
         self.outdated.send_replace(Some((witness, what.clone())));
         IdentityError::Outdated { node_id: self.node_id, witness, what }
     }
 
-    /// Returns once it is known that this directory must not be used any more: why.
+    /// Returns the reason once it is known that this directory must not be used any more.
     pub async fn outdated(&self) -> IdentityError {
         let mut outdated = self.outdated.subscribe();
         let why = outdated.wait_for(Option::is_some).await.expect("the sender is in self");
@@ -381,7 +384,7 @@ impl Identity {
         IdentityError::Outdated { node_id: self.node_id, witness, what }
     }
 
-    /// The cluster that this node belongs to, or is to belong to.
+    /// The cluster that this node belongs to, or is configured for.
     pub fn cluster_id(&self) -> &ClusterId {
         &self.cluster_id
     }
@@ -391,12 +394,12 @@ impl Identity {
         self.node_id
     }
 
-    /// This node's data directory.
+    /// The incarnation of this node's data directory.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// How far this node has come.
+    /// This node's stage.
     pub fn stage(&self) -> Stage {
         self.record.borrow().stage
     }
@@ -407,7 +410,7 @@ impl Identity {
         record.wait_for(|record| record.stage != Stage::New).await.expect("the sender is in self");
     }
 
-    /// The incarnation under which this node knows another without its log: as a founder, or itself.
+    /// The incarnation of a founder, or of this node, that is known without the log.
     pub fn known(&self, node_id: u64) -> Option<Incarnation> {
         self.record.borrow().known(node_id)
     }
@@ -426,7 +429,7 @@ impl Identity {
         Some(record.members.iter().filter_map(founder).collect())
     }
 
-    /// All founders are known: no other node will ever be taken for one of them. Does nothing if this node is past that.
+    /// Records all founders: no other node will ever be taken for one of them. Does nothing at a later stage.
     pub async fn found(&self, founders: Vec<Member>) -> Result<(), IdentityError> {
         self.update(move |record| {
             if record.stage == Stage::New {
@@ -438,8 +441,8 @@ impl Identity {
         .await
     }
 
-    /// The cluster exists, and its first entry is in this node's log or will come from the leader. Does nothing if this node is a
-    /// member already.
+    /// Records that the cluster exists, and its first entry is in this node's log or will come from the leader. Does nothing if this node
+    /// is a member already.
     pub async fn founded(&self, first_entry: FirstEntry) -> Result<(), IdentityError> {
         self.update(move |record| {
             if record.stage == Stage::Founding {
@@ -453,7 +456,7 @@ impl Identity {
         .await
     }
 
-    /// A cluster that exists knows this node by its incarnation. Does nothing if this node is past that.
+    /// Records that an existing cluster knows this node by its incarnation. Does nothing at a later stage.
     pub async fn join(&self) -> Result<(), IdentityError> {
         self.update(|record| {
             if record.stage == Stage::New {
@@ -464,8 +467,8 @@ impl Identity {
         .await
     }
 
-    /// Remembers that the log reaches at least to `index`: a *committed* one, as others can be truncated, and one that is *durable* here; and what
-    /// peers acknowledged to this node. To be called now and then. An error changes nothing, and is no reason to end: see the module's
+    /// Records that the log reaches at least to `index`: an entry that is *committed*, since others can be truncated, and *durable* here;
+    /// and what peers acknowledged to this node. Called periodically. An error changes nothing, and is no reason to end: see the module's
     /// documentation.
     pub async fn record_progress(
         &self,
@@ -483,9 +486,10 @@ impl Identity {
         .await
     }
 
-    /// Checks that a log can be this node's: whose last entry, or whose snapshot's, is `last_index`. `has_voted`: it has a vote.
+    /// Checks that a log can be this node's. `last_index`: that of its last entry, or of its snapshot. `has_voted`: whether it has a
+    /// vote.
     ///
-    /// Whoever has a snapshot, or an entry behind the first one, has it from a leader whose term it noted before.
+    /// A node with a snapshot, or an entry after the first one, has it from a leader whose term it stored before, as a vote.
     pub fn check_log(&self, last_index: Option<u64>, has_voted: bool) -> Result<(), IdentityError> {
         match self.record.borrow().committed_index {
             committed_index if last_index > Some(0) && !has_voted => {
@@ -499,8 +503,8 @@ impl Identity {
         }
     }
 
-    /// Applies a change to the file, then to what is in memory. Changes nothing if it fails. Once the write has begun, it also ends, and
-    /// the next one waits for it, where whoever asked for it does not: a call that breaks off.
+    /// Applies a change to the file, then to memory. Changes nothing if it fails. A write that has begun also finishes, and the next one
+    /// waits for it, even if the caller's future is dropped.
     async fn update(&self, change: impl FnOnce(&mut Record) -> Result<(), IdentityError>) -> Result<(), IdentityError> {
         let one_at_a_time = Arc::clone(&self.writing).lock_owned().await;
         let mut record = self.record.borrow().clone();
@@ -539,14 +543,14 @@ impl Record {
         }
     }
 
-    /// The beginning of a start.
+    /// Begins a start.
     fn starting(mut self, random: &mut impl RngCore) -> (Self, Start) {
         let start = Start::draw(random);
         self.starting.push(start);
         (self, start)
     }
 
-    /// The end of the latest start.
+    /// Finishes the latest start.
     fn started(mut self) -> Self {
         self.starts.extend(std::mem::take(&mut self.starting).pop());
         let too_many = self.starts.len().saturating_sub(starts::STARTS_KEPT);

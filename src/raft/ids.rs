@@ -1,4 +1,4 @@
-//! The names of clusters and of data directories.
+//! The ids of clusters and of data directories.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -7,23 +7,23 @@ use serde::{Deserialize, Serialize};
 
 /// The name of a cluster: 1 to 64 letters, digits, `-`, `_` or `.`, ASCII only.
 ///
-/// Chosen by people, once. It keeps nodes of two clusters apart that were configured with each other's addresses.
+/// Chosen by people, once. It separates nodes of two clusters that were configured with each other's addresses.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ClusterId(Arc<str>);
 
-/// Which data directory a node has: 16 random bytes, drawn when it was made. Written as 32 hexadecimal digits.
+/// The id of a data directory: 16 random bytes, drawn when it was created. Written as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Incarnation([u8; 16]);
 
-/// Why a cluster id or an incarnation cannot be one.
+/// Why a text is not a valid id.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidId(pub(super) &'static str);
 
 impl Incarnation {
-    /// A new one.
+    /// Draws a new one.
     pub fn draw(random: &mut impl RngCore) -> Self {
         let mut bytes = [0; 16];
         random.fill_bytes(&mut bytes);

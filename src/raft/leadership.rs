@@ -1,7 +1,7 @@
 //! Whether this node leads, and its clock while it does.
 //!
-//! A node leads from the moment at which it has applied an entry of its own term, and so all that its predecessors left. Until then
-//! it proposes nothing: it does not know the last stamp.
+//! A node leads from the moment at which it has applied an entry of its own term, and so all entries of its predecessors. Until then it
+//! proposes nothing, since it does not know the last stamp.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -14,10 +14,10 @@ use tokio::sync::watch;
 use super::{clock::LeaderClock, table::Table, types::TypeConfig};
 use crate::{environment::Environment, machine::Stamp, planted::Planted};
 
-/// openraft's word on who leads.
+/// openraft's view of the leadership.
 pub(super) type ServerMetrics = WatchReceiverOf<TypeConfig, openraft::metrics::RaftServerMetrics<TypeConfig>>;
 
-/// This node's time as the leader of one term.
+/// This node's leadership in one term.
 #[derive(Debug)]
 pub struct Leadership {
     /// The term.
@@ -32,17 +32,17 @@ impl Leadership {
         Self { term, clock, environment }
     }
 
-    /// The stamp for what is proposed now.
+    /// Reads the clock: the stamp for a proposal made now.
     pub fn stamp(&self) -> Stamp {
         self.with_clock(|clock| clock.look(self.environment.clock.now()))
     }
 
-    /// For [`Planted::StampFromCache`]: the stamp that was taken last.
+    /// For [`Planted::StampFromCache`]: the latest stamp that was read.
     pub(super) fn last_stamp(&self) -> Stamp {
         self.with_clock(|clock| clock.stamp())
     }
 
-    /// How long until this stamp, if nothing stalls. Zero: it is due.
+    /// Time until this stamp, without stalls. Zero: it has been reached.
     pub fn until(&self, stamp: Stamp) -> Duration {
         self.with_clock(|clock| clock.until(stamp))
     }
@@ -52,10 +52,10 @@ impl Leadership {
     }
 }
 
-/// Whether this node leads, kept up to date by `follow_leadership`.
+/// Whether this node leads; updated by `follow_leadership`.
 pub type Led = watch::Receiver<Option<Arc<Leadership>>>;
 
-/// Keeps `leadership` true to what openraft says and what is applied. Ends with openraft.
+/// Updates `leadership` from openraft's state and the applied term. Returns when openraft stops.
 pub(super) async fn follow_leadership(
     mut metrics: ServerMetrics,
     table: Arc<Table>,
@@ -63,7 +63,7 @@ pub(super) async fn follow_leadership(
     leadership: watch::Sender<Option<Arc<Leadership>>>,
 ) {
     let mut applied_term = table.applied_term();
-    // For `Planted::ClockOfEarlierTerm` alone.
+    // Only for `Planted::ClockOfEarlierTerm`.
     let mut before: Option<Arc<Leadership>> = None;
     loop {
         let leading = {

@@ -1,15 +1,18 @@
-//! Replication: one log, the same on every node, and the table that it makes.
+//! Replication: one log, the same on every node, and the table that results from applying it.
 //!
-//! [`Replica`] is what the floor above uses: propose a command, read the table. Below it, in the order in which a command passes:
+//! [`Replica`] is the interface for the layer above: propose a command, read the table. Below it, in the order in which a command passes:
 //!
-//! * `renewals`: many sessions in one command; [`proposer`] and [`leadership`]: batches, stamped by the leader's [`clock`]; [`vacancy`] and [`presence`]: a leader that was killed;
-//! * [`log`]: the log on disk; [`network`]: to the peers; openraft between them; [`backlog`]: a peer that is slow;
+//! * `renewals`: batches renewals of sessions into one command; [`proposer`] and [`leadership`]: batches of commands, stamped by the
+//!   leader's [`clock`]; [`vacancy`] and [`presence`]: fast detection of a leader whose process was killed;
+//! * [`log`]: the log on disk; [`network`]: replication to the peers; openraft between them; [`backlog`]: limits the log kept for a slow
+//!   follower;
 //! * [`read_index`]: when the table may answer a linearizable read;
-//! * [`state_machine`], `applier` and [`table`]: what is committed, applied; [`calls`]: who waits for it; [`snapshot`]: what is applied, on disk.
+//! * [`state_machine`], `applier` and [`table`]: apply committed entries; [`calls`]: the calls that wait for a result; [`snapshot`]: the
+//!   applied state, on disk.
 //!
-//! [`ids`], [`identity`] and [`forming`]: who this node is, whether its data are its own, and how a cluster comes into being.
-//! [`types`], [`wire`], [`commands`] and [`records`]: what all of them speak. `durable_map` is no part of it: the fence keeps there
-//! what it has seen.
+//! [`ids`], [`identity`] and [`forming`]: the node's id and data directory, and the founding of a cluster. [`types`], [`wire`],
+//! [`commands`] and [`records`]: shared types and their encodings. `durable_map` is not part of replication: the fence stores there the
+//! tokens that it has seen.
 
 pub mod backlog;
 pub mod calls;
@@ -45,5 +48,5 @@ mod words;
 pub use proposer::NoReply;
 pub use replica::Replica;
 
-/// openraft, with our types.
+/// openraft's handle, with our types.
 pub type Raft = openraft::Raft<types::TypeConfig, state_machine::StateMachine>;

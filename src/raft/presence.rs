@@ -1,6 +1,7 @@
-//! What this node sees of its peers' processes: the connections that they opened to it, and when it last heard from each.
+//! The *presence* of peers: the connections that their processes opened to this node, and when it last heard from each.
 //!
-//! When a process ends, its system closes all of its connections. So a peer that has one left is there, whatever became of the others.
+//! When a process ends, its operating system closes all of its connections. So a peer with an open connection runs, whatever happened to
+//! its other connections.
 
 use std::{
     collections::HashMap,
@@ -12,22 +13,22 @@ use tokio::time::Instant;
 
 use crate::transport::Remote;
 
-/// Of each peer, by its id.
+/// The presence of each peer, by its id.
 #[derive(Debug, Default)]
 pub struct Presence {
     peers: Mutex<HashMap<u64, Seen>>,
 }
 
-/// Of one peer.
+/// The presence of one peer.
 #[derive(Debug)]
 struct Seen {
     heard: Instant,
-    /// Those by which it called. Some may be gone.
+    /// The connections of its calls. Some may be closed.
     connections: Vec<Remote>,
 }
 
 impl Presence {
-    /// A peer called, by this connection. `None`: by one that is not known.
+    /// Records a call by a peer on this connection. `None`: the connection is unknown.
     pub fn called(&self, peer: u64, connection: Option<&Remote>) {
         let mut peers = self.peers();
         let seen = peers.entry(peer).or_insert_with(|| Seen { heard: Instant::now(), connections: Vec::new() });
@@ -40,24 +41,24 @@ impl Presence {
         }
     }
 
-    /// More came by a call of its.
+    /// Records a further message of a peer on a call.
     pub fn spoke(&self, peer: u64) {
         if let Some(seen) = self.peers().get_mut(&peer) {
             seen.heard = Instant::now();
         }
     }
 
-    /// How long nothing was heard of it. `None`: it never called.
+    /// The time since the peer was last heard from. `None`: it never called.
     pub fn silence(&self, peer: u64) -> Option<Duration> {
         self.peers().get(&peer).map(|seen| seen.heard.elapsed())
     }
 
-    /// Whether one of the connections by which it called is left.
+    /// Whether one of the connections by which it called is still open.
     pub fn is_connected(&self, peer: u64) -> bool {
         self.peers().get(&peer).is_some_and(|seen| seen.connections.iter().any(Remote::is_connected))
     }
 
-    /// Nothing panics while it holds this.
+    /// No code panics while it holds this lock.
     fn peers(&self) -> MutexGuard<'_, HashMap<u64, Seen>> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }

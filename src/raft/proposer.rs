@@ -1,8 +1,8 @@
-//! Commands on their way into the log: group commit.
+//! Proposing commands: batches and group commit.
 //!
-//! One task drains a bounded queue. It closes a batch when the queue is empty, or the batch is large enough; nothing lingers. Two
-//! batches are in flight at a time, so that the disk and the peers always have the next one; while they are, the queue fills, and
-//! the next batch is larger. A full queue refuses at once. A batch is bound to the term of the leader that stamped it.
+//! One task drains a bounded queue. It closes a batch when the queue is empty, or the batch is large enough; nothing lingers. Two batches
+//! are in flight at a time, so that the disk and the peers always have the next one; meanwhile the queue fills, and the next batch is
+//! larger. A full queue refuses at once. A batch is bound to the term of the leader that stamped it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,31 +28,32 @@ use crate::{
     planted::Planted,
 };
 
-/// Commands that may wait for the next batch. Beyond, callers are refused.
+/// Capacity of the queue, in commands. When it is full, commands are refused.
 pub const QUEUE: usize = 8192;
-/// Of these, so many places are kept for commands that take nothing: what gives back, renews or withdraws is let in when what asks for more
-/// is not. So a leader that has too much to do gets rid of it, and no session expires for the crowd of others.
+/// Load shedding: places that are reserved for releases, renewals and other commands that ask for nothing. They are admitted while
+/// acquires, opens and updates are refused. So an overloaded leader reduces its load, and no session expires because of other clients'
+/// requests.
 const RESERVED: usize = QUEUE / 4;
-/// Commands in one batch.
+/// Maximum commands in one batch.
 const BATCH_COMMANDS: usize = 2048;
-/// Bytes in one batch, about. A command that is larger by itself makes a batch of its own. Batches are that large only when very much waits: then
-/// what each of them costs beside its commands must not be the limit.
+/// Approximate maximum bytes in one batch. A larger command makes a batch of its own. Batches get that large only under load, where the
+/// fixed cost of a batch must not be the limit.
 const BATCH_BYTES: usize = 256 * 1024;
-/// Batches between the proposer and the table: one at the disks, and the next one gathering behind it. More of them are smaller, and cost
-/// more syncs for the same commands.
+/// Batches between the proposer and the table: one being written, and the next one filling. More of them would be smaller, and cost more
+/// fsyncs for the same commands.
 const IN_FLIGHT: usize = 2;
 
 /// Why a command got no reply from the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoReply {
-    /// This node does not lead. Nothing happened.
+    /// This node does not lead. The command had no effect.
     #[error("this node does not lead; send the request to the leader")]
     NotLeader,
-    /// This node leads, and has not heard from most members for a while. Nothing happened.
-    #[error("this node leads, but most members cannot be reached; try again when they can")]
+    /// This node leads, but has not heard from a quorum for some time. The command had no effect.
+    #[error("this node leads, but cannot reach a majority of the members; try again later")]
     NoQuorum,
-    /// The queue is full. Nothing happened.
-    #[error("this node has more to do than it can; try again in a moment")]
+    /// The queue is full. The command had no effect.
+    #[error("this node is overloaded, its queue of commands is full; try again in a moment")]
     Overloaded,
     /// No answer in time, or leadership was lost meanwhile. The command may still take effect.
     #[error("no answer in time; the request may still take effect")]
@@ -64,7 +65,7 @@ struct Proposal {
     reply: Answer<Delivery>,
 }
 
-/// The way into the log.
+/// Proposes commands to the log.
 #[derive(Clone, Debug)]
 pub struct Proposer {
     queue: mpsc::Sender<Proposal>,
@@ -79,7 +80,7 @@ impl Proposer {
 
     /// Proposes a command and waits until it is applied, for at most `patience`.
     ///
-    /// Dropping the future withdraws a command that is not in a batch yet, and otherwise leaves it to take effect.
+    /// Dropping the future withdraws a command that is not in a batch yet; otherwise the command takes effect.
     pub async fn propose(&self, command: Command, patience: Duration) -> Result<Delivery, NoReply> {
         if self.led.borrow().is_none() {
             return Err(NoReply::NotLeader);
@@ -109,16 +110,16 @@ impl Proposer {
         !asks_for_more || !self.is_overloaded()
     }
 
-    /// Whether so much waits that [`propose`](Self::propose) refuses commands that ask for more.
+    /// Whether [`propose`](Self::propose) refuses commands that ask for more, since the queue is nearly full.
     pub fn is_overloaded(&self) -> bool {
         self.queue.capacity() <= RESERVED
     }
 }
 
-/// Where the answer to what is in a queue goes.
+/// The channel for the answer to a queued question.
 pub(super) type Answer<T> = oneshot::Sender<Result<T, NoReply>>;
 
-/// Puts something into a queue, at once or not at all, and waits for its answer, for at most `patience`.
+/// Puts a question into a queue, at once or not at all, and waits for its answer, for at most `patience`.
 pub(super) async fn ask<Q, T>(
     queue: &mpsc::Sender<Q>,
     question: impl FnOnce(Answer<T>) -> Q,
@@ -135,24 +136,24 @@ pub(super) async fn ask<Q, T>(
     }
 }
 
-/// The other end of a [`Proposer`]'s queue.
+/// The receiving end of a [`Proposer`]'s queue.
 pub(super) struct Intake(mpsc::Receiver<Proposal>);
 
 #[cfg(test)]
 impl Intake {
-    /// What was proposed, for tests that have a log of their own.
+    /// The next proposal, for tests with a log of their own.
     pub(super) async fn next(&mut self) -> Option<(Command, Answer<Delivery>)> {
         let Proposal { command, reply } = self.0.recv().await?;
         Some((command, reply))
     }
 }
 
-/// Batches what the proposers send and gives it to openraft. Ends when the last proposer is gone, or openraft is.
+/// Batches the proposals and gives them to openraft. Returns when the last proposer is gone, or openraft has stopped.
 pub(super) async fn run(mut intake: Intake, raft: Raft, led: Led, environment: Environment, limits: Limits) {
     let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut over = None;
     loop {
-        // The place in flight comes first: what arrives while all are taken joins the batch that is made when one is free.
+        // Acquired first: commands that arrive while all places are taken join the next batch.
         let permit = Arc::clone(&in_flight).acquire_owned().await.expect("the semaphore is never closed");
         let Some(proposals) = next_batch(&mut intake.0, &mut over).await else { return };
         let leadership = led.borrow().clone();
@@ -167,7 +168,8 @@ pub(super) async fn run(mut intake: Intake, raft: Raft, led: Led, environment: E
     }
 }
 
-/// The next batch: what waits now, up to a batch's limits; at least one. `over` is what did not fit into the one before.
+/// The next batch: the queued commands, at least one, up to a batch's limits. `over` is the command that did not fit into the previous
+/// one.
 async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Proposal>) -> Option<Vec<Proposal>> {
     let mut batch = Vec::new();
     let mut bytes = 0;
@@ -181,7 +183,7 @@ async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Pro
             },
         };
         if proposal.reply.is_closed() {
-            // The caller is gone, and the command never left: nothing happened, and nothing has to.
+            // The caller is gone, and the command was not sent: it is dropped.
             continue;
         }
         bytes += weight(&proposal.command);
@@ -218,7 +220,7 @@ async fn submit(
     submitted.map_err(|fatal| tracing::error!(%fatal, "raft has stopped"))
 }
 
-/// Hands the answers of one batch to those who asked.
+/// Sends the replies of one batch to the callers.
 async fn answer(
     response: OneshotReceiverOf<TypeConfig, ClientWriteResult<TypeConfig>>,
     replies: Vec<Answer<Delivery>>,
@@ -226,7 +228,7 @@ async fn answer(
 ) {
     let outcome = match response.await {
         Ok(Ok(response)) => Ok(response.data.0),
-        // "Never appended: safe to retry."
+        // Never appended, so safe to retry.
         Ok(Err(ClientWriteError::ForwardToLeader(_) | ClientWriteError::PreconditionFailed(_))) => {
             Err(NoReply::NotLeader)
         }
@@ -239,7 +241,7 @@ async fn answer(
         Ok(deliveries) => {
             debug_assert_eq!(deliveries.len(), replies.len(), "a reply for each command");
             for (reply, delivery) in replies.into_iter().zip(deliveries) {
-                // An error says that the caller is gone.
+                // An error means that the caller is gone.
                 let _ = reply.send(Ok(delivery));
             }
         }
@@ -255,7 +257,7 @@ fn refuse(proposals: Vec<Proposal>, why: NoReply) {
     }
 }
 
-/// How many bytes a command takes in a batch, about.
+/// The approximate bytes of a command in a batch.
 fn weight(command: &Command) -> usize {
     const FIXED: usize = 48;
     const ADDRESS: usize = 24;

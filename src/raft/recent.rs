@@ -1,8 +1,8 @@
-//! The changes of the last entries, for watchers that come back.
+//! The changes of the latest entries, for watchers that resume.
 //!
-//! A watcher whose connection broke, or whose node no longer leads, names the last entry that it knows in full. Each node keeps the changes
-//! of the entries that it applied last, so whoever leads then can go on there. What is kept is bounded in entries and in bytes; a watcher
-//! that was away for longer is told so, and sent the state.
+//! A watcher whose connection broke, or whose node no longer leads, names the last entry that it knows completely. Each node keeps the
+//! changes of the entries that it applied last, so the present leader can continue there. The history is bounded in entries and in bytes;
+//! a watcher that was away for longer is told so, and sent the whole state.
 
 use std::{
     collections::VecDeque,
@@ -11,10 +11,10 @@ use std::{
 
 use crate::machine::{Change, ChangeKind};
 
-/// Log entries whose changes a watcher may lag behind before it is sent the whole state again.
+/// Log entries that a watcher may lag behind before it is sent the whole state again.
 pub(super) const CHANGES_KEPT: usize = 1024;
 
-/// What one log entry changed.
+/// The changes of one log entry.
 #[derive(Debug)]
 pub struct Changes {
     /// The entry.
@@ -23,13 +23,13 @@ pub struct Changes {
     pub changes: Vec<Change>,
 }
 
-/// Of all the changes kept, about.
+/// Approximate maximum bytes of all kept changes.
 const BYTES_MAX: usize = 8 << 20;
 
-/// What a change takes without its data, about: a name and a label or a reason.
+/// Approximate bytes of a change without its data: a name and a label or a reason.
 const CHANGE_BYTES: usize = 512;
 
-/// The changes of the last entries.
+/// The changes of the latest entries.
 #[derive(Debug, Default)]
 pub(super) struct Recent(Mutex<Kept>);
 
@@ -37,12 +37,12 @@ pub(super) struct Recent(Mutex<Kept>);
 struct Kept {
     entries: VecDeque<Arc<Changes>>,
     bytes: usize,
-    /// The last entry whose changes are not kept. Those of all later ones are.
+    /// The last entry whose changes are not kept. The changes of all later ones are.
     floor: u64,
 }
 
 impl Recent {
-    /// An entry was applied, and changed something.
+    /// Adds the changes of an applied entry.
     pub(super) fn push(&self, changes: Arc<Changes>) {
         let mut kept = self.kept();
         kept.bytes += bytes(&changes);
@@ -54,12 +54,12 @@ impl Recent {
         }
     }
 
-    /// A snapshot took the place of the entries up to here.
+    /// A snapshot replaced the entries up to this one.
     pub(super) fn forget(&self, index: u64) {
         *self.kept() = Kept { floor: index, ..Kept::default() };
     }
 
-    /// What changed after this entry; `None`: that is not known any more.
+    /// The changes after this entry; `None`: they are not kept any more.
     pub(super) fn after(&self, index: u64) -> Option<Vec<Arc<Changes>>> {
         let kept = self.kept();
         let first = kept.entries.partition_point(|entry| entry.index <= index);
@@ -67,7 +67,7 @@ impl Recent {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        // No code panics while it holds it.
+        // No code panics while it holds this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

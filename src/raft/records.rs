@@ -1,7 +1,7 @@
-//! The table's records as messages, one [`pb::Record`] each: what a snapshot holds.
+//! The table's records as messages, one [`pb::Record`] each: the content of a snapshot.
 //!
-//! What the table cannot hold has no message: a session that ended in no known way, a reply that is not remembered. A snapshot that is
-//! damaged is told by its checksum; what is malformed here comes from a version that is too new, or is a bug.
+//! Impossible records have no message: a session with an unknown end, a reply that is never remembered. Damage of a snapshot is found by
+//! its checksum; a malformed record comes from a newer version, or from a bug.
 
 use prost::Message;
 
@@ -11,14 +11,14 @@ use crate::{
     proto::internal::{self as pb, record as r},
 };
 
-/// One record.
+/// Encodes one record.
 pub fn encode(record: &Record) -> Vec<u8> {
     pb::Record { kind: Some(write_record(record)) }.encode_to_vec()
 }
 
-/// What [`encode`] wrote. Fails on anything else.
+/// Decodes what [`encode`] wrote. Fails on anything else.
 pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
-    let record = pb::Record::decode(bytes).map_err(|_| Malformed("a record that is not one"))?;
+    let record = pb::Record::decode(bytes).map_err(|_| Malformed("a record that cannot be decoded"))?;
     read_record(record.kind.ok_or(Malformed("a record of an unknown kind"))?)
 }
 
@@ -197,7 +197,7 @@ fn read_end(end: r::End) -> Result<SessionEnd, Malformed> {
     match end {
         r::End::Closed => Ok(SessionEnd::Closed),
         r::End::Expired => Ok(SessionEnd::Expired),
-        r::End::Unspecified => Err(Malformed("a session that ended in no known way")),
+        r::End::Unspecified => Err(Malformed("an ended session without how it ended")),
     }
 }
 
@@ -223,7 +223,7 @@ fn read_asked(asked: r::asked::Kind) -> Result<Asked, Malformed> {
     })
 }
 
-/// `None` for what no session remembers.
+/// `None` for replies that are never remembered.
 fn write_answer(reply: &Reply) -> Option<r::answer::Kind> {
     use r::answer::Kind;
     Some(match reply {
@@ -287,7 +287,7 @@ fn read_found(found: i32) -> Result<Released, Malformed> {
         Ok(r::Found::Grant) => Ok(Released::Grant),
         Ok(r::Found::Wait) => Ok(Released::Wait),
         Ok(r::Found::Nothing) => Ok(Released::Nothing),
-        Ok(r::Found::Unspecified) | Err(_) => Err(Malformed("a release that found an unknown thing")),
+        Ok(r::Found::Unspecified) | Err(_) => Err(Malformed("a release with an unknown result")),
     }
 }
 
@@ -333,7 +333,7 @@ fn read_holder(holder: r::Holder) -> Result<HolderView, Malformed> {
     })
 }
 
-/// `None` for what is refused before a request runs: no session remembers it.
+/// `None` for refusals before a request runs, which are never remembered.
 fn write_refusal(refusal: &Refusal) -> Option<r::refusal::Kind> {
     use r::refusal::Kind;
     Some(match refusal {
@@ -414,7 +414,7 @@ mod tests {
         LockName::new(name).unwrap()
     }
 
-    /// One of each kind, and each of their optional parts both there and not.
+    /// One of each kind, with each optional part present and absent.
     fn records() -> Vec<Record> {
         let data = || Some(Data::new(b"\0\xff").unwrap());
         let reason = || Reason::new("stuck").unwrap();

@@ -1,8 +1,8 @@
-//! Renewals on their way into the log: many sessions in one command.
+//! Proposing renewals: many sessions in one command.
 //!
-//! They are by far the most frequent requests, small, and in no hurry: a client counts its lease from the moment at which it asked. So
-//! the leader holds each back for a hundredth of its session's TTL, and proposes all that came meanwhile as one command. What a renewal
-//! costs is then a message to and fro; the log, the disk and the followers hardly see it.
+//! Renewals are by far the most frequent requests, small, and not urgent: a client counts its lease from the moment at which it sent the
+//! renewal. So the leader delays each one by a hundredth of its session's TTL, and proposes all that arrived meanwhile as one command. A
+//! renewal then costs one round trip of a message, and almost nothing in the log, on the disk and on the followers.
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ use tokio::{
 use super::proposer::{Answer, NoReply, Proposer, ask};
 use crate::machine::{Command, Renewal, Reply, SessionId, Ttl};
 
-/// A renewal waits for others for so much of its session's TTL, and never longer than this.
+/// The delay of a renewal is the session's TTL divided by this, at most [`GATHERED_FOR_MAX`].
 const PART_OF_TTL: u32 = 100;
 const GATHERED_FOR_MAX: Duration = Duration::from_millis(100);
-/// Sessions in one command. So many do not wait.
+/// Maximum sessions in one command. A full command is proposed at once.
 const SESSIONS: usize = 1024;
-/// Renewals that may wait for the next command. Beyond, callers are refused.
+/// Capacity of the queue, in renewals. When it is full, renewals are refused.
 const QUEUE: usize = 16 * 1024;
-/// Commands between here and the table. While all are, renewals wait.
+/// Commands that are proposed but not applied. At this limit, renewals wait.
 const IN_FLIGHT: usize = 4;
 
 struct Wanted {
     session: SessionId,
-    /// It waits for others no longer than this.
+    /// The latest time at which it is proposed.
     by: Instant,
     renewed: Answer<Renewal>,
 }
 
-/// The way for a renewal into the log.
+/// Proposes renewals.
 #[derive(Clone, Debug)]
 pub(super) struct Renewals {
     queue: mpsc::Sender<Wanted>,
@@ -44,7 +44,8 @@ impl Renewals {
         (Self { queue }, Intake(intake))
     }
 
-    /// Renews a session that has this TTL, as far as is known, with others. Waits until that is applied, for at most `patience`.
+    /// Renews a session together with others. `ttl`: the session's TTL, as far as known. Waits until the renewal is applied, for at most
+    /// `patience`.
     ///
     /// Dropping the future withdraws a renewal that is not proposed yet.
     pub(super) async fn renew(
@@ -62,10 +63,10 @@ fn gathered_for(ttl: Ttl) -> Duration {
     (Duration::from_millis(u64::from(ttl.as_millis())) / PART_OF_TTL).min(GATHERED_FOR_MAX)
 }
 
-/// The other end of the queue.
+/// The receiving end of the queue.
 pub(super) struct Intake(mpsc::Receiver<Wanted>);
 
-/// Gathers renewals and proposes them. Ends when nobody can ask for any more.
+/// Gathers renewals and proposes them. Returns when all [`Renewals`] are gone.
 pub(super) async fn run(mut intake: Intake, proposer: Proposer, patience: Duration) {
     let mut commands = JoinSet::new();
     loop {
@@ -82,7 +83,7 @@ pub(super) async fn run(mut intake: Intake, proposer: Proposer, patience: Durati
     }
 }
 
-/// What comes until the first of it has waited long enough; `None` once nobody can ask any more.
+/// The renewals that arrive until the earliest [`Wanted::by`]; `None` once all senders are gone.
 async fn gather(intake: &mut mpsc::Receiver<Wanted>) -> Option<Vec<Wanted>> {
     let mut gathered = Vec::new();
     if intake.recv_many(&mut gathered, SESSIONS).await == 0 {
@@ -113,7 +114,7 @@ async fn propose(gathered: Vec<Wanted>, proposer: &Proposer, patience: Duration)
         }
         Err(no) => Err(no),
     };
-    // An error says that the caller is gone.
+    // An error means that the caller is gone.
     match renewals {
         Ok(renewals) => gathered.into_iter().zip(renewals).for_each(|(wanted, renewal)| {
             let _ = wanted.renewed.send(Ok(renewal));

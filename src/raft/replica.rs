@@ -1,4 +1,4 @@
-//! One copy of the table, kept equal to the others.
+//! A replica: one copy of the table, kept equal to the others.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -22,10 +22,10 @@ use crate::{
     planted::Planted,
 };
 
-/// For a command of renewals. Who asked for one has a patience of its own.
+/// Time limit of a command of renewals. Each caller has its own time limit as well.
 const RENEWALS_PATIENCE: Duration = Duration::from_secs(5);
 
-/// This node's copy, and the way to change all of them.
+/// This node's copy of the table, and the interface to change all copies.
 #[derive(Clone, Debug)]
 pub struct Replica {
     raft: Raft,
@@ -39,8 +39,9 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Starts the tasks that propose and that let time pass. They end with `raft`. `acknowledgements` are those of its network; `configured`
-    /// says where members are now, whatever the log says. While this node leads, it writes `limits` into the log. A leader that has not heard from a quorum for `silence_max` refuses what it is asked.
+    /// Starts the tasks that propose commands and ticks. They end with `raft`. `acknowledgements` are those of its network; `configured`
+    /// has the present addresses of members and takes precedence over the log. While this node leads, it writes `limits` into the log. A
+    /// leader that has not heard from a quorum for `silence_max` refuses requests.
     pub fn start(
         raft: Raft,
         table: Arc<Table>,
@@ -63,7 +64,7 @@ impl Replica {
         Self { raft, table, proposer, renewals, led, acknowledgements, configured, silence_max }
     }
 
-    /// Whether a command that asks for more would be refused now, since too much waits: see [`Proposer::is_overloaded`].
+    /// Whether a command that asks for more would be refused now by load shedding: see [`Proposer::is_overloaded`].
     pub fn is_overloaded(&self) -> bool {
         self.proposer.is_overloaded() && self.leads() && !self.cut_off()
     }
@@ -76,8 +77,8 @@ impl Replica {
         self.proposer.propose(command, patience).await
     }
 
-    /// Renews a session and waits until that is applied, for at most `patience`. It is held back for a hundredth of its TTL, to share
-    /// a command with others.
+    /// Renews a session and waits until that is applied, for at most `patience`. The renewal is delayed by a hundredth of the TTL, to
+    /// share a command with others.
     ///
     /// Dropping the future withdraws a renewal that is not proposed yet.
     pub async fn renew(&self, session: SessionId, patience: Duration) -> Result<Renewal, NoReply> {
@@ -96,9 +97,10 @@ impl Replica {
         self.renewals.renew(session, ttl, patience).await
     }
 
-    /// Up to which index this node has applied what its own log holds for certain; 0 while that is not known.
+    /// The last index that this node has both applied and made durable in its own log; 0 while that is unknown.
     ///
-    /// A majority commits an entry, and a node may apply it before its own disk has it: after a crash, that node's log ends before it.
+    /// A majority commits an entry, so a node may apply it before it is durable on its own disk: after a crash, that node's log ends
+    /// before it.
     pub fn applied_and_durable(&self) -> u64 {
         if Planted::NotedBeforeDurable.is_on() {
             return self.table.index();
@@ -107,10 +109,10 @@ impl Replica {
         flushed.map_or(0, |last| last.index.min(self.table.index()))
     }
 
-    /// Looks at the table as it is now, linearizably: all that was answered before this call is in it.
+    /// Reads the table, linearizably: everything that was answered before this call is visible.
     ///
-    /// One round to a quorum serves all the reads that wait for one (the read index of Raft, §6.4 of Ongaro's thesis). `look` must be
-    /// short: `apply` waits for it.
+    /// One round to a quorum serves all reads that wait for one (the read index of Raft, §6.4 of Ongaro's thesis). `look` must be short:
+    /// `apply` waits for it.
     pub async fn read<T>(&self, patience: Duration, look: impl FnOnce(&Applied) -> T) -> Result<T, NoReply> {
         if Planted::ReadWithoutIndex.is_on() {
             return Ok(self.table.read(look));
@@ -118,7 +120,7 @@ impl Replica {
         if self.cut_off() {
             return Err(NoReply::NoQuorum);
         }
-        // A read changes nothing: without an answer, nothing is unknown.
+        // A read changes nothing: without an answer, no effect is unknown.
         match timeout(patience, read_index(&self.raft, &self.acknowledgements)).await {
             Ok(Ok(())) => Ok(self.table.read(look)),
             Ok(Err(_)) | Err(_) => Err(NoReply::NotLeader),
@@ -130,7 +132,7 @@ impl Replica {
         &self.table
     }
 
-    /// Whether this node leads.
+    /// Follows whether this node leads.
     pub fn led(&self) -> Led {
         self.led.clone()
     }
@@ -140,23 +142,23 @@ impl Replica {
         self.led.borrow().is_some()
     }
 
-    /// Whether this node leads, and has not heard from a quorum for so long that it refuses what it is asked: what it took now would
-    /// hang, and may never be answered.
+    /// Whether this node leads, but has not heard from a quorum for [`silence_max`](Self::silence_max). It then refuses requests: new
+    /// ones would hang, and may never be answered.
     pub fn cut_off(&self) -> bool {
         cut_off(&self.raft, &self.acknowledgements, self.silence_max)
     }
 
-    /// After so long without word from the leader, or as the leader from a quorum, a node cannot serve.
+    /// The time without a message from the leader, or for the leader from a quorum, after which a node cannot serve.
     pub fn silence_max(&self) -> Duration {
         self.silence_max
     }
 
-    /// The leader that this node knows, and where it is. Not this node itself while it is cut off: others may know better.
+    /// The leader that this node knows, and its addresses. Not this node itself while it is cut off: other nodes may know a later leader.
     pub fn leader(&self) -> Option<(u64, Node)> {
         self.look_at_leader(|id, node| (id, node.clone()))
     }
 
-    /// The same, for a look that needs no copy.
+    /// The same, without a copy.
     pub fn look_at_leader<T>(&self, look: impl FnOnce(u64, &Node) -> T) -> Option<T> {
         if self.cut_off() {
             return None;
@@ -168,12 +170,12 @@ impl Replica {
         Some(look(id, node))
     }
 
-    /// Where a member is, as the configuration says it, or else the log.
+    /// The addresses of a member: as configured, or else as in the log.
     pub fn whereabouts<'a>(&'a self, id: u64, in_log: &'a Node) -> &'a Node {
         self.configured.get(&id).unwrap_or(in_log)
     }
 
-    /// The engine.
+    /// openraft's handle.
     pub fn raft(&self) -> &Raft {
         &self.raft
     }

@@ -1,4 +1,4 @@
-//! The table behind openraft's storage traits: applies what is committed, and makes and takes snapshots.
+//! The table behind openraft's storage traits: applies committed entries, writes and installs snapshots.
 
 use std::{io, sync::Arc};
 
@@ -20,10 +20,10 @@ use super::{
 };
 use crate::{machine::Machine, planted::Planted};
 
-/// Entries that are applied together, at the most: for each such group the runtime and the thread that applies take turns once.
+/// Maximum entries applied in one step: control passes between the runtime and the applying thread once for each step.
 const ENTRIES_PER_TURN: usize = 256;
 
-/// What openraft drives.
+/// openraft's state machine.
 #[derive(Debug)]
 pub struct StateMachine {
     table: Arc<Table>,
@@ -34,8 +34,9 @@ pub struct StateMachine {
 }
 
 impl StateMachine {
-    /// Starts from the newest snapshot, if there is one, and starts the thread that applies. Blocks while it reads it. A new one is due after so many entries, or later, and
-    /// not when another node's is: see [`snapshot_due`](Self::snapshot_due).
+    /// Loads the newest snapshot, if there is one, and starts the thread that applies entries. Blocks while it reads the snapshot. A new
+    /// snapshot is due after at least `snapshot_entries` entries, at another place in the log than on other nodes: see
+    /// [`snapshot_due`](Self::snapshot_due).
     ///
     /// Fails if the snapshot is damaged.
     pub fn open(table: Arc<Table>, snapshots: SnapshotStore, node_id: u64, snapshot_entries: u64) -> io::Result<Self> {
@@ -47,13 +48,13 @@ impl StateMachine {
         Ok(Self { table, applier, snapshots, pace, log_bytes })
     }
 
-    /// Told when a snapshot is worth its cost: enough entries came since the last one, and their bytes are not few beside its own. openraft
-    /// knows entries only, so it is to be asked for one then.
+    /// Notified when a snapshot is worth its cost: enough entries came since the last one, and their bytes are a sufficient part of its
+    /// size. openraft's own policy counts only entries, so the caller must trigger the snapshot.
     pub fn snapshot_due(&self) -> Arc<Notify> {
         self.pace.due()
     }
 
-    /// The bytes of the entries that were applied since this was opened.
+    /// The bytes of the entries that were applied since the start.
     pub fn log_bytes(&self) -> LogBytes {
         self.log_bytes.clone()
     }
@@ -73,7 +74,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     {
         let mut groups = entries.ready_chunks(ENTRIES_PER_TURN);
         while let Some(group) = groups.next().await {
-            // What came before an entry that cannot be read is applied all the same.
+            // Entries before one that cannot be read are applied all the same.
             let mut failed = None;
             let read = group.into_iter().map_while(|entry| entry.map_err(|error| failed = Some(error)).ok());
             let group: Vec<_> = read.collect();
@@ -93,23 +94,23 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
         self.pace.begin_again();
-        // Frozen here, between two entries; written elsewhere, while entries are applied.
+        // Cloned here, between two entries; written elsewhere, while further entries are applied.
         let (table, frozen) = (Arc::clone(&self.table), self.table.freeze());
         SnapshotBuilder { table, frozen: Some(frozen), snapshots: self.snapshots.clone() }
     }
 
     async fn install_snapshot(&mut self, _meta: &SnapshotMeta, file: SnapshotFile) -> io::Result<()> {
         let snapshots = self.snapshots.clone();
-        // Durable before it is used: once it is, the log behind it is purged.
+        // Durable before it is used: afterwards the log that it covers is purged.
         let blocking = snapshots.blocking();
         if Planted::SnapshotUsedBeforePublished.is_on() {
             drop(self.table.restore(read(&file)?));
         }
         let restored = blocking.run(move || snapshots.publish(&file).and_then(|()| read(&file))).await?;
-        // A table of a million locks takes a good part of a second to take apart: neither readers nor heartbeats wait for that.
+        // Dropping a table of a million locks takes a good part of a second: neither readers nor heartbeats wait for that.
         blocking.discard("drop-table", self.table.restore(restored));
         self.pace.begin_again();
-        // The calls that wait here waited for a table that is gone; their clients ask again.
+        // The calls on this node waited on the replaced table; their clients retry.
         self.table.calls().break_off();
         Ok(())
     }
@@ -122,10 +123,10 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 /// Writes one snapshot.
 #[derive(Debug)]
 pub struct SnapshotBuilder {
-    /// For [`Planted::SnapshotOfLaterTable`] alone.
+    /// Only for [`Planted::SnapshotOfLaterTable`].
     table: Arc<Table>,
-    /// Until it is written. Who writes it also takes apart what the table itself has changed since: with a runtime of its own to care
-    /// for, nobody else is to.
+    /// Present until it is written. The writing thread also drops the nodes that the table has replaced since, which would delay the
+    /// runtime.
     frozen: Option<Applied>,
     snapshots: SnapshotStore,
 }

@@ -1,10 +1,9 @@
-//! The machine as this node has it, and those who wait for what it does.
+//! This node's machine, and the listeners for what it does.
 //!
-//! The state machine writes it (`apply`, `restore`); everyone else reads. What must be told to somebody when it
-//! happens goes three ways: the end of a wait to the call that waits for it, the loss of a session or grant to its keep-alive
-//! stream, and every change of a lock to those who watch.
+//! The state machine writes it (`apply`, `restore`); everything else reads. Events go to three kinds of listener: the end of a wait to
+//! the call that waits for it, the loss of a session or grant to its keep-alive stream, and every change of a lock to watchers.
 //!
-//! None of those who listen hold anything that the machine does not know: they can be lost with the process.
+//! Listeners hold no state that the machine lacks: they can be lost with the process.
 
 use std::{
     collections::HashMap,
@@ -32,32 +31,32 @@ use crate::{
 /// Notices that a keep-alive stream may lag behind before it is closed.
 const NOTICES_KEPT: usize = 64;
 
-/// What the holder of a session must hear at once.
+/// An event that the holder of a session must be told at once.
 #[derive(Clone, Debug)]
 pub struct Notice {
     /// The session.
     pub session: SessionId,
-    /// What happened to it.
+    /// The loss.
     pub what: Loss,
 }
 
-/// What a session lost.
+/// A loss of a session.
 #[derive(Clone, Debug)]
 pub enum Loss {
-    /// Its life.
+    /// The session ended.
     Ended(SessionEnd),
-    /// A grant, to an operator.
+    /// An operator revoked a grant.
     Revoked(Revocation),
 }
 
-/// Tells a keep-alive stream what its sessions lose. One for all of them.
+/// Sends a keep-alive stream the losses of its sessions. One for all of them.
 #[derive(Clone, Debug)]
 pub struct Listener {
     notices: mpsc::Sender<Notice>,
     lags: CancellationToken,
 }
 
-/// What a [`Listener`] was told.
+/// The receiving end of a [`Listener`].
 #[derive(Debug)]
 pub struct Notices {
     notices: mpsc::Receiver<Notice>,
@@ -65,14 +64,14 @@ pub struct Notices {
 }
 
 impl Notices {
-    /// For [`Table::listen`].
+    /// A pair for [`Table::listen`].
     pub fn new() -> (Listener, Self) {
         let (sender, receiver) = mpsc::channel(NOTICES_KEPT);
         let lags = CancellationToken::new();
         (Listener { notices: sender, lags: lags.clone() }, Self { notices: receiver, lags })
     }
 
-    /// The next one. `None` once one was missed: whoever listens must ask anew for what counts. Cancel safe.
+    /// The next notice. `None` once one was missed: the caller must read the present state again. Cancel safe.
     pub async fn next(&mut self) -> Option<Notice> {
         tokio::select! {
             biased;
@@ -83,7 +82,7 @@ impl Notices {
 }
 
 impl Listener {
-    /// Whether it was told.
+    /// Sends a notice; `false`: the listener is gone, or does not keep up.
     fn tell(&self, notice: Notice) -> bool {
         let told = self.notices.try_send(notice).is_ok();
         if !told {
@@ -97,25 +96,25 @@ impl Listener {
     }
 }
 
-/// Looks at the table after each entry that was applied, and each snapshot that took its place. For simulations, which check it there.
+/// Inspects the table after each applied entry and each restored snapshot. For simulations, which check it there.
 pub trait Inspect: Debug + Send + Sync + 'static {
     /// Nothing is applied before it returns.
     fn look(&self, applied: &Applied);
 }
 
-/// What is applied.
+/// The applied state.
 #[derive(Clone, Debug, Default)]
 pub struct Applied {
     /// The table.
     pub machine: Machine,
-    /// The last entry that made it what it is.
+    /// The last applied entry.
     pub log_id: Option<LogId>,
     /// The last membership in the log up to there.
     pub membership: StoredMembership,
 }
 
 impl Applied {
-    /// The index of the last entry applied; 0: none.
+    /// The index of the last applied entry; 0: none.
     pub fn index(&self) -> u64 {
         self.log_id.map_or(0, |id| id.index)
     }
@@ -131,7 +130,7 @@ pub struct Table {
     recent: Recent,
     term: watch::Sender<u64>,
     deadline: watch::Sender<Option<Stamp>>,
-    /// The machine's time, and the last entry applied, for those who must not wait until an apply has ended.
+    /// The machine's time, and the index of the last applied entry, for readers that must not wait for an apply.
     now: AtomicU64,
     index: AtomicU64,
     told: AtomicU64,
@@ -145,7 +144,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// An empty one, which `inspector` looks at whenever it has changed.
+    /// An empty table, which `inspector` inspects after each change.
     pub fn new(inspector: Option<Arc<dyn Inspect>>) -> Self {
         Self {
             applied: RwLock::default(),
@@ -162,54 +161,54 @@ impl Table {
         }
     }
 
-    /// Looks at the machine. `look` runs under a lock that `apply` needs: it must be short and must not block. And it waits while an entry is
-    /// applied, which may take milliseconds: nothing that others need at once, such as a heartbeat, may be behind it on its thread.
+    /// Reads the machine. `look` runs under a lock that `apply` needs: it must be short and must not block. It waits while an entry is
+    /// applied, which may take milliseconds: urgent work such as heartbeats must not run behind it on the same thread.
     pub fn read<T>(&self, look: impl FnOnce(&Applied) -> T) -> T {
         look(&self.applied.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The term of the last entry applied. A new leader has applied all that its predecessors left once this is its own.
+    /// The term of the last applied entry. Once this is a new leader's own term, it has applied all entries of its predecessors.
     pub fn applied_term(&self) -> watch::Receiver<u64> {
         self.term.subscribe()
     }
 
-    /// When the next thing falls due.
+    /// The next deadline.
     pub fn next_deadline(&self) -> watch::Receiver<Option<Stamp>> {
         self.deadline.subscribe()
     }
 
-    /// The time up to which the machine has come, and when the next thing falls due, as of the last entry applied. Never waits.
+    /// The machine's time and the next deadline, as of the last applied entry. Never waits.
     pub(super) fn time_and_deadline(&self) -> (Stamp, Option<Stamp>) {
         (Stamp(self.now.load(Ordering::Acquire)), *self.deadline.borrow())
     }
 
-    /// Whether earlier batches left work over: see [`Machine::has_work`].
+    /// Whether earlier batches left work in the backlog: see [`Machine::has_work`].
     pub(super) fn has_work(&self) -> bool {
         self.read(|applied| applied.machine.has_work())
     }
 
-    /// The index of the last entry applied; 0: none. Never waits.
+    /// The index of the last applied entry; 0: none. Never waits.
     pub(super) fn index(&self) -> u64 {
         self.index.load(Ordering::Acquire)
     }
 
-    /// What changes from now on, an item for each log entry that changes a lock.
+    /// The changes from now on, an item for each log entry that changes a lock.
     pub fn changes(&self) -> broadcast::Receiver<Arc<Changes>> {
         self.changes.subscribe()
     }
 
-    /// What the entries after this one changed, as far as they are told; what comes later, [`Table::changes`] has, if it was subscribed to
-    /// before. `None`: that is not known any more.
+    /// The changes of the entries after this one, up to [`Table::told`]; later ones come from [`Table::changes`], if it was subscribed to
+    /// before. `None`: they are not kept any more.
     pub fn changes_after(&self, index: u64) -> Option<Vec<Arc<Changes>>> {
         self.recent.after(index)
     }
 
-    /// The last entry whose changes were all sent to [`Table::changes`]: behind the table itself by a moment.
+    /// The last *told* entry: all its changes were sent to [`Table::changes`]. Lags behind the table itself by a moment.
     pub fn told(&self) -> u64 {
         self.told.load(Ordering::Acquire)
     }
 
-    /// Tells `listener` what a session loses from now on. A listener that does not keep up is dropped, and hears that it was.
+    /// Sends `listener` the losses of a session from now on. A listener that does not keep up is dropped, and told so.
     pub fn listen(&self, session: SessionId, listener: Listener) {
         let mut listeners = lock(&self.listeners);
         let of_session = listeners.entry(session).or_default();
@@ -217,7 +216,7 @@ impl Table {
         of_session.push(listener);
     }
 
-    /// Forgets listeners that are gone, those of `sessions` only.
+    /// Forgets listeners of these sessions that are gone.
     pub fn forget_listeners(&self, sessions: impl IntoIterator<Item = SessionId>) {
         let mut listeners = lock(&self.listeners);
         for session in sessions {
@@ -230,12 +229,12 @@ impl Table {
         }
     }
 
-    /// The calls on this node that wait.
+    /// The waiting calls on this node.
     pub fn calls(&self) -> &Calls {
         &self.calls
     }
 
-    /// Applies one entry. With `answer`, this node proposed it, and the calls behind it wait for the deliveries.
+    /// Applies one entry. With `answer`, this node proposed it, and its proposer waits for the deliveries.
     pub(super) fn apply(&self, log_id: LogId, batch: Batch, answer: bool) -> super::types::Applied {
         let mut events = Vec::new();
         let replies = {
@@ -246,8 +245,8 @@ impl Table {
             self.publish(&applied);
             replies
         };
-        // Only the state machine's task comes here, one entry after the other: a wait is registered before a later entry ends it.
-        // One that ends within its own batch is both registered and ended here, in this order.
+        // Only the thread that applies comes here, one entry after the other: a wait is registered before a later entry ends it. A wait
+        // that ends within its own batch is registered and ended here, in this order.
         if Planted::EndToldBeforeCall.is_on() {
             self.tell(log_id.index, std::mem::take(&mut events));
         }
@@ -270,8 +269,8 @@ impl Table {
         self.told.store(applied.index(), Ordering::Release);
     }
 
-    /// Puts a snapshot in the place of what is here, and answers what was here: to take that apart takes time in proportion to it, which is
-    /// not to be spent under the lock.
+    /// Replaces the state by a snapshot, and returns the old state: dropping it takes time in proportion to its size, which must not be
+    /// spent under the lock.
     #[must_use = "drop it where nobody waits"]
     pub(super) fn restore(&self, restored: Applied) -> Applied {
         let mut applied = self.write();
@@ -282,7 +281,7 @@ impl Table {
         before
     }
 
-    /// What a snapshot is made of: a clone that costs next to nothing.
+    /// The state for a snapshot: a cheap clone.
     pub(super) fn freeze(&self) -> Applied {
         self.read(Applied::clone)
     }
@@ -322,9 +321,9 @@ impl Table {
         }
         if !changes.is_empty() {
             let changes = Arc::new(Changes { index, changes });
-            // Kept first: who subscribes and then looks at what is kept misses nothing.
+            // Kept first: a watcher that subscribes and then reads the kept changes misses none.
             self.recent.push(Arc::clone(&changes));
-            // An error says that nobody watches.
+            // An error means that there is no watcher.
             let _ = self.changes.send(changes);
         }
         self.told.store(index, Ordering::Release);
@@ -334,7 +333,7 @@ impl Table {
         let mut listeners = lock(&self.listeners);
         let ended = matches!(notice.what, Loss::Ended(_));
         if let Some(of_session) = listeners.get_mut(&notice.session) {
-            // A listener that does not keep up is dropped: its stream ends, and its client asks anew.
+            // A listener that does not keep up is dropped: its stream ends, and its client reads the state again.
             of_session.retain(|listener| listener.tell(notice.clone()));
             if ended || of_session.is_empty() {
                 listeners.remove(&notice.session);
@@ -351,7 +350,7 @@ pub(super) struct Batch {
     pub(super) commands: Vec<Command>,
 }
 
-/// No code panics while it holds one of these locks but on broken state, which ends the process.
+/// Code panics under one of these locks only on broken state, which ends the process.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,11 @@
-//! Lets time pass in the log while this node leads.
+//! Advances time in the log while this node leads.
 //!
-//! A tick is proposed when something falls due, and about once a second while anything can: a failover then loses no more than that.
-//! An idle table writes nothing. While the table has work left that one batch was not to do, ticks follow each other, one at a time.
+//! A tick is proposed when a deadline passes, and about once a second while there is any deadline: a failover then loses at most that. An
+//! idle table writes nothing. While the table has work in its backlog, ticks follow each other, one at a time.
 //!
-//! The leader's clock is looked at on every [`BEAT`], also while a tick is on its way through the log: a slow commit is no stall, and
-//! time passes during it. While the leader is cut off from its quorum nobody looks, so that time stands still, as it does without a
-//! leader: the renewals that would have kept sessions alive are refused then.
+//! The leader's clock is read every [`BEAT`], also while a tick is being committed: a slow commit is no stall, and time passes during it.
+//! While the leader is cut off from its quorum the clock is not read, so time stands still, as it does without a leader: the renewals
+//! that would have kept sessions alive are refused then.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -19,13 +19,13 @@ use super::{
 };
 use crate::machine::Command;
 
-/// How often time passes in the log at the least, while anything can fall due: a failover loses no more than this.
+/// Maximum time between two ticks while there is any deadline: a failover loses at most this.
 const TICK_AT_LEAST: Duration = Duration::from_secs(1);
 
-/// How long a tick may take to be applied before another one is proposed.
+/// Time limit for applying a tick before another one is proposed.
 const TICK_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Ends with [`super::leadership`]. `cut_off`: whether this node leads without a quorum.
+/// Proposes ticks. Returns with [`super::leadership`]. `cut_off`: whether this node leads without a quorum.
 pub(super) async fn tick(mut led: Led, table: Arc<Table>, proposer: Proposer, cut_off: impl Fn() -> bool) {
     let mut deadline = table.next_deadline();
     loop {
@@ -50,7 +50,7 @@ pub(super) async fn tick(mut led: Led, table: Arc<Table>, proposer: Proposer, cu
     }
 }
 
-/// How long until the next look.
+/// Proposes a tick if one is due. Returns the time until the next check.
 async fn tick_if_due(
     led: &mut Led,
     leadership: &Leadership,
@@ -58,21 +58,21 @@ async fn tick_if_due(
     proposer: &Proposer,
     cut_off: impl Fn() -> bool,
 ) -> Duration {
-    // Looking at the clock is what keeps a stall from being counted: see `LeaderClock`.
+    // Reading the clock also keeps the time since the last reading from counting as a stall: see `LeaderClock`.
     let stamp = leadership.stamp();
     let (now, next) = table.time_and_deadline();
     match next {
         None => BEAT,
         Some(due) if due <= stamp || stamp.0 - now.0.min(stamp.0) >= TICK_AT_LEAST.as_millis() as u64 => {
             propose(led, leadership, proposer, cut_off).await;
-            // A proposer that refuses at once (no leader, overload) must not make this a busy loop.
+            // A refusal at once (no leader, overload) must not cause a busy loop.
             Duration::from_millis(1)
         }
         Some(due) => leadership.until(due).clamp(Duration::from_millis(1), BEAT),
     }
 }
 
-/// Proposes a tick, and looks at the clock while it is on its way. Whether it came through is seen in the table, at the next turn.
+/// Proposes a tick, and reads the clock until it is applied. The next turn sees in the table whether it was.
 async fn propose(led: &mut Led, leadership: &Leadership, proposer: &Proposer, cut_off: impl Fn() -> bool) {
     let mut proposal = pin!(proposer.propose(Command::Tick, TICK_DEADLINE));
     loop {
@@ -109,9 +109,9 @@ mod tests {
         },
     };
 
-    /// Longer than a beat and the most that counts between two looks; shorter than a tick may take.
+    /// Longer than a beat and [`STEP_MAX`](crate::raft::clock::STEP_MAX); shorter than [`TICK_DEADLINE`].
     const COMMIT: Duration = Duration::from_millis(1_900);
-    /// What two rates may differ by over any time: the last look was up to a beat ago, and the first ones are the first beat.
+    /// Allowed difference between the clocks: the last reading was up to a beat ago, and the first one up to a beat late.
     const SLACK: Duration = Duration::from_millis(250);
 
     /// A leader whose commits take [`COMMIT`], with a session in its table, so that something can fall due.
@@ -150,7 +150,7 @@ mod tests {
             let stamp = leadership.stamp();
             sleep(COMMIT).await;
             index += 1;
-            // An error says that the ticker gave up on it.
+            // An error means that the ticker no longer waits for it.
             let _ = answer.send(Ok(apply(&table, index, stamp, command)));
         }
     }
@@ -176,7 +176,7 @@ mod tests {
         leader.is_cut_off.store(false, Ordering::Relaxed);
         sleep(BEAT).await;
         let passed = Duration::from_millis(leader.leadership.stamp().0 - before.0);
-        // The tick that was on its way may still come to look once, and the first look after it counts as a step.
+        // The tick that was under way may still cause one reading, and the first reading after it counts as a step.
         assert!(passed <= 3 * crate::raft::clock::STEP_MAX, "{passed:?} of a minute in which no renewal was taken");
     }
 }

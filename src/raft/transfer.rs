@@ -1,4 +1,4 @@
-//! Snapshot files on their way between nodes: what [`super::network`] asks of [`super::snapshot`].
+//! The transfer of snapshot files: implements the traits of [`super::network`] for [`super::snapshot`].
 //!
 //! The files' methods block; here they run where blocking is allowed.
 
@@ -51,10 +51,10 @@ impl SnapshotSink for SnapshotStore {
     }
 }
 
-/// A snapshot that arrives.
+/// A snapshot that is arriving.
 #[derive(Debug)]
 pub struct Arriving {
-    /// `None` only while a piece of it is written, and after a piece that could not be.
+    /// `None` only while a piece is written, and after a failed write.
     receiving: Option<Receiving>,
     blocking: Blocking,
 }

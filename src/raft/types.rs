@@ -1,4 +1,4 @@
-//! What openraft is told about us: the types of a log entry, of its answer and of a node.
+//! The types with which openraft is configured: log entries, replies and nodes.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use openraft::{impls::leader_id_std, raft, type_config::alias};
 use super::{calls::Call, ids::Incarnation};
 use crate::machine::Reply;
 
-/// Where openraft's tasks, timers and random numbers come from.
+/// The source of openraft's tasks, timers and random numbers.
 pub type Runtime = openraft_rt_tokio::TokioRuntime;
 
 openraft::declare_raft_types!(
-    /// Standard Raft: one leader a term, so a log id is a term and an index.
+    /// Standard Raft: one leader in each term, so a log id is a term and an index.
     pub TypeConfig:
         D = Payload,
         R = Applied,
@@ -25,47 +25,47 @@ openraft::declare_raft_types!(
 
 /// A log entry.
 pub type Entry = alias::EntryOf<TypeConfig>;
-/// What a log entry carries: nothing, a [`Payload`], or a membership.
+/// The payload of a log entry: none, a [`Payload`], or a membership.
 pub type EntryPayload = alias::EntryPayloadOf<TypeConfig>;
-/// A leader, as log ids name it.
+/// A leader's id in log ids: its term.
 pub type CommittedLeaderId = alias::CommittedLeaderIdOf<TypeConfig>;
 /// A term and an index.
 pub type LogId = alias::LogIdOf<TypeConfig>;
-/// A term, and who was voted for in it.
+/// A term, and the node that was voted for in it.
 pub type Vote = alias::VoteOf<TypeConfig>;
-/// Who votes and who listens.
+/// The voters and learners.
 pub type Membership = openraft::Membership<u64, Node>;
 /// A membership, and the entry that set it.
 pub type StoredMembership = alias::StoredMembershipOf<TypeConfig>;
-/// What a snapshot stands for.
+/// The last entry and the membership that a snapshot covers.
 pub type SnapshotMeta = alias::SnapshotMetaOf<TypeConfig>;
 
-/// A leader's call to append entries, or none: a heartbeat.
+/// A leader's request to append entries; without entries, a heartbeat.
 pub type AppendRequest = raft::AppendEntriesRequest<TypeConfig>;
-/// The answer to an append in a stream of them: up to where the logs agree.
+/// The answer to an append in a stream: up to where the logs agree.
 pub type StreamAppendResult = raft::StreamAppendResult<TypeConfig>;
 /// Why an append was refused.
 pub type StreamAppendError = raft::StreamAppendError<TypeConfig>;
-/// A candidate's call for a vote.
+/// A candidate's request for a vote.
 pub type VoteRequest = raft::VoteRequest<TypeConfig>;
-/// The answer to it.
+/// The answer to a request for a vote.
 pub type VoteResponse = raft::VoteResponse<TypeConfig>;
-/// A leader's call to take over.
+/// A leader's request to take over the leadership.
 pub type TransferLeaderRequest = raft::TransferLeaderRequest<TypeConfig>;
-/// The answer to it.
+/// The answer to a transfer.
 pub type TransferLeaderResponse = raft::TransferLeaderResponse<TypeConfig>;
-/// Why it was refused.
+/// Why a transfer was refused.
 pub type TransferLeaderError = raft::TransferLeaderError<TypeConfig>;
 
 /// An encoded batch of commands. Opaque to Raft; shared without a copy between the log, its cache and the peers.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Payload(pub Bytes);
 
-/// The answers to the commands of one batch, in their order.
+/// The replies to the commands of one batch, in order.
 #[derive(Debug, Default)]
 pub struct Applied(pub Vec<Delivery>);
 
-/// The answer to one command.
+/// The reply to one command.
 #[derive(Debug)]
 pub struct Delivery {
     /// The machine's reply.
@@ -74,15 +74,15 @@ pub struct Delivery {
     pub wait: Option<Call>,
 }
 
-/// A member: where it is reached, and which data it has.
+/// A member: its addresses, and its data directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Node {
-    /// Its data directory. In the log it is set from the first entry on, so that every member knows every other by it before anything is
-    /// acknowledged to a client. `None` where only a configuration speaks.
+    /// The incarnation of its data directory. In the log it is set from the first entry on, so that every member knows every other's
+    /// before anything is acknowledged to a client. `None` in a node's configuration.
     pub incarnation: Option<Incarnation>,
-    /// By its peers: host:port.
+    /// The address for peers: host:port.
     pub peer_address: String,
-    /// By clients: host:port.
+    /// The address for clients: host:port.
     pub client_address: String,
 }
 

@@ -1,20 +1,20 @@
-//! A leader whose process has ended need not be waited for.
+//! Fast election after the leader's process was killed.
 //!
-//! Followers give a leader that falls silent a lease and an election timeout: it may be slow, or paused, or out of reach for a moment.
-//! One that was killed is none of these, and the system says so at once: its connections break, and its port refuses new ones. Then
-//! its followers forget its lease and one of them stands for election, within milliseconds.
+//! A *vacancy* is a leadership whose leader's process has ended. Normally followers grant a silent leader a lease and an election
+//! timeout: it may be slow, paused, or unreachable for a moment. A killed process is none of these, and its operating system shows it at
+//! once: its connections break, and its port refuses new ones. Then its followers drop the lease and one of them stands for election,
+//! within milliseconds.
 //!
-//! Elections are always safe in Raft, and reads here ask a quorum rather than trust a lease; what must be avoided is to disturb a
-//! leader that is there. A port also refuses when a firewall says so, or when a proxy in between starts anew; and a lease that was
-//! forgotten once does not come back in this term. So more is asked for: that *none* of the leader's connections to this node is left,
-//! for a moment in which a living one would have opened another; or else that nothing was heard of it for two heartbeats. The first of
-//! them is what the end of a process looks like, and costs next to no time.
+//! Elections are always safe in Raft, and reads here ask a quorum rather than trust a lease; but a living leader must not be disturbed. A
+//! port also refuses behind a firewall, or while a proxy restarts; and a lease that was dropped does not return in this term. So a second
+//! condition is required: *none* of the leader's connections to this node has been open for `COMES_BACK`, in which a living leader
+//! would have opened another; or else nothing was heard of it for `SILENT_HEARTBEATS`. The first is how the end of a process looks, and
+//! takes almost no time.
 //!
-//! And a follower asks the others first, by Raft's pre-vote (§9.6 of Ongaro's thesis): each refuses as long as it trusts the leader's
-//! lease itself, and so each has to have seen for itself that the leader is gone. Without a majority nothing happens, and the timeouts
-//! decide as ever.
+//! A follower also asks the others first, by Raft's pre-vote (§9.6 of Ongaro's thesis): each refuses as long as it trusts the leader's
+//! lease, so each must have detected the end of the leader itself. Without a majority nothing happens, and the usual timeouts decide.
 //!
-//! Deliberately absent: machines that vanish. They refuse nothing, and look like a network that is cut.
+//! Deliberately absent: detection of machines that vanish. They refuse no connections, and look like a network partition.
 
 use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
@@ -31,27 +31,27 @@ use super::{
 };
 use crate::transport::Connect;
 
-/// A port on a machine that is there answers sooner, one way or the other.
+/// Time limit for a connection attempt: a reachable machine accepts or refuses sooner.
 const REFUSAL_PATIENCE: Duration = Duration::from_millis(250);
-/// Pauses before each time that it is asked: a process that ends closes one thing after the other, and a busy machine gives it no hurry.
+/// Pauses before each connection attempt: an ending process closes its sockets one after the other, which takes time on a busy machine.
 const PORT_CLOSES_MS: [u64; 6] = [0, 5, 20, 80, 200, 400];
-/// A leader that lives and whose connections all broke has opened another one by then.
+/// Time in which a living leader whose connections all broke has opened another one.
 const COMES_BACK: Duration = Duration::from_millis(10);
-/// Heartbeats without a word, of one that is gone.
+/// Heartbeat intervals without a message after which a leader counts as gone.
 const SILENT_HEARTBEATS: u32 = 2;
-/// Heartbeats after which one that was not silent for so long lives.
+/// Heartbeat intervals after which a leader that was heard meanwhile counts as alive.
 const DOUBTFUL_HEARTBEATS: u32 = 6;
-/// How often a peer is looked at.
+/// Time between two checks of a peer.
 const LOOK: Duration = Duration::from_millis(1);
-/// How long the others leave it to the first of them, and so on.
+/// Delay of each further candidate, so that candidates take turns.
 const TURN: Duration = Duration::from_millis(100);
-/// Pauses after each time that the others are asked: they may notice it a little later.
+/// Pauses after each pre-vote round: the others may detect the end of the leader a little later.
 const ROUNDS_MS: [u64; 10] = [20, 20, 40, 80, 160, 320, 640, 1280, 1280, 1280];
 
-/// Peers whose streams broke off, by their ids.
+/// The ids of peers whose streams broke off.
 pub type Departures = mpsc::Receiver<u64>;
 
-/// Watches out for the end of the leader's process. `heartbeat`: how often it calls at the least. Ends when `departures` does.
+/// Watches for the end of the leader's process. `heartbeat`: the longest time between two of its calls. Returns when `departures` ends.
 pub async fn watch(
     replica: Replica,
     connector: impl Connect,
@@ -65,7 +65,7 @@ pub async fn watch(
             continue;
         }
         if !is_gone(id, &presence, heartbeat).await {
-            tracing::info!(leader = id, "the leader's port refuses connections, but the leader is heard");
+            tracing::info!(leader = id, "the leader's port refuses connections, but the leader still sends messages");
             continue;
         }
         tracing::info!(leader = id, "the leader's process has ended");
@@ -74,7 +74,7 @@ pub async fn watch(
     }
 }
 
-/// Whether nobody listens there: the machine is up, and says so.
+/// Whether the machine at this address is up, and refuses connections to the port.
 async fn refuses<C: Connect>(connector: &C, address: &str) -> bool {
     for pause_ms in PORT_CLOSES_MS {
         sleep(Duration::from_millis(pause_ms)).await;
@@ -87,7 +87,7 @@ async fn refuses<C: Connect>(connector: &C, address: &str) -> bool {
     false
 }
 
-/// Whether nothing is left of a peer: see the [module](self).
+/// Whether a peer's process has ended: see the [module](self).
 async fn is_gone(peer: u64, presence: &Presence, heartbeat: Duration) -> bool {
     let began = Instant::now();
     let mut connected = began;
@@ -104,18 +104,18 @@ async fn is_gone(peer: u64, presence: &Presence, heartbeat: Duration) -> bool {
     false
 }
 
-/// What a leader leaves behind.
+/// A leadership whose leader's process has ended.
 struct Vacancy {
     leader: u64,
-    /// By which it led.
+    /// The vote by which it led.
     vote: Vote,
     address: String,
-    /// The others who can lead, this node among them.
+    /// The remaining voters, including this node.
     heirs: BTreeSet<u64>,
 }
 
 impl Vacancy {
-    /// `None`: it did not lead, as far as this node knows, or this node cannot.
+    /// `None`: the peer did not lead, as far as this node knows, or this node is not a voter.
     fn left_by(id: u64, replica: &Replica) -> Option<Self> {
         let metrics = replica.raft().metrics();
         let metrics = metrics.borrow_watched();
@@ -128,12 +128,12 @@ impl Vacancy {
         heirs.contains(&metrics.id).then_some(Self { leader: id, vote, address, heirs })
     }
 
-    /// Somebody else leads. A candidate may fail, and two may take each other's votes: then it goes on.
+    /// Whether another node leads. While none does, elections are repeated: a candidate may fail, and two may split the votes.
     fn is_over(&self, replica: &Replica) -> bool {
         replica.raft().metrics().borrow_watched().current_leader.is_some_and(|leader| leader != self.leader)
     }
 
-    /// As if the leader had handed over to somebody else: this node then votes for whoever asks.
+    /// Drops the lease, as if the leader had transferred the leadership: this node then votes for any candidate.
     async fn forget_the_lease(&self, replica: &Replica) {
         let handed_over = TransferLeaderRequest::new(self.vote, self.leader, None);
         if let Err(fatal) = replica.raft().handle_transfer_leader(handed_over).await {
@@ -151,7 +151,7 @@ impl Vacancy {
             if self.is_over(replica) || replica.raft().trigger().elect(true).await.is_err() {
                 return;
             }
-            // Not the same pause for all, so that those who stood together do not stand together again.
+            // A different pause on each node, so that two candidates do not collide again.
             sleep(Duration::from_millis(pause_ms) + TURN / 4 * turn).await;
         }
     }

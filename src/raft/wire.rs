@@ -1,14 +1,14 @@
-//! openraft's types as our messages, and back.
+//! Conversions between openraft's types and our messages.
 //!
-//! Its structs change between versions, and what lies on disk or comes from a peer of a neighbouring version must still be read:
-//! so they never leave this process but as these messages.
+//! openraft's structs change between versions, but files and messages of neighbouring versions must stay readable: so these types leave
+//! this process only as our messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::types::*;
 use crate::proto::internal as pb;
 
-/// A message that lacks what it must have, or says what cannot be.
+/// A message that lacks a required field, or has an impossible value.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("malformed message: {0}")]
 pub struct Malformed(pub &'static str);
@@ -71,7 +71,7 @@ impl TryFrom<pb::StoredMembership> for StoredMembership {
     type Error = Malformed;
 
     fn try_from(stored: pb::StoredMembership) -> Result<Self, Malformed> {
-        let membership = stored.membership.ok_or(Malformed("a stored membership without one"))?;
+        let membership = stored.membership.ok_or(Malformed("a stored membership without its membership"))?;
         Ok(Self::new(stored.log_id.map(Into::into), membership.try_into()?))
     }
 }
@@ -88,7 +88,7 @@ impl From<&Entry> for pb::Entry {
 }
 
 impl pb::Entry {
-    /// Not a `TryFrom`: openraft's entry has a blanket conversion that stands in its way.
+    /// Not a `TryFrom`: that would conflict with a blanket conversion of openraft's entry.
     pub fn into_entry(self) -> Result<Entry, Malformed> {
         let payload = match self.payload.ok_or(Malformed("an entry without a payload"))? {
             pb::entry::Payload::Blank(_) => EntryPayload::Blank,
@@ -116,11 +116,11 @@ impl TryFrom<pb::AppendRequest> for AppendRequest {
     fn try_from(request: pb::AppendRequest) -> Result<Self, Malformed> {
         let vote: Vote = request.vote.ok_or(Malformed("an append without a vote"))?.into();
         if !vote.committed {
-            return Err(Malformed("an append by one who was not elected"));
+            return Err(Malformed("an append whose sender was not elected"));
         }
         let previous: Option<LogId> = request.previous.map(Into::into);
         let entries = request.entries.into_iter().map(pb::Entry::into_entry).collect::<Result<Vec<_>, _>>()?;
-        // Raft takes the order of a leader's entries for granted, and stops the node where it is broken.
+        // Raft relies on the order of a leader's entries, and stops the node if it is violated.
         let mut last = previous;
         for entry in &entries {
             let follows = match &last {
@@ -141,7 +141,7 @@ impl From<StreamAppendResult> for pb::AppendResponse {
     fn from(result: StreamAppendResult) -> Self {
         use pb::append_response::Kind;
         let kind = match result {
-            // Always the last entry of the request: the asker knows it.
+            // Always the last entry of the request, which the leader knows.
             Ok(_) => Kind::Success(true),
             Err(StreamAppendError::Conflict(_)) => Kind::Conflict(true),
             Err(StreamAppendError::HigherVote(vote)) => Kind::HigherVote((&vote).into()),
@@ -151,14 +151,14 @@ impl From<StreamAppendResult> for pb::AppendResponse {
 }
 
 impl pb::AppendResponse {
-    /// The answer to a request whose entries come after `previous` and end with `last`.
+    /// The result for a request whose entries come after `previous` and end with `last`.
     pub fn into_result(self, previous: Option<LogId>, last: Option<LogId>) -> Result<StreamAppendResult, Malformed> {
         use pb::append_response::Kind;
-        Ok(match self.kind.ok_or(Malformed("an answer to an append that says nothing"))? {
+        Ok(match self.kind.ok_or(Malformed("an answer to an append without a result"))? {
             Kind::Success(_) => Ok(last),
             Kind::PartialSuccess(partial) => Ok(partial.last.map(Into::into)),
             Kind::Conflict(_) => {
-                // Nothing comes before the start of the log, so nothing can be in conflict there.
+                // There is no entry before the start of the log that could conflict.
                 let previous = previous.ok_or(Malformed("a conflict before the first entry"))?;
                 Err(StreamAppendError::Conflict(previous))
             }
@@ -182,7 +182,7 @@ impl TryFrom<pb::VoteRequest> for VoteRequest {
 
     fn try_from(request: pb::VoteRequest) -> Result<Self, Malformed> {
         Ok(Self {
-            vote: request.vote.ok_or(Malformed("a request for a vote without one"))?.into(),
+            vote: request.vote.ok_or(Malformed("a request for a vote without its vote"))?.into(),
             last_log_id: request.last_log_id.map(Into::into),
             leadership_transfer: request.leadership_transfer,
         })
@@ -204,7 +204,7 @@ impl TryFrom<pb::VoteResponse> for VoteResponse {
 
     fn try_from(response: pb::VoteResponse) -> Result<Self, Malformed> {
         Ok(Self {
-            vote: response.vote.ok_or(Malformed("an answer about a vote without one"))?.into(),
+            vote: response.vote.ok_or(Malformed("an answer to a request for a vote without its vote"))?.into(),
             vote_granted: response.granted,
             last_log_id: response.last_log_id.map(Into::into),
         })
@@ -246,7 +246,7 @@ impl From<TransferLeaderResponse> for pb::TransferLeaderResponse {
 }
 
 impl pb::TransferLeaderResponse {
-    /// The answer to `request`.
+    /// The result for `request`.
     pub fn into_result(self, request: &TransferLeaderRequest) -> TransferLeaderResponse {
         if self.refusal.is_empty() {
             return Ok(());
@@ -264,7 +264,7 @@ impl pb::TransferLeaderResponse {
 }
 
 impl pb::SnapshotHeader {
-    /// What stands before the bytes of a snapshot.
+    /// The header of a snapshot's transfer.
     pub fn new(vote: &Vote, meta: &SnapshotMeta, length: u64) -> Self {
         Self {
             vote: Some(vote.into()),
@@ -274,13 +274,13 @@ impl pb::SnapshotHeader {
         }
     }
 
-    /// Who sends the snapshot, what it stands for, and how many bytes follow.
+    /// The sender's vote, the snapshot's metadata, and its length in bytes.
     pub fn into_parts(self) -> Result<(Vote, SnapshotMeta, u64), Malformed> {
         let vote: Vote = self.vote.ok_or(Malformed("a snapshot without a vote"))?.into();
         let last_log_id: Option<LogId> = self.last_log_id.map(Into::into);
-        // Raft takes it for granted that a leader has no entry of a later term, and stops the node where one does.
+        // Raft relies on a leader having no entry of a later term, and stops the node if one does.
         if !vote.committed || last_log_id.is_some_and(|last| last.leader_id.term > vote.leader_id.term) {
-            return Err(Malformed("a snapshot by one who was not elected"));
+            return Err(Malformed("a snapshot whose sender was not elected"));
         }
         let last_membership = self.membership.ok_or(Malformed("a snapshot without a membership"))?.try_into()?;
         Ok((vote, SnapshotMeta { last_log_id, last_membership }, self.length))
@@ -295,12 +295,14 @@ impl pb::Node {
         Self { node_id, peer_address, client_address, incarnation: incarnation.unwrap_or_default() }
     }
 
-    /// Its id, and what else is said of it.
+    /// The member's id, and its addresses and incarnation.
     pub fn into_member(self) -> Result<(u64, Node), Malformed> {
         let Self { node_id, peer_address, client_address, incarnation } = self;
         let incarnation = match incarnation.is_empty() {
             true => None,
-            false => Some(incarnation.as_ref().try_into().map_err(|_| Malformed("an incarnation that is none"))?),
+            false => Some(
+                incarnation.as_ref().try_into().map_err(|_| Malformed("an incarnation that is not 16 bytes long"))?,
+            ),
         };
         Ok((node_id, Node { incarnation, peer_address, client_address }))
     }

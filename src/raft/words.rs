@@ -1,7 +1,7 @@
-//! The machine's words as messages, and back: what commands and records have in common.
+//! The machine's basic values as messages, and back: the encoding that commands and records share.
 //!
-//! Reading goes through the constructors that keep bad values out: a damaged or foreign message is malformed, never a bad value in
-//! the table.
+//! Decoding uses the constructors that check limits: a damaged or foreign message is malformed, and never puts a bad value into the
+//! table.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub(super) fn read_permits(permits: u32) -> Result<Permits, Malformed> {
 }
 
 pub(super) fn read_open(lowest: u64, kept: Vec<u64>) -> Result<OpenIds, Malformed> {
-    OpenIds::new(lowest, kept).map_err(|_| Malformed("request ids that are kept, and should not be"))
+    OpenIds::new(lowest, kept).map_err(|_| Malformed("kept request ids that are not ascending or not below the lowest"))
 }
 
 pub(super) fn write_names(names: &[LockName]) -> Vec<String> {
@@ -68,7 +68,7 @@ pub(super) fn write_data(data: Option<&Data>) -> Option<Bytes> {
 }
 
 pub(super) fn read_data(data: Option<Bytes>) -> Result<Option<Data>, Malformed> {
-    let read = |data: Bytes| Data::new(&data).map_err(|_| Malformed("data that are out of their limits"));
+    let read = |data: Bytes| Data::new(&data).map_err(|_| Malformed("data that is out of its limits"));
     data.map(read).transpose()
 }
 

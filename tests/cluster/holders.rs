@@ -176,7 +176,7 @@ async fn a_leader_without_a_quorum_refuses_at_once() {
     let get = GetRequest { name: "seat".to_string(), ..GetRequest::default() };
     let refusal = until("a refusal", async || {
         let refusal = locks.get(get.clone()).await.err()?;
-        refusal.message().contains("most members cannot be reached").then_some(refusal)
+        refusal.message().contains("cannot reach a majority of the members").then_some(refusal)
     })
     .await;
     assert_eq!(refusal.code(), tonic::Code::Unavailable);

@@ -53,7 +53,7 @@ async fn a_foreign_and_a_wiped_data_directory_are_refused() {
 
     fs::remove_dir_all(data_directory(&cluster, 1)).expect("wiped");
     let wiped = refused(node.config_file(), &[]).await;
-    assert_refused(wiped, 20, &["node 1", "new id"]);
+    assert_refused(wiped, 20, &["node 1", "put its own data directory back"]);
 
     // Two are left, and nothing is lost.
     let check = client(&cluster).check("seat", held.token()).await.expect("the cluster answers");
@@ -86,7 +86,7 @@ async fn a_damaged_log_is_refused_or_loses_nothing() {
     fs::rename(&log, &aside).expect("moved");
     let (code, said) = refused(cluster.node(2).config_file(), &[]).await;
     assert_eq!(code, 20, "{said}");
-    assert!(said.contains("it is gone, and what this node promised with it"), "{said}");
+    assert!(said.contains("it is gone, with this node's votes and acknowledged entries"), "{said}");
     fs::remove_dir_all(&log).expect("removed");
     fs::rename(&aside, &log).expect("moved back");
     cluster.node_mut(2).spawn().expect("it starts");

@@ -59,7 +59,7 @@ async fn a_leader_that_lives_is_trusted_though_its_port_refuses() {
     }
     let has_decided = |follower: &u64| {
         let log = fs::read_to_string(cluster.node(*follower).log_file()).unwrap_or_default();
-        log.contains("but the leader is heard")
+        log.contains("but the leader still sends messages")
     };
     let mut next = Instant::now();
     until("the followers' verdict", async || {

@@ -81,7 +81,7 @@ async fn a_log_that_was_deleted_is_missed() {
     // An empty one that an attempt before has made is not that log either.
     for seed in 3..6 {
         let refusal = home.refusal(seed);
-        assert!(refusal.contains("it is gone, and what this node promised with it"), "{refusal}");
+        assert!(refusal.contains("it is gone, with this node's votes and acknowledged entries"), "{refusal}");
     }
 }
 

@@ -103,7 +103,7 @@ async fn a_member_without_its_data_does_not_come_back() {
     let back = lab.start(id, &Disk::new(), plan()).await;
     let error = back.form().await.expect_err("its data is gone");
     assert!(matches!(error, FormingError::DataGone { node_id, .. } if node_id == id), "{error}");
-    assert!(error.to_string().contains("add it with a new id"), "{error}");
+    assert!(error.to_string().contains("put its own data directory back"), "{error}");
     // The leader, too, has called it by the incarnation it knows, in vain.
     split(&nodes, leader).0.write(b"one".to_vec()).await;
     assert_eq!(back.identity.stage(), Stage::New);

@@ -293,7 +293,10 @@ async fn replaced_entries_that_come_back_are_noticed() {
     drop(tree);
 
     let error = support::open(&log, None).expect_err("entry 7 followed on another").to_string();
-    assert!(error.contains("entry 7 followed on another") && error.contains("remove the member"), "{error}");
+    assert!(
+        error.contains("entry 7 was written after another entry") && error.contains("leave this node stopped"),
+        "{error}"
+    );
 }
 
 /// Appends these, and waits until they are durable.

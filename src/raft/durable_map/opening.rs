@@ -1,4 +1,4 @@
-//! Opening a map: what is checked before anything is written to it.
+//! Opening a map: the checks before anything is written to it.
 
 use std::{
     fs, io,
@@ -12,43 +12,43 @@ use crate::raft::{
     log::database::{self, LockFile, NotLocked, Stumbled},
 };
 
-/// Why what is kept on disk was not opened. Nothing was lost by trying.
+/// Why a map on disk was not opened. Nothing was changed or lost.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it open, or this one has.
-    #[error("the directory {} is in use: close what uses it, or use another directory", directory.display())]
+    /// Another process has the directory open, or this one has.
+    #[error("the directory {} is in use, by this process or another: close it there, or choose another directory", directory.display())]
     Locked {
         /// The directory.
         directory: PathBuf,
     },
-    /// It is not what it was when it was last written, so something may be forgotten.
+    /// The contents are not as they were last written, so insertions may be lost.
     #[error(
-        "what is kept in {} is damaged: {what}; go on with an empty directory only when nothing that was admitted before can come again",
+        "the data in {} is damaged: {what}; start with an empty directory only if no request that was admitted before can come again",
         directory.display()
     )]
     Damaged {
         /// The directory.
         directory: PathBuf,
-        /// What was found.
+        /// The damage that was found.
         what: String,
     },
-    /// A flush does not reach the disk on this system. Nothing would survive a power failure.
+    /// A flush does not reach the disk on this system, so insertions would not survive a power failure.
     #[error(
-        "what is kept in {} would not be durable: sled's flush does not call this program's fdatasync; link it as its own build does",
+        "data in {} would not be durable: sled's flush does not call this program's fdatasync; link the program as its own build does",
         directory.display()
     )]
     NotDurable {
         /// The directory.
         directory: PathBuf,
     },
-    /// The system refused.
+    /// The operating system returned an error.
     #[error("the directory {} cannot be opened: {action}: {source}", directory.display())]
     Io {
         /// The directory.
         directory: PathBuf,
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -63,7 +63,7 @@ impl OpenError {
     }
 }
 
-/// What an open map begins with.
+/// The parts of an open map.
 pub(super) struct Opened {
     pub(super) table: Trees,
     pub(super) lock: LockFile,
@@ -74,9 +74,9 @@ pub(super) struct Opened {
 const SLED_CACHE_BYTES: u64 = 8 << 20;
 /// sled can hang on damaged files.
 const OPEN_LIMIT: Duration = Duration::from_secs(60);
-/// Of the values, and of the file that says that a map was made here.
+/// Version of the values' format, and of the file [`MADE`].
 const FORMAT: u8 = 1;
-/// The file beside sled: there from the moment at which the map may hold something.
+/// The file beside sled: it exists from the moment at which the map may hold values.
 pub(super) const MADE: &str = "made";
 const SELF_TEST: &[u8] = b"self-test";
 const FORMATTED: &[u8] = b"format";
@@ -127,7 +127,7 @@ fn open_trees(directory: &Path) -> Result<(Trees, Contents), OpenError> {
     Ok((trees, contents))
 }
 
-/// Tells a new map from one that was emptied, and marks a new one as ours.
+/// Tells a new map from an emptied one, and marks a new one.
 fn begin(trees: &mut Trees, directory: &Path) -> Result<(), OpenError> {
     let made = directory.join(MADE);
     let failed = |action| move |source| OpenError::io(directory, action, source);
@@ -137,7 +137,7 @@ fn begin(trees: &mut Trees, directory: &Path) -> Result<(), OpenError> {
         (true, true) => Ok(()),
         (true, false) => Err(OpenError::damaged(directory, "its database was emptied")),
         (false, _) if !trees.values.is_empty() => Err(OpenError::damaged(directory, "the file `made` is missing")),
-        // New, or the first opening broke off here. The database comes first, so that the file never speaks of one that is not there.
+        // A new map, or its first opening was interrupted here. The database is marked first, so that the file never exists without it.
         (false, _) => {
             trees.set_formatted().map_err(failed("writing to the database"))?;
             files::replace(&made, &[FORMAT]).map_err(failed("writing the file `made`"))
@@ -145,19 +145,19 @@ fn begin(trees: &mut Trees, directory: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// The map's two trees in one sled database: the values, and what is said of them.
+/// The map's two trees in one sled database: the values, and metadata.
 pub(super) struct Trees {
     values: sled::Tree,
     meta: sled::Tree,
 }
 
 impl Trees {
-    /// The trees keep the database open. Closing it is then a matter of dropping them.
+    /// The trees keep the database open: dropping them closes it.
     fn new(database: &sled::Db) -> io::Result<Self> {
         Ok(Self { values: database.open_tree("values")?, meta: database.open_tree("meta")? })
     }
 
-    /// Writes a key that is different each time, so that a flush has something to do.
+    /// Writes a value that differs each time, so that a flush has something to do.
     fn write_self_test(&mut self) -> io::Result<()> {
         let runs = self.meta.get(SELF_TEST)?.and_then(|runs| <[u8; 8]>::try_from(&*runs).ok());
         let runs = runs.map_or(0, u64::from_be_bytes).wrapping_add(1);
@@ -199,7 +199,7 @@ impl Table for Trees {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // Of the whole database, whichever tree is asked.
+        // Flushes the whole database, not only this tree.
         self.values.flush()?;
         Ok(())
     }

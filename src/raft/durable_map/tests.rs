@@ -11,7 +11,7 @@ use futures::{FutureExt as _, executor::block_on, future::join_all};
 
 use super::*;
 
-/// Only a failing test waits for so long.
+/// Only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn bytes(text: &str) -> Vec<u8> {
@@ -71,7 +71,7 @@ fn a_map_without_its_file_is_refused_once_it_holds_something() {
     assert_eq!(damage(directory.path()), "the file `made` is missing");
 }
 
-/// A table in memory whose flush waits to be let through, and may fail.
+/// A table in memory whose flush waits for the test's permission, and may fail.
 struct Fake {
     flushing: SyncSender<()>,
     go_on: Receiver<()>,

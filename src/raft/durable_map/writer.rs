@@ -6,25 +6,25 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::super::log::database::LockFile;
 
-/// A group is closed when it has so many insertions; beyond that a larger one gains nothing.
+/// Maximum insertions in a group commit; larger groups gain nothing.
 const JOBS_PER_GROUP: usize = 128;
 
-/// An insertion that somebody waits for.
+/// An insertion, and the channel for its result.
 pub(super) struct Job {
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
     pub(super) answer: oneshot::Sender<io::Result<()>>,
 }
 
-/// What the map asks of sled. A trait, so that tests can have one whose flush fails.
+/// The writer's view of sled. A trait, so that tests can use one whose flush fails.
 pub(super) trait Table: Send + 'static {
     fn insert(&mut self, key: &[u8], value: &[u8]) -> io::Result<()>;
-    /// Returns when all that was inserted is durable. After a failure the table must not be used again: what a second attempt
-    /// reports says nothing about the first.
+    /// Returns when all insertions are durable. After a failure the table must not be used again: the result of a second attempt says
+    /// nothing about the first.
     fn flush(&mut self) -> io::Result<()>;
 }
 
-/// The table, and the lock that keeps others out of it.
+/// The table, and the lock on its directory.
 pub(super) struct Writer<T> {
     table: T,
     lock: Option<LockFile>,
@@ -40,24 +40,24 @@ impl<T: Table> Writer<T> {
         Self { table, lock: None }
     }
 
-    /// Serves the queue until nobody can fill it any more, then closes the files. The lock is released last of all.
+    /// Serves the queue until all senders are gone, then closes the files. The lock is released last.
     pub(super) fn run(self, queue: mpsc::Receiver<Job>) {
         let Self { table, lock } = self;
-        // Neither after a failure nor in a panic may the table be dropped: sled would flush once more, and might hang.
+        // After a failure or a panic the table must not be dropped: sled would flush once more, and might hang.
         let mut table = mem::ManuallyDrop::new(table);
         let served = panic::catch_unwind(panic::AssertUnwindSafe(|| serve(&mut *table, queue)));
         match served {
             Ok(Ok(())) => drop(mem::ManuallyDrop::into_inner(table)),
-            // It is still open, in a state that nobody knows: no other instance may come near it.
+            // The table is still open, in an unknown state: the lock keeps other instances out.
             Ok(Err(Failed)) | Err(_) => mem::forget(lock),
         }
     }
 }
 
-/// Those who waited know why.
+/// A write failed; the callers have been told the reason.
 struct Failed;
 
-/// When it returns, the queue is gone too: who still waits in it, or comes later, learns of it by that.
+/// When it returns, the queue is dropped: calls that wait in it, and later ones, fail by that.
 fn serve(table: &mut impl Table, mut queue: mpsc::Receiver<Job>) -> Result<(), Failed> {
     while let Some(first) = queue.blocking_recv() {
         let mut group = vec![first];
@@ -70,7 +70,7 @@ fn serve(table: &mut impl Table, mut queue: mpsc::Receiver<Job>) -> Result<(), F
         let failed = written.is_err();
         for Job { answer, .. } in group {
             let copy = written.as_ref().copied().map_err(|error| io::Error::new(error.kind(), error.to_string()));
-            // Who asked may have stopped waiting.
+            // The caller may have stopped waiting.
             let _ = answer.send(copy);
         }
         if failed {

@@ -1,4 +1,4 @@
-//! What follows from which answers.
+//! The conclusions from rounds of answers.
 
 use rand::{SeedableRng, rngs::StdRng};
 
@@ -84,14 +84,14 @@ fn waits_for_all_and_says_for_what() {
     );
     assert_eq!(
         reason(&plan, formed(2, &plan, None)),
-        "for node 2: it belongs to the cluster already, and does not know node 1: add it"
+        "for node 2: it belongs to a cluster that does not have node 1 as a member"
     );
 }
 
 #[test]
 fn joins_a_cluster_that_knows_it() {
     let plan = plan(&[1, 2, 3]);
-    // One that answers for a cluster is enough, whatever the others say.
+    // One member of a cluster is enough, whatever the others answer.
     let answers = [(2, formed(2, &plan, Some(incarnation(1)))), (3, ready(7, &plan))];
     assert!(matches!(verdict(&plan, answers), Ok(Verdict::Join)), "node 2 knows it");
 }
@@ -102,5 +102,5 @@ fn does_not_come_back_without_its_data() {
     let answers = [(2, ready(2, &plan)), (3, formed(3, &plan, Some(incarnation(99))))];
     let error = verdict(&plan, answers).expect_err("node 3 knows other data");
     assert!(matches!(error, FormingError::DataGone { asked: 3, node_id: 1, .. }));
-    assert!(error.to_string().contains("remove member 1 from the cluster and add it with a new id"), "{error}");
+    assert!(error.to_string().contains("put its own data directory back"), "{error}");
 }

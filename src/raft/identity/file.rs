@@ -1,4 +1,4 @@
-//! The identity's file: TOML, for people to read, replaced as a whole.
+//! The identity's file: TOML, readable for people, replaced as a whole.
 
 use std::{
     fs::{self, File},
@@ -10,14 +10,15 @@ use super::{IdentityError, Record};
 
 /// The name of the file in the data directory.
 pub const FILE_NAME: &str = "identity.toml";
-/// Where a new version is written before it takes the file's name.
+/// The name under which a new version is written before it is renamed.
 const ASIDE: &str = "identity.toml.new";
 /// The version of the format. Fields are added, never changed; a node refuses a later version.
 pub(super) const FORMAT: u32 = 1;
 
-const HEADING: &str = "# Who this node of a Lockkeeper cluster is. Written by the program: do not edit it, do not copy it to another node.\n\n";
+const HEADING: &str =
+    "# Identity of a Lockkeeper node. Written by the program: do not edit it, do not copy it to another node.\n\n";
 
-/// What the file in `directory` says; `None` if the directory does not exist or is empty.
+/// The content of the file in `directory`; `None` if the directory does not exist or is empty.
 pub(super) fn read(directory: &Path) -> Result<Option<Record>, IdentityError> {
     let path = directory.join(FILE_NAME);
     let text = match fs::read_to_string(&path) {
@@ -58,7 +59,7 @@ pub(super) fn write(directory: &Path, record: &Record) -> Result<(), IdentityErr
     sync_directory(directory)
 }
 
-/// Whether a directory holds nothing that matters: an unfinished first version, and what a file system puts into its root, do not.
+/// Whether a directory holds no data: an unfinished first version, and a file system's `lost+found`, do not count.
 fn is_empty(directory: &Path) -> Result<bool, IdentityError> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,

@@ -1,15 +1,15 @@
 //! The starts of a data directory: how an older copy of it is told from the directory itself.
 //!
-//! A copy that is put back (an old backup, a virtual machine's snapshot, a second copy beside the first) has the right incarnation and
-//! a log that is consistent in itself. But it has forgotten promises: votes given, entries acknowledged. So each start draws a random
-//! number, a *start*, and the file keeps those of all starts in their order. Peers remember the latest start of each member that
-//! they counted on: that cast a vote, or acknowledged an append. A directory goes on from what a peer remembers if and only if that
-//! start is among its own. An older copy lacks the starts that came after it, a second copy those of the first, however often either
-//! is started; a plain counter would catch up.
+//! A restored copy (an old backup, a virtual machine's snapshot, a second copy beside the first) has the right incarnation and a log that
+//! is consistent in itself. But it lacks promises: votes given, entries acknowledged. So each start draws a random number, a *start*, and
+//! the file keeps the numbers of all starts in their order. Peers remember the latest start of each member that they relied on, for a
+//! vote or an acknowledged append. A directory continues from what a peer remembers if and only if that start is among its own. An older
+//! copy lacks the starts that came after it, a second copy those of the first, however often either is started; a plain counter would
+//! catch up.
 //!
-//! What this cannot see is a copy made since the last start: nothing was drawn between the two. For that, a leader also remembers what
-//! each member acknowledged, and says so in every call ([`Acknowledged`]); the member compares. What no peer in reach remembers
-//! cannot be found out.
+//! This does not detect a copy made since the last start: nothing was drawn between the two. For that, a leader also remembers the last
+//! entry that each member acknowledged, and sends it in every call ([`Acknowledged`]); the member compares. A loss that no reachable peer
+//! remembers cannot be detected.
 
 use std::{fmt, str::FromStr};
 
@@ -24,17 +24,17 @@ use crate::raft::types::{CommittedLeaderId, LogId};
 #[serde(try_from = "String", into = "String")]
 pub struct Start(u64);
 
-/// Starts of a directory that its file keeps. A peer that was away for longer than this many starts takes the node for a copy.
+/// Maximum starts of a directory in its file. A peer that was away for more starts takes the node for a copy.
 pub(super) const STARTS_KEPT: usize = 4096;
 
-/// What a leader knows that a member has on disk.
+/// The last entry that a leader knows to be durable on a member.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Acknowledged {
-    /// In which term: the member's vote is of this term, or of a later one.
+    /// The leader's term: the member's vote is of this term, or of a later one.
     pub term: u64,
     /// The entry's own term.
     pub entry_term: u64,
-    /// The member's log reaches this entry, as long as its vote is of this term.
+    /// The member's log reaches this entry, as long as its vote is of `term`.
     pub index: u64,
 }
 
@@ -43,28 +43,28 @@ pub struct Acknowledged {
 pub struct Remembered {
     /// The peer.
     pub node_id: u64,
-    /// The latest start of it that this node counted on.
+    /// The latest start of the peer that this node relied on.
     pub start: Option<Start>,
-    /// What it acknowledged to this node.
+    /// The last entry that the peer acknowledged to this node.
     pub acknowledged: Option<Acknowledged>,
 }
 
 impl Start {
-    /// A new one.
+    /// Draws a new one.
     pub fn draw(random: &mut impl RngCore) -> Self {
         Self(random.next_u64())
     }
 }
 
 impl Acknowledged {
-    /// An entry, acknowledged in a leader's term.
+    /// An entry that was acknowledged in the term of a leader.
     pub fn new(term: u64, last: LogId) -> Self {
         Self { term, entry_term: last.leader_id.term, index: last.index }
     }
 
     /// Whether a node whose vote is of `term`, and whose log ends at `last`, can have acknowledged this.
     ///
-    /// In a later term it may have been told to truncate its log. Within a term, what a leader's follower acknowledged stays.
+    /// In a later term a leader may have made it truncate its log. Within a term, acknowledged entries stay.
     pub fn is_kept_by(&self, term: u64, last: Option<LogId>) -> bool {
         let entry = LogId { leader_id: CommittedLeaderId::new(self.entry_term), index: self.index };
         term > self.term || (term == self.term && last >= Some(entry))
@@ -119,7 +119,7 @@ impl FromStr for Acknowledged {
     type Err = InvalidId;
 
     fn from_str(text: &str) -> Result<Self, InvalidId> {
-        let invalid = InvalidId("what was acknowledged is a term, an entry's term and its index");
+        let invalid = InvalidId("an acknowledged entry is written as TERM.ENTRY_TERM.INDEX");
         let mut numbers = text.split('.').map(str::parse);
         match (numbers.next(), numbers.next(), numbers.next(), numbers.next()) {
             (Some(Ok(term)), Some(Ok(entry_term)), Some(Ok(index)), None) => Ok(Self { term, entry_term, index }),

@@ -1,4 +1,4 @@
-//! Directories of this node, of others and of nobody.
+//! Directories of this node, of others, and with foreign files.
 
 use std::fs;
 
@@ -118,7 +118,7 @@ async fn an_older_copy_does_not_know_of_later_starts() {
     second.goes_on_from(2, second.start()).expect("it is started so");
     assert_eq!(second.shown_to(2), None, "there is nothing to show");
 
-    // However often it is started, it is not what the directory became meanwhile.
+    // However often the copy is started, it is not what the directory became meanwhile.
     for seed in 3..6 {
         let older = start(copy.path(), seed);
         older.goes_on_from(2, first.start()).expect("that was before");

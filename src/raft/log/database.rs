@@ -1,7 +1,7 @@
-//! A sled database, opened with care: what sled leaves to those who use it.
+//! Opening a sled database with the checks that sled leaves to its callers.
 //!
-//! The log and [`DurableMap`](crate::raft::durable_map::DurableMap) open theirs here. None of it repairs anything; it sees to it that
-//! a database which is not durable, or not whole, is noticed.
+//! Used by the log and by [`DurableMap`](crate::raft::durable_map::DurableMap). Nothing here repairs a database; a database that is not
+//! durable, or not complete, is noticed.
 
 use std::{
     fs::{self, File},
@@ -15,7 +15,7 @@ use std::{
 use super::panics;
 use crate::raft::files;
 
-/// Keeps other processes out of a directory, for as long as it lives.
+/// An exclusive lock on a directory against other processes, for as long as it lives.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     file: File,
@@ -24,13 +24,13 @@ pub(crate) struct LockFile {
 /// Why a directory was not locked.
 #[derive(Debug)]
 pub(crate) enum NotLocked {
-    /// Another process has it.
+    /// Another process has the lock.
     InUse,
-    /// The system refused.
+    /// The operating system returned an error.
     Io(io::Error),
 }
 
-/// Why work on files that may be damaged came to nothing.
+/// Why guarded work on files that may be damaged gave no result.
 #[derive(Debug)]
 pub(crate) enum Stumbled {
     /// The thread could not be started.
@@ -47,7 +47,7 @@ impl LockFile {
         Self::lock(File::options().create(true).truncate(false).write(true).open(path).map_err(NotLocked::Io)?)
     }
 
-    /// The same, without a file: nothing in the directory changes.
+    /// Locks the directory itself, without a file: nothing in the directory changes.
     pub(crate) fn take_whole(directory: &Path) -> Result<Self, NotLocked> {
         Self::lock(File::open(directory).map_err(NotLocked::Io)?)
     }
@@ -63,12 +63,12 @@ impl LockFile {
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        // To close the file is not enough: a process that another thread has just forked off has it too, until it calls `exec`.
+        // Closing the file is not enough: a process that another thread has just forked has it too, until it calls `exec`.
         let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);
     }
 }
 
-/// Whether there is something in a directory. One that does not exist is empty.
+/// Whether a directory has entries. One that does not exist is empty.
 pub(crate) fn is_occupied(directory: &Path) -> bool {
     match fs::read_dir(directory) {
         Ok(mut entries) => entries.next().is_some(),
@@ -76,7 +76,8 @@ pub(crate) fn is_occupied(directory: &Path) -> bool {
     }
 }
 
-/// sled writes its snapshots aside as `snap.….generating`. A kill leaves one, which sled then takes for a finished one.
+/// Deletes unfinished snapshots of sled. sled writes them aside as `snap.….generating`; a kill leaves one, which sled then takes for a
+/// finished one.
 pub(crate) fn delete_unfinished(database: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(database) {
         Ok(entries) => entries,
@@ -94,8 +95,9 @@ pub(crate) fn delete_unfinished(database: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// sled writes its configuration first of all, in two pieces and without a sync. A log that is interrupted in its first moment has
-/// half of it, and would be taken for a damaged one. Without a mark, and with nothing in sled's file, nothing was ever stored.
+/// Deletes the configuration of a database that never stored anything. sled writes its configuration first, in two pieces and without a
+/// sync; a log that is interrupted then has half of it, and would be taken for damaged. Without a mark, and with an empty file of sled,
+/// nothing was ever stored.
 pub(crate) fn delete_unborn(database: &Path) -> io::Result<()> {
     let is_empty = match fs::metadata(database.join("db")) {
         Ok(file) => file.len() == 0,
@@ -108,7 +110,7 @@ pub(crate) fn delete_unborn(database: &Path) -> io::Result<()> {
     }
 }
 
-/// Does something that may stumble over damaged files on a thread that may panic, or hang.
+/// Runs work that may panic or hang on damaged files, on a thread of its own, for at most `limit`.
 pub(crate) fn guarded<T: Send + 'static>(
     thread_name: &str,
     limit: Duration,
@@ -116,7 +118,7 @@ pub(crate) fn guarded<T: Send + 'static>(
 ) -> Result<T, Stumbled> {
     let (answer, answered) = mpsc::sync_channel(1);
     let work = move || {
-        // Nobody waits any more if it took too long.
+        // The receiver is gone if the work took too long.
         let _ = answer.send(work());
     };
     let thread = thread::Builder::new().name(thread_name.to_owned()).spawn(work).map_err(Stumbled::NotStarted)?;
@@ -130,7 +132,7 @@ pub(crate) fn guarded<T: Send + 'static>(
     }
 }
 
-/// Opens it, or makes a new one. Whoever calls holds the lock of the directory that it is in.
+/// Opens or creates a database. The caller holds the lock of its directory.
 pub(crate) fn open(database: &Path, cache_bytes: u64) -> sled::Result<sled::Db> {
     const PAUSE: Duration = Duration::from_millis(10);
     const PAUSES_MAX: u32 = 500;
@@ -139,8 +141,8 @@ pub(crate) fn open(database: &Path, cache_bytes: u64) -> sled::Result<sled::Db> 
     let mut pauses = 0;
     loop {
         match config.open() {
-            // sled locks its file too, and gives it up some time after it was closed: when its last background thread has let go.
-            // We hold the directory's lock, so nobody else uses it.
+            // sled locks its file too, and releases it only some time after it was closed: when its last background thread ends. We hold
+            // the directory's lock, so no other process uses it.
             Err(sled::Error::Io(error))
                 if error.to_string().contains("could not acquire lock") && pauses < PAUSES_MAX =>
             {
@@ -152,7 +154,7 @@ pub(crate) fn open(database: &Path, cache_bytes: u64) -> sled::Result<sled::Db> 
     }
 }
 
-/// What sled is about to read must be on the disk; see [`files::forget_cached`].
+/// Ensures that sled reads what is on the disk; see [`files::forget_cached`].
 fn forget_cached(database: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(database) {
         Ok(entries) => entries,
@@ -168,8 +170,8 @@ fn forget_cached(database: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// sled syncs neither its configuration nor the names of its files: after a power failure the database might be gone, or be taken
-/// for one of other settings.
+/// Syncs sled's configuration and the names of its files, which sled does not: after a power failure the database might be gone, or be
+/// taken for one with other settings.
 pub(crate) fn sync_names(directory: &Path, database: &Path) -> io::Result<()> {
     File::open(database.join("conf"))?.sync_all()?;
     files::sync_directory(database)?;
@@ -177,7 +179,7 @@ pub(crate) fn sync_names(directory: &Path, database: &Path) -> io::Result<()> {
     files::sync_directory(files::parent(directory))
 }
 
-/// Whether a flush calls our `fdatasync`; see `sync`. What is given writes something that differs each time, and flushes it.
+/// Whether a flush calls our `fdatasync`; see `sync`. `write_and_flush` writes a value that differs each time, and flushes it.
 pub(crate) fn is_durable(write_and_flush: impl FnOnce() -> io::Result<()>) -> io::Result<bool> {
     let before = sync_calls();
     write_and_flush()?;

@@ -1,7 +1,7 @@
-//! What the log asks of a key-value store, and how sled gives it.
+//! The key-value store under the log, as a trait, and its implementation with sled.
 //!
-//! Deliberately absent: batches, transactions and asynchronous flushes. Plain inserts and removals by one thread, in order, are
-//! what sled 0.34 recovers a prefix of; its batches write and sync twice, and its `flush_async` can deadlock (sled #1308).
+//! Deliberately absent: batches, transactions and asynchronous flushes. After a crash, sled 0.34 recovers a prefix of plain inserts and
+//! removals that one thread makes in order; its batches write and sync twice, and its `flush_async` can deadlock (sled #1308).
 
 use std::io;
 
@@ -10,41 +10,41 @@ use std::io;
 pub(super) enum Table {
     /// The entries; see `record`.
     Log,
-    /// The vote and the like; see `meta`.
+    /// The vote, the commit index and other metadata; see `tables`.
     Meta,
 }
 
 /// A key and its value.
 pub(super) type Pair = (Vec<u8>, Vec<u8>);
 
-/// A store whose writes survive in the order in which they were made, up to some point that is at or after the last flush.
+/// A store whose writes survive a crash in the order in which they were made, up to some point at or after the last flush.
 ///
-/// A trait, so that tests can have one whose flush fails or hangs.
+/// A trait, so that tests can use one whose flush fails or hangs.
 pub(super) trait Disk: Send + 'static {
     fn get(&self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
-    /// All pairs from this key on, in the order of their keys.
+    /// All pairs from this key on, sorted by key.
     fn scan(&self, table: Table, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>>;
     fn insert(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> io::Result<()>;
-    /// Answers what was there.
+    /// Returns the previous value.
     fn remove(&mut self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
-    /// Removes a key that is known to be there: who does not ask for its value need not wait until that is read.
+    /// Removes a key that exists, without reading its value.
     fn discard(&mut self, table: Table, key: &[u8]) -> io::Result<()> {
         self.remove(table, key).map(drop)
     }
-    /// Returns when all that was written is durable. After a failure the store must not be used again: what a second attempt
-    /// reports says nothing about the first.
+    /// Returns when all writes are durable. After a failure the store must not be used again: the result of a second attempt says nothing
+    /// about the first.
     fn flush(&mut self) -> io::Result<()>;
-    /// Nothing was asked of it for a moment, and nothing waits: time for what nobody is to wait for.
+    /// Called when the writer is idle: time for work that delays nobody.
     fn rest(&mut self) -> io::Result<()> {
         Ok(())
     }
-    /// Ends what still goes on behind it. After this it is only dropped.
+    /// Finishes background work. Afterwards the store is only dropped.
     fn close(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// The log's two trees in one sled database. Clones are the same database.
+/// The log's two trees in one sled database. Clones share the database.
 #[derive(Clone)]
 pub(super) struct SledDisk {
     log: sled::Tree,
@@ -86,12 +86,12 @@ impl Disk for SledDisk {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // Of the whole database, whichever tree is asked.
+        // Flushes the whole database, not only this tree.
         self.meta.flush()?;
         Ok(())
     }
 
-    /// sled rearranges its pages when they are read, too. What is left of that it writes when it is dropped, where nobody hears of an error.
+    /// Flushes once more: reads make sled rearrange its pages too, and it would write these on drop, where an error is lost.
     fn close(&mut self) -> io::Result<()> {
         self.flush()
     }

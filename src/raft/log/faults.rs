@@ -28,7 +28,7 @@ use crate::raft::types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload,
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What was done to a disk.
+/// An operation on the disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Act {
     Insert(Table, Vec<u8>),
@@ -36,10 +36,10 @@ enum Act {
     Flush,
 }
 
-/// What a flush does.
+/// The effect of a flush.
 type Fault = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 
-/// A disk in memory that notes what is done to it.
+/// A disk in memory that records its operations.
 struct Fake {
     pairs: BTreeMap<(Table, Vec<u8>), Vec<u8>>,
     acts: Arc<Mutex<Vec<Act>>>,
@@ -88,12 +88,12 @@ struct Log {
 }
 
 impl Log {
-    /// With a disk that is never too slow.
+    /// Without a limit on the disk's time.
     fn on(on_flush: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Self {
         Self::with_limit(PATIENCE, on_flush)
     }
 
-    /// With a disk that hangs when it does not answer for so long.
+    /// The log fails when the disk does not answer for `limit`.
     fn with_limit(limit: Duration, on_flush: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (failed, failures) = mpsc::channel();
@@ -178,7 +178,7 @@ async fn a_disk_that_hangs_is_given_up() {
     let (_end, hang) = mpsc::channel::<()>();
     let hang = Mutex::new(hang);
     let mut log = Log::with_limit(Duration::from_millis(400), move || {
-        // Until the test is over, and the sender gone.
+        // Returns only when the test ends and drops the sender.
         let _ = hang.lock().expect("nobody else").recv();
         Ok(())
     });
@@ -203,12 +203,12 @@ async fn one_flush_serves_all_that_has_gathered() {
     let (turns, gate) = mpsc::channel::<()>();
     let gate = Mutex::new(gate);
     let mut log = Log::on(move || {
-        // Without a sender, all are through.
+        // Once the sender is dropped, flushes no longer wait.
         let _ = gate.lock().expect("nobody else").recv_timeout(Duration::from_millis(300));
         Ok(())
     });
     let mut answers = vec![log.append(0).await];
-    // The first is at the disk, or about to be; the others gather behind it.
+    // The first flush runs, or is about to; the later appends queue behind it.
     for index in 1..100 {
         answers.push(log.append(index).await);
         log.store.save_committed(Some(id(index - 1))).await.expect("saved");

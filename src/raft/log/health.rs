@@ -1,9 +1,8 @@
-//! What happens when the disk fails: the process ends.
+//! The disk failed or hangs: the process ends.
 //!
-//! A failed sync says that something is lost, not what, and a second attempt may report success for pages that the kernel has
-//! already thrown away. So no sync is repeated, nothing that depends on one is answered, and the node is restarted by whoever runs
-//! it: on opening it sees what is really there. sled can also hang on an error, rather than report it; a watchdog then ends the
-//! process just as well.
+//! A failed sync means that some data is lost, not which, and a second attempt may report success for pages that the kernel has already
+//! dropped. So no sync is repeated, nothing that depends on one is acknowledged, and the process ends; its supervisor restarts it, and
+//! opening the log shows what is on the disk. sled can also hang on an error instead of reporting it; then a watchdog ends the process.
 
 use std::{
     fmt,
@@ -23,16 +22,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::panics::{FREE_SPACE, tells_of_full_disk};
 
-/// Why the log cannot go on. What was not acknowledged by then may or may not be on the disk.
+/// Why the log cannot continue. Writes that were not acknowledged by then may or may not be on the disk.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// A write or a sync failed.
     #[error("the disk reports: {0}")]
     Disk(#[from] io::Error),
-    /// A write or a sync did not return for this long.
+    /// A write or a sync did not return within this time.
     #[error("the disk did not answer for {0:?}")]
     Stalled(Duration),
-    /// The store broke down.
+    /// The store panicked.
     #[error("the store panicked")]
     Panicked,
 }
@@ -46,13 +45,13 @@ impl Failure {
     }
 }
 
-/// What to do when the log fails: called once, with the directory's name and the cause. Usually it does not return.
+/// Called once when the log fails, with the directory and the cause. Usually it does not return.
 pub type FailureHandler = Arc<dyn Fn(&std::path::Path, &Failure) + Send + Sync>;
 
-/// How the process ends when its log cannot go on: the code of a node that cannot start either.
+/// The exit code of a process whose log failed; the same as for a node that cannot start.
 pub const EXIT_FAILED: u8 = 20;
 
-/// Says why, and ends the process at once: no destructor may touch the files again.
+/// Logs the cause and ends the process at once: no destructor may touch the files again.
 pub fn end_the_process() -> FailureHandler {
     Arc::new(|directory, failure| {
         let directory = directory.display();
@@ -61,7 +60,7 @@ pub fn end_the_process() -> FailureHandler {
             false => String::new(),
         };
         tracing::error!(%directory, %failure, "the log failed; this process ends so that nothing unsynced is acknowledged{what_to_do}");
-        // Logging may be off, or buffered. And whoever read it may be gone.
+        // Logging may be off or buffered, and the reader of stderr may be gone.
         let _ = writeln!(
             io::stderr(),
             "lockkeeper: the log in {directory} failed: {failure}; this process ends so that nothing unsynced is acknowledged{what_to_do}"
@@ -73,17 +72,17 @@ pub fn end_the_process() -> FailureHandler {
     })
 }
 
-/// Whether the log is well; shared by its users, its writer and the watchdog.
+/// The state of the log; shared by its users, its writer and the watchdog.
 pub(super) struct Health {
     directory: PathBuf,
     on_failure: FailureHandler,
     is_reported: AtomicBool,
     failed: CancellationToken,
-    /// Rises whenever the writer turns to the disk and whenever it is back: odd while it is there.
+    /// Incremented when the writer begins and ends work on the disk: odd while it works.
     steps: AtomicU64,
 }
 
-/// The writer is at the disk for as long as this lives.
+/// The writer works on the disk for as long as this lives.
 pub(super) struct AtDisk<'a>(&'a Health);
 
 impl Health {
@@ -97,13 +96,13 @@ impl Health {
         }
     }
 
-    /// The writer turns to the disk.
+    /// Marks that the writer works on the disk.
     pub(super) fn at_disk(&self) -> AtDisk<'_> {
         self.steps.fetch_add(1, Ordering::SeqCst);
         AtDisk(self)
     }
 
-    /// The log cannot go on.
+    /// Reports that the log cannot continue.
     pub(super) fn fail(&self, failure: &Failure) {
         if !self.is_reported.swap(true, Ordering::SeqCst) {
             (self.on_failure)(&self.directory, failure);
@@ -111,7 +110,7 @@ impl Health {
         self.failed.cancel();
     }
 
-    /// Waits for the writer's answer, or for its failure: a wait ends when the watchdog loses patience.
+    /// Waits for the writer's answer or for a failure, such as the watchdog's.
     pub(super) async fn wait<T>(&self, answer: impl Future<Output = Option<T>>) -> io::Result<T> {
         tokio::select! {
             biased;
@@ -120,7 +119,7 @@ impl Health {
         }
     }
 
-    /// What users are told from then on.
+    /// The error that users get once the log failed or was closed.
     pub(super) fn error(&self) -> io::Error {
         let state = match self.failed.is_cancelled() {
             true => "has failed",
@@ -143,15 +142,15 @@ impl Drop for AtDisk<'_> {
     }
 }
 
-/// Reports a writer that does not come back from the disk.
+/// Reports a writer whose disk operation does not return.
 pub(super) struct Watchdog {
     // Dropped to end the thread.
     _alive: mpsc::Sender<()>,
     thread: thread::JoinHandle<()>,
 }
 
-/// The watchdog looks so many times before it reports. It counts its own looks rather than read a clock: a process that was
-/// suspended has then not stalled.
+/// Number of checks before the watchdog reports. It counts its own checks instead of reading a clock, so that a suspended process does
+/// not count as stalled.
 const LOOKS: u32 = 4;
 
 impl Watchdog {
@@ -176,7 +175,7 @@ impl Watchdog {
     pub(super) fn stop(self) {
         let Self { _alive: alive, thread } = self;
         drop(alive);
-        // It panics only where the failure handler does, and then that was reported.
+        // It panics only if the failure handler does, which was reported already.
         let _ = thread.join();
     }
 }

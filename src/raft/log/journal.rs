@@ -1,10 +1,10 @@
-//! The files that take what is new: one write and one sync for each group.
+//! The journal: the write-ahead log in front of sled, with one write and one fsync for each group commit.
 //!
-//! sled gives a group of writes some milliseconds of work: it wakes the threads that write its segments, and its file grows, so that each
-//! sync also writes the file's size. These files do not grow. There are two, filled beforehand; one takes records until it is
-//! full, then the other, while what the first holds is [moved into sled](super::journaled).
+//! sled needs some milliseconds for a group of writes: it wakes the threads that write its segments, and its file grows, so each sync
+//! also writes the file's size. The journal's files do not grow. There are two, filled beforehand; one takes records until it is full,
+//! then the other, while the records of the first are [moved into sled](super::journaled).
 //!
-//! A record is a group. It begins at a sector, and each of its sectors says whose it is:
+//! A record is a group of operations. It begins at a sector, and each of its sectors has a header that names the record:
 //!
 //! ```text
 //! checksum: 4   number: 8   part: 4 (from 0)   length: 4 (of the whole record)   content: 492
@@ -16,41 +16,40 @@
 //! kind: 1 (insert: 0, remove: 1; plus 2 in the table `meta`)   key's length: 2   value's length: 4   key   value
 //! ```
 //!
-//! Integers are big-endian, and records are numbered from 1 on. A file that is used again still has older records behind its newest; their
-//! numbers are lower. Where no record has been yet, each sector is a *blank* one, with number 0. The checksum covers all of the
-//! sector, its place, and the journal's *salt*, a random number: nothing that somebody stored in a lock can pass for a sector of it, nor
-//! a sector for one that belongs elsewhere.
+//! Integers are big-endian, and records are numbered from 1. A file that is reused still has older records, with lower numbers, after its
+//! newest. Sectors without a record yet are *blank*, with number 0. The checksum covers the whole sector, its place, and the journal's
+//! *salt*, a random number: data that a client stores in a lock cannot pass for a sector, nor a sector for one at another place.
 //!
 //! ## Torn or damaged
 //!
-//! A record is written when the one before it is synced. So after a crash at most the last one is not whole, and then it was
-//! acknowledged to nobody. But an acknowledged one that the disk has damaged since is not whole either. To take the second for
-//! the first is to forget, in silence, what others rely on; to take the first for the second is to give up a member after a
-//! power failure. Protocol-aware recovery (Alagappan et al., FAST '18, section 3.3.3) has the problem, and lets a node take part in no election
-//! until it knows from the others which of the two it was. That needs a leader, who after a power failure of all nodes is elected by nodes
-//! that are all in the same doubt. Here no doubt is left: a disk writes a sector as a whole or not at all, each
-//! sector of these files was written by us, and says when. Let `last` be the last record that is whole. What may follow on it begins at one of two
-//! sectors: behind it, or at the other file's beginning.
-//! * That sector, or another one of the record that it begins, is whole and *older*: the record was never written to its end, so it was
+//! A record is written after the previous one is synced. So after a crash at most the last record is incomplete, and it was never
+//! acknowledged: it is *torn*. But an acknowledged record that the disk has *damaged* since is incomplete too. Taking damage for a torn
+//! record silently forgets entries that others rely on; taking a torn record for damage gives up a member after a power failure.
+//! Protocol-aware recovery (Alagappan et al., FAST '18, section 3.3.3) has the same problem, and keeps a node out of elections until the
+//! others tell it which case it was. That needs a leader, which after a power failure of all nodes must be elected by nodes that are all
+//! in the same doubt. Here the two cases can be told apart: a disk writes a sector as a whole or not at all, each sector of these files
+//! was written by us, and its header tells when. Let `last` be the last complete record. The next record begins at one of two sectors:
+//! after `last`, or at the start of the other file.
+//! * That sector, or another one of the record that it begins, is valid and *older*: the record was not written completely, so it was
 //!   never acknowledged. It is torn.
-//! * Otherwise each sector of it was written, and one of them is not whole: the disk has damaged it. The log is refused.
-//! * A sector elsewhere that is newer than `last`: its record was begun when the next one was synced, so the next one is damaged.
+//! * Otherwise each of its sectors was written, and one is invalid: the disk damaged it. The log is refused.
+//! * A sector elsewhere is newer than `last`: its record was begun after the next one was synced, so the next one is damaged.
 //!
-//! For this to hold, the place of a record is filled, and that is synced, before the record is written, and so is one sector behind it: a file
-//! that must grow is filled first. And no number is given twice: an opening skips the number of the record that may be torn, or
-//! remains of that one could complete another.
+//! This requires that the space of a record, and one sector after it, is filled and synced before the record is written: a file that must
+//! grow is filled first. It also requires that no number is used twice: an opening skips the number of the record that may be torn, since
+//! its remains could complete another record.
 //!
 //! ## What remains
 //!
-//! * A disk that acknowledges a write and never does it shows the older sector, whole: the record looks torn. A disk that loses one
-//!   write so loses one group. Three things narrow it: the next record, of which any sector tells on it; the high-water mark; and
-//!   an *end* sector (`part` is [`END`]), which the writer adds when it has nothing to do. It says that all up to its number is
-//!   acknowledged, in a block of its own. It is not synced, so that no group waits for it: the kernel writes it within half a minute.
-//! * Where a sector is not written as a whole (some disks do so when the power fails, memory as a disk does), a torn record looks
-//!   damaged, and the log is refused though nothing is lost.
+//! * A disk that acknowledges a write and never does it leaves the older sector, valid: the record looks torn. A disk that loses one
+//!   write thus loses one group. Three things narrow this: any sector of the next record reveals it; the high-water mark; and an *end*
+//!   sector (`part` is [`END`]), which the writer adds when it is idle. An end sector says, in a block of its own, that all records up to
+//!   its number are acknowledged. It is not synced, so that no group waits for it: the kernel writes it within half a minute.
+//! * Where a sector is not written atomically (some disks when the power fails, memory used as a disk), a torn record looks damaged, and
+//!   the log is refused though nothing is lost.
 //!
-//! One could also give each record blocks of its own (4 KiB), so that a bad block concerns one record. It is not worth eight times the
-//! bytes for small groups: what a bad block concerns is refused either way.
+//! An alternative is to give each record blocks of its own (4 KiB), so that a bad block concerns one record. It is not worth eight times
+//! the bytes for small groups: a bad block is refused either way.
 
 use std::{
     fs::File,
@@ -64,17 +63,17 @@ use crate::raft::files;
 
 pub(super) mod first_format;
 
-/// What a disk writes as a whole or not at all.
+/// The unit that a disk writes atomically.
 const SECTOR_BYTES: usize = 512;
 const HEAD_BYTES: usize = 4 + 8 + 4 + 4;
 const CONTENT_BYTES: usize = SECTOR_BYTES - HEAD_BYTES;
-/// What a disk, or a file system, loses at once: an end sector is in another block than the record that it vouches for.
+/// The unit that a disk or a file system may lose: an end sector is in another block than the record that it confirms.
 const BLOCK_BYTES: u64 = 4096;
-/// Files.
+/// Number of the journal's files.
 const FILES: usize = 2;
 /// Sectors that are filled with one write.
 const SECTORS_PER_FILL: u64 = 128;
-/// The part of a sector that says that all up to its number is acknowledged.
+/// The `part` of an end sector: all records up to its number are acknowledged.
 const END: u32 = u32::MAX;
 
 const REMOVE: u8 = 1;
@@ -89,35 +88,35 @@ pub(super) struct Operation<'a> {
     pub(super) value: Option<&'a [u8]>,
 }
 
-/// What was in a journal.
+/// The content of a journal.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Kept {
-    /// Operations, record by record.
+    /// The operations of each record, encoded.
     pub(super) records: Vec<Vec<u8>>,
-    /// Sectors that are not whole, and that nothing was in which still matters.
+    /// Invalid sectors that held nothing that is still needed.
     pub(super) spoilt: Vec<Place>,
 }
 
-/// The end of a journal, where records are added.
+/// The end of a journal, where records are appended.
 #[derive(Debug)]
 pub(super) struct Journal {
     files: [Space; FILES],
     active: usize,
-    /// Where the next record begins in the active file.
+    /// The offset of the next record in the active file.
     end: u64,
     /// The number of the next record.
     next: u64,
     salt: u64,
-    /// What the next record says.
+    /// The encoded operations of the next record.
     record: Vec<u8>,
-    /// Room to cut it into sectors.
+    /// Buffer for the sectors of a record.
     sectors: Vec<u8>,
-    /// The last record for which there is an end sector.
+    /// The last record that has an end sector.
     noted: u64,
 }
 
 impl Journal {
-    /// Makes the files, or makes them anew. What was in them is gone.
+    /// Creates or recreates the files. Their previous content is lost.
     pub(super) fn create(directory: &Path, salt: u64, bytes: u64) -> io::Result<()> {
         for number in 0..FILES {
             let file = File::create(path(directory, number))?;
@@ -126,7 +125,7 @@ impl Journal {
         files::sync_directory(directory)
     }
 
-    /// What all records behind this one say.
+    /// Reads all records with numbers above `behind`.
     pub(super) fn read(directory: &Path, salt: u64, behind: u64) -> io::Result<Kept> {
         let contents = Contents::read(directory, salt)?;
         let (mut records, mut last) = (Vec::new(), behind);
@@ -148,18 +147,18 @@ impl Journal {
         Ok(Kept { records, spoilt: contents.spoilt() })
     }
 
-    /// Starts anew in the files that are there, with the record of this number. All before it is needed no more.
+    /// Continues in the existing files, with a record of this number. All earlier records are no longer needed.
     pub(super) fn start(directory: &Path, salt: u64, next: u64, bytes: u64, spoilt: &[Place]) -> io::Result<Self> {
         let open = |number| {
             let file = File::options().write(true).open(path(directory, number))?;
             let length = file.metadata()?.len();
-            // It may have grown; or somebody has another opinion now on how large it should be.
+            // The file may have grown, or its configured size may have changed.
             let keep = length.min(room(bytes));
             let mut space = Space { file, number, length: keep / SECTOR_BYTES as u64 * SECTOR_BYTES as u64 };
             if length > keep {
                 space.file.set_len(keep)?;
             }
-            // Or else the next record that is to begin there would be taken for a damaged one.
+            // Otherwise the next record that begins there would look damaged.
             let is_here = |place: &&Place| place.file == number && place.sector < space.length / SECTOR_BYTES as u64;
             let spoilt: Vec<_> = spoilt.iter().filter(is_here).collect();
             for place in &spoilt {
@@ -187,7 +186,7 @@ impl Journal {
         self.record.extend_from_slice(value);
     }
 
-    /// Writes the next record, if there is anything in it, and returns once it is durable.
+    /// Writes the next record, unless it is empty, and returns once it is durable.
     pub(super) fn commit(&mut self) -> io::Result<()> {
         if self.record.is_empty() {
             return Ok(());
@@ -195,7 +194,7 @@ impl Journal {
         self.cut_into_sectors();
         let after = self.end + self.sectors.len() as u64;
         let space = &mut self.files[self.active];
-        // Room for the record, and for the sector by which one knows that no other follows.
+        // Room for the record and for one sector after it, which shows that no other record follows.
         if after + SECTOR_BYTES as u64 > space.length {
             space.fill_up_to(room(after), self.salt)?;
         }
@@ -218,7 +217,7 @@ impl Journal {
         }
     }
 
-    /// Notes that all up to here is acknowledged, for whoever reads the journal after a crash. It may come to nothing: it is not synced.
+    /// Writes an end sector: all records up to here are acknowledged. It is not synced, so it may be lost.
     pub(super) fn note_end(&mut self) -> io::Result<()> {
         let space = &self.files[self.active];
         let at = self.end.next_multiple_of(BLOCK_BYTES);
@@ -232,31 +231,31 @@ impl Journal {
         Ok(())
     }
 
-    /// How much of the active file is used, bytes.
+    /// Bytes used in the active file.
     pub(super) fn used(&self) -> u64 {
         self.end
     }
 
-    /// The number of the last record; that before the first if there was none yet.
+    /// The number of the last record; if there is none yet, one less than that of the first.
     pub(super) fn last(&self) -> u64 {
         self.next - 1
     }
 
-    /// Goes on in the other file. What that holds must not be needed any more.
+    /// Continues in the other file, whose records must no longer be needed.
     pub(super) fn switch(&mut self) {
         self.active = (self.active + 1) % FILES;
         self.end = 0;
     }
 }
 
-/// The changes of one record, in their order.
+/// The changes of one record, in order.
 pub(super) fn operations(says: &[u8]) -> impl Iterator<Item = io::Result<Operation<'_>>> {
     let mut rest = says;
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
         }
-        let operation = take(&mut rest).ok_or_else(|| damaged("a record of its journal is none"));
+        let operation = take(&mut rest).ok_or_else(|| damaged("a record of its journal cannot be decoded"));
         if operation.is_err() {
             rest = &[];
         }
@@ -273,7 +272,7 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<Operation<'a>> {
     (kind <= REMOVE | META).then_some(Operation { table, key, value: (kind & REMOVE == 0).then_some(value) })
 }
 
-/// A file of the journal, and how far it is filled with sectors.
+/// A file of the journal, and the length that is filled with sectors.
 #[derive(Debug)]
 struct Space {
     file: File,
@@ -282,8 +281,8 @@ struct Space {
 }
 
 impl Space {
-    /// Writes blank sectors behind its end, up to this length, durably: to write into what was only reserved would change the file's
-    /// metadata, and a sector that was never written would look like a damaged one.
+    /// Appends blank sectors up to this length, durably: writing into merely reserved space would change the file's metadata, and a
+    /// sector that was never written would look damaged.
     fn fill_up_to(&mut self, length: u64, salt: u64) -> io::Result<()> {
         if length <= self.length {
             return Ok(());
@@ -310,21 +309,21 @@ impl Space {
     }
 }
 
-/// A sector of the journal's files.
+/// The place of a sector in the journal's files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     file: usize,
     sector: u64,
 }
 
-/// What a sector says of itself.
+/// A sector's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Stamp {
-    /// Of the record.
+    /// The record's number.
     number: u64,
-    /// Which of the record's sectors it is.
+    /// The sector's position in the record.
     part: u32,
-    /// Of the record, bytes.
+    /// The record's length in bytes.
     length: u32,
 }
 
@@ -340,7 +339,7 @@ impl Stamp {
         sector
     }
 
-    /// That of a sector, if it is whole and belongs here.
+    /// Reads a sector's header; `None` if the sector is invalid or belongs to another place.
     fn read(sector: &[u8], place: Place, salt: u64) -> Option<Self> {
         let sector: &[u8; SECTOR_BYTES] = sector.try_into().ok()?;
         let [c0, c1, c2, c3, n0, n1, n2, n3, n4, n5, n6, n7, p0, p1, p2, p3, l0, l1, l2, l3, ..] = *sector;
@@ -352,7 +351,7 @@ impl Stamp {
         })
     }
 
-    /// How many sectors the record has.
+    /// Number of sectors of the record.
     fn sectors(self) -> u32 {
         self.length.div_ceil(CONTENT_BYTES as u32)
     }
@@ -367,10 +366,10 @@ fn checksum(sector: &[u8; SECTOR_BYTES], place: Place, salt: u64) -> u32 {
     hasher.finalize()
 }
 
-/// What is in the files.
+/// The content of both files.
 struct Contents {
     bytes: Vec<Vec<u8>>,
-    /// What their sectors say; `None`: one that is not whole.
+    /// The headers of their sectors; `None`: the sector is invalid.
     stamps: Vec<Vec<Option<Stamp>>>,
 }
 
@@ -385,7 +384,7 @@ impl Contents {
         Ok(Self { bytes, stamps })
     }
 
-    /// The stamp of a sector, if it is whole.
+    /// The header of a sector, if it is valid.
     fn stamp(&self, place: Place) -> Option<Stamp> {
         self.stamps[place.file].get(usize::try_from(place.sector).ok()?).copied().flatten()
     }
@@ -395,7 +394,7 @@ impl Contents {
         (0..stamp.sectors()).map(move |part| (part, Place { sector: begin.sector + u64::from(part), ..begin }))
     }
 
-    /// What the record of this number says, if it begins here and is whole, and where the next one would begin.
+    /// The operations of the record with this number, if it begins here and is complete, and the place after it.
     fn record(&self, begin: Place, number: u64) -> Option<(Vec<u8>, Place)> {
         let first = self.stamp(begin).filter(|stamp| stamp.number == number && stamp.part == 0)?;
         let mut says = Vec::new();
@@ -408,7 +407,7 @@ impl Contents {
         Some((says, Place { sector: begin.sector + u64::from(first.sectors()), ..begin }))
     }
 
-    /// A sector that was written after the record that would follow on the `last` one, at one of these places.
+    /// A sector that was written after the record that would follow `last` at one of these places.
     fn written_after(&self, places: [Place; 2], last: u64) -> Option<Place> {
         let is_of_next = |place: Place, stamp: Stamp| {
             let begin = place.sector.checked_sub(stamp.part.into()).map(|sector| Place { sector, ..place });
@@ -427,13 +426,13 @@ impl Contents {
             .flat_map(|(file, stamps)| (0..).zip(stamps).map(move |(sector, stamp)| (Place { file, sector }, *stamp)))
     }
 
-    /// Checks that a record which would begin here, after the `last` one, is not there because it was never written to its end.
+    /// Checks that a record which would begin here, after `last`, is missing because it was never written completely.
     fn must_be_torn(&self, begin: Place, last: u64) -> io::Result<()> {
         let is_older = |stamp: Stamp| stamp.number <= last;
         let bad = |place: Place| {
             let (record, at, name) = (last + 1, place.sector, name(place.file));
             damaged(format!(
-                "record {record} of its journal may have been in sector {at} of `{name}`, which is not as it was written"
+                "record {record} of its journal may have been in sector {at} of `{name}`, which is damaged"
             ))
         };
         let Some(first) = self.stamp(begin) else { return Err(bad(begin)) };
@@ -469,7 +468,7 @@ fn path(directory: &Path, number: usize) -> PathBuf {
     directory.join(name(number))
 }
 
-/// How large a file is that takes so many bytes: the last record may begin just before that.
+/// The size of a file for this many bytes of records: the last record may begin just before that limit.
 fn room(bytes: u64) -> u64 {
     (bytes + bytes / 8 + 1).next_multiple_of(BLOCK_BYTES)
 }

@@ -1,16 +1,17 @@
-//! A disk behind a journal: durable with one small sync, and moved to the disk itself later, and seldom.
+//! A write-ahead log in front of a store: one small fsync makes a group durable, and changes are moved to the store later, in bulk.
 //!
-//! A change goes into the journal's next record and into memory. A flush commits the record. When a file of the journal is full, all that
-//! it holds, as one table in memory, is handed to a thread that *settles* it: moves it to the disk, flushes that, and says so; meanwhile
-//! the journal goes on in its other file. Many changes never come so far: what is written again, or removed, while it is in memory.
+//! A change goes into the journal's next record and into memory. A flush commits the record. When a file of the journal is full, its
+//! changes, as one table in memory, are handed to a thread that *settles* them: it moves them to the store, flushes that, and reports;
+//! meanwhile the journal continues in its other file. Many changes never reach the store, because the key is overwritten or removed while
+//! they are in memory.
 //!
-//! Reads look into memory first: what is new, then what is being settled, then the disk.
+//! Reads look into memory first: new changes, then those being settled, then the store.
 //!
-//! The disk itself holds, under one key, the number of the last record that is settled; it is the last thing written before the flush.
-//! An opening settles all records behind that one, before anything else. That a settling was interrupted does no harm: each change says
-//! what is at a key from then on, and so all of them in their order, once more, lead to the same.
+//! The store itself holds, under one key, the number of the last settled record, which is written last before the flush. An opening first
+//! settles all later records. Repeating an interrupted settling is harmless: each change sets the value of a key, so applying all of them
+//! again in order gives the same result.
 //!
-//! An opening also uses up a number: that of the record which may be torn. See `journal`.
+//! An opening also skips a number: that of the record which may be torn. See `journal`.
 
 use std::{
     collections::BTreeMap,
@@ -30,52 +31,52 @@ use super::{
 };
 use crate::raft::files;
 
-/// Where the disk keeps what it must know of the journal.
+/// The store's key for the [`State`] of the journal.
 const STATE_KEY: &[u8] = b"journal";
 const STATE_VERSION: u8 = 2;
-/// That of a journal in its [first format](first_format).
+/// The version of a journal in its [first format](first_format).
 const FIRST_STATE_VERSION: u8 = 1;
-/// A file of the journal that is larger than it should be by this factor waits for the other one to be settled.
+/// Factor by which a file of the journal may exceed its size before writes wait for the other file to be settled.
 const PATIENCE: u64 = 8;
 
 /// See the module's documentation.
 pub(super) struct Journaled<D: Disk> {
-    // Dropped first, so that the disk is closed by whoever drops this: that may fail.
+    // Dropped first, so that the owner of this closes the disk, which may fail.
     settler: Settler,
     disk: D,
     journal: Journal,
-    /// Each file of the journal takes about so many bytes.
+    /// Target size of each file of the journal.
     journal_bytes: u64,
     salt: u64,
-    /// What is in the active file, and in the next record.
+    /// The changes in the active file, and in the next record.
     new: Changes,
-    /// What is in the other file, while it is being settled.
+    /// The changes in the other file, while they are being settled.
     settling: Option<Arc<Changes>>,
 }
 
-/// What is at some keys now; `None`: nothing.
+/// Values by key; `None`: the key was removed.
 type Keys = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// Changes of both tables, of which the last at a key counts.
+/// Changes of both tables; the last one of a key counts.
 #[derive(Debug, Default)]
 struct Changes {
     log: Keys,
     meta: Keys,
 }
 
-/// What the disk must know of the journal.
+/// The state of the journal, as stored in the disk.
 #[derive(Clone, Copy, Debug)]
 struct State {
-    /// Of this, and so of the journal.
+    /// The version of this state and of the journal.
     version: u8,
     salt: u64,
-    /// The last record that is on the disk, or was never whole.
+    /// The last record that is on the disk, or was never complete.
     settled: u64,
 }
 
 impl<D: Disk + Clone> Journaled<D> {
-    /// Opens a disk with its journal, which is in this directory; it is made if the disk does not know of any. All that is in the journal
-    /// is on the disk afterwards.
+    /// Opens a disk with its journal in this directory; creates the journal if the disk has no state for one. Afterwards all records of
+    /// the journal are on the disk.
     pub(super) fn open(mut disk: D, directory: &Path, journal_bytes: u64) -> io::Result<Self> {
         let state = match State::read(&disk)? {
             Some(state) if state.version == STATE_VERSION => state,
@@ -85,7 +86,7 @@ impl<D: Disk + Clone> Journaled<D> {
                     let settled = state.settled + records.len() as u64;
                     settle(&mut disk, &Changes::of_records(&records)?, State { settled, ..state })?;
                 }
-                // A crash before the disk knows of it: it is made once more.
+                // After a crash before the state is on the disk, the journal is created again.
                 let salt = rand::random();
                 Journal::create(directory, salt, journal_bytes)?;
                 State { version: STATE_VERSION, salt, settled: 0 }
@@ -93,7 +94,8 @@ impl<D: Disk + Clone> Journaled<D> {
         };
         let Kept { records, spoilt } = Journal::read(directory, state.salt, state.settled)?;
         let state = State { settled: state.settled + records.len() as u64 + 1, ..state };
-        // Also if there is nothing: after a kill, what was settled last may not be synced yet, and its records are about to be written over.
+        // Needed even without records: after a kill, the last settled records may not be synced yet, and they are about to be
+        // overwritten.
         settle(&mut disk, &Changes::of_records(&records)?, state)?;
         let journal = Journal::start(directory, state.salt, state.settled + 1, journal_bytes, &spoilt)?;
         let settler = Settler::start(disk.clone(), directory)?;
@@ -108,7 +110,7 @@ impl<D: Disk> Journaled<D> {
         self.new.take(operation);
     }
 
-    /// Looks whether the other file is settled, or waits for that. An error is why it cannot be.
+    /// Checks whether the other file is settled, or waits for it. Returns the settler's error.
     fn look_after_settler(&mut self, must_wait: bool) -> io::Result<()> {
         if self.settling.is_some() && self.settler.is_done(must_wait)? {
             self.settling = None;
@@ -116,7 +118,7 @@ impl<D: Disk> Journaled<D> {
         Ok(())
     }
 
-    /// If the active file is full, goes on in the other one, unless that is still being settled and this one may grow a little more.
+    /// If the active file is full, continues in the other one, unless that is still being settled and this one may grow further.
     fn turn(&mut self) -> io::Result<()> {
         self.look_after_settler(self.journal.used() >= self.journal_bytes.saturating_mul(PATIENCE))?;
         if self.journal.used() < self.journal_bytes || self.settling.is_some() {
@@ -182,7 +184,7 @@ impl<D: Disk> Disk for Journaled<D> {
     }
 }
 
-/// Moves changes to the disk, all before this record. They are durable when it returns.
+/// Moves changes to the disk, all records up to `state.settled`. They are durable when it returns.
 fn settle(disk: &mut impl Disk, changes: &Changes, state: State) -> io::Result<()> {
     for table in [Table::Log, Table::Meta] {
         for (key, value) in changes.of(table) {
@@ -201,7 +203,7 @@ fn settle(disk: &mut impl Disk, changes: &Changes, state: State) -> io::Result<(
 impl State {
     fn read(disk: &impl Disk) -> io::Result<Option<Self>> {
         let Some(sealed) = disk.get(Table::Meta, STATE_KEY)? else { return Ok(None) };
-        let unreadable = |why: String| damaged(format!("what it knows of its journal cannot be read: {why}"));
+        let unreadable = |why: String| damaged(format!("the state of its journal cannot be read: {why}"));
         let version = if sealed.first() == Some(&FIRST_STATE_VERSION) { FIRST_STATE_VERSION } else { STATE_VERSION };
         let state = files::unseal(version, STATE_KEY, &sealed).map_err(|why| unreadable(why.to_string()))?;
         let numbers = state.split_first_chunk().and_then(|(&salt, rest)| Some((salt, rest.try_into().ok()?)));
@@ -241,7 +243,7 @@ impl Changes {
 
 type Found = io::Result<(Vec<u8>, Option<Vec<u8>>)>;
 
-/// Both in the order of their keys; where both have one, what `over` says.
+/// Merges two sorted sequences; where both have a key, `over` wins.
 fn merge<'a>(
     over: impl Iterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)>,
     under: impl Iterator<Item = Found>,
@@ -262,7 +264,7 @@ fn merge<'a>(
 
 /// The thread that settles.
 struct Settler {
-    /// `None` once it is to end.
+    /// `None` once it must end.
     work: Option<mpsc::SyncSender<(Arc<Changes>, State)>>,
     done: mpsc::Receiver<io::Result<()>>,
     thread: Option<JoinHandle<()>>,
@@ -270,7 +272,7 @@ struct Settler {
 
 impl Settler {
     fn start(disk: impl Disk, directory: &Path) -> io::Result<Self> {
-        // There is one thing at a time to settle.
+        // A capacity of 1 suffices: one file is settled at a time.
         let (work, to_do) = mpsc::sync_channel::<(Arc<Changes>, State)>(1);
         let (say, done) = mpsc::sync_channel(1);
         let directory = directory.to_owned();
@@ -282,7 +284,7 @@ impl Settler {
                 let settled = settle(&mut *disk, &changes, state);
                 let has_failed = settled.is_err();
                 drop(changes);
-                // Nobody hears it if all is being closed.
+                // The receiver is gone when the log is being closed.
                 let _ = say.send(settled);
                 if has_failed {
                     return;
@@ -298,7 +300,7 @@ impl Settler {
         self.work.as_ref().and_then(|work| work.send((changes, state)).ok()).ok_or_else(gone)
     }
 
-    /// Whether it has settled what it was given. An error is its own.
+    /// Whether it has settled the last changes. Returns its error.
     fn is_done(&self, must_wait: bool) -> io::Result<bool> {
         if must_wait {
             return self.done.recv().map_err(|_| gone())?.map(|()| true);
@@ -312,11 +314,11 @@ impl Settler {
 }
 
 impl Drop for Settler {
-    /// Waits until it has let go of the disk.
+    /// Waits until the thread has dropped the disk.
     fn drop(&mut self) {
         self.work = None;
         if let Some(thread) = self.thread.take() {
-            // If it panicked, that was said already.
+            // A panic was reported already.
             let _ = thread.join();
         }
     }

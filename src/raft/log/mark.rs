@@ -1,15 +1,14 @@
-//! The high-water mark: how far the log had come, noted outside of sled.
+//! The high-water mark: how far the log reached, recorded outside of sled.
 //!
-//! A log that lost its end, or all of itself, looks like a log that never had more. Its node would then vote a second time in a
-//! term, and count towards a majority for entries that it no longer has. So a small file beside the database says what has been
-//! durable: the vote, and the last entry. It is written now and then, always *after* what it says is durable. At each start
-//! the log must reach it.
+//! A log that lost its end, or everything, looks like a log that never had more. Its node would then vote a second time in a term, and
+//! count towards a majority for entries that it no longer has. So a small file beside the database records the durable vote and the last
+//! durable entry. It is written from time to time, always *after* its content is durable in the log. At each start the log must reach it.
 //!
-//! Entries may go again: an entry that was never committed is truncated. The mark is then lowered, durably, *before* the
-//! truncation. So at any moment it is at or below the truth.
+//! Entries that were never committed may be truncated. The mark is then lowered, durably, *before* the truncation. So it is always at or
+//! below the end of the log.
 //!
-//! It is not written at every flush, since it costs as much as one. What it guards for certain are votes, of which there are few, a
-//! log that was closed in order, and all but the last [`ENTRIES_PER_MARK`] entries of any other.
+//! It is not written at every flush, since it costs as much as one. It reliably protects votes, which are rare, a log that was closed in
+//! order, and all but the last [`ENTRIES_PER_MARK`] entries of any other.
 
 use std::{fs, io, path::PathBuf};
 
@@ -24,13 +23,13 @@ use crate::{
     },
 };
 
-/// The mark is written anew once the log has grown by so many entries.
+/// The mark is rewritten once the log has grown by this many entries.
 pub(super) const ENTRIES_PER_MARK: u64 = 1000;
 
 const VERSION: u8 = 1;
 const CONTEXT: &[u8] = b"high-water mark";
 
-/// How far a log had come.
+/// A position that the log reached.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Mark {
     pub(super) vote: Option<Vote>,
@@ -60,19 +59,19 @@ impl MarkFile {
         Ok(Some(Self { path, written }))
     }
 
-    /// Makes the file of a new log.
+    /// Creates the file for a new log.
     pub(super) fn create(path: PathBuf) -> io::Result<Self> {
         let mut file = Self { path, written: Mark::default() };
         file.write(Mark::default())?;
         Ok(file)
     }
 
-    /// What the file says.
+    /// The content of the file.
     pub(super) fn mark(&self) -> &Mark {
         &self.written
     }
 
-    /// Notes what has become durable, if that is news.
+    /// Records a new durable position; does nothing if it is unchanged.
     pub(super) fn update(&mut self, mark: Mark) -> io::Result<()> {
         match mark == self.written {
             true => Ok(()),
@@ -80,7 +79,7 @@ impl MarkFile {
         }
     }
 
-    /// Entries after this one are about to be removed.
+    /// Lowers the mark before entries after this one are removed.
     pub(super) fn lower(&mut self, after: Option<&LogId>) -> io::Result<()> {
         match next_index(self.written.last.as_ref()) > next_index(after) {
             true => self.write(Mark { last: after.copied(), vote: self.written.vote }),

@@ -1,7 +1,7 @@
-//! What the log looks like, in memory: where it begins and ends, the vote, and its latest entries.
+//! The log's state in memory: its bounds, the vote, and the latest entries.
 //!
-//! It is ahead of the disk: an append shows here when it is queued, so that replication can send it while it is being flushed. Who
-//! reads finds the latest entries here, up to a number of bytes, and asks the writer for older ones.
+//! It is ahead of the disk: an append shows here when it is queued, so that replication can send it while it is being flushed. Readers
+//! find the latest entries here, up to a number of bytes, and ask the writer for older ones.
 
 use std::{collections::VecDeque, io};
 
@@ -13,11 +13,11 @@ pub(super) struct Memory {
     pub(super) vote: Option<Vote>,
     pub(super) committed: Option<LogId>,
     pub(super) purged: Option<LogId>,
-    /// Where the entries begin, if there are any: after what is purged, or wherever the first one was put.
+    /// The index of the first entry, if there is one: after the purged ones, or wherever the first entry was put.
     first: u64,
-    /// Of the last entry; if there is none, as `purged`.
+    /// The last entry; if there is none, as `purged`.
     pub(super) last: Option<LogId>,
-    /// How often entries were removed. Who reads in several steps begins again when it has changed.
+    /// Counts removals of entries. A reader with several steps restarts when it has changed.
     pub(super) removals: u64,
     recent: Recent,
 }
@@ -33,11 +33,11 @@ pub(super) struct Recent {
 /// One step of reading a range.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// These come next.
+    /// The next entries.
     Here(Vec<Entry>),
-    /// The next ones are on the disk: from the first index up to but excluding the second.
+    /// The next entries are on the disk: from the first index up to but excluding the second.
     OnDisk(u64, u64),
-    /// Nothing of the range is left.
+    /// No entry of the range is left.
     End,
 }
 
@@ -52,7 +52,7 @@ impl Memory {
         let mut last = self.last;
         for entry in entries {
             if last.is_some_and(|last| entry.log_id.index != last.index + 1) {
-                let what = format!("entry {} cannot follow on {}", entry.log_id.index, display(last.as_ref()));
+                let what = format!("entry {} cannot follow entry {}", entry.log_id.index, display(last.as_ref()));
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
             }
             last = Some(entry.log_id);
@@ -65,7 +65,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Removes all entries after this one. Answers whether there were any.
+    /// Removes all entries after this one. Returns whether there were any.
     pub(super) fn truncate_after(&mut self, after: Option<LogId>) -> io::Result<bool> {
         let keep = next_index(after.as_ref());
         if keep >= next_index(self.last.as_ref()) {
@@ -83,7 +83,7 @@ impl Memory {
         Ok(true)
     }
 
-    /// Removes all entries up to and including this one. Answers whether that changed anything.
+    /// Removes all entries up to and including this one. Returns whether anything changed.
     pub(super) fn purge(&mut self, upto: LogId) -> bool {
         if self.purged >= Some(upto) {
             return false;
@@ -91,7 +91,7 @@ impl Memory {
         self.recent.purge(upto.index);
         self.purged = Some(upto);
         self.first = self.first.max(upto.index + 1);
-        // A snapshot may reach beyond the end of the log. What is left of it is then not continued, but given up.
+        // A snapshot may reach beyond the end of the log. The remaining entries are then dropped.
         if self.last.is_none_or(|last| last.index <= upto.index) {
             self.recent.entries.clear();
             self.recent.bytes = 0;
@@ -101,7 +101,7 @@ impl Memory {
         true
     }
 
-    /// What comes first in this range.
+    /// The first step of reading this range.
     pub(super) fn step(&self, from: u64, to: u64, bytes_max: usize) -> Step {
         let from = from.max(self.first);
         let to = to.min(next_index(self.last.as_ref()));
@@ -119,11 +119,11 @@ impl Recent {
         Self { entries: VecDeque::new(), bytes: 0, bytes_max }
     }
 
-    /// Adds an entry that follows on the last.
+    /// Adds an entry that follows the last one.
     pub(super) fn push(&mut self, entry: Entry) {
         self.bytes += size(&entry);
         self.entries.push_back(entry);
-        // The last one stays, however large: it is what everybody reads next.
+        // The last entry stays, however large: it is read next.
         while self.bytes > self.bytes_max && self.entries.len() > 1 {
             self.pop_front();
         }
@@ -164,7 +164,7 @@ impl Recent {
     }
 }
 
-/// About what an entry costs, in memory and on the disk, bytes.
+/// The estimated size of an entry in memory and on the disk, bytes.
 pub(super) fn size(entry: &Entry) -> usize {
     const ITSELF: usize = size_of::<Entry>();
     match &entry.payload {
@@ -179,7 +179,7 @@ pub(super) fn next_index(id: Option<&LogId>) -> u64 {
     id.map_or(0, |id| id.index + 1)
 }
 
-/// A log id for a message.
+/// Formats a log id for a message.
 pub(super) fn display(id: Option<&LogId>) -> String {
     id.map_or("the beginning".to_owned(), |id| format!("{} of term {}", id.index, id.leader_id.term))
 }

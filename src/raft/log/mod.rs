@@ -1,28 +1,29 @@
-//! The Raft log, and the vote, in sled.
+//! The Raft log and the vote, on disk: a write-ahead log (the journal), then sled.
 //!
-//! A log that forgets is worse than one that is lost: its node votes a second time in a term, or counts towards a majority for an
-//! entry that it no longer has, and a token is issued twice. So this module is built around two promises:
+//! A log that silently forgets is worse than one that is lost: its node votes a second time in a term, or counts towards a majority for
+//! an entry that it no longer has, and a token is issued twice. So this module is built around two promises:
 //!
-//! * what is acknowledged is on the disk, whatever fails afterwards;
-//! * a log that is not what it was is not opened.
+//! * acknowledged writes are durable, whatever fails afterwards;
+//! * a log that differs from what was written is not opened.
 //!
-//! How it is put together, from the disk up:
+//! Its parts, from the disk up:
 //!
-//! * `sync` makes sled's flush durable; `database` does at an opening what sled leaves undone; `disk` is what is asked of sled, and
-//!   no more;
-//! * `record` and `tables` say how entries and votes lie there;
-//! * `journal` and `journaled` stand before sled: what is new is durable with one small sync, and moved into sled later;
-//! * `mark` notes outside of sled how far the log had come;
+//! * `sync` makes sled's flush durable; `database` does at opening what sled omits; `disk` is the part of sled that the log uses;
+//! * `record` and `tables` define how entries and votes are stored in sled;
+//! * `journal` and `journaled` are the write-ahead log before sled: one small fsync makes new writes durable, and they are moved into
+//!   sled later;
+//! * `mark` records outside of sled how far the log reached;
 //! * `opening` and `verify` check all of it before anything is served;
-//! * `writer` is the one thread that owns the disk: one queue, one flush for all that has gathered;
-//! * `memory` is what readers see, without touching the disk;
+//! * `writer` is the one thread that owns the disk: one queue, group commit with one flush for all queued writes;
+//! * `memory` is the cache that readers see, without touching the disk;
 //! * `health` ends the process when the disk fails or hangs;
-//! * [`LogStore`] is openraft's view of it all. But for `database`, nothing else here is known outside, so another log can take its
-//!   place.
+//! * [`LogStore`] implements openraft's storage traits. Except for `database`, nothing else is visible outside, so another log can take
+//!   its place.
 //!
 //! ## Left out
 //!
-//! Repair. A damaged log is not mended from its remains: the other members have all of it, and a new member copies it from them.
+//! Repair. A damaged log is not reconstructed from its remains: the other members have all of it, and a new member would copy it from
+//! them.
 
 pub(crate) mod database;
 mod disk;

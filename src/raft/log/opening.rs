@@ -1,18 +1,18 @@
-//! Opening a log: what is checked before anything is served from it.
+//! Opening a log: the checks before it is used.
 //!
-//! sled answers damage with a panic, with an error, by losing entries silently, or not at all. A log that came back shorter, or
-//! empty, would let its node vote twice in a term and break what the others rely on. So every entry is read and checked here, and
-//! the whole is held against what is known from elsewhere: the commit index, the snapshot, and the high-water mark. Whatever does
-//! not fit, the answer is one: this node does not start, and the message says what to do.
+//! sled responds to damage with a panic, with an error, by losing entries silently, or not at all. A log that came back shorter, or
+//! empty, would let its node vote twice in a term and break promises to other members. So every entry is read and checked here, and the
+//! log is compared with the commit index, the snapshot, and the high-water mark. On any contradiction the node does not start, and the
+//! message says what to do.
 //!
-//! In this order:
-//! 1. take the lock, so that no second process is in these files;
-//! 2. delete what a kill during an earlier opening left behind (sled would never open again, sled #1527);
-//! 3. drop what the kernel has of the files in memory, so that all of it is read from the disk;
+//! The steps, in this order:
+//! 1. take the lock, so that no second process uses these files;
+//! 2. delete unfinished files of an opening that was killed (sled would never open again, sled #1527);
+//! 3. drop the files' pages from the kernel's cache, so that all of it is read from the disk;
 //! 4. open sled, on a thread of its own, since it may panic or hang on damaged files;
 //! 5. make the names of the new files durable, which sled does not do;
-//! 6. see that a flush reaches the disk;
-//! 7. move into sled what only the journal has;
+//! 6. check that a flush reaches the disk;
+//! 7. move records that only the journal has into sled;
 //! 8. read and check everything.
 
 use std::{
@@ -37,40 +37,40 @@ use crate::raft::{
     types::LogId,
 };
 
-/// Why a log was not opened. Nothing was lost by trying.
+/// Why a log was not opened. Nothing was changed or lost.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has it open.
-    #[error("the directory {} is in use by another process: stop that one first, or use another directory", directory.display())]
+    #[error("the directory {} is in use by another process: stop that process, or use another directory", directory.display())]
     Locked {
         /// The log's directory.
         directory: PathBuf,
     },
-    /// The log is not what it was when it was last written. It must not be used again: what it has forgotten, others rely on.
+    /// The log is not as it was last written. It must not be used again: other members rely on what it may have lost.
     #[error(
-        "the log in {} is damaged: {what}; do not start this member on it again: remove the member from the cluster, then add a \
-         new one with a new id and an empty directory",
+        "the log in {} is damaged: {what}; leave this node stopped, since other members rely on entries and votes that it may have \
+         lost: the cluster serves while a majority of its members runs",
         directory.display()
     )]
     Damaged {
         /// The log's directory.
         directory: PathBuf,
-        /// What was found.
+        /// The damage that was found.
         what: String,
     },
-    /// It is not the log that belongs to this data directory, or an older copy of it.
+    /// The log does not belong to this data directory, or is an older copy.
     #[error(
         "the log in {} is not the one that this node had: {what}; put its own data back, all of the data directory from one moment and the \
-         newest that there is, or leave this node stopped: the cluster serves while most of its members run",
+         newest that there is, or leave this node stopped: the cluster serves while a majority of its members runs",
         directory.display()
     )]
     NotOwn {
         /// The log's directory.
         directory: PathBuf,
-        /// What was found.
+        /// What is wrong with it.
         what: String,
     },
-    /// A flush does not reach the disk on this system. Nothing would survive a power failure.
+    /// A flush does not reach the disk on this system, so writes would not survive a power failure.
     #[error(
         "the log in {} would not be durable: sled's flush does not call this program's fdatasync; use an official build",
         directory.display()
@@ -79,16 +79,16 @@ pub enum OpenError {
         /// The log's directory.
         directory: PathBuf,
     },
-    /// sled did not come to an end, as it does on some damaged files.
+    /// sled did not return, as on some damaged files.
     #[error(
-        "the log in {} was not opened within {limit:?}: if its disk was busy or stuck, start this member again; if that repeats, the \
-         files are damaged: remove the member from the cluster, then add a new one with a new id and an empty directory",
+        "the log in {} was not opened within {limit:?}: if its disk was busy or stuck, start this node again; if that repeats, the \
+         files are damaged: leave this node stopped; the cluster serves while a majority of its members runs",
         directory.display()
     )]
     Late {
         /// The log's directory.
         directory: PathBuf,
-        /// How long it was given.
+        /// The time limit.
         limit: Duration,
     },
     /// The disk is full.
@@ -96,17 +96,17 @@ pub enum OpenError {
     Full {
         /// The log's directory.
         directory: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system refused.
+    /// The operating system returned an error.
     #[error("the log in {} cannot be opened: {action}: {source}", directory.display())]
     Io {
         /// The log's directory.
         directory: PathBuf,
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -121,7 +121,7 @@ impl OpenError {
     }
 }
 
-/// What an open log begins with.
+/// The parts of an open log.
 pub(super) struct Opened {
     pub(super) tables: Tables<Store>,
     pub(super) mark: MarkFile,
@@ -130,23 +130,23 @@ pub(super) struct Opened {
     pub(super) recovered: Recovered,
 }
 
-/// What the opening needs to know.
+/// The parameters of an opening.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) directory: PathBuf,
-    /// Up to where the newest snapshot reaches.
+    /// The last entry of the newest snapshot.
     pub(super) snapshot: Option<LogId>,
-    /// The data directory that it must belong to.
+    /// The data directory that the log must belong to.
     pub(super) owner: Option<LogOwner>,
     pub(super) recent_bytes: usize,
     pub(super) journal_bytes: u64,
     pub(super) open_limit: Duration,
 }
 
-/// sled's page cache. The log's own cache is what is read from, so it need not be large.
+/// sled's page cache. Reads use the log's own cache, so it need not be large.
 const SLED_CACHE_BYTES: u64 = 8 << 20;
 
-/// Opens the log in a directory, or makes a new one there.
+/// Opens the log in a directory, or creates one there.
 pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
     let directory = &request.directory;
     let failed = |action| move |source| OpenError::io(directory, action, source);
@@ -172,7 +172,7 @@ pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
     if database::is_occupied(&blobs) {
         return Err(damaged(
             directory,
-            "sled's directory `blobs` is not empty, and what is in it was never synced".into(),
+            "sled's directory `blobs` is not empty, and its files were never synced".into(),
         ));
     }
 
@@ -186,19 +186,19 @@ pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
     match mark {
         Ok(mark) => Ok(Opened { tables, mark, lock, blobs, recovered }),
         Err(error) => {
-            // sled would flush once more, and panic if that fails as well. Nothing that is not flushed was acknowledged; and no other
-            // instance may come near these files while it is open.
+            // If dropped, sled would flush once more, and panic if that fails as well. Unflushed writes were not acknowledged. The lock
+            // keeps other instances away while sled is open.
             mem::forget((tables, lock));
             Err(failed("writing the file `high-water`")(error))
         }
     }
 }
 
-/// sled, behind its journal.
+/// sled, behind the journal.
 pub(super) type Store = Journaled<SledDisk>;
 type Guarded = Result<(Tables<Store>, Recovered), OpenError>;
 
-/// Does all that may stumble over damaged files on a thread that may panic, or hang.
+/// Runs the steps that may panic or hang on damaged files on a thread of their own.
 fn open_guarded(request: &Request, database: &Path, mark: Option<Mark>) -> Guarded {
     let directory = &request.directory;
     let failed = |action| move |source| OpenError::io(directory, action, source);
@@ -215,11 +215,10 @@ fn open_guarded(request: &Request, database: &Path, mark: Option<Mark>) -> Guard
         Stumbled::Panicked(panic) if tells_of_full_disk(&panic) => {
             Err(OpenError::Full { directory: directory.clone(), source: io::Error::other(panic) })
         }
-        // It does so too when a sync fails. Then the disk is to be mended, not the cluster.
-        Stumbled::Panicked(panic) => Err(damaged(
-            directory,
-            format!("sled panicked on it (unless that is an error of the disk itself): {panic}"),
-        )),
+        // sled also panics when a sync fails. Then the disk must be repaired; the log may be intact.
+        Stumbled::Panicked(panic) => {
+            Err(damaged(directory, format!("sled panicked on it (unless the disk itself reports errors): {panic}")))
+        }
     })
 }
 
@@ -241,11 +240,11 @@ fn open_tables(request: &Request, database: &Path, mark: Option<Mark>) -> Guarde
     database::sync_names(directory, database).map_err(failed("syncing the directory"))?;
 
     let mut tables = Tables::new(SledDisk::new(&sled).map_err(broken)?);
-    // The trees keep the database open. Closing it is then a matter of dropping them.
+    // The trees keep the database open: dropping them closes it.
     drop(sled);
     begin(&mut tables, mark.as_ref()).map_err(broken)?;
     let is_durable = database::is_durable(|| {
-        // Also one of before there was a journal is one with it from now on.
+        // This also upgrades the format of a log from before the journal.
         tables.set_formatted()?;
         tables.write_self_test()?;
         tables.disk.flush()
@@ -269,7 +268,8 @@ fn open_tables(request: &Request, database: &Path, mark: Option<Mark>) -> Guarde
     Ok((tables, recovered))
 }
 
-/// The log and the identity of a data directory name each other, and note each start: neither can be lost, or put back, without the other.
+/// The log and the identity of a data directory name each other, and both record each start: neither can be lost, or restored from a
+/// copy, without the other.
 fn check_owner(
     directory: &Path,
     owner: &LogOwner,
@@ -279,9 +279,9 @@ fn check_owner(
     let not_own = |what: String| Err(OpenError::NotOwn { directory: directory.to_owned(), what });
     match noted {
         None if (is_new || owner.was_noted) && !owner.may_be_new => {
-            not_own("it is gone, and what this node promised with it".to_owned())
+            not_own("it is gone, with this node's votes and acknowledged entries".to_owned())
         }
-        // It is new, or of before this was noted.
+        // The log is new, or from a version that did not record this.
         None => Ok(()),
         Some((incarnation, _)) if incarnation != owner.incarnation => {
             not_own(format!("it belongs to incarnation {incarnation}, and this node is {}", owner.incarnation))
@@ -293,12 +293,12 @@ fn check_owner(
     }
 }
 
-/// Whether an error is about what the files hold. All others come from the system: a full disk takes no log away, and whoever reads
-/// the message must not give up a member for it.
+/// Whether an error is about the content of the files. All other errors come from the operating system: a full disk does not damage a
+/// log, and the message must not advise to give up the node.
 fn is_damage(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        // sled has the first for corruption, and the others for trees that are gone and for its own bugs.
+        // sled maps corruption to the first kind, missing trees and its own bugs to the others.
         io::ErrorKind::InvalidData
             | io::ErrorKind::UnexpectedEof
             | io::ErrorKind::NotFound
@@ -309,12 +309,12 @@ fn is_damage(error: &io::Error) -> bool {
 
 const MARK_MISSING: &str = "the file `high-water` is missing";
 
-/// Tells a new database from one that was emptied, and marks a new one as ours.
+/// Tells a new database from an emptied one, and marks a new one.
 fn begin<D: Disk>(tables: &mut Tables<D>, mark: Option<&Mark>) -> io::Result<()> {
     let is_blank = tables.is_blank()?;
     match (tables.is_formatted()?, mark) {
         (true, Some(_)) => Ok(()),
-        // The mark is made before anything is stored. A crash may come between the database and the mark, but not later.
+        // The mark is created before anything is stored. A crash may come between creating the database and the mark, but not later.
         (true, None) if is_blank => Ok(()),
         (true, None) => Err(super::tables::damaged(MARK_MISSING)),
         (false, None) if is_blank => {

@@ -1,10 +1,10 @@
-//! What people should read when sled panics.
+//! Explanations for panics of sled.
 //!
-//! sled panics on some damaged files, and on some errors of the disk. Where panics unwind, the opening turns one into an error. Where they
-//! end the process, as they do in the program, its message would be some assertion deep inside sled; so the program asks here, in its
-//! panic hook, [what a panic means](explain_panic) and what to do.
+//! sled panics on some damaged files, and on some errors of the disk. Where panics unwind, the opening turns one into an error. In the
+//! program panics end the process, and the message would be an assertion deep inside sled; so the program's panic hook asks here [what a
+//! panic means](explain_panic) and what to do.
 //!
-//! sled also has threads of its own. A panic there reaches nobody; the rest waits for what never comes.
+//! sled also has threads of its own. A panic there is reported to no caller, and callers wait for ever.
 
 use std::{
     any::Any,
@@ -15,12 +15,12 @@ use std::{
     thread,
 };
 
-/// What a thread does to a log's files.
+/// The phase in which a thread uses a log's files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Doing {
-    /// Whatever it meets, the files are to be blamed for it.
+    /// The files are being checked: any panic is blamed on them.
     Opening,
-    /// All of the files was read and checked.
+    /// The files were read and checked before.
     Serving,
 }
 
@@ -28,13 +28,13 @@ thread_local! {
     static HERE: RefCell<Option<(PathBuf, Doing)>> = const { RefCell::new(None) };
 }
 
-/// The latest of all threads, for those of sled.
+/// The latest registration of any thread, for sled's own threads.
 static LATEST: Mutex<Option<(PathBuf, Doing)>> = Mutex::new(None);
 
-/// For as long as it lives, a panic of this thread is explained.
+/// While it lives, a panic of this thread is explained.
 pub(super) struct Advice(());
 
-/// Explains a panic of this thread, and of sled's, by the log in this directory.
+/// Registers this thread, and sled's threads: a panic is explained by the log in this directory.
 pub(super) fn advise(directory: &Path, doing: Doing) -> Advice {
     HERE.set(Some((directory.to_owned(), doing)));
     *LATEST.lock().unwrap_or_else(PoisonError::into_inner) = Some((directory.to_owned(), doing));
@@ -53,20 +53,20 @@ pub(super) fn message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }
 
-/// Whether a panic, or an error, says that the disk is full. sled wraps those of the system, so only the words are left.
+/// Whether a panic or an error says that the disk is full. sled wraps the system's errors, so only their text is left.
 pub(super) fn tells_of_full_disk(message: &impl ToString) -> bool {
     let message = message.to_string();
     ["StorageFull", "No space left", "QuotaExceeded", "quota exceeded"].iter().any(|words| message.contains(words))
 }
 
-/// What a panic means that came from a log's files, and what to do. `None`: it is a mistake of the program.
+/// What a panic means that was caused by a log's files, and what to do. `None`: it is a bug of the program.
 pub fn explain_panic(panic: &PanicHookInfo<'_>) -> Option<String> {
     let is_of_sled = panic.location().is_some_and(|location| location.file().contains("sled-0."));
     // A thread that ends may have no such variable any more.
     let here = HERE.try_with(|here| here.try_borrow().ok()?.clone()).ok().flatten();
     let (directory, doing) = match here {
         Some(here) => here,
-        // This one may be the thread that has it.
+        // This thread may hold the lock itself.
         None if is_sleds_own() => LATEST.try_lock().ok()?.clone()?,
         None => return None,
     };
@@ -89,19 +89,18 @@ fn advice(directory: &Path, doing: Doing, panic: &str) -> String {
         return format!("the log in {directory} cannot be written: the disk is full: {FREE_SPACE} ({panic})");
     }
     let first = match doing {
-        // It does so too when a sync fails. Then the disk is to be mended, not the cluster.
-        Doing::Opening => "unless that is an error of the disk itself, do not start this member on it again",
-        Doing::Serving => "start this member again; if that repeats, the files are damaged",
+        // sled also panics when a sync fails. Then the disk must be repaired; the log may be intact.
+        Doing::Opening => "unless the disk itself reports errors, do not start this node on it again",
+        Doing::Serving => "start this node again; if that repeats, the files are damaged",
     };
     format!(
-        "the log in {directory} is damaged: sled panicked on it: {panic}; {first}: remove the member from the cluster, then add a \
-         new one with a new id and an empty directory"
+        "the log in {directory} is damaged: sled panicked on it: {panic}; {first}: leave this node stopped; the cluster serves while a \
+         majority of its members runs"
     )
 }
 
-/// What to do about a full disk.
-pub(super) const FREE_SPACE: &str =
-    "nothing that was acknowledged is lost; free some space, then start this member again";
+/// The remedy for a full disk.
+pub(super) const FREE_SPACE: &str = "no acknowledged write is lost; free some space, then start this node again";
 
 #[cfg(test)]
 mod tests {
@@ -114,7 +113,7 @@ mod tests {
 
     const CHILD: &str = "LOCKKEEPER_TEST_PANICS_AS";
 
-    /// Runs itself once more, as the process in which a thread of this name panics.
+    /// Runs this test again, in a child process in which a thread of this name panics.
     fn panic_as(thread: &str) -> Output {
         let name = "raft::log::panics::tests::a_panic_of_who_opens_is_explained_and_none_of_others";
         Command::new(env::current_exe().expect("known"))
@@ -144,10 +143,10 @@ mod tests {
             return be_child(thread);
         }
         for (thread, explained) in [
-            ("here", "remove the member"),
-            ("sled-io-1", "remove the member"),
+            ("here", "leave this node stopped"),
+            ("sled-io-1", "leave this node stopped"),
             ("sled-io-full", "free some space"),
-            // Those two are mistakes of ours.
+            // These two are bugs of the program.
             ("here-serving", "explained: no"),
             ("another", "explained: no"),
         ] {

@@ -1,23 +1,22 @@
-//! How one log entry lies in sled.
+//! How a log entry is stored in sled.
 //!
-//! sled moves pages over 128 KiB to files that it never syncs, so no value may be large: an entry is cut into chunks of at most
+//! sled moves pages over 128 KiB to files that it never syncs, so no value may be large: an entry is split into chunks of at most
 //! [`VALUE_BYTES_MAX`].
 //!
 //! ```text
-//! key: index                 value: version, checksum, length of the whole, term of the entry before it, first chunk
+//! key: index                 value: version, checksum, length of the entry, term of the previous entry, first chunk
 //! key: index, chunk number   value: chunk            (numbered from 1)
 //! ```
 //!
-//! Numbers are big-endian, so that keys sort as the log runs. The checksum covers the index, all that is in the head, and all
-//! chunks; it is that of the entry, whatever sled's own checks say.
+//! Numbers are big-endian, so that keys sort in log order. The checksum covers the index, the head, and all chunks; it is independent of
+//! sled's own checks.
 //!
-//! Each entry names the term of the one before it, as Raft's appends do, and for the same reason: a term and an index name one
-//! entry, and so the last one vouches for all before it. Damaged files may bring back entries that were truncated and replaced, each
-//! of them whole; only this shows that they do not belong there.
+//! Each entry stores the term of the previous one, as Raft's appends do, and for the same reason: a term and an index identify one entry,
+//! so the last entry vouches for all before it. Damaged files may bring back entries that were truncated and replaced, each of them
+//! valid; only this shows that they do not belong there.
 //!
-//! An entry is written last chunk first and removed first chunk first. sled recovers a prefix of what was written, so after a crash
-//! an entry whose first chunk is there is whole; at most one has chunks without a first, and it was never acknowledged or already
-//! meant to go.
+//! An entry is written last chunk first and removed first chunk first. sled recovers a prefix of the writes, so after a crash an entry
+//! with a first chunk is complete. At most one entry has chunks without a first one: it was never acknowledged, or was being removed.
 
 use prost::Message;
 
@@ -29,7 +28,7 @@ use crate::{
 /// The largest value in sled.
 pub(super) const VALUE_BYTES_MAX: usize = 4096;
 
-/// Version 1 had no term of the entry before.
+/// Version 1 lacked the previous entry's term.
 const VERSION: u8 = 2;
 const HEAD_BYTES: usize = 1 + 4 + 4 + 8;
 const FIRST_CHUNK_BYTES: usize = VALUE_BYTES_MAX - HEAD_BYTES;
@@ -56,7 +55,7 @@ pub(super) enum Unreadable {
     Malformed(String),
 }
 
-/// An entry that is being put together from its chunks.
+/// An entry that is being assembled from its chunks.
 #[derive(Debug)]
 pub(super) struct Assembly {
     index: u64,
@@ -90,7 +89,7 @@ impl Key {
     }
 }
 
-/// Cuts an entry into key-value pairs. The one before it has this term; 0 if there is none.
+/// Splits an entry into key-value pairs. `term_before`: the previous entry's term; 0 if there is none.
 pub(super) fn encode(entry: &Entry, term_before: u64) -> Pairs {
     let index = entry.log_id.index;
     let bytes = pb::Entry::from(entry).encode_to_vec();
@@ -127,19 +126,19 @@ impl Assembly {
         })
     }
 
-    /// The term of the entry before it. To be believed once the entry is [finished](Self::finish).
+    /// The previous entry's term. Valid only once the entry is [finished](Self::finish).
     pub(super) fn term_before(&self) -> u64 {
         self.term_before
     }
 
-    /// The chunk that must come next, if any is still to come.
+    /// The key of the next chunk, if one is missing.
     pub(super) fn wants(&self) -> Option<Key> {
         (self.bytes.len() < self.length).then_some(Key { index: self.index, chunk: self.next_chunk })
     }
 
     /// Adds the chunk that it [wants](Self::wants).
     pub(super) fn add(&mut self, chunk: &[u8]) -> Result<(), Unreadable> {
-        // An empty one would never end.
+        // Empty chunks would never complete the entry.
         if chunk.is_empty() {
             return Err(Broken::Short.into());
         }
@@ -148,14 +147,14 @@ impl Assembly {
         Ok(())
     }
 
-    /// The keys of all its chunks but the first, in order.
+    /// The keys of all chunks except the first, in order.
     pub(super) fn chunk_keys(&self) -> impl Iterator<Item = Key> + use<> {
         let index = self.index;
         let chunks = self.length.saturating_sub(FIRST_CHUNK_BYTES).div_ceil(VALUE_BYTES_MAX);
         (1..).take(chunks).map(move |chunk| Key { index, chunk })
     }
 
-    /// The entry, once nothing is wanted any more, and its size in bytes.
+    /// The complete entry, and its size in bytes.
     pub(super) fn finish(self) -> Result<(Entry, usize), Unreadable> {
         if self.bytes.len() < self.length {
             return Err(Unreadable::ChunkMissing);
@@ -170,7 +169,7 @@ impl Assembly {
         let entry = entry.into_entry().map_err(|why| malformed(&why))?;
         match entry.log_id.index == self.index {
             true => Ok((entry, size)),
-            false => Err(malformed(&"it has another index than its place")),
+            false => Err(malformed(&"its index differs from its key's")),
         }
     }
 }

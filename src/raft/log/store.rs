@@ -1,4 +1,4 @@
-//! The log as openraft uses it.
+//! The log's implementation of openraft's storage traits.
 
 use std::{
     fmt::Debug,
@@ -32,36 +32,37 @@ use crate::raft::{
     types::{Entry, LogId, TypeConfig, Vote},
 };
 
-/// Jobs that wait for the writer.
+/// Capacity of the writer's queue, in jobs.
 const JOBS_MAX: usize = 256;
-/// Bytes of entries that wait for the writer, in all.
+/// Bytes of entries in the writer's queue; beyond it, appends wait (backpressure).
 const QUEUED_BYTES_MAX: usize = 32 << 20;
 /// Bytes that are read in one step, from the disk or for a peer.
 const STEP_BYTES_MAX: usize = 1 << 20;
-/// How often a read of a range begins again because entries were removed meanwhile.
+/// Attempts to read a range before giving up, since entries were removed meanwhile.
 const READ_ATTEMPTS_MAX: u32 = 100;
 
-/// How a log is opened.
+/// Options for opening a log.
 #[derive(Clone)]
 pub struct Options {
-    /// Up to where the node's newest snapshot reaches. A log that does not go with it is refused.
+    /// The last entry of the node's newest snapshot. A log that contradicts it is refused.
     pub snapshot: Option<LogId>,
-    /// The data directory that the log must belong to. `None`: nobody knows.
+    /// The data directory that the log must belong to. `None`: unknown, so not checked.
     pub owner: Option<LogOwner>,
-    /// How much of the latest entries is kept in memory, bytes.
+    /// Size of the cache of latest entries in memory, bytes.
     pub recent_bytes: usize,
-    /// How much is gathered in each of the journal's two files before it is moved into sled, bytes. They have room for an eighth more from the start.
+    /// Bytes in each of the journal's two files before they are moved into sled. Each file is allocated an eighth larger.
     pub journal_bytes: u64,
-    /// How long the disk may take for one group of writes before the log has failed.
+    /// How long one group of writes may take before the log counts as failed.
     pub stall_limit: Duration,
     /// How long sled may take to open.
     pub open_limit: Duration,
-    /// What to do when the log fails.
+    /// Called when the log fails.
     pub on_failure: FailureHandler,
 }
 
 impl Default for Options {
-    /// No snapshot, no owner, 32 MiB in memory, 4 MiB in each file of the journal, 10 s for a write, 120 s for opening; a failure [ends the process](end_the_process).
+    /// No snapshot, no owner, 32 MiB of cache, 4 MiB in each file of the journal, 10 s for a group of writes, 120 s for opening; a
+    /// failure [ends the process](end_the_process).
     fn default() -> Self {
         Self {
             snapshot: None,
@@ -75,7 +76,7 @@ impl Default for Options {
     }
 }
 
-/// The Raft log, and the vote, in a directory. Clones are the same log.
+/// The Raft log, and the vote, in a directory. Clones share the log.
 ///
 /// When the last clone and the last reader are gone without [`close`](Self::close), the log closes itself soon after.
 #[derive(Clone, Debug)]
@@ -83,7 +84,7 @@ pub struct LogStore {
     shared: Arc<Shared>,
 }
 
-/// Reads the log's entries, for replication and for `apply`: from memory as a rule.
+/// Reads the log's entries, for replication and for `apply`: usually from memory.
 #[derive(Clone, Debug)]
 pub struct LogReader {
     shared: Arc<Shared>,
@@ -94,13 +95,13 @@ struct Shared {
     memory: Mutex<Memory>,
     jobs: mpsc::Sender<Job>,
     committed: Arc<Committed>,
-    /// One permit a KiB of queued entries.
+    /// One permit for each KiB of queued entries.
     room: Arc<Semaphore>,
     health: Arc<Health>,
 }
 
 impl LogStore {
-    /// Opens the log in a directory, or makes a new one there. Reads all of it, and blocks meanwhile.
+    /// Opens the log in a directory, or creates one there. Reads all of it, and blocks meanwhile.
     pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
         let Options { snapshot, owner, recent_bytes, journal_bytes, stall_limit, open_limit, on_failure } = options;
         let request =
@@ -125,7 +126,7 @@ impl LogStore {
         let failed = |action| move |source| OpenError::io(directory, action, source);
         let store = Self::start(writer, memory, stall_limit, lock, directory).map_err(failed("starting a thread"))?;
         if let Some(Installation { keep, snapshot }) = recovered.installation {
-            tracing::info!(%snapshot, "a snapshot was being installed: the log takes it up");
+            tracing::info!(%snapshot, "an interrupted snapshot install is completed");
             store.take_up(keep, snapshot).map_err(|contradiction| OpenError::Damaged {
                 directory: directory.to_owned(),
                 what: contradiction.to_string(),
@@ -134,7 +135,7 @@ impl LogStore {
         Ok(store)
     }
 
-    /// Does what was to follow on the installation of a snapshot. In this order: a crash between the two leaves a log that ends before it.
+    /// Completes the install of a snapshot. The order matters: a crash between the two steps leaves a log that ends before the snapshot.
     fn take_up(&self, keep: Option<LogId>, snapshot: LogId) -> io::Result<()> {
         let mut memory = self.shared.memory();
         let queue = |job| self.shared.jobs.try_send(job).map_err(|_| self.shared.health.error());
@@ -166,7 +167,7 @@ impl LogStore {
         Ok(Self { shared: Arc::new(Shared { memory: Mutex::new(memory), jobs, committed, room, health }) })
     }
 
-    /// Flushes, closes the files and releases the directory. All clones and readers report errors from then on.
+    /// Flushes, closes the files and releases the directory. All clones and readers return errors from then on.
     pub async fn close(&self) -> io::Result<()> {
         let (closed, answer) = oneshot::channel();
         self.shared.send(Job::Close { closed }).await?;
@@ -189,7 +190,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
         let (flushed, answer) = oneshot::channel();
         let job = Job::Vote { vote: *vote, flushed };
-        // Seen at once: streams of the leader of before end here, not after the flush.
+        // Visible at once: streams of the previous leader end now, not after the flush.
         self.shared.send_with(job, |memory| memory.vote = Some(*vote)).await?;
         self.shared.health.wait(async { answer.await.ok() }).await
     }
@@ -213,7 +214,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let entries: Vec<Entry> = entries.into_iter().collect();
         let room = self.shared.room(entries.iter().map(memory::size).sum()).await?;
         let slot = self.shared.slot().await?;
-        // In one step, so that the queue and the memory tell the same story.
+        // In one step, so that the queue and the memory have the same order.
         let mut memory = self.shared.memory();
         memory.append(&entries)?;
         slot.send(Job::Append { entries, flushed: callback, room });
@@ -273,7 +274,7 @@ impl RaftLogReader<TypeConfig> for LogReader {
 
 impl Shared {
     fn memory(&self) -> MutexGuard<'_, Memory> {
-        // Each change of the memory is whole before anything in it can panic.
+        // A panic cannot leave a change of the memory half done.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -282,7 +283,7 @@ impl Shared {
     }
 
     async fn room(&self, bytes: usize) -> io::Result<OwnedSemaphorePermit> {
-        // What is larger than the whole room takes all of it.
+        // Entries larger than the whole room take all of it.
         let permits = (bytes.min(QUEUED_BYTES_MAX) / 1024) as u32;
         self.health.wait(async { self.room.clone().acquire_many_owned(permits).await.ok() }).await
     }
@@ -318,10 +319,13 @@ impl Shared {
                 entries.extend(page);
             }
         }
-        Err(io::Error::other("entries were removed again and again while they were being read"))
+        let attempts = READ_ATTEMPTS_MAX;
+        Err(io::Error::other(format!(
+            "entries were removed during each of {attempts} attempts to read them; read them again"
+        )))
     }
 
-    /// The first entries of a range: at least one if there is any, and about as many bytes.
+    /// The first entries of a range: at least one if there is any, up to about `bytes_max` bytes.
     async fn page(&self, from: u64, to: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
         loop {
             let (step, removals) = {
@@ -336,7 +340,7 @@ impl Shared {
             let (answer, answered) = oneshot::channel();
             self.send(Job::Read { from, to, bytes_max, answer }).await?;
             let page = self.health.wait(async { answered.await.ok() }).await?;
-            // Whatever was wrong with what is gone, look again.
+            // The error may concern entries that were removed meanwhile: look again.
             if self.memory().removals != removals {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Entries, votes and the like in the terms of Raft, on top of a [`Disk`].
+//! Entries, the vote and other state of Raft, stored in a [`Disk`].
 
 use std::io;
 
@@ -17,11 +17,11 @@ use crate::{
     },
 };
 
-/// Of what lies in the table `meta`.
+/// Version of the values in the table `meta`.
 const META_VERSION: u8 = 1;
-/// Of the whole store. A store of another format is refused.
+/// Format of the whole store. A store of another format is refused.
 const FORMAT: u64 = 2;
-/// That of before there was a journal. A program that knows only this one must not open what has one.
+/// Format from before the journal. A program that knows only this one must not open a store with a journal.
 const FORMAT_WITHOUT_JOURNAL: u64 = 1;
 
 const VOTE: &str = "vote";
@@ -34,13 +34,13 @@ const SELF_TEST: &str = "self-test";
 /// The tables of one log.
 pub(super) struct Tables<D> {
     pub(super) disk: D,
-    /// No entry lies before this key: a purge goes on here. A scan from the first key would visit all that the purge has removed so far, as
-    /// deletions that the journal still has in memory, once more for each slice.
+    /// No entry lies before this key: a purge continues here. A scan from the first key would visit all removals so far, which the
+    /// journal still has in memory, once more for each slice.
     removed_to: Vec<u8>,
 }
 
 impl<D: Disk> Tables<D> {
-    /// Those on this disk.
+    /// The tables on this disk.
     pub(super) fn new(disk: D) -> Self {
         Self { disk, removed_to: Vec::new() }
     }
@@ -69,10 +69,11 @@ impl<D: Disk> Tables<D> {
         self.set_meta(PURGED, &pb::LogId::from(purged))
     }
 
-    /// The data directory that this log belongs to, and the latest start of its node. `None`: a log of before that was noted, or a new one.
+    /// The data directory that this log belongs to, and the latest start of its node. `None`: a new log, or one of a version that did not
+    /// record it.
     pub(super) fn owner(&self) -> io::Result<Option<(Incarnation, Start)>> {
         let Some(owner) = self.meta::<pb::LogOwner>(OWNER)? else { return Ok(None) };
-        let unreadable = |_| damaged(format!("`{OWNER}` names nobody"));
+        let unreadable = |_| damaged(format!("`{OWNER}` names no valid owner"));
         let incarnation = owner.incarnation.as_ref().try_into().map_err(unreadable)?;
         Ok(Some((incarnation, owner.start.parse().map_err(unreadable)?)))
     }
@@ -82,7 +83,7 @@ impl<D: Disk> Tables<D> {
         self.set_meta(OWNER, &pb::LogOwner { incarnation, start: start.to_string() })
     }
 
-    /// Whether this store was ever made: `false` is a database that was only just created, an error one of another format.
+    /// Whether this store has a format: `false` for a newly created database, an error for another format.
     pub(super) fn is_formatted(&self) -> io::Result<bool> {
         match self.meta::<u64>(FORMAT_KEY)? {
             Some(FORMAT | FORMAT_WITHOUT_JOURNAL) => Ok(true),
@@ -95,7 +96,7 @@ impl<D: Disk> Tables<D> {
         self.set_meta(FORMAT_KEY, &FORMAT)
     }
 
-    /// Writes a key that is different each time, so that a flush has something to do.
+    /// Writes a value that differs each time, so that a flush has something to do.
     pub(super) fn write_self_test(&mut self) -> io::Result<()> {
         let runs = self.meta::<u64>(SELF_TEST)?.unwrap_or(0);
         self.set_meta(SELF_TEST, &runs.wrapping_add(1))
@@ -107,7 +108,7 @@ impl<D: Disk> Tables<D> {
         Ok(no_entry && self.vote()?.is_none() && self.committed()?.is_none() && self.purged()?.is_none())
     }
 
-    /// Adds an entry after this one.
+    /// Adds an entry. `before`: the id of the previous entry.
     pub(super) fn insert(&mut self, entry: &Entry, before: Option<&LogId>) -> io::Result<()> {
         let term_before = before.map_or(0, |before| before.leader_id.term);
         for (key, value) in record::encode(entry, term_before).into_iter().rev() {
@@ -126,7 +127,7 @@ impl<D: Disk> Tables<D> {
         Ok(())
     }
 
-    /// Removes up to `count_max` keys of the entries up to and including `last`, upwards. Answers whether that was all.
+    /// Removes up to `count_max` keys of the entries up to and including `last`, upwards. Returns whether none is left.
     pub(super) fn remove_upwards(&mut self, last: u64, count_max: usize) -> io::Result<bool> {
         let keys: Vec<Vec<u8>> = self
             .disk
@@ -142,7 +143,7 @@ impl<D: Disk> Tables<D> {
             self.disk.discard(Table::Log, key)?;
         }
         let is_done = keys.len() < count_max;
-        // What is appended later comes after what is purged.
+        // Later entries have higher keys than the purged ones.
         self.removed_to = match keys.into_iter().next_back() {
             Some(removed) if !is_done => removed,
             Some(_) | None => Key::head(last.saturating_add(1)).encode(),
@@ -162,8 +163,7 @@ impl<D: Disk> Tables<D> {
         assembly.finish().map(Some).map_err(bad)
     }
 
-    /// Entries from `from` up to but excluding `to`: as many as there are without a gap, and no more once they amount to
-    /// `bytes_max`.
+    /// Entries from `from` up to but excluding `to`. Stops at the first missing one, and once the entries amount to `bytes_max`.
     pub(super) fn entries(&self, from: u64, to: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         let mut bytes = 0;
@@ -191,12 +191,12 @@ impl<D: Disk> Tables<D> {
     }
 }
 
-/// What is on the disk is not what was written.
+/// An error: the disk's content differs from what was written.
 pub(super) fn damaged(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.into())
 }
 
-/// The entry at this index cannot be read.
+/// An error: the entry at this index cannot be read.
 pub(super) fn unreadable(index: u64, why: &record::Unreadable) -> io::Error {
     damaged(format!("entry {index} cannot be read: {why}"))
 }

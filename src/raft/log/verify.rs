@@ -1,4 +1,4 @@
-//! Reads a whole log and holds it against all that is known of it.
+//! Reads a whole log and checks it against everything known about it.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::raft::types::{Entry, LogId, Vote};
 
-/// What a log that is in order holds.
+/// The content of a valid log.
 #[derive(Debug)]
 pub(super) struct Recovered {
     pub(super) vote: Option<Vote>,
@@ -19,34 +19,35 @@ pub(super) struct Recovered {
     pub(super) purged: Option<LogId>,
     /// The latest entries.
     pub(super) recent: Recent,
-    /// Entries that are purged may still be on the disk.
+    /// Whether purged entries may still be on the disk.
     pub(super) has_leftovers: bool,
-    /// A snapshot was installed, and the log does not show it yet.
+    /// `Some`: the log does not reflect an installed snapshot yet.
     pub(super) installation: Option<Installation>,
     last_entry: Option<LogId>,
 }
 
-/// A snapshot that has taken the place of the log, or of its beginning, before the log said so.
+/// A snapshot that replaced the log, or its beginning, before the log recorded it.
 ///
-/// openraft truncates what contradicts the snapshot, installs it, and purges what it holds. Only the snapshot is waited for. After a crash
-/// it may be there beside a log that contradicts it, or that ends before it in a later term; openraft takes neither. But a
-/// snapshot holds what is committed. So entries that contradict it are not, nor is what follows on them: they go, as they were meant to.
+/// openraft truncates entries that contradict the snapshot, installs it, and purges the entries that it covers. It waits only for the
+/// snapshot. After a crash, the snapshot may exist beside a log that contradicts it, or that ends before it in a later term; openraft
+/// accepts neither. But a snapshot holds committed entries only. So entries that contradict it, and later ones, are not committed, and
+/// are removed as intended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Installation {
     /// Entries after this one contradict it.
     pub(super) keep: Option<LogId>,
-    /// Up to where it reaches.
+    /// The last entry of the snapshot.
     pub(super) snapshot: LogId,
 }
 
 impl Recovered {
-    /// Of the last entry; if there is none, up to where the log is purged.
+    /// The last entry; if there is none, the last purged one.
     pub(super) fn last(&self) -> Option<LogId> {
         self.last_entry.or(self.purged)
     }
 }
 
-/// Checks the log, removes what a crash left behind its end, and answers what it holds. Any error means that it is damaged.
+/// Checks the log, removes the remains of torn entries after its end, and returns its content. Any error means that it is damaged.
 pub(super) fn verify<D: Disk>(
     tables: &mut Tables<D>,
     mark: &Mark,
@@ -79,23 +80,23 @@ pub(super) fn verify<D: Disk>(
     Ok(recovered)
 }
 
-/// Is the log as long, and the vote as new, as they must be?
+/// Checks that the log is as long, and the vote as new, as they must be.
 fn compare(log: &Recovered, mark: &Mark, snapshot: Option<&LogId>) -> io::Result<()> {
     let last = log.last();
     let ends_before = |id: Option<&LogId>| next_index(last.as_ref()) < next_index(id);
     if ends_before(mark.last.as_ref()) {
         let (last, mark) = (display(last.as_ref()), display(mark.last.as_ref()));
-        return Err(damaged(format!("it ends at {last}, but had reached {mark}")));
+        return Err(damaged(format!("it ends at {last}, but it had reached {mark}")));
     }
     if ends_before(log.committed.as_ref()) {
         let (last, committed) = (display(last.as_ref()), display(log.committed.as_ref()));
-        return Err(damaged(format!("it ends at {last}, but was committed up to {committed}")));
+        return Err(damaged(format!("it ends at {last}, but it was committed up to {committed}")));
     }
     if mark.vote.is_some() && log.vote.partial_cmp(&mark.vote).is_none_or(|order| order.is_lt()) {
         return Err(damaged("the vote is older than one that was given".to_owned()));
     }
-    // Between the two, entries would be missing. A log that ends before the snapshot is in order: it was installed, and the purge
-    // was to follow.
+    // Otherwise entries between the two would be missing. A log that ends before the snapshot is valid: the snapshot was installed, and
+    // the purge had not happened yet.
     if next_index(log.purged.as_ref()) > next_index(snapshot) {
         let (purged, snapshot) = (display(log.purged.as_ref()), display(snapshot));
         return Err(damaged(format!("it is purged up to {purged}, but the newest snapshot ends at {snapshot}")));
@@ -103,25 +104,25 @@ fn compare(log: &Recovered, mark: &Mark, snapshot: Option<&LogId>) -> io::Result
     Ok(())
 }
 
-/// Goes through the entries that are not purged, key by key.
+/// Visits the entries that are not purged, key by key.
 struct Scan {
     recent: Recent,
     purged: Option<LogId>,
     last: Option<LogId>,
     /// The entry that the high-water mark names.
     marked: Option<LogId>,
-    /// Up to where the newest snapshot reaches.
+    /// The last entry of the newest snapshot.
     snapshot: Option<LogId>,
-    /// The entry before that one, and the one in its place.
+    /// The log's entries just before and at the snapshot's index.
     around: [Option<LogId>; 2],
     assembly: Option<(u64, Assembly)>,
-    /// Chunks behind the end of the log, without a first one.
+    /// Chunks after the end of the log, without a first one.
     torn: Vec<Key>,
 }
 
 impl Scan {
     fn take(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        let key = Key::decode(key).ok_or_else(|| damaged(format!("it has a key that is none: {key:02x?}")))?;
+        let key = Key::decode(key).ok_or_else(|| damaged(format!("it has a key of an unknown format: {key:02x?}")))?;
         let next = self.next();
         match &mut self.assembly {
             Some((index, assembly)) => {
@@ -143,7 +144,7 @@ impl Scan {
         self.finish_entry()
     }
 
-    /// The index that must come next.
+    /// The next expected index.
     fn next(&self) -> u64 {
         next_index(self.last.or(self.purged).as_ref())
     }
@@ -160,13 +161,16 @@ impl Scan {
     fn follow(&mut self, entry: Entry, term_before: u64) -> io::Result<()> {
         let id = entry.log_id;
         if self.last.is_some_and(|last| last.leader_id.term != term_before) {
-            return Err(damaged(format!("entry {} followed on another one than it does now", id.index)));
+            return Err(damaged(format!(
+                "entry {} was written after another entry than the one that precedes it now",
+                id.index
+            )));
         }
         if self.last.or(self.purged) >= Some(id) {
-            return Err(damaged(format!("entry {} is of an older term than the one before it", id.index)));
+            return Err(damaged(format!("entry {} has an older term than the entry before it", id.index)));
         }
         if self.marked.is_some_and(|marked| marked.index == id.index && marked != id) {
-            return Err(damaged(format!("entry {} is another one than it was", id.index)));
+            return Err(damaged(format!("entry {} differs from the entry that the file `high-water` names", id.index)));
         }
         if let Some(snapshot) = self.snapshot.filter(|snapshot| (id.index..=id.index + 1).contains(&snapshot.index)) {
             self.around[usize::from(snapshot.index == id.index)] = Some(id);
@@ -176,14 +180,14 @@ impl Scan {
         Ok(())
     }
 
-    /// What is to be done for the log to follow on its snapshot.
+    /// The steps that make the log continue from its snapshot.
     fn installation(&self) -> Option<Installation> {
         let snapshot = self.snapshot.filter(|snapshot| next_index(self.purged.as_ref()) <= snapshot.index)?;
         let [before, in_its_place] = self.around;
         let keep = match in_its_place {
             Some(id) if id == snapshot => return None,
             Some(_) => before.or(self.purged),
-            // openraft purges by itself.
+            // openraft itself purges in this case.
             None if self.last.or(self.purged) < Some(snapshot) => return None,
             None => self.last.or(self.purged),
         };

@@ -1,13 +1,13 @@
 //! The thread that owns the disk.
 //!
-//! All that touches the disk comes to it through one bounded queue and happens in that order: appends, votes, truncations, purges,
-//! and reads of entries that are no longer in memory. It takes what has queued up, writes all of it, flushes *once*, and then
-//! answers: while one flush lasts, the next group gathers. So one client waits for one flush, and a thousand share one.
+//! All work on the disk comes to it through one bounded queue and happens in that order: appends, votes, truncations, purges, and reads
+//! of entries that are no longer in memory. Group commit: it takes the queued jobs, writes all of them, flushes *once*, and then answers;
+//! during a flush, the next group queues up. So one client waits for one flush, and a thousand share one.
 //!
-//! A vote is answered only when the high-water mark has it too: the loss of one block takes no vote.
+//! A vote is answered only once the high-water mark has it too, so that the loss of one block cannot lose a vote.
 //!
-//! What is left for later: the commit index needs no flush of its own, and goes to disk with the next one; purged entries are
-//! removed in slices, between the groups.
+//! Two writes are deferred: the commit index needs no flush of its own, and goes to disk with the next group; purged entries are removed
+//! in slices between the groups.
 
 use std::{
     io, mem, panic,
@@ -34,18 +34,18 @@ use crate::{
     raft::types::{Entry, LogId, TypeConfig, Vote},
 };
 
-/// A group is closed when it has so many entries; beyond that a larger one gains nothing.
+/// Maximum entries in a group commit; larger groups gain nothing.
 const ENTRIES_PER_GROUP: usize = 128;
-/// Keys that are removed between two groups, at most, when the log is purged. A vote waits for so many: each is read from sled first.
+/// Keys that a purge removes between two groups, at most. They delay a vote: each is read from sled first.
 const KEYS_PER_SLICE: usize = 250;
-/// Without a job for so long, the disk may [rest](Disk::rest).
+/// After this time without a job, the disk may [rest](Disk::rest).
 const IDLE: Duration = Duration::from_millis(50);
 
-/// Something for the writer to do.
+/// A job for the writer.
 pub(super) enum Job {
-    /// Add entries at the end, and say when they are durable.
+    /// Append entries, and report when they are durable.
     Append { entries: Vec<Entry>, flushed: IOFlushed<TypeConfig>, room: OwnedSemaphorePermit },
-    /// Keep the vote, and answer when it is durable.
+    /// Store the vote, and answer when it is durable.
     Vote { vote: Vote, flushed: oneshot::Sender<()> },
     /// Remove all entries after this one.
     Truncate { after: Option<LogId> },
@@ -53,51 +53,51 @@ pub(super) enum Job {
     Purge(LogId),
     /// Read entries as [`Tables::entries`] does.
     Read { from: u64, to: u64, bytes_max: usize, answer: oneshot::Sender<io::Result<Vec<Entry>>> },
-    /// End, in order.
+    /// Close in order.
     Close { closed: oneshot::Sender<()> },
 }
 
-/// A commit index that is to be written. It wakes nobody: the next group takes it along.
+/// A commit index to write. It does not wake the writer: the next group includes it.
 pub(super) type Committed = Mutex<Option<LogId>>;
 
-/// The writer's state: what is on the disk, flushed or not.
+/// The writer's state: the content of the disk, flushed or not.
 pub(super) struct Writer<D: Disk> {
     pub(super) tables: Tables<D>,
     pub(super) mark: MarkFile,
-    /// sled's place for large pages, which it never syncs. It must stay empty.
+    /// sled's directory for large pages, which it never syncs. It must stay empty.
     pub(super) blobs: Option<PathBuf>,
     pub(super) vote: Option<Vote>,
     pub(super) purged: Option<LogId>,
-    /// Of the last entry; if there is none, as `purged`.
+    /// The last entry; if there is none, as `purged`.
     pub(super) last: Option<LogId>,
-    /// How far the log is committed, if that is not written yet.
+    /// The commit index, if it is not written yet.
     pub(super) committed: Arc<Committed>,
-    /// Entries that are purged may still be on the disk.
+    /// Whether purged entries may still be on the disk.
     pub(super) has_leftovers: bool,
     pub(super) health: Arc<Health>,
 }
 
-/// What is to be said after the flush.
+/// The answers to give after the flush.
 #[derive(Default)]
 struct Group {
     appends: Vec<(IOFlushed<TypeConfig>, OwnedSemaphorePermit)>,
     votes: Vec<oneshot::Sender<()>>,
-    /// Something needs the flush.
+    /// Whether a job needs the flush.
     is_dirty: bool,
     closed: Option<oneshot::Sender<()>>,
 }
 
 impl<D: Disk> Writer<D> {
-    /// Serves the queue until it is closed, then closes the disk. The lock is released last of all.
+    /// Serves the queue until it is closed, then closes the disk. The lock is released last.
     pub(super) fn run(self, jobs: mpsc::Receiver<Job>, watchdog: Watchdog, lock: LockFile) {
         let health = self.health.clone();
-        // Neither after a failure nor in a panic may the disk be dropped: sled would flush once more, and might hang.
+        // After a failure or a panic the disk must not be dropped: sled would flush once more, and might hang.
         let mut writer = mem::ManuallyDrop::new(self);
         let served = panic::catch_unwind(panic::AssertUnwindSafe(|| writer.serve(jobs)));
         let closed = match served.unwrap_or(Err(Failure::Panicked)) {
             Ok(closed) => closed,
             Err(failure) => {
-                // The disk is still open, in a state that nobody knows: no other instance may come near it.
+                // The disk is still open, in an unknown state: the lock keeps other instances away.
                 mem::forget(lock);
                 return health.fail(&failure);
             }
@@ -109,7 +109,7 @@ impl<D: Disk> Writer<D> {
         watchdog.stop();
         drop(lock);
         if let Some(closed) = closed {
-            // Who asked may have stopped waiting.
+            // The caller may have stopped waiting.
             let _ = closed.send(());
         }
     }
@@ -136,7 +136,7 @@ impl<D: Disk> Writer<D> {
         }
     }
 
-    /// Waits for a job; `None`: there will be none.
+    /// Waits for a job; `None`: the queue is closed.
     fn next_job(&mut self, jobs: &mut mpsc::Receiver<Job>) -> io::Result<Option<Job>> {
         match soon(jobs, IDLE) {
             Poll::Ready(job) => Ok(job),
@@ -150,7 +150,7 @@ impl<D: Disk> Writer<D> {
         }
     }
 
-    /// Does this job and those that have queued up behind it, with one flush. Answers who asked to close, if someone did.
+    /// Does this job and those queued after it, with one flush. Returns the channel of a request to close, if there was one.
     fn serve_group(
         &mut self,
         first: Job,
@@ -177,7 +177,7 @@ impl<D: Disk> Writer<D> {
             Ok(()) => {}
             Err(error) => {
                 let failure = error.into();
-                // First of all: it usually ends the process.
+                // Reported first: it usually ends the process.
                 self.health.fail(&failure);
                 group.refuse(&self.health);
                 return Err(failure);
@@ -198,7 +198,7 @@ impl<D: Disk> Writer<D> {
         let _at_disk = health.at_disk();
         match job {
             Job::Append { entries, flushed, room } => {
-                // Before anything that can fail: whatever happens, it is answered.
+                // Before anything that can fail, so that it is answered in any case.
                 group.appends.push((flushed, room));
                 group.is_dirty = true;
                 for entry in &entries {
@@ -226,7 +226,7 @@ impl<D: Disk> Writer<D> {
                 }
             }
             Job::Read { from, to, bytes_max, answer } => {
-                // Who asked may have stopped waiting.
+                // The caller may have stopped waiting.
                 let _ = answer.send(self.tables.entries(from, to, bytes_max));
             }
             Job::Close { closed } => group.closed = Some(closed),
@@ -234,7 +234,7 @@ impl<D: Disk> Writer<D> {
         Ok(())
     }
 
-    /// Downwards: if it is interrupted, the log is longer than it should be, but has no gap.
+    /// Removes downwards: after an interruption the log is longer than it should be, but has no gap.
     fn truncate(&mut self, after: Option<LogId>) -> io::Result<()> {
         self.mark.lower(after.as_ref())?;
         for index in (next_index(after.as_ref())..next_index(self.last.as_ref())).rev() {
@@ -257,15 +257,16 @@ impl<D: Disk> Writer<D> {
         if group.votes.is_empty() { Ok(()) } else { self.write_mark() }
     }
 
-    /// With that bug, a log that forgot its vote, or all of itself, would not be opened again, and nobody would see what else is gone.
+    /// For [`Planted::AckBeforeSync`]: a log that lost its vote, or everything, would be refused at opening, which would hide the other
+    /// losses.
     fn is_synced_all_the_same(&self, group: &Group) -> bool {
         !group.votes.is_empty() || self.last.is_none_or(|last| last.index.is_multiple_of(64))
     }
 
-    /// A hint, which may be lost, but must never be ahead of the log: at the next start that would look like a lost end.
+    /// The commit index is a hint and may be lost, but must never be ahead of the log: at the next start that would look like a lost end.
     fn write_committed(&mut self) -> io::Result<()> {
         let committed = {
-            // Each change of it is whole.
+            // A panic cannot leave it half changed.
             let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
             committed.take_if(|committed| Some(*committed) <= self.last)
         };
@@ -277,14 +278,14 @@ impl<D: Disk> Writer<D> {
         self.tables.disk.flush()
     }
 
-    /// Removes some of what is purged, if there is any left.
+    /// Removes a slice of the purged entries, if any are left.
     fn remove_slice(&mut self) -> io::Result<()> {
         let Some(purged) = self.purged.filter(|_| self.has_leftovers) else { return Ok(()) };
         let is_done = {
             let _at_disk = self.health.at_disk();
             self.tables.remove_upwards(purged.index, KEYS_PER_SLICE)?
         };
-        // Its end goes with the next group.
+        // The last removals are flushed with the next group.
         if !is_done {
             self.flush()?;
         }
@@ -292,11 +293,11 @@ impl<D: Disk> Writer<D> {
         Ok(())
     }
 
-    /// Notes how far the log has come, which must be durable by now.
+    /// Records the end of the log, which must be durable by now.
     fn write_mark(&mut self) -> io::Result<()> {
         let _at_disk = self.health.at_disk();
         if self.blobs.as_ref().is_some_and(|blobs| super::database::is_occupied(blobs)) {
-            return Err(damaged("sled has put a page into `blobs`, where it is never synced"));
+            return Err(damaged("sled has written a page to `blobs`, which it never syncs"));
         }
         self.mark.update(Mark { vote: self.vote, last: self.last })
     }
@@ -319,7 +320,7 @@ impl Group {
             drop(room);
         }
         for flushed in self.votes {
-            // Who asked may have stopped waiting; the vote is kept all the same.
+            // The caller may have stopped waiting; the vote is stored all the same.
             let _ = flushed.send(());
         }
     }
@@ -328,11 +329,11 @@ impl Group {
         for (flushed, _room) in self.appends {
             flushed.io_completed(Err(health.error()));
         }
-        // Votes and who asked to close learn of it by the loss of their senders.
+        // Dropping their senders tells votes and requests to close.
     }
 }
 
-/// Wakes a thread that is parked.
+/// Wakes a parked thread.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -341,7 +342,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The next job, or the end of them, if it comes within about so long. It may give up early.
+/// The next job, or the end of the queue, if it comes within about `limit`. May return `Pending` early.
 fn soon(jobs: &mut mpsc::Receiver<Job>, limit: Duration) -> Poll<Option<Job>> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);

@@ -1,20 +1,20 @@
-//! Which requests of this node, as leader, each peer has acknowledged: the evidence behind a linearizable read.
+//! Which requests of this node, as leader, each peer has acknowledged: the evidence for a linearizable read.
 //!
 //! A leader may answer a read from its own table once a quorum has acknowledged a request that was *sent after the read began*, in the
 //! term in which the read index was taken (read index, §6.4 of Ongaro's thesis). openraft collects such evidence, but it matches an
-//! answer with its requests by log id: the answer to an append that ends at X also acknowledges, for openraft, every later request
-//! without entries at X, and counts as sent when *that* one was. With pipelined appends, an answer that was under way since before
-//! the read began can so confirm the read, although the quorum has elected another leader meanwhile. (openraft
-//! 0.10.0-alpha.37, `replication/inflight_append_queue.rs`; tests/network/late_answers.rs has the order of events.)
+//! answer with its requests by log id: for openraft, the answer to an append that ends at X also acknowledges every later request without
+//! entries at X, and counts as sent when *that* request was. So with pipelined appends, an answer that was under way before the read
+//! began can confirm the read, although the quorum has elected another leader meanwhile. (openraft 0.10.0-alpha.37,
+//! `replication/inflight_append_queue.rs`; tests/network/late_answers.rs has the order of events.)
 //!
 //! Here answers and requests are matched one to one. gRPC keeps the order within a stream, a follower answers in the order of requests,
 //! and the pipeline ([`super::append`]) takes one sent request from its queue for each answer. Requests and reads draw their numbers from
 //! one counter, so "sent after the read began" needs no clock.
 //!
-//! Why that suffices. Let a read take number r, then the read index in term t; and let a quorum have acknowledged, in term t,
-//! requests with numbers above r. Each member of this quorum had not accepted a vote above t when it answered, and so also not when r was
-//! drawn. A leader of a later term needs a vote from one of them, so none was elected before r, and whatever was acknowledged to
-//! a client before r was committed by this leader or before it: the read index covers it.
+//! Proof. Let a read take number r, then the read index in term t; and let a quorum have acknowledged, in term t, requests with numbers
+//! above r. No member of this quorum had accepted a vote above t when it answered, so neither when r was drawn. A leader of a later term
+//! needs a vote from one of them, so none was elected before r, and everything acknowledged to a client before r was committed by this
+//! leader or an earlier one: the read index covers it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,23 +31,23 @@ use crate::raft::{
     types::{LogId, Membership, StoredMembership},
 };
 
-/// The latest request that each peer acknowledged. Clones share it.
+/// The latest request that each peer acknowledged. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct Acknowledgements {
     numbers: Arc<AtomicU64>,
     latest: watch::Sender<BTreeMap<u64, Sent>>,
-    /// How far each peer's log agrees, as far as this node heard it in the latest term in which it led.
+    /// The last entry that each peer is known to have on disk, from the latest term in which this node led.
     matched: Arc<Mutex<BTreeMap<u64, Acknowledged>>>,
 }
 
-/// A moment in the order of all requests that this node sends to its peers.
+/// A position in the order of all requests that this node sends to its peers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Number(u64);
 
 /// A request that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
-    /// The leader's.
+    /// The leader's term.
     term: u64,
     number: Number,
     at: Instant,
@@ -60,18 +60,18 @@ impl Default for Acknowledgements {
 }
 
 impl Acknowledgements {
-    /// A moment: requests that are sent from now on have higher numbers.
+    /// Draws a number: requests sent from now on have higher ones.
     pub fn draw(&self) -> Number {
-        // A read-modify-write, for a read just as for a request: it cannot see an older value than one that was drawn before.
+        // A read-modify-write for reads and requests alike: it cannot return an older value than one drawn before.
         Number(self.numbers.fetch_add(1, Ordering::SeqCst))
     }
 
-    /// A request is being sent in this term.
+    /// Numbers a request that is sent in this term.
     pub(super) fn sending(&self, term: u64) -> Sent {
         Sent { term, number: self.draw(), at: Instant::now() }
     }
 
-    /// A peer accepted it: the peer knew of no later term when it answered.
+    /// Records that a peer accepted a request: it knew of no later term when it answered.
     pub(super) fn acknowledged(&self, peer: u64, sent: Sent) {
         self.latest.send_if_modified(|latest| {
             let is_newer = latest.get(&peer).is_none_or(|known| (known.term, known.number) < (sent.term, sent.number));
@@ -82,7 +82,7 @@ impl Acknowledgements {
         });
     }
 
-    /// A peer has this entry on disk, and so all before it, as an answer of this term says.
+    /// Records that a peer has this entry, and all before it, on disk, by an answer in this term.
     pub(super) fn matched(&self, peer: u64, sent: Sent, last: LogId) {
         let acknowledged = Acknowledged::new(sent.term, last);
         let mut matched = lock(&self.matched);
@@ -90,18 +90,18 @@ impl Acknowledgements {
         *known = acknowledged.max(*known);
     }
 
-    /// What a peer acknowledged to this node last.
+    /// The last entry that a peer acknowledged to this node.
     pub fn of(&self, peer: u64) -> Option<Acknowledged> {
         lock(&self.matched).get(&peer).copied()
     }
 
-    /// The same of all peers.
+    /// The last acknowledged entries of all peers.
     pub fn of_all(&self) -> BTreeMap<u64, Acknowledged> {
         lock(&self.matched).clone()
     }
 
-    /// Returns once a quorum of the members, this node among them, has acknowledged requests of this term that were sent after `since`.
-    /// Without a deadline. Cancel safe.
+    /// Returns once a quorum of the members, including this node, has acknowledged requests of this term that were sent after `since`.
+    /// Has no deadline. Cancel safe.
     pub async fn confirmed(
         &self,
         node_id: u64,
@@ -114,12 +114,12 @@ impl Acknowledgements {
             let is_in = |peer| peer == node_id || latest.get(&peer).is_some_and(is_later);
             is_quorum(membership().membership(), is_in)
         };
-        // The sender is in self.
+        // Cannot fail: the sender is in self.
         let _ = self.latest.subscribe().wait_for(confirms).await;
     }
 
-    /// When the latest requests of this term were sent that a quorum of the members, this node among them, has acknowledged. `None`:
-    /// there were none yet, or this node is a quorum by itself.
+    /// The time at which the latest requests of this term were sent that a quorum of the members, including this node, has acknowledged.
+    /// `None`: there were none yet, or this node alone is a quorum.
     pub fn quorum_reached_at(&self, node_id: u64, membership: &Membership, term: u64) -> Option<Instant> {
         let latest = self.latest.borrow();
         let sent_at = |peer: &u64| latest.get(peer).filter(|sent| sent.term == term).map(|sent| sent.at);
@@ -134,12 +134,12 @@ impl Acknowledgements {
     }
 }
 
-/// Nothing panics while it holds this.
+/// No code panics while it holds this lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether those members that `is_in` answers true for are a majority in each part of the membership.
+/// Whether the members for which `is_in` returns true are a majority in each part of the membership.
 fn is_quorum(membership: &Membership, is_in: impl Fn(u64) -> bool) -> bool {
     let is_majority = |voters: &BTreeSet<u64>| voters.iter().filter(|voter| is_in(**voter)).count() > voters.len() / 2;
     membership.get_joint_config().iter().all(is_majority)

@@ -1,14 +1,14 @@
 //! Appends to one peer, pipelined over one stream.
 //!
-//! All of it happens where openraft polls the stream of answers: requests are taken from its log, cut to size and handed to gRPC,
-//! answers are matched with them in order, and the clock is watched. No task of its own, so nothing is left behind when openraft
-//! drops the stream: in particular not the request stream, which holds a lock that the next session needs.
+//! All work happens when openraft polls the stream of answers: requests are taken from its log, split and handed to gRPC, answers are
+//! matched with them in order, and deadlines are checked. There is no task of its own, so nothing is left when openraft drops the stream:
+//! in particular not the request stream, which holds a lock that the next session needs.
 //!
-//! How far the log is committed goes along with entries: each request with entries says it too. openraft sends it by itself as soon as it
-//! is known, if there are none; that would cost each follower, and the leader that hears the answer, as much as an entry does, and
-//! just when the clients are to be answered. So here it waits a little for entries, which then take its place. Nobody misses its
-//! answer: openraft looks at how far an answer says that the logs agree, not at which request it belongs to. That is also why
-//! openraft's own time of the last acknowledgement may be too late, and why reads ask [`super::Acknowledgements`].
+//! The commit index piggybacks on entries: each request with entries contains it. Without entries, openraft sends it by itself as soon as
+//! it advances; that would cost each follower, and the leader that handles the answer, as much as an entry does, and just when clients
+//! are to be answered. So here such a request waits up to [`COMMITTED_WAITS`] for entries, which then replace it. Its answer is not
+//! needed: openraft evaluates up to where an answer says that the logs agree, not which request it answers. For this reason too,
+//! openraft's own time of the last acknowledgement may be too late, and reads use [`super::Acknowledgements`].
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ use crate::{
     transport::Connect,
 };
 
-/// Sends what `input` yields, and yields the answers. `patience` is how long the answer to a small request may take.
+/// Sends the requests from `input`, and yields the answers. `patience` is the time for the answer to a small request.
 pub(super) fn pipeline<'c, C: Connect, D: SnapshotSource, S>(
     client: &'c mut PeerClient<C, D>,
     input: S,
@@ -66,26 +66,26 @@ where
 
 struct Pipeline<'c, C, D, S> {
     client: &'c mut PeerClient<C, D>,
-    /// Told when the peer is too slow, and gets a snapshot instead.
+    /// Notified when the peer is too slow, and is sent a snapshot instead.
     cut: Option<Arc<Notify>>,
     /// openraft's requests. `None`: there are no more.
     input: Option<S>,
-    /// The pieces of the last of them, until there is room.
+    /// The remaining pieces of the last request, until there is room.
     ready: VecDeque<Piece>,
-    /// A request that says nothing but how far the log is committed, until another one says that too, or until then.
+    /// A request with a commit index only, and when to send it: unless a later request implies it.
     held: Option<(AppendRequest, Instant)>,
-    /// A request came before: the peer is known to follow.
+    /// Whether a request was sent before: the peer is known to follow.
     is_begun: bool,
-    /// Towards gRPC. `None`: not open yet, or closed as there are no more.
+    /// The request stream to gRPC. `None`: not open yet, or closed at the end of the requests.
     requests: Option<mpsc::Sender<pb::AppendRequest>>,
     answers: Answers,
-    /// Sent and not answered, oldest first.
+    /// Unanswered requests, oldest first.
     outstanding: VecDeque<(Span, acknowledgements::Sent)>,
     outstanding_bytes: usize,
     /// When the last answer came, or when a request was sent while none was outstanding.
     heard_at: Instant,
     patience: Duration,
-    /// Nothing follows.
+    /// Whether the stream has ended.
     over: bool,
 }
 
@@ -95,15 +95,15 @@ enum Answers {
     Coming(Box<Streaming<pb::AppendResponse>>),
 }
 
-/// A request, cut to size.
+/// A part of a request, within the size limit.
 struct Piece {
     request: pb::AppendRequest,
-    /// The leader's.
+    /// The leader's term.
     term: u64,
     span: Span,
 }
 
-/// What must be known of a request to read its answer.
+/// The data of a request that is needed to interpret its answer.
 struct Span {
     previous: Option<LogId>,
     last: Option<LogId>,
@@ -131,7 +131,7 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
                 },
                 () = told(cut.as_deref()) => {
                     self.over = true;
-                    let status = Status::aborted("the peer is too slow for entries: it gets a snapshot");
+                    let status = Status::aborted("the peer is too slow to receive entries; it is sent a snapshot instead");
                     return Some(Err(self.client.failed(&status)));
                 }
                 () = until(deadline) => {
@@ -163,7 +163,7 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
         }
     }
 
-    /// Hands pieces to gRPC while there is room in flight; closes the stream behind the last.
+    /// Hands pieces to gRPC while the limits in flight allow; closes the stream after the last one.
     fn send_what_fits(&mut self) {
         while let Some(piece) = self.ready.pop_front() {
             let full = self.outstanding.len() >= APPENDS_IN_FLIGHT_MAX
@@ -176,7 +176,7 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
         }
         if self.input.is_none() {
             self.requests = None;
-            // A stream without a request: there is nothing to ask, and no answer to wait for.
+            // The stream had no request: no answer will come.
             self.over = matches!(self.answers, Answers::NotAsked);
         }
     }
@@ -190,12 +190,12 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
         }
         self.outstanding_bytes += piece.span.bytes;
         self.outstanding.push_back((piece.span, self.client.sending(piece.term)));
-        // Room there is: the channel is as long as the pipeline. If gRPC has closed it, the answers say why.
+        // The channel is as long as the pipeline, so it has room. If gRPC has closed it, the answers tell why.
         let requests = self.requests.as_ref().expect("it was opened above");
         let _ = requests.try_send(piece.request);
     }
 
-    /// The first request does not wait for the stream to be open: a heartbeat takes one round trip, not two.
+    /// Opens the stream. The first request does not wait until it is open: a heartbeat takes one round trip, not two.
     fn open(&mut self) {
         let (sender, receiver) = mpsc::channel(APPENDS_IN_FLIGHT_MAX);
         self.requests = Some(sender);
@@ -209,7 +209,7 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
         }));
     }
 
-    /// When the peer counts as gone: it owes an answer, or the end of its stream.
+    /// When the peer counts as gone, because an answer or the end of its stream is overdue.
     fn deadline(&self) -> Option<Instant> {
         match self.outstanding.front() {
             Some((oldest, _)) => Some(self.heard_at + self.patience + allowance(oldest.bytes as u64)),
@@ -246,13 +246,13 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
         self.outstanding_bytes -= span.bytes;
         match answer.into_result(span.previous, span.last) {
             Ok(result) => {
-                // A follower that says where the logs differ follows this leader as well.
+                // A follower that reports a conflict between the logs follows this leader as well.
                 match &result {
                     Ok(last) => self.client.acknowledged(sent, *last),
                     Err(StreamAppendError::Conflict(_)) => self.client.acknowledged(sent, None),
                     Err(StreamAppendError::HigherVote(_)) => {}
                 }
-                // Whatever was sent behind a refused append is void; the peer answers none of it.
+                // Requests sent after a refused append are void; the peer answers none of them.
                 self.over = result.is_err();
                 Some(Ok(result))
             }
@@ -265,7 +265,7 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
 }
 
 impl Answers {
-    /// The next answer; never, before anything was asked. Dropping the future loses none.
+    /// The next answer; pending for ever before the first request. Dropping the future loses no answer.
     async fn next(&mut self) -> Result<Option<pb::AppendResponse>, Status> {
         loop {
             match self {
@@ -277,14 +277,14 @@ impl Answers {
     }
 }
 
-/// Whether a follower that agrees to the later request learns, and says, all that it would with the earlier one, which has no entries.
+/// Whether the later request, once accepted, tells the follower and the leader at least as much as the earlier one, which has no entries.
 fn implies(later: &AppendRequest, earlier: &AppendRequest) -> bool {
     later.vote == earlier.vote
         && later.prev_log_id >= earlier.prev_log_id
         && later.leader_commit >= earlier.leader_commit
 }
 
-/// Cuts a request into pieces of at most [`APPEND_BYTES_MAX`], at least one entry each.
+/// Splits a request into pieces of at most [`APPEND_BYTES_MAX`], with at least one entry each.
 fn cut(request: &AppendRequest) -> Vec<Piece> {
     let mut whole = pb::AppendRequest::from(request);
     let entries = std::mem::take(&mut whole.entries);

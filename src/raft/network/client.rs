@@ -1,4 +1,4 @@
-//! The calls to one peer.
+//! The client for calls to one peer.
 
 use std::{collections::BTreeMap, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
@@ -38,7 +38,7 @@ use crate::{
 
 pub(super) type RpcError = RPCError<TypeConfig>;
 
-/// Makes the clients through which openraft calls the peers. `D` is what a snapshot is.
+/// Makes the clients through which openraft calls the peers. `D` is the type of a snapshot's data.
 pub struct Network<C, D> {
     connector: C,
     identity: Arc<Identity>,
@@ -48,40 +48,40 @@ pub struct Network<C, D> {
     snapshots: PhantomData<fn(D)>,
 }
 
-/// The way to one peer, for one purpose.
+/// The client for one peer and one purpose.
 pub struct PeerClient<C, D> {
     connector: C,
     identity: Arc<Identity>,
     acknowledgements: Acknowledgements,
     target: u64,
-    /// As the log names it; or, before there is any of the log, as the founders agreed.
+    /// The incarnation that the log names; or, while the log is empty, the one that the founders agreed on.
     incarnation: Option<Incarnation>,
     address: String,
     purpose: Purpose,
-    /// Told when a stream of entries is to end.
+    /// Notified when a stream of entries must end.
     cut: Arc<Notify>,
-    /// Dropped when a call on it failed: the next call dials anew.
+    /// Dropped when a call on it failed: the next call dials again.
     connection: Option<Channel>,
-    /// What a peer last said when it refused a call: said once in the log, not several times a second.
+    /// The peer's last refusal: the same one is logged once, not several times a second.
     refusal: Option<String>,
     snapshots: PhantomData<fn(D)>,
 }
 
-/// Whether this node relies on what the answer promises: a vote, or entries on a disk.
+/// Whether this node relies on a promise in the answer: a vote, or entries on a disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counts {
     Yes,
     No,
 }
 
-/// Who is called.
+/// The peer that is called.
 pub(super) struct Callee {
     identity: Arc<Identity>,
     target: u64,
 }
 
 impl Callee {
-    /// Before an answer counts: this node will remember who gave it.
+    /// Remembers the peer's start durably, before its answer counts.
     pub(super) async fn count_on(&self, metadata: &MetadataMap) -> Result<(), Status> {
         let Some(start) = envelope::answered_by(metadata)? else { return Ok(()) };
         let remembered = self.identity.remember_start(self.target, start).await;
@@ -89,7 +89,7 @@ impl Callee {
     }
 }
 
-/// What a client is for.
+/// The purpose of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Purpose {
     Entries,
@@ -104,18 +104,18 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
         Self { connector, identity, configured, acknowledgements, cuts, snapshots: PhantomData }
     }
 
-    /// What its clients hear from the peers.
+    /// The acknowledgements that its clients receive from the peers.
     pub fn acknowledgements(&self) -> Acknowledgements {
         self.acknowledgements.clone()
     }
 
-    /// Ends its streams of entries.
+    /// The handle that ends its streams of entries.
     pub fn cuts(&self) -> Cuts {
         self.cuts.clone()
     }
 
-    /// Reaches these nodes where the configuration says that they are, whatever the log says: a node that moved to another address
-    /// is found once the others are told so.
+    /// Uses the configured addresses of these nodes instead of those in the log: a node that moved is found once the other nodes'
+    /// configuration has its new address.
     pub fn with_configured(self, configured: BTreeMap<u64, Node>) -> Self {
         Self { configured, ..self }
     }
@@ -154,7 +154,7 @@ impl<C: Connect, D: SnapshotSource> RaftNetworkFactory<TypeConfig> for Network<C
 }
 
 impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
-    /// The stub for a call, and the envelope to put its message in.
+    /// The stub for a call, and the envelope for its message.
     pub(super) fn open(&mut self) -> impl Future<Output = Result<(Stub<Channel>, Envelope), Status>> + Send + 'static {
         let dial = || channel(self.connector.clone(), &self.address);
         let stub = stub(self.connection.get_or_insert_with(dial).clone());
@@ -163,7 +163,7 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
         async move {
             let unnamed = || {
                 let text = format!(
-                    "the log does not say which data directory node {target} has: it cannot be told from a copy"
+                    "the log does not name the incarnation of node {target}, so a call could reach a copy of its data directory"
                 );
                 Status::failed_precondition(text)
             };
@@ -171,12 +171,12 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
         }
     }
 
-    /// A request is handed to gRPC, by the leader of this term.
+    /// Numbers a request that is handed to gRPC, by the leader of this term.
     pub(super) fn sending(&self, term: u64) -> Sent {
         self.acknowledgements.sending(term)
     }
 
-    /// The peer accepted it, and has entries up to this one on disk, if it says so.
+    /// Records that the peer accepted a request, and has the entries up to `last` on disk, if it said so.
     pub(super) fn acknowledged(&self, sent: Sent, last: Option<LogId>) {
         self.acknowledgements.acknowledged(self.target, sent);
         if let Some(last) = last {
@@ -184,46 +184,46 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
         }
     }
 
-    /// Whose answers are counted on.
+    /// The peer, for relying on its answers.
     pub(super) fn callee(&self) -> Callee {
         Callee { identity: self.identity.clone(), target: self.target }
     }
 
-    /// Told when this node is to send no more entries for now. Never, on the way of heartbeats and snapshots.
+    /// Notified when this node must end the stream of entries. `None` for heartbeats and snapshots.
     pub(super) fn cut(&self) -> Option<Arc<Notify>> {
         (self.purpose == Purpose::Entries).then(|| Arc::clone(&self.cut))
     }
 
-    /// Makes of a failed call what openraft wants to know of it, and lets go of the connection.
+    /// Converts a failed call into openraft's error, and drops the connection.
     pub(super) fn failed(&mut self, status: &Status) -> RpcError {
         self.connection = None;
         envelope::heed(&self.identity, self.target, status.metadata());
         let text = format!("{:?} to node {} at {}: {}", self.purpose, self.target, self.address, status.message());
         let refused = matches!(status.code(), Code::FailedPrecondition | Code::InvalidArgument);
         if refused && self.refusal.as_ref() != Some(&text) {
-            tracing::error!("refused by a peer: {text}");
+            tracing::error!("a peer refused this node's call: {text}");
             self.refusal = Some(text.clone());
         }
-        // openraft retries `Network` at once, and waits before it retries `Unreachable`.
+        // openraft retries `Network` at once, and backs off before it retries `Unreachable`.
         match refused || status.code() == Code::Unavailable {
             true => RPCError::Unreachable(Unreachable::from_string(text)),
             false => RPCError::Network(NetworkError::from_string(text)),
         }
     }
 
-    /// The answer did not come in time: neither will others on this connection.
+    /// Handles a missing answer: other calls on this connection would time out too.
     pub(super) fn timed_out(&mut self, action: RPCTypes, timeout: Duration) -> RpcError {
         self.connection = None;
         RPCError::Timeout(Timeout { action, id: self.identity.node_id(), target: self.target, timeout })
     }
 
-    /// The peer answered something that is no answer.
+    /// Handles an answer that cannot be decoded.
     pub(super) fn misunderstood(&mut self, error: &Malformed) -> RpcError {
         self.connection = None;
         RPCError::Network(NetworkError::new(error))
     }
 
-    /// Makes a call that is answered at once or not at all.
+    /// Makes a call with one answer, within `time`.
     async fn call<M, F, A>(
         &mut self,
         action: RPCTypes,
@@ -330,7 +330,7 @@ impl<C: Connect, D: SnapshotSource> NetSnapshot<TypeConfig> for PeerClient<C, D>
             },
         };
         if let Err(error) = sent {
-            // Not this node's end: a newer snapshot may just have taken this one's place. openraft tries again with the newest.
+            // A local error: a newer snapshot may just have replaced this one. openraft retries with the newest.
             tracing::error!(%error, "cannot read a snapshot to send it");
             return Err(StreamingError::Network(NetworkError::new(&error)));
         }
@@ -342,14 +342,14 @@ impl<C: Connect, D: SnapshotSource> NetSnapshot<TypeConfig> for PeerClient<C, D>
 }
 
 impl<C: Connect, D: SnapshotSource> NetBackoff<TypeConfig> for PeerClient<C, D> {
-    /// Short: a node that comes back is found within 200 ms, and one refused connection costs next to nothing.
+    /// Short: a node that comes back is found within 200 ms, and a refused connection is cheap.
     fn backoff(&self) -> Option<Backoff> {
         let pauses_ms = [50, 100].into_iter().chain(std::iter::repeat(200));
         Some(Backoff::new(pauses_ms.map(Duration::from_millis)))
     }
 }
 
-/// Asks the node at `address` who it is. Tells it who asks, and which `members` the asker's configuration names.
+/// Asks the node at `address` for its identity. Sends this node's identity, and the `members` of its configuration.
 pub async fn hello<C: Connect>(
     connector: &C,
     address: &str,
@@ -363,7 +363,7 @@ pub async fn hello<C: Connect>(
         incarnation: asker.incarnation().as_bytes().to_vec().into(),
         members,
     };
-    let late = |_| Status::unavailable("no answer in time");
+    let late = |_| Status::unavailable(format!("no answer within {HELLO_TIMEOUT:?}"));
     Ok(timeout(HELLO_TIMEOUT, stub.hello(request)).await.map_err(late)??.into_inner())
 }
 

@@ -1,8 +1,9 @@
-//! What every call says about its two ends, and how it is checked.
+//! The metadata of every call between peers, and how it is checked.
 //!
-//! Who the two are: the cluster, ids, and data directories by their incarnations. And whether both go on from where they were: the
-//! caller's start, what the caller remembers of the callee's starts, and what the callee acknowledged to it. A node that does not know of
-//! something that it did has an older copy of its data, and ends ([`Identity::outdated`]); see [`crate::raft::identity`].
+//! It identifies both ends: the cluster, the ids, and the data directories by their incarnations. It also shows whether both continue
+//! from their earlier state: the caller's start, the callee's start that the caller remembers, and the last entry that the callee
+//! acknowledged to it. A node whose data lacks something that it is known to have done has an older copy of its data, and ends
+//! ([`Identity::outdated`]); see [`crate::raft::identity`].
 
 use std::{fmt, future::Future, str::FromStr};
 
@@ -24,17 +25,17 @@ const FROM: &str = "lockkeeper-from";
 const FROM_INCARNATION: &str = "lockkeeper-from-incarnation";
 const TO: &str = "lockkeeper-to";
 const TO_INCARNATION: &str = "lockkeeper-to-incarnation";
-/// The caller's start; and an earlier one of it, which the callee remembers.
+/// The caller's start; and an earlier one of its starts, which the callee remembers.
 const FROM_START: &str = "lockkeeper-from-start";
 const FROM_EARLIER_START: &str = "lockkeeper-from-earlier-start";
-/// What the caller remembers of the callee.
+/// The callee's start and the last acknowledged entry that the caller remembers.
 const TO_START: &str = "lockkeeper-to-start";
 const TO_ACKNOWLEDGED: &str = "lockkeeper-to-acknowledged";
-/// In an answer: who gave it. In a refusal: what is remembered of the caller.
+/// In an answer: the start of the node that gave it. In a refusal: the caller's start that is remembered.
 const ANSWER_START: &str = "lockkeeper-start";
 const REMEMBERED_START: &str = "lockkeeper-remembered-start";
 
-/// The ends of the calls from one node to another.
+/// The metadata of the calls from one node to another.
 #[derive(Clone, Debug)]
 pub(super) struct Envelope {
     cluster: AsciiMetadataValue,
@@ -86,24 +87,24 @@ impl Envelope {
     }
 }
 
-/// A call that is for this node, and from one that is who it was.
+/// The caller of an admitted call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller {
     pub(super) node_id: u64,
-    /// `None`: nothing to remember, of a node that the log does not name, or one of before there were starts.
+    /// `None`: nothing to remember, since the log does not name the node, or its version has no starts.
     start: Option<Start>,
 }
 
-/// How far a node has come: the term of its vote, and the end of its log.
+/// The term of a node's vote, and the end of its log.
 pub(super) type Progress = (u64, Option<LogId>);
 
-/// Checks that a call is for this node and from one that is who it was. `named` says by which incarnation this node's log names a member,
-/// `progress` how far this node has come.
+/// Checks that a call is for this node, and that its caller has the expected incarnation and start. `named` returns the incarnation by
+/// which this node's log names a member, `progress` this node's own term and end of log.
 ///
-/// A call that names the incarnation of a new node comes from a cluster that has taken it in: the node joins. A caller that the log does
-/// not name is let in: its membership may be newer than this node's log, and Raft needs the two to talk (§4.1 of Ongaro's thesis). It
-/// cannot be one that lost its data: such a node has no membership, and so nobody to call; and whoever calls *it*
-/// names the incarnation of before.
+/// A call that names the incarnation of a new node comes from a cluster that has added it: the node joins. A caller that the log does not
+/// name is admitted: its membership may be newer than this node's log, and Raft needs the two to communicate (§4.1 of Ongaro's thesis).
+/// Such a caller cannot have lost its data: a node without data has no membership and calls nobody, and calls *to* it name its previous
+/// incarnation.
 pub(super) async fn admit(
     identity: &Identity,
     named: impl Fn(u64) -> Option<Incarnation>,
@@ -133,17 +134,17 @@ pub(super) async fn admit(
     {
         return Err(refusal(IdentityError::OtherIncarnation { node_id: from, known, found }));
     }
-    // What others say of this node can end it: the word of a member counts, not that of a passer-by.
+    // A statement about this node can end it, so only members are believed.
     if known.is_some() && !Planted::OlderCopyTakenIn.is_on() {
         goes_on(identity, from, progress, metadata).await?;
     }
     let start = caller_goes_on(identity, from, metadata)?;
     identity.join().await.map_err(refusal)?;
-    // Strangers are not remembered: there is no end of them.
+    // Nodes that are not members are not remembered: their number is unbounded.
     Ok(Caller { node_id: from, start: start.filter(|_| known.is_some()) })
 }
 
-/// Whether this node has on its disk what the caller remembers of it.
+/// Checks that this node has on its disk what the caller remembers of it.
 async fn goes_on(
     identity: &Identity,
     from: u64,
@@ -167,7 +168,7 @@ async fn goes_on(
     Ok(())
 }
 
-/// The caller's start, which is the one that this node remembers, or goes on from it.
+/// Checks that the caller's start is the one that this node remembers, or continues from it. Returns it.
 fn caller_goes_on(identity: &Identity, from: u64, metadata: &MetadataMap) -> Result<Option<Start>, Status> {
     let start: Option<Start> = optional(metadata, FROM_START)?;
     let Some(remembered) = identity.remembered(from).and_then(|peer| peer.start) else { return Ok(start) };
@@ -175,7 +176,7 @@ fn caller_goes_on(identity: &Identity, from: u64, metadata: &MetadataMap) -> Res
     if [start, earlier].contains(&Some(remembered)) || start.is_none() || Planted::OlderCopyTakenIn.is_on() {
         return Ok(start);
     }
-    let text = format!("node {from} is remembered by start {remembered}: show that this one goes on from there");
+    let text = format!("node {from} is known by start {remembered}; repeat the call with that start as an earlier one");
     let mut status = Status::unavailable(text);
     let remembered = remembered.to_string().parse().expect("digits are plain ASCII");
     status.metadata_mut().insert(REMEMBERED_START, remembered);
@@ -183,7 +184,7 @@ fn caller_goes_on(identity: &Identity, from: u64, metadata: &MetadataMap) -> Res
 }
 
 impl Caller {
-    /// Before this node promises something to the caller, or takes entries from it: it will remember whom it was.
+    /// Remembers the caller's start durably, before this node promises something to it or takes entries from it.
     pub(super) async fn count_on(self, identity: &Identity) -> Result<(), Status> {
         match self.start {
             Some(start) => identity.remember_start(self.node_id, start).await.map_err(refusal),
@@ -192,7 +193,7 @@ impl Caller {
     }
 }
 
-/// An answer, with the start of the node that gives it.
+/// An answer with the start of the node that gives it.
 pub(super) fn signed<T>(identity: &Identity, answer: T) -> Response<T> {
     let mut response = Response::new(answer);
     let start = identity.start().to_string().parse().expect("digits are plain ASCII");
@@ -205,8 +206,8 @@ pub(super) fn answered_by(metadata: &MetadataMap) -> Result<Option<Start>, Statu
     optional(metadata, ANSWER_START)
 }
 
-/// A refusal may say what the other node remembers of this one. The next call shows that this one goes on from there; if it does not, it
-/// ends.
+/// Evaluates a refusal, which may contain the start of this node that the other one remembers. The next call proves that this start
+/// continues from it; if it does not, this node ends.
 pub(super) fn heed(identity: &Identity, target: u64, metadata: &MetadataMap) {
     if let Ok(Some(remembered)) = optional(metadata, REMEMBERED_START)
         && let Err(error) = identity.goes_on_from(target, remembered)

@@ -1,4 +1,4 @@
-//! The answers to the peers' calls.
+//! The service that answers the peers' calls.
 
 use std::{
     collections::BTreeMap,
@@ -40,28 +40,28 @@ use crate::{
 
 /// Answers the peers' calls for one node: for its state machine `M`, with snapshots arriving in `K`.
 ///
-/// Cheap to clone; all clones are the same service.
+/// Cheap to clone; clones share the service.
 pub struct PeerService<M: RaftStateMachine<TypeConfig>, K> {
     shared: Arc<Shared<M, K>>,
 }
 
 struct Shared<M: RaftStateMachine<TypeConfig>, K> {
     identity: Arc<Identity>,
-    /// As the configuration names them.
+    /// The members of the configuration.
     members: Vec<pb::Node>,
     sink: K,
     /// Empty while the node starts.
     raft: OnceLock<Raft<TypeConfig, M>>,
-    /// Snapshots arrive one at a time.
+    /// Serializes the receiving of snapshots.
     receiving: Semaphore,
-    /// Why a call was last refused: said once in the log, not several times a second.
+    /// The reason of the last refusal: the same one is logged once, not several times a second.
     refusal: Mutex<String>,
     departed: mpsc::Sender<u64>,
     departures: Mutex<Option<mpsc::Receiver<u64>>>,
     presence: Arc<Presence>,
 }
 
-/// Departures that nobody has looked at. More say nothing new.
+/// Capacity for unhandled departures. Further ones would add no information.
 const DEPARTURES: usize = 16;
 
 impl<M, K> PeerService<M, K>
@@ -69,7 +69,7 @@ where
     M: RaftStateMachine<TypeConfig>,
     K: SnapshotSink<SnapshotData = M::SnapshotData>,
 {
-    /// A service that only says who it is, until [`PeerService::attach`].
+    /// A service that answers only Hello, until [`PeerService::attach`].
     pub fn new(identity: Arc<Identity>, members: &BTreeMap<u64, Node>, sink: K) -> Self {
         let members = members.iter().map(|(id, node)| pb::Node::new(*id, node)).collect();
         let (departed, departures) = mpsc::channel(DEPARTURES);
@@ -87,29 +87,29 @@ where
         Self { shared: Arc::new(shared) }
     }
 
-    /// From now on calls are answered by `raft`. The first one counts.
+    /// Answers calls by `raft` from now on. Only the first call has an effect.
     pub fn attach(&self, raft: Raft<TypeConfig, M>) {
         let _ = self.shared.raft.set(raft);
     }
 
-    /// Peers whose stream of appends broke off instead of coming to its end, by their ids. For one listener: `None` for any other.
+    /// The ids of peers whose stream of appends broke off instead of ending in order. For one listener: later calls return `None`.
     pub fn departures(&self) -> Option<mpsc::Receiver<u64>> {
         self.shared.departures.lock().expect("nobody panics with the lock held").take()
     }
 
-    /// What this node sees of its peers.
+    /// The connections from the peers.
     pub fn presence(&self) -> Arc<Presence> {
         Arc::clone(&self.shared.presence)
     }
 
-    /// The service as the server wants it, with its limits.
+    /// The service for the gRPC server, with its limits.
     pub fn server(&self) -> PeerServer<Self> {
         PeerServer::new(self.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
-    /// The replica, for a call that is meant for it; and who calls.
+    /// Admits a call: returns the replica, and the caller.
     async fn admit<T>(&self, request: &Request<T>) -> Result<(&Raft<TypeConfig, M>, Caller), Status> {
         let raft = self.shared.raft.get().ok_or_else(|| Status::unavailable("this node is starting"))?;
         let named = |node_id| self.shared.named(node_id);
@@ -119,7 +119,7 @@ where
             progress.await.map_err(stopped)
         };
         let caller = envelope::admit(&self.shared.identity, named, progress, request.metadata()).await;
-        // One that is to show where it goes on from does so at once; that is no news.
+        // `Unavailable` asks the caller for its earlier start; it repeats the call at once, so that is not worth a log line.
         let caller = caller.inspect_err(|status| {
             if status.code() != Code::Unavailable {
                 self.report(status.message());
@@ -129,7 +129,7 @@ where
         Ok((raft, caller))
     }
 
-    /// An answer that the other node counts on.
+    /// An answer that the other node relies on.
     fn signed<T>(&self, answer: T) -> Response<T> {
         envelope::signed(&self.shared.identity, answer)
     }
@@ -147,7 +147,7 @@ where
         let bytes = |incarnation: Incarnation| incarnation.as_bytes().to_vec().into();
         let known: Bytes = match asker.cluster_id == identity.cluster_id().as_str() {
             true => self.shared.named(asker.node_id).map(bytes).unwrap_or_default(),
-            // The id is another node's there.
+            // The asker is in another cluster, where the id is another node's.
             false => Default::default(),
         };
         let remembered = identity.remembered(asker.node_id).and_then(|peer| peer.start).filter(|_| !known.is_empty());
@@ -164,8 +164,7 @@ where
 }
 
 impl<M: RaftStateMachine<TypeConfig>, K> Shared<M, K> {
-    /// The incarnation by which this node's log names a member. A log that has nothing yet names nobody; then the founders are known by
-    /// what they agreed on.
+    /// The incarnation by which this node's log names a member. An empty log names none; then the founders' agreement is used.
     fn named(&self, node_id: u64) -> Option<Incarnation> {
         let in_log = self.raft.get().and_then(|raft| {
             let metrics = raft.server_metrics();
@@ -199,7 +198,7 @@ where
         let departure = Departure { sender: caller.node_id, departed, presence, in_order: false };
         let requests = well_formed(request.into_inner(), departure, fault.clone());
         let answers = raft.stream_append(requests).map(|answer| answer.map(Into::into).map_err(stopped));
-        // Behind the answers to what was in order: what was not.
+        // After the answers to valid requests: the error of the first invalid one.
         let verdict = futures::stream::iter(std::iter::from_fn(move || fault.take()).map(Err));
         Ok(self.signed(answers.chain(verdict).boxed()))
     }
@@ -235,7 +234,7 @@ where
         request: Request<Streaming<pb::SnapshotPiece>>,
     ) -> Result<Response<pb::SnapshotResponse>, Status> {
         let (raft, caller) = self.admit(&request).await?;
-        // A transfer that broke off may still wait for its next piece: that long, and a little.
+        // A transfer that broke off may still wait for its next piece, for [`SNAPSHOT_PIECE_TIMEOUT`].
         let place = timeout(SNAPSHOT_PIECE_TIMEOUT * 2, self.shared.receiving.acquire()).await;
         let _place = place.map_err(|_| Status::unavailable("this node is receiving another snapshot"))?;
         let (vote, meta, data) = snapshot::receive(&self.shared.sink, request.into_inner()).await?;
@@ -253,7 +252,7 @@ impl<M: RaftStateMachine<TypeConfig>, K> Clone for PeerService<M, K> {
     }
 }
 
-/// Why a stream of appends was cut off.
+/// Why a stream of appends was ended.
 #[derive(Clone, Default)]
 struct Fault(Arc<Mutex<Option<Status>>>);
 
@@ -267,7 +266,7 @@ impl Fault {
     }
 }
 
-/// Tells, when it is dropped, that a peer's stream broke off.
+/// Reports, when it is dropped, that a peer's stream broke off.
 struct Departure {
     sender: u64,
     departed: mpsc::Sender<u64>,
@@ -278,13 +277,13 @@ struct Departure {
 impl Drop for Departure {
     fn drop(&mut self) {
         if !self.in_order {
-            // Nobody listens, or there is enough to look at.
+            // The listener is gone, or enough departures wait already.
             let _ = self.departed.try_send(self.sender);
         }
     }
 }
 
-/// The requests of a stream up to the first that cannot be one; `fault` then says why.
+/// The requests of a stream up to the first invalid one; its error is put into `fault`.
 fn well_formed(
     requests: Streaming<pb::AppendRequest>,
     departure: Departure,
@@ -324,11 +323,11 @@ fn ballot(request: pb::VoteRequest, sender: u64) -> Result<VoteRequest, Status> 
     Ok(request)
 }
 
-/// Nobody speaks for another.
+/// Refuses a vote that is not the sender's own.
 fn own_vote(vote: &Vote, sender: u64) -> Result<(), Status> {
     match vote.leader_id.voted_for == sender {
         true => Ok(()),
-        false => Err(Status::invalid_argument(format!("node {sender} speaks with the vote of another: {vote}"))),
+        false => Err(Status::invalid_argument(format!("node {sender} sent the vote of another node: {vote}"))),
     }
 }
 

@@ -1,6 +1,6 @@
-//! Snapshots on their way: a header, then the file in pieces.
+//! The transfer of snapshots: a header, then the file in pieces.
 //!
-//! Where the file lies and how it is verified is not the network's business: it reads from a [`SnapshotSource`] and writes into a
+//! The network does not know where the file is or how it is verified: it reads from a [`SnapshotSource`] and writes to a
 //! [`SnapshotSink`].
 
 use std::{future::Future, io};
@@ -19,42 +19,42 @@ use crate::{
     raft::types::{SnapshotMeta, Vote},
 };
 
-/// A snapshot that can be sent: what openraft calls the snapshot's data.
+/// A snapshot that can be sent: openraft's snapshot data.
 pub trait SnapshotSource: Send + Sync + 'static {
     /// Reads its bytes.
     type Reader: AsyncRead + Send + Unpin;
 
-    /// How many bytes it has.
+    /// Its length in bytes.
     fn length(&self) -> u64;
 
-    /// Opens it, at its first byte.
+    /// Opens it at its first byte.
     fn open(&self) -> impl Future<Output = io::Result<Self::Reader>> + Send;
 }
 
-/// Where snapshots arrive.
+/// Receives snapshots.
 pub trait SnapshotSink: Send + Sync + 'static {
-    /// A snapshot that arrived whole.
+    /// A snapshot that arrived completely.
     type SnapshotData: Send + 'static;
-    /// One that is arriving.
+    /// A snapshot that is arriving.
     type Receiver: SnapshotReceiver<SnapshotData = Self::SnapshotData>;
 
-    /// Begins to receive a snapshot of so many bytes. One is received at a time.
+    /// Begins to receive a snapshot of `length` bytes. Snapshots are received one at a time.
     fn begin(&self, meta: &SnapshotMeta, length: u64) -> impl Future<Output = io::Result<Self::Receiver>> + Send;
 }
 
-/// A snapshot that is arriving. Dropped before its end, it leaves nothing behind.
+/// A snapshot that is arriving. If dropped before its end, it leaves nothing behind.
 pub trait SnapshotReceiver: Send + 'static {
-    /// What it becomes.
+    /// The type of the complete snapshot.
     type SnapshotData: Send + 'static;
 
-    /// The next bytes, in their order. No more than announced.
+    /// Writes the next bytes, in order, at most as many as announced.
     fn write(&mut self, bytes: Bytes) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// All announced bytes are there: verifies them, and returns once they are durable.
+    /// Verifies the snapshot once all announced bytes are written; returns once they are durable.
     fn finish(self) -> impl Future<Output = io::Result<Self::SnapshotData>> + Send;
 }
 
-/// Feeds a snapshot into a call, piece by piece. Ends early, and not as a failure, where the call ends.
+/// Sends a snapshot into a call, piece by piece. If the call ends early, so does this, without an error.
 pub(super) async fn send<D: SnapshotSource>(
     vote: &Vote,
     meta: &SnapshotMeta,
@@ -75,13 +75,13 @@ pub(super) async fn send<D: SnapshotSource>(
     Ok(())
 }
 
-/// Receives what [`send`] sent.
+/// Receives a snapshot from [`send`].
 pub(super) async fn receive<K: SnapshotSink>(
     sink: &K,
     mut pieces: Streaming<SnapshotPiece>,
 ) -> Result<(Vote, SnapshotMeta, K::SnapshotData), Status> {
     let Some(Kind::Header(header)) = next(&mut pieces).await? else {
-        return Err(Status::invalid_argument("a snapshot begins with its header"));
+        return Err(Status::invalid_argument("the first piece of a snapshot must be its header"));
     };
     let malformed = |error: crate::raft::wire::Malformed| Status::invalid_argument(error.to_string());
     let (vote, meta, length) = header.into_parts().map_err(malformed)?;
@@ -90,25 +90,30 @@ pub(super) async fn receive<K: SnapshotSink>(
     let mut missing = length;
     while let Some(piece) = next(&mut pieces).await? {
         let Kind::Bytes(bytes) = piece else {
-            return Err(Status::invalid_argument("a snapshot has one header"));
+            return Err(Status::invalid_argument("a snapshot must have only one header"));
         };
         missing = match missing.checked_sub(bytes.len() as u64) {
             Some(missing) => missing,
-            None => return Err(Status::invalid_argument(format!("the snapshot is longer than its {length} bytes"))),
+            None => {
+                return Err(Status::invalid_argument(format!(
+                    "the snapshot exceeds its announced length of {length} bytes"
+                )));
+            }
         };
         in_time(receiver.write(bytes)).await?;
     }
     if missing > 0 {
         return Err(Status::invalid_argument(format!("{missing} of the snapshot's {length} bytes are missing")));
     }
-    // Verifying and syncing the whole takes as long as it takes: the sender's deadline grows with the size.
+    // Verifying and syncing have no limit here: the sender's deadline grows with the size.
     let data = receiver.finish().await.map_err(failed)?;
     Ok((vote, meta, data))
 }
 
 async fn next(pieces: &mut Streaming<SnapshotPiece>) -> Result<Option<Kind>, Status> {
     let piece = timeout(SNAPSHOT_PIECE_TIMEOUT, pieces.message()).await;
-    let piece = piece.map_err(|_| Status::deadline_exceeded("the next piece of the snapshot did not come"))??;
+    let late = |_| Status::deadline_exceeded(format!("no piece of the snapshot within {SNAPSHOT_PIECE_TIMEOUT:?}"));
+    let piece = piece.map_err(late)??;
     match piece {
         Some(SnapshotPiece { kind: None }) => Err(Status::invalid_argument("a piece of a snapshot without content")),
         Some(SnapshotPiece { kind }) => Ok(kind),
@@ -118,7 +123,8 @@ async fn next(pieces: &mut Streaming<SnapshotPiece>) -> Result<Option<Kind>, Sta
 
 async fn in_time<T>(io: impl Future<Output = io::Result<T>>) -> Result<T, Status> {
     let done = timeout(SNAPSHOT_PIECE_TIMEOUT, io).await;
-    done.map_err(|_| Status::deadline_exceeded("the snapshot could not be written in time"))?.map_err(failed)
+    let late = |_| Status::deadline_exceeded(format!("the snapshot was not written within {SNAPSHOT_PIECE_TIMEOUT:?}"));
+    done.map_err(late)?.map_err(failed)
 }
 
 fn failed(error: io::Error) -> Status {

@@ -1,4 +1,4 @@
-//! One snapshot file: its format, writing it, checking it, reading it.
+//! One snapshot file: its format, writing, checking and reading.
 
 use std::{
     fs::{self, File},
@@ -23,15 +23,15 @@ use crate::{
 
 /// The last byte is the version.
 const MAGIC: &[u8; 8] = b"LKSNAP\0\x01";
-/// In the place of a record's length: no record follows.
+/// In place of a record's length: no record follows.
 const END: u32 = u32::MAX;
 const CHECKSUM_BYTES: u64 = 4;
-/// Read or written at once.
+/// Size of the read and write buffers.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// A snapshot on the disk, whole and checked. Clones are the same one.
+/// A snapshot on the disk, complete and checked. Clones share the file.
 ///
-/// It can be read even after a newer one took its place: its file then has no name any more, but lasts as long as this.
+/// It stays readable after a newer one replaced it: the file then has no name, but exists as long as this value.
 #[derive(Clone, Debug)]
 pub struct SnapshotFile {
     inner: Arc<Inner>,
@@ -49,7 +49,7 @@ struct Inner {
 #[derive(Debug)]
 struct Name {
     path: PathBuf,
-    /// This is its final name. Until then its file goes with it.
+    /// Whether this is its final name. Until then the file is deleted when this value is dropped.
     is_published: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct Records {
 }
 
 impl SnapshotFile {
-    /// What the snapshot stands for.
+    /// The last entry and the membership that the snapshot covers.
     pub fn meta(&self) -> &SnapshotMeta {
         &self.inner.meta
     }
@@ -71,7 +71,7 @@ impl SnapshotFile {
         self.inner.length
     }
 
-    /// The whole file's bytes from an offset on: at most so many, none at its end. To send them to a peer.
+    /// The file's bytes from an offset on: at most `bytes_max`, none at its end. For sending them to a peer.
     pub fn read_at(&self, offset: u64, bytes_max: usize) -> io::Result<Bytes> {
         let bytes = bytes_max.min(usize::try_from(self.inner.length.saturating_sub(offset)).unwrap_or(usize::MAX));
         let mut buffer = vec![0; bytes];
@@ -87,7 +87,7 @@ impl SnapshotFile {
         Ok(Records { input, is_over: false })
     }
 
-    /// Where to wait for it.
+    /// How this node waits for files.
     pub(crate) fn blocking(&self) -> Blocking {
         self.blocking
     }
@@ -100,7 +100,7 @@ impl SnapshotFile {
         self.inner.name().path.clone()
     }
 
-    /// Gives it its final name, durably.
+    /// Renames the file to its final name, durably.
     pub(super) fn publish_as(&self, path: &Path) -> io::Result<()> {
         let mut name = self.inner.name();
         files::publish(&name.path, path)?;
@@ -108,7 +108,7 @@ impl SnapshotFile {
         Ok(())
     }
 
-    /// Opens a file and checks all of it. It stays if it is published already; otherwise it goes when nobody uses it any more.
+    /// Opens a file and checks all of it. Unless it is published already, the file is deleted when its last clone is dropped.
     pub(super) fn check(path: &Path, is_published: bool, blocking: Blocking) -> io::Result<Self> {
         let file = File::open(path)?;
         let length = file.metadata()?.len();
@@ -120,7 +120,7 @@ impl SnapshotFile {
 
 impl Inner {
     fn name(&self) -> MutexGuard<'_, Name> {
-        // It is replaced in one step, so it is whole whatever happened to another thread.
+        // Replaced in one step, so it is consistent even if another thread panicked.
         self.name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -129,7 +129,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let name = self.name();
         if !name.is_published {
-            // What cannot be deleted now is deleted at the next start.
+            // If this fails, the next start deletes the file.
             let _ = fs::remove_file(&name.path);
         }
     }
@@ -144,7 +144,7 @@ impl Iterator for Records {
         }
         let mut record = Vec::new();
         let record = read_record(&mut self.input, &mut record).map(|is_one| is_one.then_some(record)).transpose();
-        // After an error nothing sensible follows.
+        // After an error the position in the file is unknown.
         self.is_over = !matches!(record, Some(Ok(_)));
         record
     }
@@ -189,13 +189,13 @@ fn write_piece(output: &mut impl Write, piece: &[u8]) -> io::Result<()> {
     output.write_all(piece)
 }
 
-/// Checks a whole file, in one go; answers what it stands for.
+/// Checks a whole file in one pass; returns its metadata.
 fn check(file: &File, length: u64) -> io::Result<SnapshotMeta> {
     let Some(end) = length.checked_sub(CHECKSUM_BYTES) else { return Err(broken("it is cut short")) };
     let input = BufReader::with_capacity(BUFFER_BYTES, ReadAt { file: file.try_clone()?, offset: 0, end });
     let mut input = Summed { inner: input, hasher: crc32fast::Hasher::new() };
     let meta = check_records(&mut input);
-    // What a damaged file says of its records means nothing: the checksum is asked first.
+    // The checksum is decisive: errors of the records of a damaged file mean nothing.
     io::copy(&mut input, &mut io::sink())?;
     let mut checksum = [0; CHECKSUM_BYTES as usize];
     file.read_exact_at(&mut checksum, end)?;
@@ -215,7 +215,7 @@ fn check_records(input: &mut impl Read) -> io::Result<SnapshotMeta> {
     input.read_exact(&mut expected)?;
     match u64::from_be_bytes(expected) == count && input.read(&mut [0])? == 0 {
         true => Ok(meta),
-        false => Err(broken("it does not hold as many records as it says")),
+        false => Err(broken("its number of records differs from the one that it states")),
     }
 }
 
@@ -223,7 +223,7 @@ fn read_header(input: &mut impl Read) -> io::Result<SnapshotMeta> {
     let mut magic = [0; MAGIC.len()];
     input.read_exact(&mut magic)?;
     if magic != *MAGIC {
-        return Err(broken("it is no snapshot, or one of a format that this version of the program does not know"));
+        return Err(broken("it is not a snapshot, or has a format that this version of the program does not know"));
     }
     let mut header = Vec::new();
     if !read_record(input, &mut header)? {
@@ -236,7 +236,7 @@ fn read_header(input: &mut impl Read) -> io::Result<SnapshotMeta> {
     Ok(SnapshotMeta { last_log_id: header.last_log_id.map(LogId::from), last_membership })
 }
 
-/// Reads the next record in the place of what was in `record`. Answers whether there was one.
+/// Reads the next record into `record`. Returns whether there was one.
 fn read_record(input: &mut impl Read, record: &mut Vec<u8>) -> io::Result<bool> {
     let mut length = [0; 4];
     input.read_exact(&mut length)?;
@@ -245,7 +245,7 @@ fn read_record(input: &mut impl Read, record: &mut Vec<u8>) -> io::Result<bool> 
     if length == END {
         return Ok(false);
     }
-    // Not all at once: memory is only taken for what is really there.
+    // Read in steps, so that a wrong length cannot allocate more than the file holds.
     match input.take(length.into()).read_to_end(record)? == length as usize {
         true => Ok(true),
         false => Err(broken("a record of it is cut short")),
@@ -256,7 +256,7 @@ fn broken(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Reads from a place of its own: clones of a file share their position.
+/// Reads from a position of its own: clones of a file share theirs.
 #[derive(Debug)]
 struct ReadAt {
     file: File,
@@ -274,7 +274,7 @@ impl Read for ReadAt {
     }
 }
 
-/// Sums up what is written, or read, through it.
+/// Computes the checksum of everything written or read through it.
 struct Summed<T> {
     inner: T,
     hasher: crc32fast::Hasher,

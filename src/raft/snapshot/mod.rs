@@ -1,7 +1,7 @@
 //! Snapshots of the machine, as files.
 //!
-//! A snapshot replaces the log up to its last entry, so it must be as durable as the log: it is written aside, synced, renamed, and
-//! its directory synced, before anybody hears of it. The newest is kept; the others go. Peers are sent the file as it is.
+//! A snapshot replaces the log up to its last entry, so it must be as durable as the log: it is written aside, synced, renamed, and its
+//! directory synced, before it is used. Only the newest is kept. Peers are sent the file unchanged.
 //!
 //! ```text
 //! magic and version, 8 bytes
@@ -11,12 +11,13 @@
 //! checksum (CRC-32) of all the above, 4 bytes
 //! ```
 //!
-//! Numbers are big-endian. What a record holds is the business of who wrote it. The checksum of the whole file is verified before
-//! anything in it is used, whether it comes from the disk or from a peer.
+//! Numbers are big-endian. The writer defines the content of records. The checksum of the whole file is verified before anything in it is
+//! used, whether it comes from the disk or from a peer.
 //!
 //! ## Left out
 //!
-//! Falling back on an older snapshot. The log was purged up to the newest, so what lies between is gone: a damaged one is an error.
+//! Falling back on an older snapshot. The log was purged up to the newest one, so the entries between the two are gone: a damaged
+//! snapshot is an error.
 
 mod file;
 mod pace;

@@ -1,28 +1,28 @@
-//! How often snapshots are taken, and by whom when.
+//! The pace of snapshots: when each node writes one.
 //!
-//! A snapshot writes the whole table, so its cost grows with the table, and what it saves, with the log that it replaces. It is worth
-//! it once enough entries came since the last one, and their bytes amount to some part of it: so all snapshots together write no more
-//! than a small multiple of what the log did, however large the table is and however small the entries are, and a restart reads no
-//! more log than a part of what it reads of the snapshot.
+//! A snapshot writes the whole table, so its cost grows with the table, and its benefit with the log that it replaces. It is due once
+//! enough entries came since the last one, and their bytes reach a part of its size. So all snapshots together write no more than a small
+//! multiple of the log, however large the table and however small the entries are, and a restart reads a log no larger than a part of the
+//! snapshot.
 //!
-//! All nodes apply the same entries at about the same time. If they counted alike, all would write at once, and the disks and the
-//! processors of most of them, which commits wait for, would be busy with it together. So each node has places in the log of its own.
+//! All nodes apply the same entries at about the same time. If they counted alike, all would write their snapshots at once, and load most
+//! of the disks and processors that commits wait for. So each node has its own places in the log.
 
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-/// The log since a snapshot is to be at least one such part of it.
+/// A snapshot is due once the log since the last one reaches this part of the snapshot's size: 1 / `PART`.
 const PART: u64 = 2;
 
-/// Counts what is applied, and says when a snapshot is due.
+/// Counts applied entries, and notifies when a snapshot is due.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// So many entries are between two places at which one may be due.
+    /// Number of entries between two places at which a snapshot may be due.
     every: u64,
     /// The first of these places.
     first: u64,
-    /// Of the entries since the last snapshot.
+    /// Bytes of the entries since the last snapshot.
     bytes: u64,
     due: Arc<Notify>,
 }
@@ -33,12 +33,12 @@ impl Pace {
         Self { every, first: share_of(every, node_id), bytes: 0, due: Arc::default() }
     }
 
-    /// Told whenever one is due. Who is told may find that one is being written: it is told again, some entries later.
+    /// Notified whenever a snapshot is due. If one is being written then, the next notification follows some entries later.
     pub(crate) fn due(&self) -> Arc<Notify> {
         Arc::clone(&self.due)
     }
 
-    /// The entry at `index`, of so many bytes, was applied. `snapshot_bytes` looks how large the last snapshot is; 0: there is none.
+    /// Counts the applied entry at `index` with `bytes` bytes. `snapshot_bytes` returns the size of the last snapshot; 0: there is none.
     pub(crate) fn applied(&mut self, index: u64, bytes: usize, snapshot_bytes: impl FnOnce() -> u64) {
         self.bytes += bytes as u64;
         if index % self.every == self.first && self.bytes >= snapshot_bytes() / PART {
@@ -46,14 +46,14 @@ impl Pace {
         }
     }
 
-    /// A snapshot holds all up to here.
+    /// Starts counting again: a snapshot covers all entries so far.
     pub(crate) fn begin_again(&mut self) {
         self.bytes = 0;
     }
 }
 
-/// A place in 0..`whole`, such that those of neighbouring ids, however many, are well apart: steps of the golden ratio (Knuth, The Art
-/// of Computer Programming, volume 3, section 6.4, on Fibonacci hashing).
+/// A place in 0..`whole` such that those of consecutive ids, however many, are well apart: steps of the golden ratio (Knuth, The Art of
+/// Computer Programming, volume 3, section 6.4, on Fibonacci hashing).
 fn share_of(whole: u64, node_id: u64) -> u64 {
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
     ((u128::from(node_id.wrapping_mul(GOLDEN)) * u128::from(whole)) >> 64) as u64
@@ -65,7 +65,8 @@ mod tests {
 
     use super::*;
 
-    /// The entries out of `indices`, of so many bytes each, at which one is due. It is taken at once, and so large.
+    /// The indices at which a snapshot is due, with entries of `bytes` bytes each. Each snapshot is taken at once, with `snapshot_bytes`
+    /// bytes.
     fn due_at(pace: &mut Pace, indices: std::ops::Range<u64>, bytes: usize, snapshot_bytes: u64) -> Vec<u64> {
         let due = pace.due();
         let is_due = |index: &u64| {
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_large_table_waits_for_a_log_that_is_worth_it() {
-        // The log is worth it after 55 entries; from then on it is due at the next place.
+        // Enough log after 55 entries; the snapshot is due at the next place.
         let due = due_at(&mut Pace::new(1, 10), 1..1_000, 100, 11_000);
         assert!((55..65).contains(&due[0]), "{due:?}");
         assert!(due.is_sorted_by(|a, b| b - a == 60), "{due:?}");

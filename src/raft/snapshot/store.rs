@@ -1,4 +1,4 @@
-//! A node's snapshots: making them, receiving them, keeping the newest.
+//! A node's snapshots: writing, receiving, keeping the newest.
 
 use std::{
     fs::{self, File},
@@ -22,9 +22,9 @@ use crate::{
 
 const PREFIX: &str = "snapshot-";
 
-/// The snapshots in a directory. Clones are the same store.
+/// The snapshots in a directory. Clones share the store.
 ///
-/// All of its methods block, and are for [`Blocking::run`], but for [`latest`](Self::latest).
+/// All of its methods except [`latest`](Self::latest) block, and are for [`Blocking::run`].
 #[derive(Clone, Debug)]
 pub struct SnapshotStore {
     inner: Arc<Inner>,
@@ -35,39 +35,39 @@ struct Inner {
     directory: PathBuf,
     blocking: Blocking,
     latest: Mutex<Option<SnapshotFile>>,
-    /// Held while a snapshot is given its name, which takes time; `latest` is not.
+    /// Held while a snapshot is renamed, which takes time; `latest` is not locked meanwhile.
     publishing: Mutex<()>,
-    /// For names of files that are being written.
+    /// Numbers for the names of unfinished files.
     partials: AtomicU64,
 }
 
 /// Why the snapshots cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The newest snapshot is not what was written. The log does not reach back before it.
+    /// The newest snapshot is damaged. The log does not reach back before it.
     #[error(
-        "the snapshot {} is damaged: {what}; do not start this member on it again: remove the member from the cluster, then add a \
-         new one with a new id and an empty directory",
+        "the snapshot {} is damaged: {what}; leave this node stopped, since its log no longer has the entries that the snapshot \
+         replaced: the cluster serves while a majority of its members runs",
         path.display()
     )]
     Damaged {
         /// Its file.
         path: PathBuf,
-        /// What was found.
+        /// The damage that was found.
         what: String,
     },
-    /// The system refused.
+    /// The operating system returned an error.
     #[error("the snapshots in {} cannot be opened: {source}", directory.display())]
     Io {
         /// Their directory.
         directory: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl SnapshotStore {
-    /// Opens the snapshots in a directory, or makes the directory. Checks the newest, and deletes what is older or unfinished.
+    /// Opens the snapshots in a directory, or creates the directory. Checks the newest, and deletes older and unfinished ones.
     pub fn open(directory: &Path) -> Result<Self, SnapshotError> {
         Self::open_with(directory, Blocking::OnThreads)
     }
@@ -84,7 +84,7 @@ impl SnapshotStore {
         if let (Some(latest), Some((index, path))) = (&latest, found.last())
             && latest.index() != *index
         {
-            let what = format!("it reaches to {}, not as far as its name says", latest.index());
+            let what = format!("its last entry is {}, which differs from the one in its name", latest.index());
             return Err(SnapshotError::Damaged { path: path.clone(), what });
         }
         for (_, older) in found.iter().rev().skip(1) {
@@ -100,7 +100,7 @@ impl SnapshotStore {
         SnapshotFile::check(path, true, blocking)
     }
 
-    /// Where to wait for it.
+    /// How this node waits for files.
     pub(crate) fn blocking(&self) -> Blocking {
         self.inner.blocking
     }
@@ -116,7 +116,7 @@ impl SnapshotStore {
         let written =
             file::write(&path, meta, records).and_then(|()| SnapshotFile::check(&path, false, self.inner.blocking));
         let written = written.inspect_err(|_| {
-            // It is not there, or is deleted at the next start.
+            // If this fails, the next start deletes the file.
             let _ = fs::remove_file(&path);
         })?;
         self.publish(&written)?;
@@ -130,7 +130,7 @@ impl SnapshotStore {
         Ok(Receiving { meta, length, received: 0, partial: Partial(path), file, blocking: self.inner.blocking })
     }
 
-    /// Makes a snapshot the newest, durably, unless there is one that reaches as far. To do it again changes nothing.
+    /// Makes a snapshot the newest, durably, unless there is one that reaches as far. Idempotent.
     pub fn publish(&self, snapshot: &SnapshotFile) -> io::Result<()> {
         let _one_at_a_time = self.inner.publishing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.latest().is_some_and(|latest| latest.index() >= snapshot.index()) {
@@ -146,10 +146,10 @@ impl SnapshotStore {
         older.filter(|_| !is_deleted_first).map_or(Ok(()), |older| fs::remove_file(older.path()))
     }
 
-    /// Deletes what is unfinished; answers the finished ones with their indexes, oldest first.
+    /// Deletes unfinished files; returns the finished snapshots with their indexes, oldest first.
     fn prepare(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
         files::create_directory(directory)?;
-        // Of a publication that ended just before.
+        // For a process that ended just after a rename.
         files::sync_directory(directory)?;
         let mut found = Vec::new();
         for entry in fs::read_dir(directory)? {
@@ -172,12 +172,12 @@ impl SnapshotStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<SnapshotFile>> {
-        // It is replaced in one step, so it is whole whatever happened to another thread.
+        // Replaced in one step, so it is consistent even if another thread panicked.
         self.inner.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A peer's snapshot that is arriving. Dropped before it is finished, it leaves nothing behind.
+/// A peer's snapshot that is arriving. If dropped before it is finished, it leaves nothing behind.
 #[derive(Debug)]
 pub struct Receiving {
     meta: SnapshotMeta,
@@ -188,12 +188,12 @@ pub struct Receiving {
     blocking: Blocking,
 }
 
-/// An unfinished file, which goes with its owner.
+/// An unfinished file, which is deleted on drop.
 #[derive(Debug)]
 struct Partial(PathBuf);
 
 impl Receiving {
-    /// Adds the bytes that come next. Blocks.
+    /// Writes the next bytes. Blocks.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.received += bytes.len() as u64;
         if self.received > self.length {
@@ -202,30 +202,30 @@ impl Receiving {
         self.file.write_all(bytes)
     }
 
-    /// Checks what has arrived. It is durable, but not the newest before it is [published](SnapshotStore::publish): dropped, it is
-    /// gone. Blocks.
+    /// Checks the received snapshot. It is then durable, but not the newest until it is [published](SnapshotStore::publish); if dropped
+    /// before, its file is deleted. Blocks.
     pub fn finish(self) -> io::Result<SnapshotFile> {
         if self.received != self.length {
             return Err(rejected("it is shorter than announced"));
         }
         file::sync(&self.file)?;
         let snapshot = SnapshotFile::check(&self.partial.0, false, self.blocking)?;
-        // From here on the file goes with the snapshot.
+        // From here on the snapshot owns the file.
         std::mem::forget(self.partial);
         match *snapshot.meta() == self.meta {
             true => Ok(snapshot),
-            false => Err(rejected("it is another one than announced")),
+            false => Err(rejected("its metadata differs from that announced")),
         }
     }
 }
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // What cannot be deleted now is deleted at the next start.
+        // If this fails, the next start deletes the file.
         let _ = fs::remove_file(&self.0);
     }
 }
 
 fn rejected(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the snapshot that was received is not used: {why}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("the received snapshot is rejected: {why}"))
 }

@@ -1,4 +1,4 @@
-//! The journal as it was in its first format, to read what such a one still holds.
+//! The journal's first format, for reading.
 //!
 //! A record began at a sector:
 //!
@@ -6,8 +6,8 @@
 //! checksum: 4   length: 4   number: 8   operations: length
 //! ```
 //!
-//! with one checksum for all of it, and zeros where nothing had been written. So a last record that the disk had damaged could not be told
-//! from a torn one. A log that is opened with such a journal has its records settled, and gets a journal of the present format.
+//! with one checksum for all of it, and zeros where nothing had been written. So a damaged last record could not be told from a torn one.
+//! Opening a log with such a journal moves its records into sled, and creates a journal of the present format.
 
 use std::{io, path::Path};
 
@@ -15,7 +15,7 @@ use super::{SECTOR_BYTES, damaged, read_files};
 
 const HEAD_BYTES: usize = 4 + 4 + 8;
 
-/// What all records behind this one say, record by record.
+/// Reads the operations of all records with numbers above `behind`.
 pub(in crate::raft::log) fn read(directory: &Path, salt: u64, behind: u64) -> io::Result<Vec<Vec<u8>>> {
     let contents = read_files(directory)?;
     let mut found: Vec<_> = contents.iter().flat_map(|bytes| records(bytes, salt)).collect();
@@ -43,11 +43,11 @@ pub(in crate::raft::log) fn read(directory: &Path, salt: u64, behind: u64) -> io
 struct Record<'a> {
     number: u64,
     says: &'a [u8],
-    /// Where the next one begins.
+    /// The offset of the next record.
     next: usize,
 }
 
-/// The records that follow on each other from a file's beginning.
+/// The consecutive records from the start of a file.
 fn records(bytes: &[u8], salt: u64) -> impl Iterator<Item = Record<'_>> {
     let first = parse(bytes, 0, salt);
     std::iter::successors(first, move |before| {
@@ -55,7 +55,7 @@ fn records(bytes: &[u8], salt: u64) -> impl Iterator<Item = Record<'_>> {
     })
 }
 
-/// The record that begins here, if it is whole.
+/// The record that begins here, if it is complete.
 fn parse(bytes: &[u8], at: usize, salt: u64) -> Option<Record<'_>> {
     let (head, rest) = bytes.get(at..)?.split_first_chunk::<HEAD_BYTES>()?;
     let [c0, c1, c2, c3, l0, l1, l2, l3, number @ ..] = *head;

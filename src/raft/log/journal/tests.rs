@@ -1,10 +1,10 @@
-//! What the files may hold after a crash, and after damage.
+//! The files after a crash, and after damage.
 
 use super::*;
 
 const SALT: u64 = 7;
 const BYTES: u64 = 14 << 10;
-/// In a record of one insertion, beside the value.
+/// Bytes of a record of one insertion, apart from the value.
 const BESIDES: usize = 7 + 3;
 
 fn insert(value: &[u8]) -> Operation<'_> {
@@ -16,7 +16,7 @@ fn start(directory: &Path, next: u64) -> Journal {
     Journal::start(directory, SALT, next, BYTES, &spoilt).expect("started")
 }
 
-/// A journal with so many records, of so many sectors each.
+/// A journal with `records` records of `sectors` sectors each.
 fn journal(directory: &Path, records: u8, sectors: usize) -> Journal {
     Journal::create(directory, SALT, BYTES).expect("made");
     let mut journal = start(directory, 1);
@@ -29,7 +29,7 @@ fn commit(journal: &mut Journal, value: u8, sectors: usize) {
     journal.commit().expect("written");
 }
 
-/// The first byte of what each record behind `behind` inserts.
+/// The first byte of the value that each record above `behind` inserts.
 fn read(directory: &Path, behind: u64) -> Result<Vec<u8>, String> {
     let found = Journal::read(directory, SALT, behind).map_err(|error| error.to_string())?;
     let value = |says: &Vec<u8>| {
@@ -101,7 +101,7 @@ fn files_are_used_again_and_again() {
     assert_eq!(read(directory.path(), 5), Ok(vec![6]));
 }
 
-/// Whichever of its sectors were written: not all were, so it was acknowledged to nobody.
+/// Whichever of its sectors were written: not all were, so it was never acknowledged.
 #[test]
 fn a_last_record_that_was_not_written_to_its_end_was_never_there() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -117,14 +117,14 @@ fn a_last_record_that_was_not_written_to_its_end_was_never_there() {
         }
         write(directory.path(), 0, &torn);
         assert_eq!(read(directory.path(), 0), Ok(vec![1, 2]), "written: {written:04b}");
-        // Its number is not given again: what is left of it completes no other.
+        // Its number is not used again: its remains complete no other record.
         let mut journal = start(directory.path(), 4);
         commit(&mut journal, 4, 1);
         assert_eq!(read(directory.path(), 3), Ok(vec![4]), "written: {written:04b}");
     }
 }
 
-/// One bit, one sector of zeros or of noise, or one block: nothing of a record that was acknowledged goes unnoticed.
+/// One bit, one sector of zeros or noise, or one block: any damage to an acknowledged record is noticed.
 #[test]
 fn a_last_record_that_was_damaged_is_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -148,7 +148,7 @@ fn a_last_record_that_was_damaged_is_refused() {
             }
         }
     }
-    // A sector in another's place, and a file that was cut.
+    // A sector at another's place, and a truncated file.
     let mut misplaced = whole.clone();
     misplaced.copy_within(from..from + SECTOR_BYTES, from + SECTOR_BYTES);
     write(directory.path(), 0, &misplaced);
@@ -157,7 +157,7 @@ fn a_last_record_that_was_damaged_is_refused() {
         write(directory.path(), 0, &whole[..cut]);
         assert_damaged(directory.path(), 0, &format!("cut to {cut}"));
     }
-    // Where the next record would begin: it might have been there.
+    // The place of the next record: it might have been there.
     let mut lost = whole.clone();
     lost[to..to + SECTOR_BYTES].fill(0);
     write(directory.path(), 0, &lost);
@@ -180,17 +180,17 @@ fn a_record_that_is_not_whole_before_one_that_is_was_damaged() {
         assert_damaged(directory.path(), 0, &format!("byte {at}"));
         write(directory.path(), 0, &whole);
     };
-    // The whole one is behind it in the same file.
+    // The complete record follows it in the same file.
     [0, 1, 5, 15, 16, 600, 1024, 1024 + 300].into_iter().for_each(damaged_at);
     journal.switch();
     commit(&mut journal, 4, 1);
-    // It is in the other file.
+    // The complete record is in the other file.
     [0, 600, 1024, 2048, 2048 + 100].into_iter().for_each(damaged_at);
     std::fs::remove_file(path(directory.path(), 0)).expect("removed");
     assert_eq!(read(directory.path(), 0), Err("its file `journal-0` is missing".to_owned()));
 }
 
-/// A write that the disk acknowledged and never did, of the last record: what it replaced is whole, and looks as if nothing had come.
+/// A write of the last record that the disk acknowledged and never did: the old sectors are valid, as if nothing had been written.
 #[test]
 fn an_end_that_was_noted_shows_that_a_record_is_gone() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -206,7 +206,7 @@ fn an_end_that_was_noted_shows_that_a_record_is_gone() {
     assert_damaged(directory.path(), 0, "record 3 was acknowledged");
     write(directory.path(), 0, &noted);
 
-    // It is in nobody's way, wherever the records go, and says nothing new when they went on.
+    // The end sector neither hinders later records nor changes their meaning.
     for value in 4..=20 {
         commit(&mut journal, value, 1);
         if value % 3 == 0 {
@@ -227,7 +227,7 @@ fn an_end_that_was_noted_shows_that_a_record_is_gone() {
     assert_eq!(file(directory.path(), 0).len(), length);
 }
 
-/// What was damaged where nothing matters any more is written anew: or the record that comes to begin there would be in doubt.
+/// Damage where nothing is needed any more is overwritten: otherwise a record that begins there later would be in doubt.
 #[test]
 fn what_was_spoilt_is_filled_again() {
     let directory = tempfile::tempdir().expect("a temporary directory");

@@ -1,4 +1,4 @@
-//! A disk that can be killed at any moment, behind a journal, held against a map.
+//! A disk that can be killed at any moment, behind a journal, compared with a map.
 
 use std::sync::{
     Condvar, Mutex, MutexGuard,
@@ -15,19 +15,19 @@ const TABLES: [Table; 2] = [Table::Log, Table::Meta];
 
 type Content = BTreeMap<(Table, Vec<u8>), Vec<u8>>;
 
-/// A disk in memory. Clones are the same one.
+/// A disk in memory. Clones share the disk.
 #[derive(Clone, Default)]
 struct Fake(Arc<(Mutex<Inner>, Condvar)>);
 
 #[derive(Default)]
 struct Inner {
     synced: Content,
-    /// What a crash takes, but for its beginning.
+    /// Unsynced writes: a crash keeps a prefix of them.
     pending: Vec<(Table, Vec<u8>, Option<Vec<u8>>)>,
     is_dead: bool,
-    /// So many more changes, and it is dead.
+    /// The disk dies after this many more changes.
     dies_after: Option<usize>,
-    /// Who changes something waits.
+    /// While set, changes wait.
     is_held: bool,
     flushes: usize,
 }
@@ -75,7 +75,7 @@ impl Fake {
         Ok(())
     }
 
-    /// The disk that another process finds.
+    /// The disk that another process finds after a crash.
     fn after_crash(&self, random: &mut StdRng) -> Self {
         let synced = self.with(|inner| inner.content(random.random_range(0..=inner.pending.len())));
         let next = Self::default();
@@ -121,7 +121,7 @@ impl Disk for Fake {
     }
 }
 
-/// What it shows, but for what it keeps for itself.
+/// The content of a disk, without the journal's state.
 fn content(disk: &impl Disk) -> Content {
     let mut content = Content::new();
     for table in TABLES {
@@ -141,7 +141,7 @@ fn open(disk: &Fake, directory: &Path) -> Journaled<Fake> {
     Journaled::open(disk.clone(), directory, JOURNAL_BYTES).expect("it opens")
 }
 
-/// Does something to both.
+/// Does a random operation on the disk and on the model.
 fn act(journaled: &mut Journaled<Fake>, model: &mut Content, random: &mut StdRng) {
     let (table, key) = (TABLES[random.random_range(0..2)], vec![random.random_range(0..40)]);
     match random.random_range(0..4) {
@@ -185,7 +185,7 @@ fn whatever_was_flushed_is_there_after_any_crash() {
                     durable.clone_from(&model);
                 }
                 held_for = if held_for > 0 { held_for - 1 } else { random.random_range(0..60_u32).saturating_sub(20) };
-                // Not so long that the journal would have to wait: nobody would let the disk go on.
+                // Not so long that the journal would have to wait: the test could not release the disk then.
                 let may_wait = journaled.journal.used() < 2 * JOURNAL_BYTES;
                 disk.with(|inner| inner.is_held = held_for > 0 && may_wait);
             }
@@ -193,7 +193,7 @@ fn whatever_was_flushed_is_there_after_any_crash() {
             drop(journaled);
             flushes += disk.with(|inner| inner.flushes);
             disk = disk.after_crash(&mut random);
-            // Nor does it matter when an opening breaks off.
+            // An opening may be interrupted too.
             disk.with(|inner| inner.dies_after = Some(random.random_range(0..60)));
             if Journaled::open(disk.clone(), directory.path(), JOURNAL_BYTES).is_err() {
                 crashes_at_opening += 1;
@@ -246,7 +246,7 @@ fn a_journal_that_is_gone_is_damage() {
     );
 }
 
-/// A record that a crash has torn leaves sectors behind. They complete no record that comes to lie over them.
+/// Sectors that remain of a torn record complete no record that is written over them.
 #[test]
 fn what_is_left_of_a_torn_record_completes_no_other() {
     const SECTOR_BYTES: usize = 512;
@@ -261,7 +261,7 @@ fn what_is_left_of_a_torn_record_completes_no_other() {
         journaled.flush().expect("flushed");
         before
     };
-    // Of the first one, its second sector was written; of the one in the same place, all others.
+    // Of the first record only its second sector was written; of the next one, in the same place, all others.
     let mut torn = write(1);
     let sectors = [0, SECTOR_BYTES, 2 * SECTOR_BYTES];
     let copy =
@@ -275,7 +275,7 @@ fn what_is_left_of_a_torn_record_completes_no_other() {
     assert_eq!(content(&open(&disk, directory.path())), Content::new(), "neither was acknowledged");
 }
 
-/// A disk in memory that counts the pairs that scans come by. Clones are the same one.
+/// A disk in memory that counts the pairs that scans visit. Clones share the disk.
 #[derive(Clone, Default)]
 struct Counting {
     pairs: Arc<Mutex<Content>>,
@@ -317,8 +317,8 @@ impl Disk for Counting {
     }
 }
 
-/// Counted, not timed: what a slice has removed stays in the journal's memory as deletions, and under them on the disk, until it is settled.
-/// If each slice began at the first key, a purge would visit as many pairs as the square of what it removes.
+/// Counted, not timed: the removals of a slice stay in the journal's memory, above the disk's pairs, until they are settled. If each
+/// slice began at the first key, the visits of a purge would grow with the square of its length.
 #[test]
 fn a_purge_comes_by_each_entry_once() {
     const SLICE: u64 = 100;
@@ -330,7 +330,7 @@ fn a_purge_comes_by_each_entry_once() {
         }
         let journaled = Journaled::open(disk.clone(), directory.path(), 1 << 20).expect("it opens");
         let mut tables = Tables::new(journaled);
-        // In two purges, the second while the deletions of the first one are there.
+        // Two purges, the second while the first one's removals are in memory.
         let mut slices = 0;
         for last in [entries / 2, entries - 1] {
             while !tables.remove_upwards(last, SLICE as usize).expect("removed") {
@@ -341,7 +341,7 @@ fn a_purge_comes_by_each_entry_once() {
         assert!(slices >= entries / SLICE - 1, "{slices} slices of {entries} entries");
         assert_eq!(tables.disk.scan(Table::Log, &[]).count(), 0, "all of it is gone");
         let visits = disk.visits.load(Ordering::Relaxed) as u64 - entries;
-        // Each slice comes by the last pair of the one before, and by the first that stays.
+        // Each slice visits the last pair of the previous one, and the first one that stays.
         assert!(visits <= entries + 3 * slices, "{visits} pairs for {entries} entries");
     }
 }
