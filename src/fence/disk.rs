@@ -1,4 +1,4 @@
-//! The store for resources whose data survive a crash.
+//! The store for resources whose data survives a crash.
 
 use std::{io, mem, path::Path};
 
@@ -8,21 +8,21 @@ use crate::{
     raft::durable_map::{Contents, DurableMap, OpenError},
 };
 
-/// Keeps what was seen in a directory, by the same means as a node keeps its log: sled, with syncs that reach the disk. Resources that
-/// are shown tokens at the same time share a sync.
+/// Stores the seen tokens in a directory, with the same durability as a node's log: sled, with fsyncs that reach the disk. Concurrent
+/// tokens of several resources share an fsync (group commit).
 ///
-/// One process at a time has the directory open. Dropping it closes the files, which may block for as long as a sync takes.
+/// One process at a time has the directory open. Dropping it closes the files, which may block for as long as an fsync takes.
 #[derive(Debug)]
 pub struct Disk {
     map: DurableMap,
-    /// What it held at the opening, until it is loaded.
+    /// The contents at opening, until they are loaded.
     contents: Contents,
 }
 
 impl Disk {
-    /// Opens the store in a directory, or makes a new one there. Blocks: call it before serving, or where blocking is allowed.
+    /// Opens the store in a directory, or creates one there. Blocks: call it before serving, or where blocking is allowed.
     ///
-    /// Refuses to open what is damaged, and a system on which syncs are not real: a token that is forgotten lets an old holder in.
+    /// Refuses damaged data, and systems on which an fsync does not reach the disk: a forgotten token would admit an old holder.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self, OpenError> {
         let (map, contents) = DurableMap::open(directory.as_ref())?;
         Ok(Self { map, contents })
@@ -49,7 +49,7 @@ fn decode(key: Vec<u8>, value: &[u8]) -> io::Result<(String, Seen)> {
     let resource = String::from_utf8(key).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     let tokens = value.as_chunks::<8>();
     let ([highest, highest_exclusive], []) = tokens else {
-        let what = format!("what is kept of {resource:?} is not of a fence");
+        let what = format!("the value of resource {resource:?} was not written by a fence");
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     };
     let token = |bytes: &[u8; 8]| Token(u64::from_be_bytes(*bytes));

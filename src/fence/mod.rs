@@ -1,9 +1,9 @@
-//! What a resource does with tokens.
+//! Fencing: how a resource checks tokens.
 //!
-//! A lock alone cannot stop a holder that was paused, in the middle of its write, until after its lock went to somebody else. What the
-//! lock protects can, if it knows who came later: each write brings the token of the grant under which it is made, and the resource
-//! refuses those that come too late. A [`Fence`] is that memory, for a resource that is a Rust program. It belongs *in the resource*,
-//! where writes end: in the storage server, not in its clients.
+//! A lock alone cannot stop a holder that was paused in the middle of its write until its lock went to another client. The resource that
+//! the lock protects can: each write carries the token of the grant under which it is made, and the resource refuses tokens that come too
+//! late. A [`Fence`] remembers the tokens, for a resource that is a Rust program. It belongs *in the resource*, where writes end: in the
+//! storage server, not in its clients.
 //!
 //! ```
 //! # futures::executor::block_on(async {
@@ -17,7 +17,7 @@
 //! let late = fence.run("seats/A5", Token(41), Hold::Exclusive, || sell("ann")).await.unwrap_err();
 //! assert_eq!(
 //!     late.to_string(),
-//!     "token 41 is refused at \"seats/A5\", which has seen token 42: the lock has gone to somebody else; stop, or acquire it anew",
+//!     "token 41 is refused at \"seats/A5\", which has seen token 42: another client got the lock since; stop, or acquire the lock again",
 //! );
 //! # Ok::<_, lockkeeper::fence::Error>(())
 //! # }).unwrap();
@@ -27,22 +27,22 @@
 //!
 //! An exclusive token is refused if it is lower than *any* that the resource has seen; a shared one, if it is lower than the highest
 //! *exclusive* one. The same token may come again: one grant makes many writes. Permits of a semaphore are not ordered, and a fence does
-//! not help there: those who hold them hold them at the same time.
+//! not help there: their holders hold them at the same time.
 //!
 //! ## Two things that are easy to get wrong
 //!
-//! **Checking and writing must be one step.** A resource that checks 41, is then shown 42 and writes it, and only then writes what it had
-//! checked for 41, has overwritten the newer by the older, although it had checked both. So a token has its resource to itself
-//! from the check until its write has ended: [`Fence::admit`] gives an [`Admission`], and [`Fence::run`] holds one around a write. While
-//! it lives, all other tokens of that resource wait, and other resources go on.
+//! **Checking and writing must be one step.** A resource that checks 41, is then shown 42 and writes it, and only then makes the write of
+//! 41, has overwritten the newer value by the older, although it had checked both. So a token locks its resource from the check until its
+//! write has ended: [`Fence::admit`] returns an [`Admission`], and [`Fence::run`] holds one around a write. While it lives, all other
+//! tokens of that resource wait; other resources are not affected.
 //!
-//! **The token must be remembered before the write that it admits.** The other way round, a crash in between leaves the write of 42
-//! without the memory of 42, and 41 is let in after the restart. So an admission returns when the token is durable: see [`Store`]. It
-//! costs one sync per new token and resource, not per write.
+//! **The token must be durable before the write that it admits.** Otherwise a crash in between leaves the write of 42 without the record
+//! of 42, and 41 is admitted after the restart. So an admission returns when the token is durable: see [`Store`]. It costs one fsync per
+//! new token and resource, not per write.
 //!
 //! ## Without this module
 //!
-//! A database does both in one statement, and one transaction keeps them together:
+//! A database checks and writes in one statement, and one transaction keeps them together:
 //!
 //! ```sql
 //! UPDATE seats SET state = 'sold', fence = :token WHERE name = 'A5' AND fence <= :token;  -- no row changed: refused
@@ -52,24 +52,26 @@
 //!
 //! 1. read the value, its token and its version; if that token is higher than yours, stop;
 //! 2. write the value and your token with `If-Match: version`;
-//! 3. if that fails (`412`), somebody wrote in between: go back to 1.
+//! 3. if that fails (`412`), another client wrote in between: go back to 1.
 //!
-//! Whoever was paused between 1 and 2 finds the version changed, and then a higher token. In both, only who has *written* keeps lower
-//! tokens out: a holder who decides by more than what it writes must write its token first, and read after it.
+//! A client that was paused between 1 and 2 finds the version changed, and then a higher token. In both cases, only a holder that has
+//! *written* keeps lower tokens out: a holder whose decision depends on more than what it writes must write its token first, and read
+//! after that.
 //!
 //! ## To know
 //!
-//! * A resource is fenced by the tokens of *one* lock, or of grants that include it. Between two locks, a lower token means nothing.
-//! * All writes to the resource pass one fence. Two processes that write to one disk need the disk to check.
-//! * Memory and disk grow with the number of different names that were ever admitted (some 200 bytes and the name, each), never
-//!   with the number of writes. Take names from a bounded set: the seats, not the requests.
-//! * Tokens are ordered within one cluster, through restarts and restores. A cluster made anew begins at 1: give it an empty fence,
-//!   and only when no holder from the old one is left.
+//! * A resource is fenced by the tokens of *one* lock, or of grants that include it. Between two locks, the order of tokens means
+//!   nothing.
+//! * All writes to the resource must pass one fence. If two processes write to one disk, the disk must check.
+//! * Memory and disk grow with the number of different names that were ever admitted (some 200 bytes and the name, each), never with the
+//!   number of writes. Take names from a bounded set: the seats, not the requests.
+//! * Tokens are ordered within one cluster, through restarts and restores. A newly founded cluster begins at 1: give it an empty fence,
+//!   and only when no holder from the old cluster is left.
 //!
 //! ## Left out
 //!
-//! *Forgetting a name.* A fence that has forgotten 42 lets 41 in, and no clock can say when its holder is gone for good. *Sharers side by
-//! side*: one operation at a time passes for each resource, whatever its mode.
+//! *Forgetting a name.* A fence that has forgotten 42 admits 41, and no clock can tell when its holder is gone for good. *Concurrent
+//! sharers*: one operation at a time passes for each resource, whatever its mode.
 
 mod disk;
 mod error;
@@ -93,10 +95,10 @@ pub use error::{Error, Refused};
 pub use rule::{Hold, Seen};
 pub use store::{Memory, Store};
 
-/// The longest name of a resource, in bytes: as long as that of a lock, since one is often called after the other.
+/// The longest name of a resource, in bytes: as long as that of a lock, since both often have the same name.
 pub const RESOURCE_BYTES_MAX: usize = crate::machine::NAME_BYTES_MAX;
 
-/// Remembers for each resource which tokens it has seen, and refuses those that come too late. See the [module](self).
+/// Remembers the tokens that each resource has seen, and refuses those that come too late. See the [module](self).
 ///
 /// Share it in an [`Arc`]. It needs no runtime: a program without one blocks on its futures.
 pub struct Fence<S> {
@@ -106,16 +108,16 @@ pub struct Fence<S> {
     failure: OnceLock<Arc<std::io::Error>>,
 }
 
-/// A resource's place: whoever has it is the only one who checks, remembers or writes.
+/// The state of a resource. Only the task that holds its lock checks, saves or writes.
 #[derive(Debug, Default)]
 struct Place {
     seen: Seen,
-    /// What was seen is durable. Not so after an admission that was given up while it was saved.
+    /// Whether `seen` is durable. `false` after an admission that was dropped while it was saved.
     is_saved: bool,
 }
 
 impl<S: Store> Fence<S> {
-    /// A fence that remembers what is in the store. Blocks while that is loaded; fails with [`Error::Store`].
+    /// A fence with the tokens in the store. Blocks while they are loaded; fails with [`Error::Store`].
     pub fn open(mut store: S) -> Result<Self, Error> {
         let loaded = store.load().map_err(|error| Error::Store(Arc::new(error)))?;
         let place = |seen| Arc::new(AsyncMutex::new(Place { seen, is_saved: true }));
@@ -123,13 +125,13 @@ impl<S: Store> Fence<S> {
         Ok(Self { store, places: Mutex::new(places), failure: OnceLock::new() })
     }
 
-    /// Checks a token and remembers it durably. While the [`Admission`] lives, no other token passes at this resource: write, and then
-    /// drop it. One that is dropped at once has only said that this token was here, which keeps out the lower ones from now on.
+    /// Checks a token and makes it durable. While the [`Admission`] lives, no other token passes at this resource: write, and then drop
+    /// it. An admission that is dropped at once only records the token, which keeps lower ones out from now on.
     ///
-    /// It waits for those who came before it at this resource, first come, first served, and for the disk, as long as they take. So have
-    /// all that is to be written in hand before you ask, or one slow sender holds up the others.
+    /// It waits for earlier callers at this resource, first come, first served, and for the disk, without a limit. So have all data of
+    /// the write ready before, or one slow sender delays the others.
     ///
-    /// Cancel safe: dropped before it returns, it admitted nothing. The token may count as seen all the same.
+    /// Cancel safe: if dropped before it returns, it admitted nothing. The token may count as seen all the same.
     ///
     /// ```
     /// # futures::executor::block_on(async {
@@ -156,7 +158,7 @@ impl<S: Store> Fence<S> {
             return Err(Refused { resource: resource.to_owned(), token, hold, seen }.into());
         }
         let seen = place.seen.with(token, hold);
-        // It stays so if we are dropped while saving: the next one does not take for durable what may not be.
+        // Stays `false` if this future is dropped while saving: the next caller then saves again.
         place.is_saved &= seen == place.seen;
         place.seen = seen;
         if !place.is_saved {
@@ -170,8 +172,8 @@ impl<S: Store> Fence<S> {
     /// Makes a write under a token: [`Fence::admit`], then the write, and only then the next one. If the token is refused, `write` is not
     /// called.
     ///
-    /// The write must have ended when its future has: what it leaves running elsewhere (a task, a request that timed out) is no longer
-    /// fenced. The same holds if this future is dropped in the middle of the write. To be sure, let a task of its own run it to the end.
+    /// The write must have ended when its future has: work that continues elsewhere (a task, a request that timed out) is no longer
+    /// fenced. The same holds if this future is dropped in the middle of the write. To be safe, run it to the end in a task of its own.
     pub async fn run<W: Future>(
         &self,
         resource: &str,
@@ -192,9 +194,9 @@ impl<S: Store> Fence<S> {
     }
 }
 
-/// A token that was admitted, and its resource's place: no other token passes there until this is dropped.
+/// An admitted token, and the lock on its resource: no other token passes there until this is dropped.
 ///
-/// Asking for a second one at the same resource while one has the first waits for ever.
+/// Asking for a second one at the same resource while holding the first waits for ever.
 #[must_use = "the write is to be made while it lives"]
 pub struct Admission {
     _place: OwnedMutexGuard<Place>,

@@ -2,17 +2,17 @@
 
 use crate::machine::Token;
 
-/// How the lock is held that a token names. There is no third way: the holders of a semaphore's permits hold it side by side, in no
-/// order, so no token of theirs says that another one is over.
+/// The mode in which a token's lock is held. Semaphores have none here: the holders of permits hold them concurrently, in no order, so
+/// none of their tokens shows that another one is over.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Hold {
-    /// By one, which comes after all others with a lower token.
+    /// By one holder, which comes after all others with a lower token.
     Exclusive,
     /// By any number at a time, after all exclusive holders with a lower token.
     Shared,
 }
 
-/// What a resource has seen: all that it must remember.
+/// The tokens that a resource has seen, as far as it must remember them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Seen {
     /// The highest token of all. 0: none.
@@ -22,7 +22,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The token after which this one comes too late, if there is one. The same token again never does.
+    /// The token that bars this one, if there is one. The same token is never barred.
     pub fn bars(self, token: Token, hold: Hold) -> Option<Token> {
         let highest = match hold {
             Hold::Exclusive => self.highest,
@@ -31,7 +31,7 @@ impl Seen {
         (token < highest).then_some(highest)
     }
 
-    /// What it has seen when it has also seen this one.
+    /// The state after seeing this token too.
     pub fn with(self, token: Token, hold: Hold) -> Self {
         let highest_exclusive = match hold {
             Hold::Exclusive => self.highest_exclusive.max(token),

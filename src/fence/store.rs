@@ -1,25 +1,25 @@
-//! Where a fence keeps what it has seen.
+//! Where a fence stores the tokens that it has seen.
 
 use std::io;
 
 use super::Seen;
 
-/// Keeps what each resource has seen.
+/// Stores the tokens that each resource has seen.
 ///
-/// The promise on which all rests: what was saved before the resource's last write is loaded after a restart, whatever happened in
-/// between. If the resource's data survive a power failure, so must this.
+/// The promise that fencing relies on: tokens that were saved before the resource's last write are loaded after a restart, whatever
+/// happened in between. If the resource's data survives a power failure, so must this.
 pub trait Store: Send + Sync + 'static {
-    /// All that was saved: each resource once, by the last save. Called once, before any save. May block.
+    /// All saved states: each resource once, by its last save. Called once, before any save. May block.
     fn load(&mut self) -> io::Result<Vec<(String, Seen)>>;
 
-    /// Returns when what a resource has seen is durable. For different resources it is called at the same time: let them share a sync.
+    /// Returns when the state of a resource is durable. Called concurrently for different resources, which should share an fsync.
     ///
-    /// After an error it is not called again: what a second sync reports says nothing about the first. If the future is dropped, the save
-    /// may still take place, but not after a later one for the same resource.
+    /// Not called again after an error: the result of a second fsync says nothing about the first. If the future is dropped, the save may
+    /// still take place, but not after a later one for the same resource.
     fn save(&self, resource: &str, seen: Seen) -> impl Future<Output = io::Result<()>> + Send;
 }
 
-/// Keeps nothing beyond the process: for a resource whose data are gone with the process too, and for tests.
+/// Stores nothing beyond the process: for a resource whose data is lost with the process too, and for tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory;
 

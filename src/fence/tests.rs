@@ -47,11 +47,11 @@ fn a_shared_token_is_refused_after_a_higher_exclusive_one_only() {
     admit(&fence, "seat", 11, SHARED).expect("sharers are not ordered among themselves");
     assert_eq!(
         refusal(&fence, 9, SHARED),
-        "token 9 is refused at \"seat\", which has seen the exclusive token 10: the lock has gone to somebody else; stop, or acquire it anew"
+        "token 9 is refused at \"seat\", which has seen the exclusive token 10: another client got the lock since; stop, or acquire the lock again"
     );
     assert_eq!(
         refusal(&fence, 11, EXCLUSIVE),
-        "token 11 is refused at \"seat\", which has seen token 12: the lock has gone to somebody else; stop, or acquire it anew"
+        "token 11 is refused at \"seat\", which has seen token 12: another client got the lock since; stop, or acquire the lock again"
     );
 }
 
@@ -93,7 +93,7 @@ fn a_higher_token_waits_until_the_write_before_it_has_ended() {
     refusal(&fence, 41, EXCLUSIVE);
 }
 
-/// A store that can be loaded again, fails when told to, and notes what it is asked to save.
+/// A store that can be loaded again, fails when told to, and records the saves.
 #[derive(Clone, Default)]
 struct Kept(Arc<KeptState>);
 
@@ -156,7 +156,7 @@ fn after_a_failed_save_nothing_is_admitted_or_saved_any_more() {
     assert!(error.to_string().contains("no room"), "{error}");
     kept.0.is_broken.store(false, Ordering::SeqCst);
 
-    // Neither the token that was not remembered, nor any other, nor one that was.
+    // Neither the token that was not saved, nor any other, nor one that was saved.
     for (resource, token) in [("seat", 42), ("seat", 43), ("other", 1), ("third", 1)] {
         assert!(matches!(admit(&fence, resource, token, EXCLUSIVE), Err(Error::Store(_))), "{resource} {token}");
     }
@@ -196,14 +196,14 @@ fn the_disk_remembers() {
     admit(&fence, "other", 7, EXCLUSIVE).expect("the same again");
 }
 
-/// What happened at one resource, in order.
+/// The events at one resource, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Admitted(u64),
     Written(u64),
 }
 
-/// Many threads, tokens in disorder. No lower token's write ends after a higher one was admitted, and the newest is what stays.
+/// Many threads, tokens out of order. No write of a lower token ends after a higher one was admitted, and the newest write stays.
 #[test]
 fn no_write_ends_after_a_higher_token_was_admitted() {
     const THREADS: u64 = 8;
@@ -222,7 +222,7 @@ fn no_write_ends_after_a_higher_token_was_admitted() {
             let (fence, write) = (&fence, &write);
             scope.spawn(move || {
                 for round in 0..ROUNDS {
-                    // Every token once, on the whole upwards, or all but the first would be refused.
+                    // Every token once and mostly ascending; otherwise all but the first would be refused.
                     let token = 1 + round * THREADS + (thread * 5 + round) % THREADS;
                     let outcome = block_on(fence.run("seat", Token(token), EXCLUSIVE, || write(token)));
                     assert!(matches!(outcome, Ok(()) | Err(Error::Refused(_))), "{outcome:?}");
@@ -243,7 +243,7 @@ fn no_write_ends_after_a_higher_token_was_admitted() {
     assert!(admitted as u64 >= ROUNDS / 2, "only {admitted} were admitted: nothing was tested");
 }
 
-/// What comes to a fence: a token, or a restart.
+/// An input of a fence: a token, or a restart.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Shown { resource: usize, token: u64, hold: Hold },
@@ -258,7 +258,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// The rule as it is told: a resource that keeps all that it ever admitted decides the same, through restarts.
+    /// Compares with a model of the rule that keeps all admitted tokens, across restarts.
     #[test]
     fn it_decides_as_one_that_keeps_all(events in vec(event(), 0..60)) {
         let kept = Kept::default();
