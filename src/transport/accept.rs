@@ -1,4 +1,4 @@
-//! Accepting connections, whatever knocks on the port.
+//! Accepting connections, and handling errors of `accept`.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -7,11 +7,11 @@ use tokio::time::sleep;
 
 use super::{Listen, complaints::Complaints, places::Places};
 
-/// Before the next attempt when the system has nothing left to accept a connection with.
+/// Pause before the next attempt when the operating system lacks resources for a connection.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
 
-/// The next connection, and who opened it. Never fails: what goes wrong with one connection is that connection's, and when file descriptors are
-/// short, somebody is asked to go.
+/// The next connection, and the address that opened it. Never fails: an error of one connection does not affect others, and when file
+/// descriptors are short, another connection is closed.
 pub(super) async fn next<L: Listen>(
     listener: &mut L,
     places: &Places,
@@ -32,13 +32,13 @@ pub(super) async fn next<L: Listen>(
     }
 }
 
-/// Whether the same would happen again at once. Else the connection was broken off by the other side, and the next one may be fine.
+/// Whether the error would occur again at once. Otherwise the other side broke off the connection, and the next one may succeed.
 fn is_shortage(error: &io::Error) -> bool {
     const SHORTAGES: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
     const BROKEN_OFF: [Errno; 3] = [Errno::CONNABORTED, Errno::CONNRESET, Errno::PERM];
     match Errno::from_io_error(error) {
         Some(errno) => SHORTAGES.contains(&errno) || !BROKEN_OFF.contains(&errno),
-        // Not the system's: a simulated network that is down, say.
+        // Not an error of the operating system: for example, a simulated network that is down.
         None => true,
     }
 }

@@ -1,9 +1,9 @@
-//! The calls of a connection: counted while they are open, and given to a service with their message.
+//! The calls of a connection: counted while they are open, and passed to a service with their message.
 //!
-//! A call whose headers come without a message costs its client next to nothing, and a service makes room for a message at once. So only some
-//! of the calls of a connection are in a service's hands before the first bytes of their message are there; the others wait outside.
-//! And a service that waits for a message is told after a while that none comes. One that answered already (its client sends a
-//! stream) is left alone: such a client may have nothing to say yet.
+//! A call that sends headers without a message costs its client almost nothing, while a service allocates memory for the message at once.
+//! So only [`Settings::unasked_max`](super::Settings::unasked_max) calls of a connection are passed to a service before the first bytes
+//! of their message arrive; the others wait outside. A service that waits for a message is ended after [`FIRST_MESSAGE_TIMEOUT`]. A
+//! service that has answered already (its client sends a stream) is not: such a client may have nothing to send yet.
 
 use std::{
     convert::Infallible,
@@ -37,12 +37,12 @@ use super::{
 /// gRPC's compression flag and the message's length.
 const PREFIX_BYTES: usize = 5;
 
-/// What the calls of one connection have in common.
+/// The state that the calls of one connection share.
 #[derive(Clone, Debug)]
 pub(super) struct Calls<V> {
     pub(super) place: Arc<Place>,
     pub(super) remote: Remote,
-    /// Places in the service's hands for calls without a message.
+    /// Permits for calls that are passed to the service without a message.
     pub(super) unasked: Arc<Semaphore>,
     pub(super) service: V,
 }
@@ -91,29 +91,28 @@ fn answer(response: Response<Body>, call: Option<Call>) -> Response<Answer> {
 fn refused(full: Full) -> Status {
     let most = full.established_max;
     Status::resource_exhausted(format!(
-        "this node serves {most} connections, the most that it has places for, and all of them are in use: close some, or ask another \
-         node of the cluster"
+        "all {most} places for connections of this node are in use: close connections, or use another node of the cluster"
     ))
 }
 
 fn no_message() -> Status {
     let seconds = FIRST_MESSAGE_TIMEOUT.as_secs();
     Status::deadline_exceeded(format!(
-        "no message came within {seconds} s of the call's headers, nothing was done: send a call's message with it"
+        "no message arrived within {seconds} s of the call's headers, so the call had no effect: send the message with the call"
     ))
 }
 
-/// The body of a request, which notices when its first message is there.
+/// The body of a request, which notes when its first message is complete.
 struct Asking {
     body: Incoming,
-    /// What was read of it before.
+    /// The frame that was read of it before.
     first: Option<Result<Frame<Bytes>, hyper::Error>>,
     message: Message,
     is_asked: Arc<AtomicBool>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-/// How much of the first message has come.
+/// The progress of the first message.
 #[derive(Debug, Default)]
 struct Message {
     seen: usize,
@@ -121,7 +120,7 @@ struct Message {
 }
 
 impl Message {
-    /// Whether it is complete with these bytes.
+    /// Whether the message is complete with these bytes.
     fn take(&mut self, mut bytes: &[u8]) -> bool {
         while self.seen < PREFIX_BYTES && bytes.has_remaining() {
             let byte = bytes.get_u8();
@@ -156,7 +155,7 @@ impl HttpBody for Asking {
         };
         if !self.is_asked.load(Relaxed) {
             let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-            // Whatever is not data is the end of it.
+            // A frame without data ends the body.
             let is_complete = data.is_none_or(|data| self.message.take(data));
             if is_complete {
                 self.asked();
@@ -177,7 +176,7 @@ impl HttpBody for Asking {
     }
 }
 
-/// The body of an answer. Its call is open until it is sent, or dropped.
+/// The body of an answer. Its call is open until the body is sent or dropped.
 pub(super) struct Answer {
     body: Body,
     _call: Option<Call>,

@@ -1,20 +1,20 @@
-//! Log lines about what may happen very often.
+//! Rate limits for log lines about frequent events.
 
 use std::{sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
 
-/// Between two lines of one kind.
+/// Time between two lines about one kind of event.
 const APART: Duration = Duration::from_secs(10);
 
-/// Counts what happens, and says when to log it.
+/// Counts events, and limits how often they are logged.
 #[derive(Debug, Default)]
 pub(super) struct Complaints {
     state: Mutex<(u64, Option<Instant>)>,
 }
 
 impl Complaints {
-    /// It happened again. `Some`: log it now; so often it happened since the last line.
+    /// Counts an event. `Some`: log it now, with the number of events since the last line.
     pub(super) fn count(&self) -> Option<u64> {
         let mut state = self.state.lock().expect("nobody panics with it");
         let (count, logged) = &mut *state;

@@ -1,4 +1,4 @@
-//! An accepted connection, as bytes: what is read at a time, and whether HTTP/2's preface has come.
+//! An accepted connection: limits the bytes read in a turn, and notes when HTTP/2's preface is complete.
 
 use std::{
     io,
@@ -13,26 +13,26 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// HTTP/2's first words, which always are these many bytes.
+/// Bytes of HTTP/2's connection preface, which is constant.
 const PREFACE_BYTES: usize = 24;
-/// A frame's header: three bytes of length come first.
+/// Bytes of a frame's header; the first three are the length.
 const FRAME_HEADER_BYTES: usize = 9;
 
 /// An accepted connection.
 pub struct Connection<S> {
     stream: S,
     remote: SocketAddr,
-    /// Gone when the connection is: see [`Remote`].
+    /// Dropped with the connection: see [`Remote`].
     token: Arc<()>,
     preface: Preface,
     watched: Arc<Watched>,
 }
 
-/// What is known of a connection to who serves it.
+/// The state of a connection that its server can see.
 #[derive(Debug)]
 pub(super) struct Watched {
     turn_bytes: usize,
-    /// What may still be read in this turn.
+    /// The bytes that may still be read in this turn.
     left: AtomicUsize,
     has_shaken_hands: AtomicBool,
 }
@@ -42,18 +42,18 @@ impl Watched {
         Self { turn_bytes, left: AtomicUsize::new(turn_bytes), has_shaken_hands: AtomicBool::new(false) }
     }
 
-    /// Begins another turn: the connection is polled anew.
+    /// Begins another turn: the connection is polled again.
     pub(super) fn begin_turn(&self) {
         self.left.store(self.turn_bytes, Relaxed);
     }
 
-    /// Whether the whole preface has come, SETTINGS included.
+    /// Whether the whole preface has arrived, including SETTINGS.
     pub(super) fn has_shaken_hands(&self) -> bool {
         self.has_shaken_hands.load(Relaxed)
     }
 }
 
-/// How much of the preface has come. What is in it is looked at by HTTP/2.
+/// The progress of the preface. HTTP/2 checks its content.
 #[derive(Debug, Default)]
 struct Preface {
     seen: usize,
@@ -79,16 +79,16 @@ impl Preface {
     }
 }
 
-/// Who opened a connection, and whether it is still there: in the extensions of each request.
+/// The origin of a connection, and whether it is still open: in the extensions of each request.
 #[derive(Clone, Debug)]
 pub struct Remote {
-    /// The other end.
+    /// The address of the other end.
     pub address: SocketAddr,
     connection: Weak<()>,
 }
 
 impl Remote {
-    /// Whether the connection is still there.
+    /// Whether the connection is still open.
     pub fn is_connected(&self) -> bool {
         self.connection.strong_count() > 0
     }
@@ -104,7 +104,7 @@ impl<S> Connection<S> {
         Self { stream, remote, token: Arc::default(), preface: Preface::default(), watched }
     }
 
-    /// Who opened it.
+    /// The origin of the connection.
     pub fn remote(&self) -> Remote {
         Remote { address: self.remote, connection: Arc::downgrade(&self.token) }
     }
@@ -112,7 +112,7 @@ impl<S> Connection<S> {
 
 #[cfg(test)]
 impl<S> Connection<S> {
-    /// One that nobody listened for.
+    /// A connection without a listener.
     pub(crate) fn for_test(stream: S) -> Self {
         Self::new(stream, ([127, 0, 0, 1], 1).into(), Arc::new(Watched::new(usize::MAX)))
     }
@@ -123,7 +123,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
         let this = self.get_mut();
         let left = this.watched.left.load(Relaxed);
         if left == 0 {
-            // There may be more, so whoever reads comes again; but after all others that are ready.
+            // There may be more to read, so the reader is woken again; but after all other tasks that are ready.
             context.waker().wake_by_ref();
             return Poll::Pending;
         }

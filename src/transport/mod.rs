@@ -1,13 +1,13 @@
 //! Byte streams between nodes, and gRPC on top of them.
 //!
-//! How a connection is opened and how one is accepted are parameters: production passes TCP, a simulation its own network. Nobody
-//! else in this crate opens a socket. What this module adds to both is the same: gRPC channels that dial when they are first used,
-//! keep-alive, windows that let a large message pass in one go, and a listener that survives whatever knocks on its port.
+//! Opening and accepting connections are parameters: production passes TCP, a simulation its own network. No other module of this crate
+//! opens a socket. This module adds to both: gRPC channels that connect on first use, keep-alive, flow-control windows that let a large
+//! message pass at once, and a listener that survives bad connections.
 //!
-//! The way of a connection: [`serve`] accepts it (`accept`), gives it a place, for which another one may have to go (`places`), and
-//! watches over its deadlines; `connection` is its bytes, `calls` are what comes of them, [`Settings`] has the limits of all of it.
+//! The life of a connection: [`serve`] accepts it (`accept`), gives it a place, for which another connection may be closed (`places`),
+//! and enforces its deadlines; `connection` reads its bytes, `calls` handles its calls, [`Settings`] has all limits.
 //!
-//! Deliberately absent: retries and pools. Who calls knows what a failure means; a channel that failed is dropped and a new one made.
+//! Deliberately absent: retries and pools. The caller knows what a failure means; a channel that failed is dropped and a new one made.
 
 mod settings;
 
@@ -37,9 +37,9 @@ pub use settings::{
     CLOSING_TIMEOUT, FIRST_CALL_TIMEOUT, FIRST_MESSAGE_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Settings, Windows,
 };
 
-/// How long opening a connection may take.
+/// Time limit for opening a connection.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often a peer that is silent while a call is open is asked whether it is still there, and how long it has to answer.
+/// Interval of HTTP/2 keep-alive pings, while a call is open and the peer is silent; also the time limit for the answer.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// Opens connections.
@@ -47,7 +47,7 @@ pub trait Connect: Clone + Send + Sync + 'static {
     /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// Opens one to `address`, host:port. Need not watch the time: the caller does.
+    /// Opens a connection to `address`, host:port. Need not have a time limit: the caller has one.
     fn connect(&self, address: &str) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 }
 
@@ -56,7 +56,7 @@ pub trait Listen: Send + 'static {
     /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// The next connection, and who opened it. Dropping the future loses none.
+    /// The next connection, and the address that opened it. Dropping the future loses none.
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
 }
 
@@ -84,12 +84,12 @@ impl Listen for TcpListener {
     }
 }
 
-/// A gRPC channel to `address`, host:port, that dials when it is first used.
+/// A gRPC channel to `address`, host:port, that connects on first use.
 pub fn channel<C: Connect>(connector: C, address: &str) -> Channel {
     channel_with(connector, address, Windows::WIDE)
 }
 
-/// As [`channel`], with these windows for what it is answered.
+/// As [`channel`], with these flow-control windows for its answers.
 pub fn channel_with<C: Connect>(connector: C, address: &str, windows: Windows) -> Channel {
     let address: Arc<str> = address.into();
     let dial = move |_| {
@@ -102,7 +102,7 @@ pub fn channel_with<C: Connect>(connector: C, address: &str, windows: Windows) -
             stream.map(TokioIo::new).map_err(explain)
         }
     };
-    // The connector knows where to go. The URI only names the authority, and must be one whatever the address is.
+    // The connector knows the address. The URI only provides the authority, and must be valid whatever the address is.
     Endpoint::from_static("http://lockkeeper")
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE)
@@ -111,7 +111,7 @@ pub fn channel_with<C: Connect>(connector: C, address: &str, windows: Windows) -
         .connect_with_connector_lazy(tower::service_fn(dial))
 }
 
-/// Whether a call ended with this status because there was no connection: then its request never left.
+/// Whether a call ended with this status because there was no connection: then its request was never sent.
 pub fn never_sent(status: &Status) -> bool {
     let mut error = std::error::Error::source(status);
     while let Some(cause) = error {

@@ -1,17 +1,17 @@
-//! Who may stay when there are more connections than places.
+//! Places: which connections stay when there are more of them than the limit.
 //!
-//! Every connection is accepted, at once: who waits in the system's queue behind others that do nothing waits for ever. It comes in as an
-//! *arrival*, and is *established* by its first call. Each of the two kinds has places of its own, so no number of strangers that never
-//! call keeps out, or drives out, anybody who does.
+//! Every connection is accepted at once: in the operating system's queue it could wait for ever behind idle ones. It begins as an
+//! *arrival*, and is *established* by its first call. Each of the two kinds has its own places, so connections that never call, however
+//! many, neither keep out nor displace connections that do.
 //!
-//! Where places are short, somebody gives way:
-//! * to an arrival: another arrival. Of the address that has the most of them, one that has not finished its handshake rather than one
-//!   that has, and of these the oldest.
-//! * to an arrival that makes its first call: an established connection without an open call, the one that has been so for the longest;
-//!   of an address that has more than half of all places, if there is one. If all have open calls, such an address loses its
-//!   youngest connection to another address. Otherwise the newcomer is refused, and told so.
+//! When places are short, another connection is closed:
+//! * for an arrival: another arrival, of the address that has the most of them; those without a complete handshake first, then the
+//!   oldest.
+//! * for an arrival that makes its first call: the established connection that has been without an open call for the longest time;
+//!   preferably of an address that has more than half of all places. If all have open calls, such an address loses its youngest
+//!   connection to another address. Otherwise the new connection is refused, with an error.
 //!
-//! Connections from this machine may be established beyond the limit, by a few: an operator can look.
+//! Some connections from this machine ([`OPERATORS`]) may be established beyond the limit, for operators.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -26,9 +26,9 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{complaints::Complaints, connection::Watched};
 
-/// Of all places, this part is for arrivals.
+/// Arrivals have this part of all places: 1 / `ARRIVALS_PART`.
 const ARRIVALS_PART: usize = 8;
-/// Established connections from this machine beyond the limit.
+/// Established connections from this machine that are allowed beyond the limit.
 const OPERATORS: usize = 8;
 
 /// The places of a port.
@@ -49,23 +49,23 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Books {
-    /// Ids ascend, so they are in the order of their coming.
+    /// Ids ascend in order of arrival.
     last_id: u64,
     arrivals: BTreeMap<u64, Arc<Place>>,
     established: BTreeMap<u64, Arc<Place>>,
 }
 
-/// What a connection is to do.
+/// An order to a connection's task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Order {
     Stay,
-    /// Answer what is open, and end.
+    /// Send GOAWAY, answer the open calls, and end.
     Finish,
-    /// End at once: another one has the place.
+    /// End at once: another connection gets the place.
     GiveWay,
 }
 
-/// One connection's.
+/// The place of one connection.
 #[derive(Debug)]
 pub(super) struct Place {
     id: u64,
@@ -76,11 +76,11 @@ pub(super) struct Place {
     order: AtomicU8,
     ordered: Notify,
     open_calls: AtomicUsize,
-    /// In milliseconds since the port was opened.
+    /// Milliseconds since the port was opened.
     idle_since_ms: AtomicU64,
 }
 
-/// Gives the place back when it is dropped.
+/// Frees the place when it is dropped.
 #[derive(Debug)]
 pub(super) struct Occupied(pub(super) Arc<Place>);
 
@@ -88,7 +88,7 @@ pub(super) struct Occupied(pub(super) Arc<Place>);
 #[derive(Debug)]
 pub(super) struct Call(Arc<Place>);
 
-/// All places are taken by those who use them.
+/// The refusal of a connection: all places have connections in use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Full {
     pub(super) established_max: usize,
@@ -108,7 +108,7 @@ impl Places {
         Self { shared: Arc::new(shared) }
     }
 
-    /// A place for one that has just been accepted.
+    /// A place for a newly accepted connection.
     pub(super) fn admit(&self, remote: IpAddr, watched: Watched) -> Occupied {
         let mut books = self.shared.books();
         if books.arrivals.len() >= self.shared.arrivals_max {
@@ -130,7 +130,8 @@ impl Places {
         Occupied(place)
     }
 
-    /// There is no file descriptor left: one connection ends that is of the least use, if there is one that has no open call.
+    /// Ends one connection when file descriptors have run out: an arrival, or else the longest idle one, if there is one without an open
+    /// call.
     pub(super) fn make_room(&self) {
         let mut books = self.shared.books();
         if self.shared.one_arrival_gives_way(&mut books, None) {
@@ -158,7 +159,7 @@ impl Shared {
         if let Some(count) = self.gave_way.count() {
             let places = self.arrivals_max + self.established_max;
             let (remote, is_established) = (place.origin, place.is_established());
-            tracing::warn!(count, %remote, is_established, places, "connections were ended for newcomers: places are short");
+            tracing::warn!(count, %remote, is_established, places, "connections were closed to admit new ones: all places were taken");
         }
     }
 
@@ -177,7 +178,7 @@ impl Shared {
         true
     }
 
-    /// Makes room for an established connection of `newcomer`, if anybody can be asked to go.
+    /// Makes room for an established connection of `newcomer`, if one can be closed.
     fn one_established_gives_way(&self, books: &mut Books, newcomer: IpAddr) -> bool {
         let heaviest = counts(&books.established).into_iter().max_by_key(|(_, count)| *count);
         let heaviest = heaviest.filter(|(_, count)| 2 * count > self.established_max).map(|(origin, _)| origin);
@@ -202,7 +203,7 @@ fn longest_idle(places: &BTreeMap<u64, Arc<Place>>, of: Option<IpAddr>) -> Optio
     idle.min_by_key(|place| (place.idle_since_ms.load(Relaxed), place.id)).map(|place| place.id)
 }
 
-/// Whom an address belongs to: one who has an IPv6 network has 2^64 of them.
+/// The origin that an address is counted for: all 2^64 addresses of an IPv6 network are one.
 fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => {
@@ -217,7 +218,7 @@ const YES: u8 = 1;
 const REFUSED: u8 = 2;
 
 impl Place {
-    /// A call begins; the first one establishes the connection.
+    /// Begins a call; the first one establishes the connection.
     pub(super) fn call(self: &Arc<Self>) -> Result<Call, Full> {
         if self.is_established.load(Relaxed) != YES {
             self.establish()?;
@@ -233,7 +234,7 @@ impl Place {
             return Err(full);
         }
         let mut books = shared.books();
-        // `None`: it gave way meanwhile, and ends.
+        // `None`: the connection was closed for another one meanwhile.
         let Some(place) = books.arrivals.remove(&self.id) else { return Ok(()) };
         let extra = if self.origin.is_loopback() { OPERATORS } else { 0 };
         let has_room = books.established.len() < shared.established_max
@@ -245,7 +246,7 @@ impl Place {
             self.tell(Order::Finish);
             if let Some(count) = shared.refused.count() {
                 let (remote, places) = (self.origin, shared.established_max);
-                tracing::warn!(count, %remote, places, "connections were refused: all places are taken by connections in use");
+                tracing::warn!(count, %remote, places, "connections were refused: all places have connections in use");
             }
             return Err(full);
         }
@@ -262,7 +263,7 @@ impl Place {
         self.open_calls.load(Relaxed)
     }
 
-    /// When the last call ended, or the connection came.
+    /// When the last call ended, or the connection arrived.
     pub(super) fn idle_since(&self) -> Instant {
         self.shared.began + std::time::Duration::from_millis(self.idle_since_ms.load(Relaxed))
     }
@@ -272,7 +273,7 @@ impl Place {
         self.ordered.notify_one();
     }
 
-    /// Waits for the next order. The latest one counts.
+    /// Waits for the next order. Only the latest one counts.
     pub(super) async fn ordered(&self) -> Order {
         self.ordered.notified().await;
         match self.order.load(Relaxed) {
@@ -286,7 +287,7 @@ impl Place {
 impl Drop for Call {
     fn drop(&mut self) {
         let place = &self.0;
-        // Before the count: whoever sees no open call sees since when.
+        // Before the count, so that a reader who sees no open call also sees the time.
         place.idle_since_ms.store(place.shared.now_ms(), Relaxed);
         place.open_calls.fetch_sub(1, Relaxed);
     }
@@ -309,7 +310,7 @@ mod tests {
 
     use super::*;
 
-    /// Two for arrivals, 14 established.
+    /// Two places for arrivals, 14 for established connections.
     const PLACES: usize = 16;
     const ESTABLISHED: usize = 14;
 
@@ -338,7 +339,7 @@ mod tests {
         let mut flood: Vec<_> = (0..100).map(|_| come(&places, 2)).collect();
         assert!(flood.iter().rev().skip(2).all(|place| order(place) == Order::GiveWay));
         assert!(flood.iter().rev().take(2).all(|place| order(place) == Order::Stay));
-        // The one of another address stays, whoever comes after it.
+        // The connection of another address stays, whichever connections come later.
         let other = come(&places, 3);
         flood.extend((0..100).map(|_| come(&places, 2)));
         assert_eq!((order(&other), order(&established)), (Order::Stay, Order::Stay));

@@ -1,18 +1,19 @@
-//! Serving what comes in at a port, and the life of a connection.
+//! Serving a port, and the life of a connection.
 //!
-//! A connection is a task. It ends when its client ends it, when it breaks a limit of HTTP/2 ([`Settings`]), or when the node ends it:
+//! Each connection has a task. It ends when its client closes it, when it exceeds a limit of HTTP/2 ([`Settings`]), or when the node ends
+//! it:
 //!
 //! | because | after | how |
 //! |---|---|---|
-//! | its preface does not come | [`HANDSHAKE_TIMEOUT`] | closed |
-//! | its first call does not come | [`FIRST_CALL_TIMEOUT`] | GOAWAY |
+//! | its preface is not complete | [`HANDSHAKE_TIMEOUT`] | closed |
+//! | it makes no first call | [`FIRST_CALL_TIMEOUT`] | GOAWAY |
 //! | it has had no open call | [`IDLE_TIMEOUT`] | GOAWAY |
-//! | another one needs its place ([`places`](super::places)) | at once | GOAWAY, closed |
-//! | it was refused for want of a place | its calls are answered so | GOAWAY |
+//! | another connection needs its place ([`places`](super::places)) | at once | GOAWAY, closed |
+//! | it was refused since no place was free | its calls are refused | GOAWAY |
 //! | the node stops | its calls are answered | GOAWAY |
 //!
-//! GOAWAY lets open calls end, and tells a client that it did nothing wrong: gRPC libraries connect anew with the next call. A connection that
-//! has no open call and does not go by itself is closed after [`CLOSING_TIMEOUT`].
+//! GOAWAY lets open calls end, and tells a client that it did nothing wrong: gRPC libraries connect again with the next call. A
+//! connection without an open call that does not end by itself is closed after [`CLOSING_TIMEOUT`].
 
 use std::{
     convert::Infallible,
@@ -45,7 +46,7 @@ use super::{
     settings::{CLOSING_TIMEOUT, FIRST_CALL_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Settings},
 };
 
-/// Serves what comes in until `stopping`, and then what is under way. Never fails: what goes wrong with one connection is that connection's.
+/// Serves connections until `stopping`, and then the calls under way. Never fails: an error of one connection does not affect others.
 ///
 /// Dropping the future closes all connections.
 pub async fn serve<L, V>(mut listener: L, settings: Settings, service: V, stopping: CancellationToken)
@@ -76,7 +77,7 @@ where
             stopping.clone(),
         ));
     }
-    // Who connects from now on is refused by the system, and goes to another node.
+    // The operating system refuses new connections from now on, so clients use another node.
     drop(listener);
     while connections.join_next().await.is_some() {}
 }
@@ -126,7 +127,7 @@ async fn connection<S, V>(
                 life.told_to_end = Some(Instant::now());
             }
             Ends::Now => {
-                // What fits into the socket goes out, and no more.
+                // Sends only what fits into the socket's buffer.
                 served.as_mut().graceful_shutdown();
                 let say = |context: &mut Context<'_>| in_turn(&place.watched, served.as_mut(), context).map(drop);
                 let mut say = pin!(poll_fn(say));
@@ -143,7 +144,7 @@ fn in_turn<F: Future>(watched: &Watched, connection: Pin<&mut F>, context: &mut 
     connection.poll(context)
 }
 
-/// Whether a connection is to end.
+/// Whether a connection must end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ends {
     NotYet,
@@ -159,7 +160,7 @@ struct Life {
 }
 
 impl Life {
-    /// When to look at it again: a deadline, or as long as one would take from now.
+    /// When to check the connection again: at its deadline, or a whole period from now while calls are open.
     fn next_look(&self, place: &Place) -> Instant {
         let from = |idle: Instant| if place.open_calls() > 0 { Instant::now() } else { idle };
         match self.told_to_end {

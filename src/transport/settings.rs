@@ -1,25 +1,25 @@
-//! What a connection may cost the node that accepted it: all limits of HTTP/2, and all deadlines of a connection, in one place.
+//! The cost of a connection to the node that accepted it: all limits of HTTP/2, and all deadlines of a connection.
 //!
-//! Memory that one connection can hold, at the most, whatever it sends:
+//! Memory that one connection can take at most, whatever it sends:
 //!
 //! | | clients | peers |
 //! |---|---|---|
-//! | calls without a message: headers ([`Settings::header_bytes_max`] at most, some hundred bytes in practice) and the call's own state, about 3 KiB | 10,240 × 3 KiB = 30 MiB | 16,384 × 3 KiB |
-//! | calls given to a service before their message is there, about 13 KiB more each ([`Settings::unasked_max`]) | 1,024 × 13 KiB = 13 MiB | the same |
-//! | requests that no service has read ([`Windows::connection`]), and the same again for the frames that they came in | 4 MiB | 16 MiB |
+//! | calls without a message: headers ([`Settings::header_bytes_max`] at most, usually some hundred bytes) and the call's own state, about 3 KiB | 10,240 × 3 KiB = 30 MiB | 16,384 × 3 KiB |
+//! | calls passed to a service before their message has arrived, about 13 KiB more each ([`Settings::unasked_max`]) | 1,024 × 13 KiB = 13 MiB | the same |
+//! | requests that no service has read ([`Windows::connection`]), and the same again for their frames | 4 MiB | 16 MiB |
 //! | answers that the client has not read: [`Settings::unsent_bytes_max`] for each call | 64 KiB each | 400 KiB each |
 //!
-//! and, for each call under way, what the service itself keeps for it.
+//! and, for each call under way, the memory of the service itself.
 //!
-//! **Small frames.** h2 (0.4.20, `proto/streams/counts.rs`) counts what DATA frames of less than 256 bytes lack to 256, from their arrival until
-//! a service reads them, and ends the connection (GOAWAY, `too_many_data_frames`) beyond half of the connection's window. Some gRPC
-//! libraries send a frame for each message. So the window of a stream, full of the smallest requests, must fit into half of the
-//! connection's window: 32 KiB of requests of 11 bytes are 2,979 frames that lack 245 bytes each, 713 KiB; half of 2 MiB is enough.
-//! A test below holds the two together.
+//! **Small frames.** For DATA frames below 256 bytes, h2 (0.4.20, `proto/streams/counts.rs`) counts the bytes missing to 256, from their
+//! arrival until a service reads them, and ends the connection (GOAWAY, `too_many_data_frames`) beyond half of the connection's window.
+//! Some gRPC libraries send a frame for each message. So the window of a stream, full of the smallest requests, must fit into half of the
+//! connection's window: 32 KiB of requests of 11 bytes are 2,979 frames that lack 245 bytes each, 713 KiB; half of 2 MiB is enough. A
+//! test below checks this.
 //!
-//! **Turns.** What is read at one time is bounded ([`Settings::turn_bytes`]), and then the calls that it began have their turn. Otherwise a
-//! connection that always has something to read is read for long before any of its calls is looked at, and everything waits meanwhile:
-//! opened calls, calls that were given up already, and frames that nobody has read.
+//! **Turns.** The bytes read at one time are bounded ([`Settings::turn_bytes`]); then the calls that they began have their turn.
+//! Otherwise a connection that always has bytes to read would be read for a long time before its calls run, and opened calls, cancelled
+//! calls and unread frames would pile up meanwhile.
 
 use std::time::Duration;
 
@@ -28,47 +28,47 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use super::KEEP_ALIVE;
 
-/// How long an accepted connection may take for its whole HTTP/2 preface: 24 bytes and the first SETTINGS frame.
+/// Time limit for the whole HTTP/2 preface of an accepted connection: 24 bytes and the first SETTINGS frame.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may stay without a first call.
+/// Time limit for the first call of a connection.
 pub const FIRST_CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a connection may stay without an open call after its last one.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long a call that waits for its request's message may wait for it.
+/// Time limit for the message of a call whose service waits for it.
 pub const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection that was told to end (GOAWAY) may take to do so once it has no open call.
+/// Time for a connection without an open call to end after GOAWAY.
 pub const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// HTTP/2 flow control: bytes under way in one direction, which the receiver has not read yet.
+/// Flow-control windows of HTTP/2: bytes in one direction that the receiver has not read yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows {
-    /// In one call.
+    /// For one call.
     pub stream: u32,
-    /// In all calls of a connection.
+    /// For all calls of a connection.
     pub connection: u32,
 }
 
 impl Windows {
-    /// A large message passes in one go: for nodes among themselves, and for answers.
+    /// A large message passes at once: between nodes, and for answers.
     pub const WIDE: Self = Self { stream: 4 << 20, connection: 8 << 20 };
-    /// What a node relays from another one to its clients, each of whom reads when it likes: little for each. The connection has no limit of its
-    /// own, or a stream that nobody reads would be in the way of all others.
+    /// For answers that a node relays from another node to its clients, which read them at their own pace: little for each. The
+    /// connection has almost no limit of its own, since a stream that is not read would block all others.
     pub const RELAYED: Self = Self { stream: 64 << 10, connection: 1 << 30 };
-    /// Some hundreds of requests on one stream. What a node that is overloaded has not read yet is no more than that: flow control stops a
-    /// client that sends too fast. The connection's is for small frames, see the module's documentation.
+    /// Some hundreds of requests on one stream: an overloaded node has at most that many unread, then flow control stops the client. The
+    /// connection's window allows for small frames, see the module's documentation.
     pub const NARROW: Self = Self { stream: 32 << 10, connection: 2 << 20 };
 }
 
-/// How a port deals with its connections.
+/// The limits of a port's connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// For what it is sent.
+    /// The windows for requests.
     pub windows: Windows,
-    /// Calls open at one time on one connection. HTTP/2 makes a client wait with further ones.
+    /// Maximum open calls of one connection. HTTP/2 makes the client wait with further ones.
     pub calls_max: u32,
-    /// Of them, those that a service has in hand though their message is not there yet. Others wait for it outside.
+    /// Of these, the maximum passed to a service before their message has arrived. Others wait for it outside.
     pub unasked_max: usize,
-    /// Calls that are given up in the very turn that they came in. Beyond it the connection ends: GOAWAY, `too_many_resets`.
+    /// Maximum calls that are reset in the turn in which they arrived. Beyond it the connection ends: GOAWAY, `too_many_resets`.
     pub resets_in_turn_max: usize,
     /// Bytes of one call's headers, as HTTP/2 counts them.
     pub header_bytes_max: u32,
@@ -76,16 +76,16 @@ pub struct Settings {
     pub unsent_bytes_max: usize,
     /// Bytes that are read before the calls that they began have a turn.
     pub turn_bytes: usize,
-    /// Connections at one time.
+    /// Maximum connections at one time.
     pub connections_max: usize,
 }
 
 impl Settings {
     /// For the port of clients.
     ///
-    /// A session of the Rust client has a call that stays open, and one program may have 10,000 of them. A turn holds less than
-    /// [`resets_in_turn_max`](Self::resets_in_turn_max) calls with a message and its reset: only who opens calls in order to reset
-    /// them gets there. A client that cancels any number of waits is not counted: those are known to a service.
+    /// A session of the Rust client has a call that stays open, and one program may have 10,000 of them. A turn holds fewer than
+    /// [`resets_in_turn_max`](Self::resets_in_turn_max) calls with a message and its reset: only a client that opens calls in order to
+    /// reset them reaches the limit. Cancelled waits do not count, since a service has seen them.
     pub const CLIENTS: Self = Self {
         windows: Windows::NARROW,
         calls_max: 10_240,
@@ -108,7 +108,7 @@ impl Settings {
         connections_max: 1_000,
     };
 
-    /// The same, for so many connections.
+    /// The same settings with this limit of connections.
     #[must_use]
     pub const fn with_connections_max(self, connections_max: usize) -> Self {
         Self { connections_max, ..self }
@@ -134,9 +134,9 @@ impl Settings {
 mod tests {
     use super::*;
 
-    /// Below which h2 counts what a DATA frame lacks.
+    /// DATA frames below this size count by their missing bytes in h2.
     const SMALL: u32 = 256;
-    /// gRPC's five bytes, a number of two digits at least, and a request.
+    /// gRPC's five bytes, a number of at least two digits, and a request.
     const SMALLEST_REQUEST: u32 = 11;
 
     #[test]

@@ -50,7 +50,7 @@ async fn calls_without_a_message_are_told_so_and_streams_that_are_left_cost_what
     let mut stage = Stage::open(Descriptors::AsTheyAre).await;
     for status in stage.survives("calls without a message", nothing_said).await {
         assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
-        assert!(status.message().contains("no message came"), "{status}");
+        assert!(status.message().contains("no message arrived"), "{status}");
     }
     stage.survives("streams opened and left", opened_and_left).await;
 }

@@ -1,4 +1,4 @@
-//! Connections that do not behave, in virtual time.
+//! Misbehaving connections, in virtual time.
 
 use std::{convert::Infallible, io, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::transport::{FIRST_MESSAGE_TIMEOUT, settings::Windows};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// Longer than any deadline of a connection.
 const LONG: Duration = Duration::from_secs(3600);
-/// How long a service that is deaf reads nothing.
+/// How long a deaf service reads nothing.
 const DEAF: Duration = Duration::from_secs(1);
 /// A gRPC message of one byte.
 const MESSAGE: &[u8] = &[0, 0, 0, 0, 1, 7];
@@ -39,7 +39,7 @@ impl Listen for Incoming {
     }
 }
 
-/// A port whose service answers a call once its whole request is there, and reads that at once; or later, if it is deaf.
+/// A port whose service reads a whole request at once, and then answers; if it is deaf, it starts reading later.
 struct Port(mpsc::Sender<DuplexStream>);
 
 impl Port {
@@ -151,7 +151,7 @@ async fn who_does_not_heed_a_goaway_is_closed() {
     let began = Instant::now();
     stream.write_all(PREFACE).await.expect("there is room");
     stream.read_to_end(&mut Vec::new()).await.expect("it is closed in order");
-    // Nor does it answer keep-alives, which is noticed first.
+    // The client does not answer keep-alive pings either, which is noticed first.
     assert!(began.elapsed() <= FIRST_CALL_TIMEOUT + CLOSING_TIMEOUT);
 }
 
@@ -163,7 +163,7 @@ async fn a_call_without_a_message_is_told_that_none_came() {
     let began = Instant::now();
     let (inside, _inside) = client.call().await;
     let (outside, _outside) = client.call().await;
-    // One whose message comes is served from outside, too.
+    // A call whose message arrives is served from outside, too.
     assert_eq!(client.call_with_message().await, Code::Ok);
     assert_eq!(began.elapsed(), Duration::ZERO);
     assert_eq!((code(inside).await, code(outside).await), (Code::DeadlineExceeded, Code::DeadlineExceeded));
@@ -175,7 +175,7 @@ async fn resets_of_calls_that_nobody_has_seen_end_the_connection() {
     let port = Port::open(Settings::CLIENTS);
     let mut stream = port.connect().await;
     let mut said = PREFACE.to_vec();
-    // Frames by hand: a library does not even send a call that was given up before.
+    // Frames by hand: a library would not send a call that was cancelled before.
     for call in 0..Settings::CLIENTS.resets_in_turn_max as u32 + 10 {
         let id = (2 * call + 1).to_be_bytes();
         said.extend([&[0, 0, 3, 1, 4][..], &id, &[0x83, 0x86, 0x84], &[0, 0, 4, 3, 0], &id, &[0, 0, 0, 8]].concat());
@@ -216,14 +216,14 @@ async fn a_window_full_of_small_frames_that_nobody_reads_is_no_attack() {
 
 #[tokio::test(start_paused = true)]
 async fn who_finds_no_place_is_told_how_many_there_are() {
-    // One for arrivals, seven established.
+    // One place for arrivals, seven for established connections.
     let port = Port::open(Settings::CLIENTS.with_connections_max(8));
     let mut busy = Vec::new();
     for _ in 0..7 {
         let mut client = port.client().await;
         let (response, mut stream) = client.call().await;
         stream.send_data(Bytes::from_static(MESSAGE), false).expect("there is room");
-        // It has been seen once this one is answered.
+        // Once this call is answered, the call before it has been read.
         assert_eq!(client.call_with_message().await, Code::Ok);
         busy.push((client, response, stream));
     }
