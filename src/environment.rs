@@ -1,7 +1,7 @@
-//! Where time and chance come from, and where work is done that others must not wait behind.
+//! Clocks, random numbers, and the threads for work that must not delay other tasks.
 //!
-//! No other place reads a clock, draws a random number or moves work to another thread, so that a simulation can put its own in
-//! their place (together with paused tokio time, which the timers of the whole program follow).
+//! No other module reads a clock, draws a random number or moves work to another thread, so that a simulation can replace all three
+//! (together with paused tokio time, which all timers of the program follow).
 
 use std::{
     fmt::Debug,
@@ -15,33 +15,34 @@ use std::{
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use tokio::{runtime::Handle, sync::oneshot, task::JoinSet, time::Instant};
 
-/// Clocks.
+/// The clocks of a node.
 pub trait Clock: Debug + Send + Sync + 'static {
-    /// Monotonic time of this process. Decides; never compared between machines.
+    /// Monotonic time of this process. Decisions depend on it; never compared between machines.
     fn now(&self) -> Instant;
 
     /// Milliseconds since 1970-01-01 UTC. For people to read; nothing is decided by it.
     fn wall_ms(&self) -> u64;
 }
 
-/// Chance.
+/// The random source of a node.
 pub trait Random: Debug + Send + Sync + 'static {
     /// 128 random bits.
     fn bits(&self) -> u128;
 }
 
-/// Where work is done that blocks: reading and writing files.
+/// Where blocking work runs: reading and writing files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Blocking {
-    /// On threads of its own, so that other tasks go on.
+    /// On other threads, so that tasks continue.
     #[default]
     OnThreads,
-    /// Here and at once: a simulation has one thread, and its time stands still meanwhile.
+    /// On the caller's thread: a simulation has one thread, and its time stands still meanwhile.
     Here,
 }
 
 impl Blocking {
-    /// Does it. Fails as the work does; also if the runtime ends, and then it may still be done. Dropping the future does not stop it.
+    /// Runs blocking work. Fails as the work does, or if the runtime ends; the work may still be done then. Dropping the future does not
+    /// stop it.
     pub async fn run<T: Send + 'static>(self, work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
         match self {
             Self::OnThreads => tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?,
@@ -49,7 +50,7 @@ impl Blocking {
         }
     }
 
-    /// As [`run`](Self::run), for long work that nobody waits for: it gives way to all else that wants a processor.
+    /// As [`run`](Self::run), for long background work: it runs at low priority (nice 10).
     pub async fn run_aside<T: Send + 'static>(
         self,
         name: &str,
@@ -60,10 +61,10 @@ impl Blocking {
                 let (done, answer) = oneshot::channel();
                 let work = move || {
                     give_way();
-                    // Who waited may be gone.
+                    // The caller may have stopped waiting.
                     let _ = done.send(work());
                 };
-                // Of its own, since it never gets back what it gives up.
+                // A thread of its own, since a thread cannot raise its priority again.
                 thread::Builder::new().name(name.to_owned()).spawn(work)?;
                 answer.await.map_err(|_| io::Error::other(format!("the thread `{name}` panicked")))?
             }
@@ -71,7 +72,7 @@ impl Blocking {
         }
     }
 
-    /// Drops what takes long to take apart, where nobody waits for it.
+    /// Drops a value that takes long to drop, in the background at low priority.
     pub fn discard<T: Send + 'static>(self, name: &str, what: T) {
         match self {
             Self::OnThreads => {
@@ -79,7 +80,7 @@ impl Blocking {
                     give_way();
                     drop(what);
                 };
-                // If the thread cannot be started, its work was dropped here.
+                // If the thread cannot be started, the value was dropped with its closure.
                 let _ = thread::Builder::new().name(name.to_owned()).spawn(work);
             }
             Self::Here => drop(what),
@@ -87,18 +88,18 @@ impl Blocking {
     }
 }
 
-/// Where tasks run that clients cause. What a node owes its peers, heartbeats and votes, does not wait behind them on another runtime.
+/// The runtime of tasks that clients cause. On a separate runtime, they do not delay heartbeats and votes.
 #[derive(Clone, Debug, Default)]
 pub enum Tasks {
-    /// On the runtime of who starts them: a simulation has only that.
+    /// The caller's runtime: a simulation has no other.
     #[default]
     Here,
-    /// On this one. It must outlive the node.
+    /// This runtime, which must outlive the node.
     On(Handle),
 }
 
 impl Tasks {
-    /// Starts a task there, as one of this set.
+    /// Starts a task on that runtime, as a member of this set.
     pub fn spawn<T: Send + 'static>(&self, set: &mut JoinSet<T>, task: impl Future<Output = T> + Send + 'static) {
         match self {
             Self::Here => set.spawn(task),
@@ -107,34 +108,34 @@ impl Tasks {
     }
 }
 
-/// From now on this thread has about a tenth of what one has that does not give way, where there is not enough for both.
+/// Lowers the priority of this thread: under load it gets about a tenth of the processor time of a normal one.
 fn give_way() {
-    // Elsewhere that would be the whole process. If it is refused, the work is as urgent as the rest.
+    // Only on Linux: elsewhere `nice` would affect the whole process. If it fails, the thread keeps its priority.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::nice(10);
 }
 
-/// What one node has of its machine, beside the network and the disk.
+/// A node's access to its machine, apart from the network and the disk.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// What time it is.
+    /// Its clocks.
     pub clock: Arc<dyn Clock>,
-    /// What comes by chance.
+    /// Its random source.
     pub random: Arc<dyn Random>,
-    /// Where it waits for files, and applies what is committed.
+    /// Where it waits for files, and applies committed entries.
     pub blocking: Blocking,
     /// Where it serves its clients.
     pub clients: Tasks,
 }
 
 impl Environment {
-    /// That of a real machine, with one runtime for all.
+    /// A real machine's, with one runtime for all tasks.
     pub fn system() -> Self {
         let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom));
         Self { clock, random, blocking: Blocking::OnThreads, clients: Tasks::Here }
     }
 
-    /// A generator of random numbers for those who want one, seeded from this chance.
+    /// A random number generator, seeded from this environment's source.
     pub fn generator(&self) -> impl RngCore + use<> {
         let mut seed = [0; 32];
         seed[..16].copy_from_slice(&self.random.bits().to_be_bytes());

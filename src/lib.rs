@@ -6,16 +6,16 @@
 //! * [`raft`]: replicates that log: its store on disk, its network, its clock;
 //! * [`transport`]: byte streams between nodes, real or simulated, and gRPC on top of them;
 //! * [`server`]: a node: the gRPC services on top of a replica;
-//! * [`client`]: the way to a cluster from Rust;
-//! * [`fence`]: what a resource does with the tokens that it is shown;
+//! * [`client`]: the Rust client;
+//! * [`fence`]: fencing tokens in a resource;
 //! * [`local`]: a whole cluster of processes on this machine, to try things out and to test;
-//! * [`chaos`]: runs under faults, their histories, the checker that judges them, and reports to look at;
-//! * [`mod@bench`]: how fast a cluster is, and what it costs;
+//! * [`chaos`]: runs under faults, their histories, the checker of histories, and its reports;
+//! * [`mod@bench`]: benchmarks of a cluster;
 //! * [`cli`]: the program, one command a file.
 //!
 //! Imports point down only: `cli → server → raft → machine`, `cli → client → proto`, `cli → local → proto`, and `cli → chaos` and
-//! `cli → bench` onto [`client`] and [`local`]. The parts of [`chaos`] that judge need none of the others; only its workload uses
-//! [`fence`], which is for resources: it knows [`machine`]'s tokens, and keeps them in `raft`'s manner.
+//! `cli → bench` onto [`client`] and [`local`]. The checker in [`chaos`] needs none of the others; only the workload of [`chaos`] uses
+//! [`fence`]. [`fence`] uses [`machine`]'s tokens, and stores them by `raft`'s durable map.
 
 pub mod environment;
 pub mod planted;

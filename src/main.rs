@@ -1,6 +1,7 @@
 //! The program `lockkeeper`: hands over to [`lockkeeper::cli`].
 
-/// Tables, messages and batches are many small pieces, which one thread makes and another lets go: what the C library's allocator is slow at.
+/// Tables, messages and batches are many small allocations that one thread makes and another frees, where the C library's allocator is
+/// slow.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,13 +1,13 @@
-//! Bugs that are put in on purpose, to see whether those who look for bugs find them.
+//! Planted bugs: bugs on purpose, to test the tests.
 //!
-//! A search that finds nothing says something only if it would have found what is there. So each of these is a mistake that a lock
-//! service could have, and that others have had; runs under faults and simulations must convict each of them. They exist only in builds
+//! A search that finds nothing proves something only if it would find a bug that is there. Each planted bug is a mistake that a lock
+//! service could have, and that others have had; runs under faults and simulations must detect each of them. They exist only in builds
 //! with the cargo feature `planted-bugs`, which no release has: in all others, [`Planted::is_on`] is `false` at compile time.
 //!
-//! At most one is on in a process: the one that the environment variable `LOCKKEEPER_PLANTED_BUG` names, or the one that was
-//! chosen by `choose`, for those who run many nodes in one process.
+//! At most one is on in a process: the one that the environment variable `LOCKKEEPER_PLANTED_BUG` names, or the one chosen by `choose`,
+//! for tests with many nodes in one process.
 
-/// The version of this build: one that can have planted bugs says so, and cannot be taken for a release.
+/// The version of this build. A build that can have planted bugs is marked, so it cannot be taken for a release.
 #[cfg(feature = "planted-bugs")]
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+planted-bugs");
 /// The version of this build.
@@ -17,73 +17,73 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// A bug that can be planted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Planted {
-    /// The log says that entries and votes are durable before they are.
+    /// The log reports entries and votes as durable before they are.
     AckBeforeSync,
-    /// The highest token is not in snapshots: a node that restores one gives tokens out twice.
+    /// Snapshots lack the highest token: a node that restores one issues tokens twice.
     TokenNotInSnapshot,
-    /// The replies that sessions remember are not in snapshots: a retry happens twice.
+    /// Snapshots lack the remembered replies: a retry takes effect twice.
     RepliesNotInSnapshot,
-    /// The queue is not in snapshots: those who wait are forgotten.
+    /// Snapshots lack the queue: waiters are forgotten.
     QueueNotInSnapshot,
-    /// Reads are answered by whoever believes to lead, without asking a quorum.
+    /// Any node that believes to lead answers reads, without asking a quorum.
     ReadWithoutIndex,
-    /// A read is confirmed by answers that were under way before it began: openraft's word is taken for it.
+    /// A read is confirmed by answers that were under way before it began, as openraft does.
     LateAnswersConfirm,
-    /// A node whose data are gone is taken for who it was.
+    /// A node whose data is gone is accepted under its old id.
     LostDataTakenIn,
-    /// A node on an older copy of its data is counted on.
+    /// A node on an older copy of its data is accepted.
     OlderCopyTakenIn,
-    /// A wait whose call broke off is not listened to any more, also when the same request comes again.
+    /// A wait whose call broke off is never answered, even if the same request is repeated.
     WaitLostOnDisconnect,
-    /// A release ends the oldest grant of its session, whatever token it bears.
+    /// A release ends the oldest grant of its session, whatever its token.
     ReleaseIgnoresToken,
-    /// Stamps are read from a wall clock, and those of different nodes differ.
+    /// Stamps are read from wall clocks, which differ between nodes.
     StampFromWallClock,
     /// A session ends after three quarters of its TTL.
     EarlyExpiry,
-    /// A reader is let in while a writer waits.
+    /// A reader is granted a lock while a writer waits.
     ReaderOvertakes,
     /// A dead holder's session never ends.
     NoExpiry,
-    /// A grant that was taken by force is forgotten at once: its holder hears of it by a passing notice, or never.
+    /// A grant that was taken by force is forgotten at once: its holder is told by a single notice, or never.
     RevocationNotKept,
 
-    // Those that are staged.
-    /// A client counts its deadline from the moment at which the answer came, not from the sending.
+    // Staged bugs: see `STAGED`.
+    /// A client counts its deadline from the receipt of the answer, not from the sending.
     DeadlineFromReceipt,
-    /// A snapshot gets its name before its content is synced.
+    /// A snapshot is renamed before its content is synced.
     SnapshotNotSynced,
-    /// A snapshot that a peer sent becomes the table before it is durable.
+    /// A received snapshot becomes the table before it is durable.
     SnapshotUsedBeforePublished,
-    /// A snapshot is cut from a later table than its index says.
+    /// A snapshot contains a later table than its index says.
     SnapshotOfLaterTable,
     /// A renewal is acknowledged before it is committed.
     RenewalAckedEarly,
-    /// A leader goes on with the clock of the term in which it led before.
+    /// A leader continues with its clock of an earlier term.
     ClockOfEarlierTerm,
-    /// A batch bears the stamp that the ticker took last, not one of its own.
+    /// A batch has the stamp that the ticker read last, not one of its own.
     StampFromCache,
-    /// A file gets its final name, and the directory is not synced.
+    /// A file is renamed to its final name, and the directory is not synced.
     NameNotSynced,
     /// The older snapshot is deleted before the newer one is durable.
     OlderSnapshotDeletedFirst,
-    /// A read asks a quorum, and does not wait until its own table has come so far.
+    /// A read asks a quorum, but does not wait until its own table has applied the read index.
     ReadWithoutApply,
     /// A batch is not bound to the term in which it was stamped.
     BatchOfEarlierTerm,
-    /// A watch listens for changes only after it has taken the state.
+    /// A watch subscribes to changes only after it has read the state.
     WatchAfterState,
-    /// The end of a wait is told before the calls of the same batch listen for it.
+    /// The end of a wait is reported before the calls of the same batch are registered.
     EndToldBeforeCall,
-    /// A guard counts as held when its release was sent.
+    /// A guard counts as held after its release was sent.
     TrustedWhileReleasing,
-    /// A session counts as alive when its close was sent.
+    /// A session counts as alive after its close was sent.
     TrustedWhileClosing,
-    /// A call that broke off between a follower and the leader is said to have done nothing.
+    /// A call that broke off between a follower and the leader is reported as having had no effect.
     LostForwardedIsSafe,
-    /// A node notes as its own what it has applied, before its own disk has it.
+    /// A node records an applied entry as its own before its own disk has it.
     NotedBeforeDurable,
-    /// A keep-alive stream says that a session was renewed, and only then which of its grants are revoked.
+    /// A keep-alive stream reports that a session was renewed, and only then which of its grants are revoked.
     RevokedAfterRenewed,
 }
 
@@ -125,7 +125,7 @@ impl Planted {
         Self::RevokedAfterRenewed,
     ];
 
-    /// Those that neither faults nor seeds are expected to find. A scenario in `tests/calibration` convicts each of them.
+    /// Bugs that neither random faults nor seeds are expected to find. A scenario in `tests/calibration` detects each of them.
     pub const STAGED: &[Self] = &[
         Self::LateAnswersConfirm,
         Self::LostDataTakenIn,
@@ -150,7 +150,7 @@ impl Planted {
         Self::RevokedAfterRenewed,
     ];
 
-    /// As the environment variable names it.
+    /// The name for the environment variable.
     pub fn name(self) -> &'static str {
         match self {
             Self::AckBeforeSync => "ack-before-sync",
@@ -194,25 +194,25 @@ impl Planted {
         Self::STAGED.contains(&self)
     }
 
-    /// By its name.
+    /// The bug with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|planted| planted.name() == name)
     }
 
-    /// Whether this one is on in this process.
+    /// Whether this bug is on in this process.
     #[cfg(feature = "planted-bugs")]
     pub fn is_on(self) -> bool {
         planted() == Some(self)
     }
 
-    /// Whether this one is on in this process: this build has none.
+    /// Whether this bug is on in this process: never in this build.
     #[cfg(not(feature = "planted-bugs"))]
     pub const fn is_on(self) -> bool {
         false
     }
 }
 
-/// The place in [`Planted::ALL`] of the one that was chosen, [`NONE`], or [`BY_ENVIRONMENT`].
+/// The index in [`Planted::ALL`] of the chosen bug, [`NONE`], or [`BY_ENVIRONMENT`].
 #[cfg(feature = "planted-bugs")]
 static CHOSEN: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(BY_ENVIRONMENT);
 #[cfg(feature = "planted-bugs")]
@@ -220,7 +220,7 @@ const NONE: u8 = u8::MAX;
 #[cfg(feature = "planted-bugs")]
 const BY_ENVIRONMENT: u8 = u8::MAX - 1;
 
-/// Has this one on from now on, or none, in the whole process: whatever the environment says.
+/// Turns this bug on, or all off, in the whole process, whatever the environment says.
 #[cfg(feature = "planted-bugs")]
 pub fn choose(planted: Option<Planted>) {
     let place = planted.and_then(|planted| Planted::ALL.iter().position(|known| *known == planted));
@@ -228,7 +228,8 @@ pub fn choose(planted: Option<Planted>) {
     CHOSEN.store(place, std::sync::atomic::Ordering::Relaxed);
 }
 
-/// The one that is on, if this build can have any. A name that is none ends the process: a search for nothing must not look like one.
+/// The bug that is on, if this build can have any. An unknown name ends the process: otherwise a search without a bug would look like one
+/// that found none.
 #[cfg(feature = "planted-bugs")]
 pub fn planted() -> Option<Planted> {
     match CHOSEN.load(std::sync::atomic::Ordering::Relaxed) {
@@ -244,11 +245,13 @@ fn by_environment() -> Option<Planted> {
     *PLANTED.get_or_init(|| {
         let name = std::env::var("LOCKKEEPER_PLANTED_BUG").ok().filter(|name| !name.is_empty())?;
         let known = || Planted::ALL.map(Planted::name).join(", ");
-        Some(Planted::named(&name).unwrap_or_else(|| panic!("no bug is called {name:?}; there are {}", known())))
+        Some(Planted::named(&name).unwrap_or_else(|| {
+            panic!("LOCKKEEPER_PLANTED_BUG names an unknown bug {name:?}; the known ones are {}", known())
+        }))
     })
 }
 
-/// The one that is on: this build has none.
+/// The bug that is on: none in this build.
 #[cfg(not(feature = "planted-bugs"))]
 pub const fn planted() -> Option<Planted> {
     None
