@@ -1,4 +1,4 @@
-//! An acquire: what is wanted, and for how long it may be waited for.
+//! An acquire request: its locks, their modes and its time limit.
 
 use std::{future::IntoFuture, pin::Pin, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// An acquire that is not sent yet: `await` it. What it is told about mode, data and delay holds for all its locks.
+/// An acquire that is not sent yet: `await` it. Mode, data and delay apply to all its locks.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -33,11 +33,11 @@ use crate::{
 /// # }
 /// ```
 ///
-/// Fails with [`Error::NotAcquired`] if the locks were not to be had, or not in time; with [`Error::Invalid`] if a name or an option
-/// cannot be right; with [`Error::Lost`] if the session is over; and as the calls of [`super::Client`] do.
+/// Fails with [`Error::NotAcquired`] if the locks were not available, or not in time; with [`Error::Invalid`] if a name
+/// or an option is out of range; with [`Error::Lost`] if the session is over; and as the calls of [`super::Client`] do.
 ///
-/// While it waits, it survives the loss of its connection and a change of leader, and keeps its place in the queue. Dropped before it
-/// is over, it releases in the background what it may have.
+/// A wait survives a broken connection and a change of leader, and keeps its place in the queue. If the future is
+/// dropped before it completes, the acquire is released in the background.
 #[derive(Clone, Debug)]
 #[must_use = "an acquire does nothing before it is awaited"]
 pub struct Acquire {
@@ -67,7 +67,7 @@ impl Acquire {
         Self { session, wants: Ok(wants), wait: Patience::Forever, lock_delay: Duration::ZERO }
     }
 
-    /// Hold it together with any number of other sharers.
+    /// Hold the locks in shared mode, together with any number of other sharers.
     pub fn shared(self) -> Self {
         self.each(|want| {
             want.mode = Mode::Shared;
@@ -75,8 +75,9 @@ impl Acquire {
         })
     }
 
-    /// Hold one of so many permits. All who use the name agree on the number, or are refused with [`Reason::ModeMismatch`]; once an
-    /// operator has [resized](super::Client::resize) the semaphore, that size counts for all, whatever number they name.
+    /// Hold one of `permits` permits (a semaphore). All users of a name must give the same number, or are refused with
+    /// [`Reason::ModeMismatch`]; once an operator has [resized](super::Client::resize) the semaphore, the operator's
+    /// size counts for all, whatever number they give.
     pub fn permits(self, permits: u32) -> Self {
         self.each(|want| {
             want.mode = Mode::Permit(Permits::new(permits)?);
@@ -84,7 +85,7 @@ impl Acquire {
         })
     }
 
-    /// Set this data on the lock once it is held.
+    /// Set this data on the locks when they are granted.
     pub fn data(self, data: &[u8]) -> Self {
         self.each(|want| {
             want.data = Some(Data::new(data)?);
@@ -100,8 +101,9 @@ impl Acquire {
         })
     }
 
-    /// Acquire only what exists: fail with [`Error::Refused`] and [`Reason::LockUnknown`] if, when this arrives, nobody holds or awaits
-    /// the lock, it is not delayed, and carries no data. For locks that are set up beforehand, with data that are kept.
+    /// Acquire existing locks only. Fails with [`Error::Refused`] and [`Reason::LockUnknown`] if the lock, when the
+    /// request arrives, has no holder, no waiter, no lock-delay and no data. For locks that are set up beforehand, with
+    /// kept data.
     pub fn must_exist(self) -> Self {
         self.each(|want| {
             want.must_exist = true;
@@ -109,31 +111,31 @@ impl Acquire {
         })
     }
 
-    /// If this holder is lost, keep the locks closed that long. For resources that cannot check tokens.
+    /// If this holder is lost, keep the locks closed for `delay`. For resources that cannot check tokens.
     pub fn lock_delay(mut self, delay: Duration) -> Self {
         self.lock_delay = delay;
         self
     }
 
-    /// Do not wait: fail with [`Error::NotAcquired`] if the locks are not to be had at once.
+    /// Do not wait: fail with [`Error::NotAcquired`] if the locks are not available at once.
     pub fn no_wait(mut self) -> Self {
         self.wait = Patience::None;
         self
     }
 
-    /// Wait that long, then fail with [`Error::NotAcquired`].
+    /// Wait for at most `limit`, then fail with [`Error::NotAcquired`].
     pub fn wait_at_most(mut self, limit: Duration) -> Self {
         self.wait = Patience::AtMost(limit);
         self
     }
 
-    /// Wait as long as it takes.
+    /// Wait without a time limit.
     pub fn wait_forever(mut self) -> Self {
         self.wait = Patience::Forever;
         self
     }
 
-    /// To be entered again by whoever is inside: see [`Reentrant`].
+    /// A reentrant form of this acquire: see [`Reentrant`].
     pub fn reentrant(self) -> Reentrant {
         Reentrant::new(self)
     }
@@ -164,7 +166,7 @@ impl Acquire {
             }
             Some(Outcome::Busy(busy)) => Err(pending.not_acquired(false, busy)),
             Some(Outcome::TimedOut(busy)) => Err(pending.not_acquired(true, busy)),
-            // It may be a grant that a later version puts differently: `pending` gives it back.
+            // A later version may encode a grant differently: `pending` releases it.
             None => Err(Error::Unknown { why: "the answer has no outcome".to_owned() }),
         }
     }
@@ -179,11 +181,12 @@ impl IntoFuture for Acquire {
     }
 }
 
-/// An acquire whose outcome is not known. Dropped, it is released by its request id, whether it was granted, waits or never arrived.
+/// An acquire whose outcome is not known. On drop it is released by its request id, whether it was granted, is queued
+/// or never arrived.
 struct Pending {
     core: Arc<Core>,
     request: Option<Outstanding>,
-    /// Its wait was cancelled, and it waits anew.
+    /// The cluster cancelled its wait; it was queued again.
     place_lost: bool,
 }
 
@@ -192,7 +195,8 @@ impl Pending {
         Self { core: core.clone(), request: None, place_lost: false }
     }
 
-    /// A wait whose call broke off for too long is cancelled by the cluster. Its caller still wants it: it goes to the end of the queue.
+    /// The cluster cancels a wait whose call was broken for too long. The caller still wants the locks, so the acquire
+    /// is sent again and goes to the end of the queue.
     async fn send_until_decided(&mut self, acquire: &machine::Acquire) -> Result<AcquireResponse, Error> {
         let began = Instant::now();
         let mut backoff = Backoff::default();
@@ -213,7 +217,7 @@ impl Pending {
         let request = &*self.request.insert(self.core.requests.begin());
         let caller = &self.core.client.caller;
         let call = caller.call(plan(caller.plan(), acquire.wait), |node| {
-            // The first sending that arrives sets the limit; a later one must not set it anew.
+            // The first attempt that arrives sets the wait's limit; a retry must not extend it.
             let message = message(self.core.id, request.message(), acquire, began.elapsed());
             node.pipeline.acquire(message)
         });
@@ -225,7 +229,7 @@ impl Pending {
         answer
     }
 
-    /// There is nothing to release any more, or somebody else does.
+    /// Nothing is left to release here.
     fn settled(&mut self) {
         self.request = None;
     }
@@ -244,7 +248,7 @@ impl Drop for Pending {
     }
 }
 
-/// A call that waits is given the usual time on top of its own, to find a leader and bring the answer home.
+/// A waiting call gets the usual limit on top of its wait: time to find a leader and to receive the answer.
 pub(super) fn plan(usual: Plan, wait: Wait) -> Plan {
     match wait {
         Wait::Never => usual,
@@ -256,7 +260,7 @@ pub(super) fn plan(usual: Plan, wait: Wait) -> Plan {
     }
 }
 
-/// Whether an acquire that waits has time left.
+/// Whether a waiting acquire has time left.
 pub(super) fn in_time(wait: Wait, began: Instant) -> bool {
     match wait {
         Wait::Never => false,
@@ -265,7 +269,7 @@ pub(super) fn in_time(wait: Wait, began: Instant) -> bool {
     }
 }
 
-/// What is sent when an acquire has been under way for so long.
+/// The message of an acquire that began `elapsed` ago.
 pub(super) fn message(
     session: SessionId,
     request: RequestId,
@@ -300,7 +304,7 @@ fn want(want: &Want) -> v1::Want {
     }
 }
 
-/// Rounded up: somebody who waits half a millisecond wants to wait.
+/// Rounds up: a wait of half a millisecond must not become a wait of zero, which means "do not wait".
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,18 +1,18 @@
-//! How long to wait before the next attempt.
+//! Exponential backoff with jitter.
 
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Doubles with each failure in a row, with jitter: clients that failed together do not come back together.
+/// The delay doubles with each consecutive failure. Jitter keeps clients that failed together from retrying together.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
-    /// `random`, in 0 to 1, picks from the upper half of the present span.
+    /// `random`, in 0 to 1, picks from the upper half of the current delay.
     pub(crate) fn next(&mut self, random: f64) -> Duration {
         let span = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);

@@ -1,7 +1,8 @@
-//! One request, sent again where that is safe until it is answered or its time is over.
+//! One request, retried where a retry is safe, until it is answered or its deadline has passed.
 //!
-//! The nodes take turns: the leader first, where it is known; whoever names another leader is believed at once. A node that does not
-//! answer is passed over without a pause, until all had their turn. What the cluster refuses is never repeated.
+//! Attempts go to the leader if it is known, otherwise to the nodes in turn; the leader named by an answer gets the
+//! next attempt at once. After a node that does not answer, the next one is asked without backoff, until all nodes were
+//! asked. A refusal by the cluster is never retried.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -26,37 +27,39 @@ macro_rules! with {
 }
 pub(crate) use with;
 
-/// What all calls share.
+/// The state that all calls of a client share.
 pub(crate) struct Caller {
     pub(crate) nodes: Nodes,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: std::sync::Mutex<StdRng>,
-    /// How long a call may take that does not say otherwise.
+    /// Limit of a call, retries included, unless the call sets its own.
     pub(crate) call_limit: Duration,
-    /// How long one node is given to answer before the next is asked.
+    /// How long one node has to answer before the next one is asked.
     pub(crate) attempt_limit: Duration,
-    /// Whether anybody has answered yet.
+    /// Whether any node has answered yet.
     pub(super) contact: Contact,
 }
 
-/// How a request may be repeated.
+/// How a request is retried.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// In all.
+    /// Limit of the whole call, retries included.
     pub(crate) limit: Option<Duration>,
-    /// By one node. `None`: it may wait; only a broken connection or another leader ends the attempt.
+    /// Limit of one attempt. `None`: the call may wait on the server; only a broken connection or a change of leader
+    /// ends the attempt.
     pub(crate) attempt_limit: Option<Duration>,
-    /// Also when it is not known whether it happened: it is idempotent, or has a request id.
+    /// Also retry when the outcome of an attempt is unknown: the request is idempotent or has a request id.
     pub(crate) repeat_unknown: bool,
-    /// It only reads: whether it happened is of no interest.
+    /// The request only reads, so an unknown outcome does not matter.
     pub(crate) reads: bool,
 }
 
-/// In a waiting call, how long a node stays the leader at the least. While two nodes disagree on who leads, we do not hurry to and fro.
+/// In a waiting call, the shortest time between two changes of leader. While two nodes disagree on the leader, the call
+/// must not alternate between them.
 const LEADER_SETTLES: Duration = Duration::from_millis(100);
 
 impl Caller {
-    /// For requests that may be repeated.
+    /// For idempotent requests.
     pub(crate) fn plan(&self) -> Plan {
         Plan {
             limit: Some(self.call_limit),
@@ -66,12 +69,12 @@ impl Caller {
         }
     }
 
-    /// For requests that change nothing.
+    /// For read-only requests.
     pub(crate) fn plan_read(&self) -> Plan {
         Plan { reads: true, ..self.plan() }
     }
 
-    /// For requests that do something else when they come twice.
+    /// For requests that are not idempotent.
     pub(crate) fn plan_once(&self) -> Plan {
         Plan { repeat_unknown: false, attempt_limit: Some(self.call_limit), ..self.plan() }
     }
@@ -88,7 +91,7 @@ impl Caller {
         self.random.lock().expect("nothing panics while it has the random numbers")
     }
 
-    /// Sends until there is an answer. `send` makes the request anew for each attempt.
+    /// Sends the request until a node answers. `send` builds the request anew for each attempt.
     pub(crate) async fn call<A, F>(&self, plan: Plan, send: impl Fn(&Node) -> F) -> Result<A, Error>
     where
         F: Future<Output = Result<Response<A>, Status>>,
@@ -161,7 +164,7 @@ impl Caller {
         self.nodes.leader_moved(node).await;
     }
 
-    /// Asks one node and no other, once, for something that changes nothing.
+    /// Asks only this node, once. For read-only requests.
     pub(crate) async fn ask_to_read<A, F>(&self, limit: Duration, send: F) -> Result<A, Error>
     where
         F: Future<Output = Result<Response<A>, Status>>,
@@ -191,14 +194,14 @@ async fn expire(attempt: Option<Duration>, until: Option<Instant>) {
     }
 }
 
-/// What the attempts so far have shown.
+/// The state of a call after its attempts so far.
 #[derive(Debug, Default)]
 struct Progress {
-    /// One of them may have taken effect.
+    /// At least one attempt may have taken effect.
     unknown: bool,
     /// Nodes passed over since the last pause.
     passed_over: usize,
-    /// The last node named another one as the leader.
+    /// The last node named another node as the leader.
     leader_named: bool,
     /// Leaders followed since the last pause.
     followed: usize,
@@ -214,7 +217,7 @@ impl Progress {
         }
     }
 
-    /// None after a node that can be passed over, or that named the leader; but not for ever.
+    /// No delay after a node that did not answer or that named the leader, but only a limited number of times in a row.
     fn pause(&mut self, nodes: usize, jitter: impl FnOnce() -> f64) -> Duration {
         if self.leader_named && self.followed == 0 {
             self.followed += 1;
@@ -244,7 +247,7 @@ impl fmt::Debug for Caller {
     }
 }
 
-/// Random numbers: from the system, or from a seed for a run that can be repeated.
+/// The random number generator: seeded by the system, or by `seed` for a run that can be repeated.
 pub(crate) fn random(seed: Option<u64>) -> StdRng {
     match seed {
         Some(seed) => StdRng::seed_from_u64(seed),

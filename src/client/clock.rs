@@ -1,40 +1,39 @@
-//! The clock that deadlines are read from.
+//! The clock of all deadlines.
 //!
-//! It must not stand still while the machine is suspended: the cluster's clock does not. On Linux that is `CLOCK_BOOTTIME`. Elsewhere
-//! it is `CLOCK_MONOTONIC`, which counts suspension on macOS and may not on other systems: there, a holder that slept can trust a lock
-//! that it has lost, and only the token protects it.
+//! It must run while the machine is suspended, since the cluster's clock does. On Linux that is `CLOCK_BOOTTIME`.
+//! Elsewhere it is `CLOCK_MONOTONIC`, which counts suspension on macOS and may not on other systems: there, a holder
+//! that was suspended can trust a lock that it has lost, and only the token protects the resource.
 //!
-//! Timers are another matter: tokio's stand still during suspension. Nobody here waits for a deadline with one long timer: see
-//! `Lease::lost`.
+//! Tokio's timers stop during suspension. So no code here waits for a deadline with one long timer: see `Lease::lost`.
 
 use std::{fmt, time::Duration};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A moment on a [`Clock`]: the time since its start. Means nothing on any other.
+/// A moment on a [`Clock`], as the time since the start of that clock. Moments of different clocks cannot be compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Moment(pub Duration);
 
 impl Moment {
-    /// This much later.
+    /// The moment `duration` later.
     pub(crate) fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(duration))
     }
 
-    /// How long it is from `now` to this; zero if it is past.
+    /// The time from `now` to this moment; zero if it has passed.
     pub(crate) fn since(self, now: Self) -> Duration {
         self.0.saturating_sub(now.0)
     }
 }
 
-/// Where the client reads the time. It never runs backwards, counts suspension, and is off by less than one percent. A parameter, so
-/// that a simulation can bring its own.
+/// The client's source of time. It never runs backwards, counts suspension, and its rate is off by less than one
+/// percent. A parameter, so that a simulation can replace it.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The time since some fixed start.
+    /// The time since a fixed start.
     fn now(&self) -> Moment;
 }
 
-/// The time since the machine was started, suspension included.
+/// The time since the machine was booted, suspension included.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BootClock;
 

@@ -1,4 +1,4 @@
-//! The client: a way into a cluster, and what can be asked of it without a session.
+//! The client: a connection to a cluster, and the calls that need no session.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,30 +16,30 @@ use crate::{
     proto::v1::{self, cluster_client::ClusterClient, locks_client::LocksClient, sessions_client::SessionsClient},
 };
 
-/// The nodes of a cluster that `lockkeeper dev` starts on this machine.
+/// The endpoints of the cluster that `lockkeeper dev` starts on this machine.
 pub const DEFAULT_ENDPOINTS: &str = "127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103";
 
-/// Between two looks whether a node has answered.
+/// Interval at which [`Client::silent_for`] checks whether a node has answered.
 const SILENCE_POLL: Duration = Duration::from_millis(50);
 
-/// A way into a cluster. Cheap to clone; connects when it is used.
+/// A client of a cluster. Cheap to clone; connects on first use.
 ///
-/// Its calls ask one node after the other until one answers, the leader first where it is known. They fail with
+/// A call asks one node after the other until one answers, the leader first if it is known. Calls fail with
 ///
-/// * [`Error::Invalid`] if an argument cannot be right, and nothing was sent;
-/// * [`Error::Refused`] if the cluster says no;
-/// * [`Error::NoCluster`] if nobody answered within [`Builder::call_limit`], and nothing was changed;
-/// * [`Error::Unknown`] if nobody answered, and the request may have taken effect. Those that only read never do.
+/// * [`Error::Invalid`] if an argument is out of range; nothing was sent;
+/// * [`Error::Refused`] if the cluster refuses the request;
+/// * [`Error::NoCluster`] if no node answered within [`Builder::call_limit`]; nothing was changed;
+/// * [`Error::Unknown`] if no node answered and the request may have taken effect. Read-only calls never fail with it.
 ///
-/// Those that only read are cancel safe: dropped, they leave nothing behind.
+/// Read-only calls are cancel safe: a dropped future leaves nothing behind.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) caller: Arc<Caller>,
-    /// Whether reads may be answered from any node's table.
+    /// Whether any node may answer reads from its own table.
     stale: bool,
 }
 
-/// Makes a [`Client`] that differs from the usual one.
+/// Builds a [`Client`] with options of its own.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -62,13 +62,14 @@ pub struct Builder {
 }
 
 impl Client {
-    /// To the cluster of these nodes: `host:port`, with commas between. One that answers is enough, it names the leader; more of them
-    /// help when that one is down. Fails with [`Error::Endpoint`]. Needs a tokio runtime.
+    /// A client of the cluster with these nodes: `host:port`, separated by commas. One node that answers is enough,
+    /// since it names the leader; further endpoints help when that node is down. Fails with [`Error::Endpoint`]. Needs
+    /// a tokio runtime.
     pub fn new(endpoints: &str) -> Result<Self, Error> {
         Self::builder(endpoints).build()
     }
 
-    /// The same, with more to choose.
+    /// As [`Client::new`], with more options.
     pub fn builder(endpoints: &str) -> Builder {
         Builder {
             endpoints: endpoints.to_owned(),
@@ -80,8 +81,8 @@ impl Client {
         }
     }
 
-    /// Opens a session and keeps it alive in the background. Dropped before its end, it may leave a session behind, which expires after
-    /// its TTL.
+    /// Opens a session and keeps it alive in the background. If the future is dropped before it completes, a session
+    /// may remain, which expires after its TTL.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -97,8 +98,8 @@ impl Client {
         Session::open(self, options).await
     }
 
-    /// This client, for reads that need not be the newest: [`Client::get`], [`Client::list`] and [`Client::sessions`] then answer from the
-    /// table of whichever node is asked, even if it is behind or cut off. Without it they are linearizable.
+    /// This client with stale reads: any node, even one that lags or is cut off, answers [`Client::get`],
+    /// [`Client::list`] and [`Client::sessions`] from its own table. Without it these reads are linearizable.
     ///
     /// ```no_run
     /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
@@ -127,8 +128,9 @@ impl Client {
         self.caller.call(self.caller.plan_read(), |node| node.pipeline.get(request.clone())).await
     }
 
-    /// A page of the locks under a prefix, in the order of their names. `page_token`: empty, or `next_page_token` of the page before;
-    /// that is empty after the last. Each page is linearizable; all of them together are not of one moment.
+    /// A page of the locks under a prefix, in the order of their names. `page_token`: empty for the first page, then
+    /// `next_page_token` of the page before, which is empty after the last page. Each page is linearizable; several
+    /// pages are not one consistent snapshot.
     ///
     /// ```no_run
     /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
@@ -150,14 +152,14 @@ impl Client {
         self.caller.call(self.caller.plan_read(), |node| with!(LocksClient, node, list, request)).await
     }
 
-    /// A page of the sessions. `page_token`: empty, or `next_page_token` of the page before.
+    /// A page of the sessions. `page_token`: empty for the first page, then `next_page_token` of the page before.
     pub async fn sessions(&self, page_token: &str) -> Result<v1::ListSessionsResponse, Error> {
         let request = v1::ListSessionsRequest { page_token: page_token.to_owned(), page_size: 0, stale: self.stale };
         self.caller.call(self.caller.plan_read(), |node| with!(SessionsClient, node, list, request)).await
     }
 
-    /// Whether this token holds this lock now, linearizably. What follows from the answer may come too late: a resource that remembers the
-    /// highest token has no such gap (see [`crate::fence`]).
+    /// Whether this token holds this lock now, linearizably. The answer can be out of date when the caller acts on it;
+    /// a resource that remembers the highest token has no such gap (see [`crate::fence`]).
     ///
     /// ```no_run
     /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
@@ -174,23 +176,25 @@ impl Client {
         self.caller.call(self.caller.plan_read(), |node| node.pipeline.check(request.clone())).await
     }
 
-    /// The locks under a prefix, and every change of them from then on. Nothing is sent before [`Watch::next`].
+    /// Watches the locks under a prefix: their present state, then every change. Nothing is sent before the first
+    /// [`Watch::next`].
     pub fn watch(&self, prefix: &str) -> Watch {
         Watch::new(self.clone(), prefix)
     }
 
-    /// An election: who leads is who holds the lock of this name. Fails with [`Error::Invalid`]; nothing is sent.
+    /// An election: the leader is the holder of the lock of this name. Fails with [`Error::Invalid`]; nothing is sent.
     pub fn election(&self, name: &str) -> Result<Election, Error> {
         Election::new(self.clone(), name)
     }
 
-    /// Revokes the grants of a lock, or one of them: see [`ForceRelease`]. `reason`: for their holders, and for the log.
+    /// Revokes the grants of a lock, or one of them: see [`ForceRelease`]. `reason` is told to the holders and is
+    /// logged.
     pub fn force_release(&self, name: &str, reason: &str) -> ForceRelease {
         ForceRelease::new(self.clone(), name, reason)
     }
 
-    /// How one node sees itself and its cluster. `address`: host:port. Asks this node only, and once; fails with [`Error::NoCluster`] if
-    /// it does not answer within `limit`. Cancel safe.
+    /// The status of one node and its view of the cluster. `address`: host:port. Asks only this node, once. Fails with
+    /// [`Error::NoCluster`] if it does not answer within `limit`. Cancel safe.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -206,7 +210,8 @@ impl Client {
         self.ask_for_status(address, false, limit).await
     }
 
-    /// The same, with a hash of its table: equal on all nodes that have applied the log equally far. It takes the node a while to compute.
+    /// As [`Client::status`], with a hash of the node's table: equal on all nodes at the same applied index. Its cost
+    /// grows with the table.
     pub async fn status_with_hash(&self, address: &str, limit: Duration) -> Result<v1::StatusResponse, Error> {
         self.ask_for_status(address, true, limit).await
     }
@@ -222,7 +227,7 @@ impl Client {
         self.caller.ask_to_read(limit, with!(ClusterClient, node, status, request)).await
     }
 
-    /// Waits until no node has answered for so long, and returns that silence; `None` when one answers.
+    /// Waits until no node has answered for `limit`, and returns that silence; `None` as soon as a node answers.
     pub(crate) async fn silent_for(&self, limit: Duration) -> Option<Silence> {
         loop {
             match self.caller.contact.silence() {
@@ -233,44 +238,44 @@ impl Client {
         }
     }
 
-    /// The nodes that this client was told of: host:port.
+    /// The configured endpoints: host:port.
     pub fn endpoints(&self) -> Vec<String> {
         self.caller.nodes.configured().map(|node| node.address.to_string()).collect()
     }
 }
 
 impl Builder {
-    /// How long a call may take in all, repetitions included. 10 s.
+    /// Limit of a call, retries included. Default: 10 s.
     pub fn call_limit(mut self, limit: Duration) -> Self {
         self.call_limit = limit;
         self
     }
 
-    /// How long one node is given to answer before the next is asked. 2 s.
+    /// How long one node has to answer before the next one is asked. Default: 2 s.
     pub fn attempt_limit(mut self, limit: Duration) -> Self {
         self.attempt_limit = limit;
         self
     }
 
-    /// Another clock, for a simulation.
+    /// Replaces the clock, for a simulation.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Another network, for a simulation.
+    /// Replaces the network, for a simulation.
     pub fn connect(mut self, connect: Connect) -> Self {
         self.connect = connect;
         self
     }
 
-    /// Random numbers that repeat, for a simulation. Two clients with the same seed draw the same session ids.
+    /// Seeds the random numbers, for a simulation. Two clients with the same seed draw the same session ids.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// The client. Fails with [`Error::Endpoint`].
+    /// Builds the client. Fails with [`Error::Endpoint`].
     pub fn build(self) -> Result<Client, Error> {
         let mut random = call::random(self.seed);
         let first = rand::Rng::random_range(&mut random, 0..usize::from(u16::MAX));

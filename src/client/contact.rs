@@ -1,4 +1,4 @@
-//! Whether the cluster answers: what a program can tell a person who waits for it.
+//! Whether the cluster has answered a client yet. With it a program can report that no node answers.
 
 use std::{
     sync::{Mutex, MutexGuard},
@@ -7,13 +7,13 @@ use std::{
 
 use tokio::time::Instant;
 
-/// What is known of it, by all calls of a client.
+/// Shared by all calls of a client.
 #[derive(Debug, Default)]
 pub(super) struct Contact(Mutex<State>);
 
 #[derive(Debug, Default)]
 enum State {
-    /// Nothing was asked that has to be answered soon.
+    /// No request was sent that must be answered soon.
     #[default]
     Unknown,
     Silent {
@@ -26,14 +26,14 @@ enum State {
 /// No node has answered a request yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Silence {
-    /// Since the first request was sent.
+    /// Time since the first request was sent.
     pub(crate) lasts: Duration,
     /// Why the last attempt failed, if one has.
     pub(crate) last: Option<String>,
 }
 
 impl Contact {
-    /// An attempt begins. One that may wait says nothing by its silence.
+    /// An attempt begins. A call that may wait on the server says nothing by its silence.
     pub(super) fn asked(&self, may_wait: bool) {
         let mut state = self.state();
         if matches!(*state, State::Unknown) && !may_wait {
@@ -41,7 +41,7 @@ impl Contact {
         }
     }
 
-    /// An attempt that began at `began` brought no answer.
+    /// An attempt that began at `began` failed.
     pub(super) fn failed(&self, began: Instant, why: &str) {
         let mut state = self.state();
         match &mut *state {
@@ -51,7 +51,7 @@ impl Contact {
         }
     }
 
-    /// An attempt has waited for a while, and its connection has not failed.
+    /// A waiting attempt has run for a while and its connection has not failed.
     pub(super) fn waits(&self) {
         let mut state = self.state();
         if matches!(*state, State::Silent { .. }) {
@@ -63,7 +63,7 @@ impl Contact {
         *self.state() = State::Answered;
     }
 
-    /// Since when nothing was answered. `Err`: there was an answer, and that stays so.
+    /// How long there was no answer. `Err`: a node has answered; this never changes back.
     pub(super) fn silence(&self) -> Result<Option<Silence>, Answered> {
         match &*self.state() {
             State::Unknown => Ok(None),

@@ -1,4 +1,4 @@
-//! What can go wrong, each saying what happened to the state.
+//! The errors of the client. Each says what happened to the state of the cluster.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -11,43 +11,45 @@ use crate::{
     transport::never_sent,
 };
 
-/// Why there is no answer, or none that was hoped for.
+/// Why a call failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The request could not be right. It was not sent; nothing happened.
+    /// An argument is out of range. The request was not sent; nothing happened.
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// An endpoint is not `host:port`. Nothing was sent.
-    #[error("endpoint {0:?} is not host:port: correct it")]
+    #[error("endpoint {0:?} is not of the form host:port, with a port of at most 65535: correct it")]
     Endpoint(String),
     /// The cluster refused the request. It changed nothing.
     #[error("{0}")]
     Refused(Refused),
-    /// The locks are not to be had, or not in time. Nothing is held and nothing waits.
+    /// The locks are not available, or not in time. Nothing is held and nothing is queued.
     #[error("{0}")]
     NotAcquired(Box<NotAcquired>),
     /// The session, or the grant, is over.
     #[error("{0}")]
     Lost(Loss),
-    /// The grant is held, but it cannot be trusted for as long as was asked for: the session's TTL is too short for that.
+    /// The grant is held, but may not be trusted for the requested time: the session's TTL is too short.
     #[error("the lock may be trusted for another {left:?}, not for {min_left:?}: open the session with a longer TTL")]
     NotEnsured {
-        /// How long it may be trusted.
+        /// How long the grant may be trusted.
         left: Duration,
-        /// What was asked for.
+        /// The requested time.
         min_left: Duration,
     },
-    /// No node answered before its time was over: none could be reached, or none knew a leader. Nothing happened: the request was not
-    /// taken, or only reads.
-    #[error("no node of the cluster could serve this in time (last: {why}); nothing was changed: try again later")]
+    /// No node answered before the deadline of the call: none could be reached, or none knew a leader. The request was
+    /// not executed, or it only reads.
+    #[error(
+        "no node of the cluster answered before the deadline of the call (last: {why}); nothing was changed: try again later"
+    )]
     NoCluster {
-        /// What the last node said, or why it could not be asked.
+        /// The error of the last attempt.
         why: String,
     },
-    /// No answer in time. The request may have taken effect, or may yet.
+    /// No answer before the deadline. The request may have taken effect, or may still take effect.
     #[error("no answer in time (last: {why}); the request may still take effect: look before trying again")]
     Unknown {
-        /// What the last node said, or why it could not be asked.
+        /// The error of the last attempt.
         why: String,
     },
 }
@@ -55,15 +57,15 @@ pub enum Error {
 /// A refusal by the cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
-    /// Why, for programs. `Unspecified` if the server gave no reason that we know.
+    /// The reason, for programs. `Unspecified` if the server gave none that this version knows.
     pub reason: Reason,
-    /// Why, for people.
+    /// The reason, for people.
     pub message: String,
-    /// The things concerned: `lock`, `token`, `session_id`, `limit`.
+    /// The values concerned, by name: `lock`, `token`, `session_id`, `limit`.
     pub details: BTreeMap<String, String>,
 }
 
-/// One reason is a loss rather than a refusal: the grant in question is over.
+/// The reason `Revoked` is a loss rather than a refusal: the grant concerned is over.
 impl From<Refused> for Error {
     fn from(mut refused: Refused) -> Self {
         if refused.reason != Reason::Revoked {
@@ -82,14 +84,14 @@ impl fmt::Display for Refused {
     }
 }
 
-/// What stood in the way of an acquire.
+/// Why an acquire did not get its locks.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NotAcquired {
-    /// It waited as long as it was to; otherwise it was not to wait.
+    /// Whether its wait reached its limit. `false`: it was not to wait.
     pub waited: bool,
     /// As [`super::Guard::place_lost`].
     pub place_lost: bool,
-    /// The first of the locks asked for that was not to be had, a holder of it, and the length of its queue.
+    /// The first of the requested locks that was not available, one of its holders, and the length of its queue.
     pub busy: v1::Busy,
 }
 
@@ -114,40 +116,40 @@ impl fmt::Display for NotAcquired {
 /// How a session or a grant was lost.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Loss {
-    /// The session was closed, by this process or another one. All that it held was released.
+    /// The session was closed, by this process or another one. All its grants were released.
     #[error("the session was closed")]
     Closed,
-    /// The cluster heard no renewal in time. The locks are open to others.
+    /// The cluster received no renewal in time. The locks are open to others.
     #[error("the session expired: the cluster heard no renewal within the TTL")]
     Expired,
-    /// The cluster does not know the session: it ended long ago.
+    /// The cluster does not know the session: it ended so long ago that its record was dropped.
     #[error("the cluster does not know the session: it ended long ago")]
     Unknown,
-    /// No renewal was acknowledged before the deadline. The cluster may open the locks at any moment, or has done so.
-    #[error("no contact with the cluster until the deadline")]
+    /// No renewal was acknowledged before the deadline. The cluster may release the locks at any time, or has done so.
+    #[error("no contact with the cluster until the deadline: no renewal was acknowledged")]
     OutOfContact,
-    /// An operator took the grant back. The locks open when it is released, or at the deadline the session then had; or they are open
-    /// already.
+    /// An operator revoked the grant. Its locks open when the holder releases it, at the deadline that the session had
+    /// at that moment, or have been opened already.
     #[error("an operator revoked the grant: {reason}")]
     Revoked {
         /// The operator's reason.
         reason: String,
     },
-    /// The holder has let go of the grant. Whether the cluster knows that yet, [`super::Guard::release`] says.
+    /// The holder released the grant. [`super::Guard::release`] says whether the cluster has confirmed it.
     #[error("the grant was released")]
     Released,
 }
 
-/// One attempt that did not bring an answer.
+/// An attempt without a result.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Answered: no.
+    /// The cluster refused the request.
     Refused(Refused),
-    /// Worth another attempt.
+    /// Another attempt may succeed.
     Again {
         /// Whether the request may have taken effect.
         unknown: bool,
-        /// The node itself is fine: it is the leader that is missing, or the server that is busy.
+        /// The node answered: there is no leader, or the server is busy.
         node_answers: bool,
         why: String,
     },
@@ -183,9 +185,10 @@ impl From<Status> for Failure {
     }
 }
 
-/// Not a word of the server's own: the transport, or something between us and the server, speaks.
+/// An error without our details: from the transport, or from a proxy between client and server.
 fn without_details(status: &Status) -> Failure {
-    // Whatever its code, an error with a cause was made here when the connection failed, and another one may work.
+    // An error with a cause was made on this side when the connection failed, whatever its code; another connection may
+    // work.
     if let Some(cause) = std::error::Error::source(status) {
         return Failure::Again { unknown: !never_sent(status), node_answers: false, why: innermost(cause) };
     }
@@ -213,7 +216,7 @@ fn without_details(status: &Status) -> Failure {
     }
 }
 
-/// The last of the causes says it best: "connection refused" rather than "transport error".
+/// The innermost cause is the most specific: "connection refused" rather than "transport error".
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
     while let Some(cause) = error.source() {

@@ -1,4 +1,4 @@
-//! Taking locks from their holders: an operator's act.
+//! Forced release: an operator revokes the grants of a lock.
 
 use std::{future::IntoFuture, pin::Pin};
 
@@ -10,15 +10,15 @@ use crate::{
 
 /// A forced release that is not sent yet: `await` it.
 ///
-/// It revokes all grants of the lock, or [one](ForceRelease::token). They are held until their holders let go, or to the deadline that
-/// their sessions have now; [`ForceRelease::now`] takes them at once. After either, a grant's lock-delay keeps the lock closed for as
-/// long as it says.
+/// Revokes all grants of the lock, or [one](ForceRelease::token). A revoked grant is held until its holder releases it,
+/// or to the deadline that its session has now; [`ForceRelease::now`] ends it at once. After either, the grant's
+/// lock-delay still applies.
 ///
-/// Returns what is revoked now. Nothing: the grant is over, or nobody holds the lock; perhaps because an earlier sending of this very
-/// request opened it, and its answer was lost.
+/// Returns the grants that this request revoked. Empty if the grant is over or nobody holds the lock; also if an
+/// earlier attempt of this request already ended the grant and its answer was lost.
 ///
-/// Without a token it is not repeated once its outcome is unknown: the lock may have passed on to someone innocent. Dropped before its
-/// end, it may have taken effect. Fails as the calls of [`Client`] do.
+/// Without a token it is not retried after an attempt of unknown outcome: the lock may have a new holder by then. If
+/// the future is dropped before it completes, the request may have taken effect. Fails as the calls of [`Client`] do.
 ///
 /// ```no_run
 /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
@@ -43,12 +43,12 @@ impl ForceRelease {
         Self { client, name: name.to_owned(), reason: reason.to_owned(), token: None, now: false }
     }
 
-    /// Only this grant, rather than all of the lock's.
+    /// Revoke only this grant, rather than all grants of the lock.
     pub fn token(self, token: Token) -> Self {
         Self { token: Some(token), ..self }
     }
 
-    /// Open the lock at once: only for holders that are known to be dead. Another one could be working still.
+    /// Open the lock at once. Only for holders that are known to be dead: a live one could still be working.
     pub fn now(self) -> Self {
         Self { now: true, ..self }
     }

@@ -1,4 +1,4 @@
-//! A grant, as its holder has it in hand.
+//! The guard of a grant.
 
 use std::{
     fmt,
@@ -29,17 +29,17 @@ use crate::{
     },
 };
 
-/// Locks that are held. Dropped, it releases them in the background; [`Guard::release`] says whether that worked.
+/// Held locks. Drop releases them in the background; [`Guard::release`] reports whether that worked.
 ///
-/// The cluster gives the locks to nobody else before [`Guard::deadline`]. A process that is stopped in between does not notice that it
-/// passed: for that, whatever the locks protect checks [`Guard::token`] (see [`crate::fence`]).
+/// The cluster grants the locks to no other session before [`Guard::deadline`]. A paused process does not notice that
+/// its deadline passes; for that case the protected resource checks [`Guard::token`] (see [`crate::fence`]).
 ///
-/// **At the end of the program**, await [`Guard::release`], or [`Session::close`] for all of a session. A guard that is dropped shortly
-/// before `main` returns has begun a release that nobody waits for: the runtime ends its background tasks, and the release may never be
-/// sent. Nothing is lost by that but time: the locks stay held until the session expires, its TTL after the last renewal. The same holds
-/// for a [`Session`] that is dropped, for [`std::process::exit`], and for a panic that aborts.
+/// **At the end of the program**, await [`Guard::release`], or [`Session::close`] for all grants of a session. A guard
+/// that is dropped shortly before `main` returns has only begun its release: the runtime ends its background tasks, and
+/// the release may never be sent. The locks then stay held until the session expires, its TTL after the last renewal.
+/// The same is true of a dropped [`Session`], of [`std::process::exit`], and of a panic that aborts.
 ///
-/// For several tasks, put it into an [`Arc`]: all of them may wait for its loss, and any of them may release it.
+/// To share a guard among tasks, put it into an [`Arc`]: each task may wait for the loss, and any of them may release.
 #[derive(Debug)]
 #[must_use = "dropping it releases the locks"]
 pub struct Guard {
@@ -47,32 +47,32 @@ pub struct Guard {
     grant: Arc<Grant>,
     names: Vec<LockName>,
     place_lost: bool,
-    /// What became of its release, once that has begun.
+    /// The outcome of the release, once it has begun.
     release: OnceLock<watch::Receiver<Option<Result<(), Error>>>>,
 }
 
-/// What a guard's tasks know of it. Does not keep the session open.
+/// The part of a guard that its background tasks share. Does not keep the session open.
 #[derive(Debug)]
 struct Grant {
     core: Arc<Core>,
     token: u64,
-    /// Cancelled when the holder lets go.
+    /// Cancelled when the holder begins the release.
     let_go: CancellationToken,
 }
 
-/// What becomes of the data on a lock. At most 16 KiB.
+/// A change of the data on a lock. At most 16 KiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NewData<'a> {
-    /// It carries these until the grant ends.
+    /// Set the data until the grant ends.
     Held(&'a [u8]),
-    /// It carries these, also when the grant has ended.
+    /// Set the data, and keep it when the grant ends.
     Kept(&'a [u8]),
-    /// It carries none.
+    /// Remove the data.
     None,
 }
 
 impl NewData<'_> {
-    /// What they are, and whether they are kept.
+    /// The checked bytes, and whether they are kept.
     pub(super) fn checked(self) -> Result<(Option<Vec<u8>>, bool), Error> {
         let checked = |data| -> Result<_, Error> { Ok(Some(Data::new(data)?.as_bytes().to_vec())) };
         Ok(match self {
@@ -83,12 +83,12 @@ impl NewData<'_> {
     }
 }
 
-/// Why [`Guard::danger`] is over.
+/// Why [`Guard::danger`] returned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Danger {
     /// How long the locks may still be trusted. Zero: they are lost.
     pub left: Duration,
-    /// How they were lost, if they were. `None`: there is no contact with the cluster, and they soon will be.
+    /// How they were lost. `None`: they are held, but renewals are not acknowledged and the deadline is near.
     pub loss: Option<Loss>,
 }
 
@@ -110,46 +110,48 @@ impl Guard {
         Self { session, grant: Arc::new(grant), names, place_lost, release: OnceLock::new() }
     }
 
-    /// The grant's name and fence: higher than that of any grant before, in the whole cluster, for ever.
+    /// The grant's fencing token: higher than that of any earlier grant in the whole cluster, for ever.
     pub fn token(&self) -> Token {
         Token(self.grant.token)
     }
 
-    /// The locks, in the order of their names.
+    /// The names of the locks, sorted.
     pub fn names(&self) -> &[LockName] {
         &self.names
     }
 
-    /// Whether it did not keep its place in a queue until it was granted. A wait whose call broke off for too long is cancelled by the
-    /// cluster; the library then goes to the end of the queue, and others who came later may have been served before.
+    /// Whether the acquire lost its place in a queue before it was granted. The cluster cancels a wait whose call was
+    /// broken for too long; the library then queues it again at the end, so later waiters may have been served first.
     pub fn place_lost(&self) -> bool {
         self.place_lost
     }
 
-    /// The session that holds it.
+    /// The session of the grant.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// Until when it may be trusted, if it is not lost before: a moment on the client's clock ([`super::BootClock`], which counts
-    /// suspension). Each acknowledged renewal of the session puts it off, until an operator revokes the grant.
+    /// Until when the grant may be trusted, unless it is lost earlier: a moment on the client's clock
+    /// ([`super::BootClock`], which counts suspension). Each acknowledged renewal of the session extends it, until an
+    /// operator revokes the grant.
     ///
-    /// It is the moment at which the last acknowledged open or renewal was *sent*, plus the TTL, less a margin for the rates of clocks
-    /// (1 %, at least 10 ms). The cluster counts its TTL from when that arrived, so it ends the session later.
+    /// It is the moment at which the last acknowledged open or renewal was *sent*, plus the TTL, less a margin for
+    /// clock rates (1 %, at least 10 ms). The cluster counts the TTL from the arrival of that request, so it ends the
+    /// session later.
     pub fn deadline(&self) -> Moment {
         self.grant.core.lease.deadline(Some(self.grant.token))
     }
 
-    /// How long it may still be trusted. Zero: it is lost.
+    /// How long the grant may still be trusted. Zero: it is lost.
     pub fn remaining(&self) -> Duration {
         self.grant.remaining()
     }
 
-    /// Makes sure that it may be trusted for at least so long from now, and returns for how long it may. Renews the session at once if
-    /// that is needed.
+    /// Makes sure that the grant may be trusted for at least `min_left` from now, and returns for how long it may.
+    /// Renews the session at once if needed.
     ///
-    /// Fails with [`Error::Lost`], with [`Error::NotEnsured`] where no renewal can help (the TTL is shorter, or the grant is revoked: then
-    /// it is [`Error::Lost`]), or as [`Session::renew`] does. Cancel safe.
+    /// Fails with [`Error::Lost`] if the grant is lost or revoked, with [`Error::NotEnsured`] if the TTL is shorter
+    /// than `min_left`, or as [`Session::renew`] does. Cancel safe.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -174,13 +176,14 @@ impl Guard {
         }
     }
 
-    /// How it was lost, if it was. A revoked grant counts as lost at once, although its locks stay closed for [`Guard::remaining`]: that
-    /// is the time to stop in.
+    /// How the grant was lost; `None` if it is held. A revoked grant counts as lost at once, although its locks stay
+    /// closed for [`Guard::remaining`]: that is the time for stopping.
     pub fn loss(&self) -> Option<Loss> {
         self.grant.loss()
     }
 
-    /// Waits until it is lost: also while the cluster cannot be reached, by a timer of this process. Cancel safe.
+    /// Waits until the grant is lost. Uses a local timer, so it returns also while the cluster cannot be reached.
+    /// Cancel safe.
     ///
     /// ```no_run
     /// # use lockkeeper::client::{Error, Guard};
@@ -197,8 +200,9 @@ impl Guard {
         self.grant.lost().await
     }
 
-    /// Waits until it is lost, or may be trusted for no longer than `left`: renewals are not answered, and it is time to think of
-    /// stopping. The session is renewed each third of its TTL, so `left` should be less than half of that. Cancel safe.
+    /// Waits until the grant is lost or may be trusted for at most `left`: renewals are not acknowledged, and it is
+    /// time to prepare to stop. The session is renewed every third of its TTL, so `left` should be less than half of
+    /// the TTL. Cancel safe.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -216,8 +220,8 @@ impl Guard {
         self.grant.danger(left).await
     }
 
-    /// Calls `callback` once, in the background, when [`Guard::danger`] is over; not at all if the guard is released or dropped before.
-    /// It must not block.
+    /// Calls `callback` once, in the background, when [`Guard::danger`] returns; never if the guard is released or
+    /// dropped before. The callback must not block.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -241,8 +245,8 @@ impl Guard {
 
     /// Sets or removes the data on one of the locks.
     ///
-    /// Fails with [`Error::Refused`] and [`crate::proto::v1::Reason::NotHeld`] if this grant does not hold the lock. Dropped before its
-    /// end, it may or may not have taken effect.
+    /// Fails with [`Error::Refused`] and [`crate::proto::v1::Reason::NotHeld`] if this grant does not hold the lock. If
+    /// the future is dropped before it completes, the update may or may not have taken effect.
     ///
     /// ```no_run
     /// # use lockkeeper::client::{Error, Guard, NewData};
@@ -267,24 +271,25 @@ impl Guard {
         let call = caller.call(caller.plan(), |node| with!(LocksClient, node, update, request));
         let answer = core.while_alive(call).await;
         if let Err(Error::Lost(Loss::Revoked { reason })) = &answer {
-            // It is the first to say so.
+            // This answer can arrive before the keep-alive stream reports the revocation.
             core.lease.revoked(Revocation { token: self.grant.token, reason: reason.clone(), remaining_ms: 0 });
         }
         let UpdateResponse {} = answer?;
         Ok(())
     }
 
-    /// Gives the locks back. From this moment on the guard counts as lost ([`Loss::Released`]).
+    /// Releases the locks. From this moment on the guard counts as lost ([`Loss::Released`]).
     ///
-    /// Fails with [`Error::Lost`], which says how, or [`crate::proto::v1::Reason::NotHeld`] if they were lost before. It goes on in the background until
-    /// the cluster has answered that nothing is held any more or the session is over, also when this future is dropped, or fails with
-    /// [`Error::Unknown`] because the client's limit for a call has passed: until then, the locks may stay held. To release twice is to ask for the same answer twice.
+    /// Fails with [`Error::Lost`], which says how, or with [`crate::proto::v1::Reason::NotHeld`], if the locks were
+    /// lost before. The release goes on in the background until the cluster has confirmed it or the session is over,
+    /// also when this future is dropped or fails with [`Error::Unknown`] at the client's call limit; until then the
+    /// locks may stay held. A second release returns the outcome of the first.
     ///
     /// ```no_run
     /// # use lockkeeper::client::{Error, Guard};
     /// # async fn example(guard: Guard) -> Result<(), Error> {
     /// guard.release().await?;
-    /// guard.release().await // asks nobody
+    /// guard.release().await // the same outcome, without a request
     /// # }
     /// ```
     pub async fn release(&self) -> Result<(), Error> {
@@ -293,22 +298,25 @@ impl Guard {
         match timeout(limit, answer.wait_for(Option::is_some)).await {
             Ok(Ok(answer)) => answer.clone().expect("it was waited for"),
             Ok(Err(_)) => Err(Error::Unknown { why: "the runtime of the session is gone".to_owned() }),
-            Err(_) => Err(Error::Unknown { why: "the release goes on in the background".to_owned() }),
+            Err(_) => Err(Error::Unknown {
+                why: "no confirmation within the call limit; the release goes on in the background".to_owned(),
+            }),
         }
     }
 
-    /// Begins the release, once.
+    /// Begins the release, at most once.
     fn let_go(&self) -> &watch::Receiver<Option<Result<(), Error>>> {
         self.release.get_or_init(|| {
             let (told, answer) = watch::channel(None);
             let grant = Arc::clone(&self.grant);
-            // Before it is sent: when it arrives, the locks may be somebody else's.
+            // Before it is sent: on arrival, the locks may be granted to another session.
             if !Planted::TrustedWhileReleasing.is_on() {
                 grant.let_go.cancel();
             }
             self.grant.core.spawn(async move {
                 let outcome = match release(&grant.core, Target::Token(grant.token)).await {
-                    // What was taken by force is not held; and once that is acknowledged, the cluster says no more of it.
+                    // A grant taken by force is not held. Once its release is acknowledged, the cluster does not report
+                    // it again.
                     Err(Error::Refused(refused)) if refused.reason == Reason::NotHeld => Err(grant.over(refused)),
                     outcome => outcome,
                 };
@@ -341,7 +349,7 @@ impl Grant {
         }
     }
 
-    /// Why it is not held.
+    /// The error for a grant that is not held.
     fn over(&self, refused: Refused) -> Error {
         match self.core.lease.loss(Some(self.token)) {
             Some(loss @ Loss::Revoked { .. }) => Error::Lost(loss),
@@ -371,8 +379,8 @@ impl Grant {
     }
 }
 
-/// Releases what the target names, for as long as the session lives: what is not held any more is never left behind. A refusal that does
-/// not say so leaves it held, and is no end either.
+/// Releases the target, retrying for as long as the session lives: a grant must never stay held by accident. A refusal
+/// that leaves the grant held is retried too.
 async fn release(core: &Core, target: Target) -> Result<(), Error> {
     let outstanding = core.requests.begin();
     let caller = &core.client.caller;
@@ -397,18 +405,19 @@ async fn release(core: &Core, target: Target) -> Result<(), Error> {
     }
 }
 
-/// Or that the same request would be refused for ever.
+/// Or whether a retry of the same request would always be refused.
 fn says_that_nothing_is_held(reason: Reason) -> bool {
     matches!(reason, Reason::NotHeld | Reason::InvalidArgument | Reason::RequestStale | Reason::RequestReused)
 }
 
-/// Says of a grant that was taken by force that its loss is known.
+/// Releases a grant that was taken by force, which tells the cluster that the holder knows of its loss.
 pub(super) async fn acknowledge(core: &Core, token: u64) {
-    // Taken, released by its guard meanwhile, or the session is over.
+    // Acknowledged, released by its guard meanwhile, or the session is over: in each case nothing is left to do.
     let _ = release(core, Target::Token(token)).await;
 }
 
-/// Releases an acquire whose outcome nobody waits for. Its request stays outstanding until then: the server must not forget it before.
+/// Releases an acquire whose caller is gone. Its request id stays outstanding until then, so that the server keeps the
+/// reply.
 pub(super) fn abandon(core: &Arc<Core>, acquire: Outstanding) {
     let shared = Arc::clone(core);
     core.spawn(async move {

@@ -1,14 +1,14 @@
-//! Renews a session in the background, and hears what is lost.
+//! Renews a session in the background and receives its losses.
 //!
-//! One stream to one node; a renewal every third of the TTL. A node that does not answer one in time, breaks off or knows no leader is
-//! passed over for the next. So a session survives the loss of a node as long as the cluster finds a leader within what is left of the
-//! TTL.
+//! One stream to one node, one renewal every third of the TTL. If the node does not answer a renewal in time, ends the
+//! stream or knows no leader, the next node is used. So a session survives the loss of a node if the cluster elects a
+//! leader within the rest of the TTL.
 //!
-//! A grant that was taken by force is told with every renewal until it is released: that is done here as soon as it is told, so that the
-//! cluster need not keep what this process knows.
+//! The cluster repeats with every renewal a grant that was taken by force, until that grant is released. This module
+//! releases it as soon as it is reported, so that the cluster can drop its record.
 //!
-//! The deadline is watched here too, so that the session *ends* when it passes: from then on nothing revives it, and the cluster is
-//! told, best effort, so that the locks need not wait for it.
+//! The deadline is watched here too: the session *ends* when it passes, and no later answer revives it. The cluster is
+//! then told, best effort, so that the locks open before the TTL has passed there.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -32,13 +32,13 @@ use crate::proto::v1::{
     KeepAliveRequest, KeepAliveResponse, SessionEnd, keep_alive_response::What, sessions_client::SessionsClient,
 };
 
-/// Renewals on their way into a connection. More than one means that it is stuck.
+/// Renewals queued for the connection. A full queue means that the connection is stuck.
 const PIPE: usize = 2;
 
-/// Renewals that may still be answered.
+/// Sent renewals whose answers are still expected.
 const UNANSWERED_MAX: usize = 8;
 
-/// Grants taken by force whose releases are under way at a time.
+/// Concurrent releases of grants that were taken by force.
 const ACKNOWLEDGED_AT_ONCE: usize = 16;
 
 /// Keeps the session alive until it ends.
@@ -46,7 +46,7 @@ pub(super) async fn run(core: Arc<Core>) {
     tokio::select! {
         biased;
         () = core.lease.ended() => {}
-        // Answers first: one that lay in the socket while this process was stopped may save the session.
+        // Answers are polled first: one that was received while this process was stopped may still save the session.
         () = keep_alive(&core) => {}
         () = acknowledge(&core) => {}
         loss = core.lease.lost(None) => {
@@ -57,13 +57,13 @@ pub(super) async fn run(core: Arc<Core>) {
     }
 }
 
-/// Releases the grants that were taken by force, as they are told. Never ends.
+/// Releases the grants that were taken by force, as they are reported. Never returns.
 async fn acknowledge(core: &Core) {
     let taken = stream::unfold((), async |()| Some((core.lease.next_taken().await, ())));
     taken.for_each_concurrent(ACKNOWLEDGED_AT_ONCE, |token| guard::acknowledge(core, token)).await;
 }
 
-/// Renews the session until it has ended: on one node after the other, for as long as each answers. Does not watch the deadline.
+/// Renews the session until it has ended, on each node for as long as it answers. Does not watch the deadline.
 pub(super) async fn keep_alive(core: &Core) {
     let nodes = &core.client.caller.nodes;
     let (mut backoff, mut failed) = (Backoff::default(), 0);
@@ -79,17 +79,18 @@ pub(super) async fn keep_alive(core: &Core) {
     }
 }
 
-/// How often a session is renewed.
+/// Interval between two renewals.
 fn interval(ttl: Duration) -> Duration {
     ttl / 3
 }
 
-/// How long an answer is waited for before another node is asked. With the interval, it leaves time for three more nodes.
+/// How long an answer may take before the next node is asked. Interval and patience together leave time for three more
+/// nodes.
 fn patience(ttl: Duration) -> Duration {
     (ttl / 6).min(Duration::from_secs(2))
 }
 
-/// Renews on one node for as long as that works, and returns whether it did at least once.
+/// Renews on one node until that fails. Returns whether at least one renewal was acknowledged.
 async fn follow(core: &Core, node: &Node) -> bool {
     let mut stream = Renewals::new(core);
     let answers = match stream.open(node).await {
@@ -111,7 +112,7 @@ struct Renewals<'a> {
     pipe: mpsc::Sender<KeepAliveRequest>,
     receiver: Option<mpsc::Receiver<KeepAliveRequest>>,
     sequence: u64,
-    /// What was sent and is not yet answered: sequence and moment, the oldest first.
+    /// Sequence and sending time of the unanswered renewals, oldest first.
     unanswered: VecDeque<(u64, Moment)>,
     /// When the oldest of them must be answered.
     answer_by: Option<Instant>,
@@ -132,7 +133,7 @@ impl<'a> Renewals<'a> {
         }
     }
 
-    /// Sends the first renewal along, so that opening costs no round trip of its own.
+    /// Opens the stream with the first renewal in it, which saves a round trip.
     async fn open(&mut self, node: &Node) -> Result<Response<Streaming<KeepAliveResponse>>, String> {
         self.renew()?;
         let receiver = self.receiver.take().ok_or("a stream is opened once")?;
@@ -147,7 +148,7 @@ impl<'a> Renewals<'a> {
         }
     }
 
-    /// Until the stream is of no more use; returns why.
+    /// Runs until the stream is of no more use; returns the reason.
     async fn run(&mut self, mut answers: Streaming<KeepAliveResponse>) -> String {
         let mut renew_at = Instant::now() + interval(self.core.ttl);
         loop {
@@ -169,7 +170,7 @@ impl<'a> Renewals<'a> {
 
     fn renew(&mut self) -> Result<(), String> {
         self.sequence += 1;
-        // First the clock, then the sending: the other way round, the deadline would be too late.
+        // Read the clock before the sending: in the other order, the deadline would be too late.
         let sent = self.core.lease.now();
         let request = KeepAliveRequest { session_id: self.core.id.to_string(), sequence: self.sequence };
         self.pipe.try_send(request).map_err(|_| "the connection is stuck".to_owned())?;
@@ -187,7 +188,7 @@ impl<'a> Renewals<'a> {
                 self.heed(what);
                 Ok(())
             }
-            // Of another session, or of a kind that a later version has: not for us.
+            // For another session, or of a kind that only a later version knows: ignored.
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err("it ended the stream".to_owned()),
             Err(status) => {
@@ -214,7 +215,7 @@ impl<'a> Renewals<'a> {
         let Some(&(_, sent)) = self.unanswered.iter().find(|(sent, _)| *sent == sequence) else { return };
         self.answered = true;
         let sent = counted_from(sent, &*self.core.client.caller.clock);
-        // What was revoked before came before this answer, on the same stream.
+        // Earlier revocations were delivered before this answer, on the same stream.
         self.core.lease.renewed(Renewed { sent, ttl, revoked: Vec::new(), more_revoked: false });
         self.unanswered.retain(|(sent, _)| *sent > sequence);
         let patience = patience(self.core.ttl);

@@ -1,8 +1,8 @@
-//! How long a session may be trusted, and how it was lost.
+//! Until when a session may be trusted, and how it was lost.
 //!
-//! A client takes as its deadline the moment at which it *sent* its last acknowledged open or renewal, plus the TTL, less a margin for
-//! the rates of clocks. The cluster stamped that command after the sending, and ends the session a TTL after the stamp: later than we
-//! stop trusting it.
+//! The client's deadline is the moment at which it *sent* its last acknowledged open or renewal, plus the TTL, less a
+//! margin for clock rates. The cluster stamps that command after the sending and ends the session one TTL after the
+//! stamp: later than the client stops trusting it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,10 +15,10 @@ use tokio::{sync::watch, time::sleep};
 use super::{Clock, Danger, Loss, Moment};
 use crate::{planted::Planted, proto::v1::Revocation};
 
-/// The margin is one percent of the TTL, and at least this.
+/// The margin is one percent of the TTL, but at least this.
 const MARGIN_MIN: Duration = Duration::from_millis(10);
 
-/// No timer runs longer than this. Timers stand still while the machine is suspended, the deadline does not.
+/// Longest timer. Timers stop while the machine is suspended; the deadline does not.
 pub(super) const TIMER_MAX: Duration = Duration::from_millis(250);
 
 /// Until when a renewal that was sent at `sent` may be trusted.
@@ -27,7 +27,7 @@ pub(super) fn deadline(sent: Moment, ttl: Duration) -> Moment {
     sent.after(ttl.saturating_sub(margin))
 }
 
-/// From when a deadline counts whose open or renewal was sent then, and is answered now: from the sending, unless
+/// The start of the TTL for an open or renewal that was sent at `sent` and is answered now: the sending, unless
 /// [`Planted::DeadlineFromReceipt`] is on.
 pub(super) fn counted_from(sent: Moment, clock: &dyn Clock) -> Moment {
     match Planted::DeadlineFromReceipt.is_on() {
@@ -41,20 +41,21 @@ pub(super) fn counted_from(sent: Moment, clock: &dyn Clock) -> Moment {
 pub struct Acknowledged {
     /// When it was sent, on the client's clock ([`super::Clock`]).
     pub sent: Moment,
-    /// Until when the session may be trusted for it.
+    /// Until when this acknowledgement lets the session be trusted.
     pub deadline: Moment,
 }
 
-/// The answer to a renewal, all of it: nobody takes the time that it gives and leaves what it takes away.
+/// The whole answer to a renewal: a caller must not apply the extension without the revocations.
 #[derive(Debug)]
 pub(crate) struct Renewed {
     /// When the renewal was sent, on the client's clock.
     pub(crate) sent: Moment,
-    /// How long the session lives without another one.
+    /// How long the session lives without another renewal.
     pub(crate) ttl: Duration,
-    /// Grants that an operator took back.
+    /// Grants that an operator revoked.
     pub(crate) revoked: Vec<Revocation>,
-    /// There are more than one answer names. It gives no time: that would be time for the grants that it does not name, too.
+    /// There are more revoked grants than one answer names. Such an answer extends nothing, since it would also extend
+    /// the grants that it does not name.
     pub(crate) more_revoked: bool,
 }
 
@@ -64,7 +65,7 @@ impl Renewed {
     }
 }
 
-/// A session's lease on existence, as its client may trust it.
+/// A session's lease, as its client may trust it.
 #[derive(Debug)]
 pub(crate) struct Lease {
     clock: Arc<dyn Clock>,
@@ -76,10 +77,10 @@ pub(crate) struct Lease {
 struct State {
     deadline: Moment,
     ended: Option<Loss>,
-    /// Grants that an operator took back and that are not yet released, by token. Also one that no guard has: the answer that grants it
-    /// may still be on its way.
+    /// Grants that an operator revoked and that are not released yet, by token. A token without a guard is possible:
+    /// the answer that grants it may be on its way.
     revoked: BTreeMap<u64, Revoked>,
-    /// Of those, the ones that are over, and that the cluster tells of until it hears that we know.
+    /// The tokens among them whose grant is over. The cluster reports these until the client has released them.
     to_acknowledge: BTreeSet<u64>,
 }
 
@@ -87,7 +88,7 @@ struct State {
 struct Revoked {
     reason: String,
     deadline: Moment,
-    /// It is over, and was told before.
+    /// The grant is over, and this was reported before.
     is_taken: bool,
 }
 
@@ -97,7 +98,7 @@ impl State {
         revoked.map_or(self.deadline, |revoked| revoked.deadline.min(self.deadline))
     }
 
-    /// The earliest deadline counts, and the first reason. Renewals that came before this do not extend the grant either.
+    /// The earliest deadline counts, and the first reason. Earlier renewals do not extend a revoked grant either.
     fn revoke(&mut self, revocation: Revocation, told: Moment) {
         let Revocation { token, reason, remaining_ms } = revocation;
         let deadline = told.after(Duration::from_millis(remaining_ms)).min(self.deadline);
@@ -116,12 +117,12 @@ impl State {
 }
 
 impl Lease {
-    /// A session that was opened by a request sent at `sent`.
+    /// The lease of a session that was opened by a request sent at `sent`.
     pub(crate) fn new(clock: Arc<dyn Clock>, sent: Moment, ttl: Duration) -> Self {
         Self::begun(clock, Acknowledged { sent, deadline: deadline(sent, ttl) })
     }
 
-    /// A session that was opened before, and renewed just now.
+    /// The lease of an existing session that was renewed just now.
     pub(crate) fn of(clock: Arc<dyn Clock>, renewed: Renewed) -> Self {
         let lease = Self::begun(clock, renewed.acknowledged());
         lease.renewed(renewed);
@@ -138,20 +139,20 @@ impl Lease {
         self.clock.now()
     }
 
-    /// A renewal was answered. Answers may overtake each other: the deadline never comes nearer.
+    /// Applies the answer to a renewal. Answers may arrive out of order; the deadline never moves back.
     pub(crate) fn renewed(&self, renewed: Renewed) {
         let renewal = renewed.acknowledged();
         self.state.send_if_modified(|state| {
             let is_any_revoked = !renewed.revoked.is_empty();
-            // First the revocations, and only then the deadline: it is not that of a grant which renewals no longer extend.
+            // Revocations before the deadline: a revoked grant must not get the extended deadline.
             for revocation in renewed.revoked {
-                // The cluster counted what remains after the sending.
+                // The cluster computed the remaining time after the sending.
                 state.revoke(revocation, renewal.sent);
             }
             if !renewed.more_revoked {
                 state.deadline = state.deadline.max(renewal.deadline);
             }
-            // Without a revocation, those who wait have nothing to do earlier than before.
+            // Without a revocation no waiting task has to wake earlier.
             is_any_revoked
         });
         self.acknowledged.send_if_modified(|known| {
@@ -161,18 +162,19 @@ impl Lease {
         });
     }
 
-    /// The renewal that puts the deadline off furthest, and each that does so further.
+    /// The acknowledged renewal with the latest deadline, and each later one.
     pub(crate) fn renewals(&self) -> watch::Receiver<Acknowledged> {
         self.acknowledged.subscribe()
     }
 
-    /// An operator took a grant back. Its locks open at the deadline that the session had at that moment; ours is the earlier one.
+    /// An operator revoked a grant. Its locks open at the deadline that the session had then; the client's deadline is
+    /// earlier.
     pub(crate) fn revoked(&self, revocation: Revocation) {
         let told = self.now();
         self.state.send_modify(|state| state.revoke(revocation, told));
     }
 
-    /// Waits for a grant that is over by force, and that the cluster has not heard from us that we know. Each is returned once.
+    /// Waits for a grant that is over by force and is not yet acknowledged to the cluster. Each is returned once.
     pub(crate) async fn next_taken(&self) -> u64 {
         let mut changes = self.state.subscribe();
         loop {
@@ -185,12 +187,12 @@ impl Lease {
             if let Some(token) = taken {
                 return token;
             }
-            // The sender is ours, so it outlives the waiting.
+            // This lease owns the sender, so the channel stays open.
             let _ = changes.changed().await;
         }
     }
 
-    /// Waits for a grant that an operator takes back, or took back, besides these: its token and the reason.
+    /// Waits for a revoked grant that is not in `known`: its token and the reason.
     pub(crate) async fn revoked_besides(&self, known: &BTreeSet<u64>) -> (u64, String) {
         let mut changes = self.state.subscribe();
         loop {
@@ -198,12 +200,12 @@ impl Lease {
             if let Some(other) = other {
                 return other;
             }
-            // The sender is ours, so it outlives the waiting.
+            // This lease owns the sender, so the channel stays open.
             let _ = changes.changed().await;
         }
     }
 
-    /// A grant was released: that it was revoked is of no interest any more.
+    /// The grant was released: its revocation is dropped.
     pub(crate) fn forget(&self, token: u64) {
         self.state.send_if_modified(|state| {
             state.revoked.remove(&token);
@@ -212,7 +214,7 @@ impl Lease {
         });
     }
 
-    /// The session is over. The first reason stays.
+    /// Ends the session. The first reason stays.
     pub(crate) fn end(&self, loss: Loss) {
         self.state.send_if_modified(|state| {
             let first = state.ended.is_none();
@@ -221,7 +223,7 @@ impl Lease {
         });
     }
 
-    /// Until when the session, or this grant of it, may be trusted, if it is not lost before.
+    /// Until when the session, or this grant of it, may be trusted, unless it is lost earlier.
     pub(crate) fn deadline(&self, token: Option<u64>) -> Moment {
         self.state.borrow().deadline(token)
     }
@@ -235,8 +237,8 @@ impl Lease {
         state.deadline(token).since(self.clock.now())
     }
 
-    /// How the session, or this grant of it, was lost. A revoked grant counts as lost as soon as we are told, although its locks stay
-    /// closed for [`Lease::remaining`].
+    /// How the session, or this grant of it, was lost. A revoked grant counts as lost as soon as the client is told,
+    /// although its locks stay closed for [`Lease::remaining`].
     pub(crate) fn loss(&self, token: Option<u64>) -> Option<Loss> {
         let state = self.state.borrow();
         if let Some(revoked) = token.and_then(|token| state.revoked.get(&token)) {
@@ -261,7 +263,7 @@ impl Lease {
         }
     }
 
-    /// Waits until the session is lost, or may be trusted for no longer than `left`.
+    /// Waits until the session is lost or may be trusted for at most `left`.
     pub(crate) async fn endangered(&self, left: Duration) -> Danger {
         loop {
             let danger = Danger { left: self.remaining(None), loss: self.loss(None) };
@@ -279,9 +281,9 @@ impl Lease {
         self.state.borrow().ended.is_some()
     }
 
-    /// Waits until the session has ended: not merely until its deadline has passed.
+    /// Waits until the session has ended. A passed deadline alone does not end it.
     pub(crate) async fn ended(&self) {
-        // The sender is ours, so it outlives the waiting.
+        // This lease owns the sender, so the channel stays open.
         let _ = self.state.subscribe().wait_for(|state| state.ended.is_some()).await;
     }
 }
@@ -309,7 +311,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Of a session whose TTL is 10 s.
+    /// For a session with a TTL of 10 s.
     fn renewed(sent_ms: u64) -> Renewed {
         Renewed { sent: at(sent_ms), ttl: ms(10_000), revoked: Vec::new(), more_revoked: false }
     }

@@ -1,4 +1,4 @@
-//! The way to a cluster from Rust.
+//! The Rust client.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), lockkeeper::client::Error> {
@@ -7,14 +7,14 @@
 //! let client = Client::new("10.0.0.1:7101,10.0.0.2:7101,10.0.0.3:7101")?;
 //! let session = client.open(SessionOptions::default()).await?;
 //! let held = session.acquire("reports/nightly").await?;
-//! // Give `held.token()` to whatever the lock protects, and stop when `held.lost()` says so.
+//! // Pass `held.token()` to the resource that the lock protects, and stop when `held.lost()` returns.
 //! held.release().await?;
 //! session.close().await?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! With something to do meanwhile, which must stop when the lock is lost:
+//! With concurrent work that must stop when the lock is lost:
 //!
 //! ```no_run
 //! # use lockkeeper::{client::{Client, SessionOptions}, machine::Token};
@@ -30,25 +30,26 @@
 //! # }
 //! ```
 //!
-//! From the ground up:
+//! The modules, from the lowest layer up:
 //!
-//! * [`Clock`]: the clock that deadlines are read from, and what it must count;
-//! * `nodes`: the nodes of the cluster, and which of them leads;
-//! * `call`: one request, repeated where that is safe until it is answered or its time is over;
-//! * `lease`: how long a session may be trusted, and how it was lost;
-//! * `keep_alive`: renews it in the background;
-//! * [`Client`], [`Session`], [`Acquire`], [`Guard`]: what an application holds in its hands;
-//! * [`Election`], [`Leadership`], [`Observe`]: one of many leads, and all know who; on top of a lock and its data;
-//! * [`AttachedSession`]: a session that several processes pass on.
+//! * [`Clock`]: the clock of all deadlines, and why it must count suspension;
+//! * `nodes`: the nodes of the cluster and the current leader;
+//! * `call`: one request, retried where a retry is safe, until it is answered or its deadline has passed;
+//! * `lease`: until when a session may be trusted, and how it was lost;
+//! * `keep_alive`: renews a session in the background;
+//! * [`Client`], [`Session`], [`Acquire`], [`Guard`]: the types that an application uses;
+//! * [`Election`], [`Leadership`], [`Observe`]: leader election on top of a lock and its data;
+//! * [`AttachedSession`]: a session that several processes share.
 //!
-//! Two promises hold everything together. A *holder* may trust its grant until [`Guard::deadline`]: the cluster gives the lock to nobody
-//! else before that. And nothing *leaks*: a future or a guard that is dropped releases what it has, or may have, in the
-//! background; what cannot be released goes with the session. ([`AttachedSession`] leaves both to its callers.)
+//! Two guarantees. *Safety*: a holder may trust its grant until [`Guard::deadline`]; the cluster grants the lock to no
+//! other session before that. *No leaks*: a dropped future or guard releases in the background every grant that it has
+//! or may have; a grant that cannot be released ends with the session. ([`AttachedSession`] leaves both to its
+//! callers.)
 //!
-//! For programs without an asynchronous runtime, [`blocking`] is the same client whose calls return when they are over.
+//! For programs without an asynchronous runtime, [`blocking`] is the same client with blocking calls.
 //!
-//! Left out, deliberately: TLS and authentication (the cluster has none yet), and a cache of locks (the cluster answers linearizably, a
-//! cache would not).
+//! Deliberately left out: TLS and authentication (the cluster has neither yet), and a lock cache (cached answers would
+//! not be linearizable).
 
 mod acquire;
 mod attached;

@@ -1,4 +1,4 @@
-//! The nodes of the cluster, and which of them leads.
+//! The nodes of the cluster and the current leader.
 
 use std::{
     collections::BTreeMap,
@@ -19,33 +19,33 @@ use tonic::{
 use super::{Error, pipeline::Pipeline};
 use crate::{proto::LEADER_KEY, transport::Windows};
 
-/// Makes a channel to a node. A parameter, so that a simulation can bring its own network.
+/// Makes a channel to a node. A parameter, so that a simulation can replace the network.
 pub type Connect = Arc<dyn Fn(Endpoint) -> Channel + Send + Sync>;
 
-/// So many leaders that are not among our endpoints are remembered; far more than any cluster has.
+/// Remembered leaders that are not among the configured endpoints. Far more than a cluster has nodes.
 const LEARNED_MAX: usize = 32;
 
-/// A node, by its address. Connects when it is first used, and again after each break.
+/// A node, by its address. Connects on first use and again after each broken connection.
 #[derive(Clone)]
 pub(crate) struct Node {
     pub(crate) address: Arc<str>,
     pub(crate) channel: Channel,
-    /// On the channel.
+    /// Uses `channel`.
     pub(crate) pipeline: Pipeline,
 }
 
-/// Those we were told of, and those that they named.
+/// The configured nodes, and those learned from answers.
 pub(crate) struct Nodes {
     configured: Vec<Node>,
     learned: Mutex<BTreeMap<Arc<str>, Node>>,
     leader: watch::Sender<Option<Node>>,
-    /// Which of the configured ones to ask when no leader is known.
+    /// Index of the configured node to ask next while no leader is known.
     next: AtomicUsize,
     connect: Connect,
 }
 
 impl Nodes {
-    /// `first` picks whom to ask first, so that not all clients come to the same node.
+    /// `first` selects the node to ask first, so that clients spread over the nodes.
     pub(crate) fn new(endpoints: &str, connect: Connect, first: usize) -> Result<Self, Error> {
         let mut configured: Vec<Node> = Vec::new();
         for address in endpoints.split(',').map(str::trim).filter(|address| !address.is_empty()) {
@@ -70,7 +70,7 @@ impl Nodes {
         self.configured.iter()
     }
 
-    /// Whom to ask now: the leader, or the next in turn while none is known.
+    /// The node to ask now: the leader, or the next in turn while none is known.
     pub(crate) fn preferred(&self) -> Node {
         if let Some(leader) = &*self.leader.borrow() {
             return leader.clone();
@@ -78,7 +78,7 @@ impl Nodes {
         self.configured[self.next.load(Ordering::Relaxed) % self.configured.len()].clone()
     }
 
-    /// A node by its address, be it one we were told of or not.
+    /// A node by its address, configured or not.
     pub(crate) fn get(&self, address: &str) -> Result<Node, Error> {
         let address = bare(address);
         if let Some(node) = self.configured.iter().find(|node| *node.address == *address) {
@@ -96,18 +96,18 @@ impl Nodes {
         Ok(node)
     }
 
-    /// Takes note of the leader that an answer names.
+    /// Records the leader that an answer names.
     pub(crate) fn note_leader(&self, metadata: &MetadataMap) {
         let Some(address) = metadata.get(LEADER_KEY).and_then(|address| address.to_str().ok()) else { return };
         if self.leader.borrow().as_ref().is_some_and(|leader| *leader.address == *bare(address)) {
             return;
         }
-        // A name that is none is a mistake of the server's, and no reason to stop talking to the others.
+        // An invalid address is a fault of the server; the client keeps using its other nodes.
         let Ok(leader) = self.get(address) else { return };
         self.leader.send_replace(Some(leader));
     }
 
-    /// Passes over a node that did not answer, or that does not know a leader.
+    /// Skips a node that did not answer or knows no leader.
     pub(crate) fn pass_over(&self, node: &Node) {
         self.leader.send_if_modified(|leader| match leader {
             Some(known) if known.address == node.address => leader.take().is_some(),
@@ -118,12 +118,12 @@ impl Nodes {
         }
     }
 
-    /// Whether someone else than `node` is known to lead.
+    /// Whether a node other than `node` is known to lead.
     pub(crate) fn led_by_other_than(&self, node: &Node) -> bool {
         self.leader.borrow().as_ref().is_some_and(|leader| leader.address != node.address)
     }
 
-    /// Waits until someone else than `node` is known to lead.
+    /// Waits until a node other than `node` is known to lead.
     pub(crate) async fn leader_moved(&self, node: &Node) {
         let moved = |leader: &Option<Node>| leader.as_ref().is_some_and(|leader| leader.address != node.address);
         let mut leader = self.leader.subscribe();
@@ -149,8 +149,8 @@ fn node(address: &str, connect: &Connect) -> Result<Node, Error> {
     Ok(Node { address: address.into(), pipeline: Pipeline::on(channel.clone()), channel })
 }
 
-/// A wait can be long and its connection silent: pings tell a dead one from a quiet one, and soon enough to go elsewhere before a new
-/// leader gives places away ([`crate::server::GRACE`]).
+/// A waiting call can be idle for long. HTTP/2 pings detect a dead connection early enough to repeat the wait before a
+/// new leader gives up its place ([`crate::server::GRACE`]).
 fn configure(endpoint: Endpoint) -> Endpoint {
     endpoint
         .connect_timeout(Duration::from_secs(2))

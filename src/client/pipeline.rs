@@ -1,10 +1,11 @@
-//! The requests to one node that are short and many, on one stream.
+//! Short, frequent requests to one node, multiplexed on one stream.
 //!
-//! To who asks, each is as a call of its own: a future that ends with the answer, and breaks the request off when it is dropped. The
-//! stream is opened with the first request, and anew after each break. No request survives a break: what became of it is not known, as
-//! when a connection breaks under a call.
+//! To its caller each request is a call: a future that ends with the answer and cancels the request when it is dropped.
+//! The stream is opened with the first request and reopened after each break. Requests that were pending at a break
+//! fail with an unknown outcome, as when a connection breaks under a call.
 //!
-//! A node that does not know the stream (an older version, or a proxy that lets none through) is asked by calls instead.
+//! If a node does not implement the stream (an older version, or a proxy that does not pass it), requests are sent as
+//! single calls.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -30,7 +31,7 @@ use crate::proto::{
     },
 };
 
-/// The way of requests to one node. Clones are the same way.
+/// The pipeline of one node. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Pipeline {
     shared: Arc<Shared>,
@@ -42,24 +43,24 @@ struct Shared {
     is_unknown_there: AtomicBool,
 }
 
-/// One stream.
+/// An open stream.
 #[derive(Default)]
 struct Open {
     books: Mutex<Books>,
-    /// There is something to send, or nobody to send it to any more.
+    /// Wakes the sender: there is a request to send, or the stream is over.
     changed: Notify,
 }
 
 #[derive(Default)]
 struct Books {
     last: u64,
-    /// Not longer than twice `answers`: a request and its cancellation.
+    /// At most two entries for each of `answers`: the request and its cancellation.
     to_send: VecDeque<PipelineRequest>,
     answers: HashMap<u64, oneshot::Sender<Result<PipelineResponse, Status>>>,
     is_over: bool,
 }
 
-/// A request under way. Dropped, it breaks off.
+/// A pending request. On drop it is cancelled.
 struct UnderWay {
     number: u64,
     open: Arc<Open>,
@@ -67,7 +68,8 @@ struct UnderWay {
     is_answered: bool,
 }
 
-/// Makes the method for one kind of request: on the stream, or by a call where there is none.
+/// Makes the method for one kind of request: on the stream, or as a single call if the node does not implement the
+/// stream.
 macro_rules! method {
     ($method:ident, $kind:ident, $request:ty, $response:ty) => {
         pub(crate) fn $method(
@@ -123,7 +125,7 @@ impl Shared {
         }
     }
 
-    /// Sends it on the stream that is open, or opens one.
+    /// Sends the request on the open stream, or opens one.
     fn send(&self, asked: Asked) -> UnderWay {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let mut asked = Some(asked);
@@ -147,7 +149,7 @@ impl Drop for Shared {
 }
 
 impl Open {
-    /// Takes what is asked and sends it; leaves it if the stream is over.
+    /// Takes the request and sends it; leaves it if the stream is over.
     fn send(self: &Arc<Self>, asked: &mut Option<Asked>) -> Option<UnderWay> {
         let mut books = self.books();
         if books.is_over {
@@ -166,12 +168,12 @@ impl Open {
     fn answered(&self, answer: PipelineResponse) {
         let waiting = self.books().answers.remove(&answer.number);
         if let Some(waiting) = waiting {
-            // An error says that it is not wanted any more.
+            // An error here means that the caller is gone.
             let _ = waiting.send(Ok(answer));
         }
     }
 
-    /// Tells all that wait why they wait in vain.
+    /// Fails all pending requests with this status.
     fn end(&self, why: &Status) {
         let mut books = self.books();
         books.is_over = true;
@@ -184,7 +186,7 @@ impl Open {
         }
     }
 
-    /// Nothing panics while it has the books.
+    /// A poisoned mutex is used all the same: no code panics while it holds the lock.
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -200,7 +202,7 @@ impl Drop for UnderWay {
             return;
         }
         match books.to_send.iter().rposition(|request| request.number == self.number) {
-            // It never left.
+            // It was not sent yet.
             Some(place) => drop(books.to_send.remove(place)),
             None => {
                 let cancel = PipelineRequest { number: self.number, what: Some(Asked::Cancel(Cancel {})) };
@@ -212,7 +214,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// What there is to send, as it comes. Ends when the stream is over.
+/// The requests, in the order in which they are made. Ends with the stream.
 fn requests(open: Arc<Open>) -> impl Stream<Item = PipelineRequest> + Send {
     stream::unfold(open, async |open| {
         loop {
@@ -231,7 +233,7 @@ fn requests(open: Arc<Open>) -> impl Stream<Item = PipelineRequest> + Send {
     })
 }
 
-/// Opens a stream, and hands out its answers until it ends.
+/// Opens a stream and distributes its answers until it ends.
 async fn serve(channel: Channel, open: Arc<Open>) {
     let why = match LocksClient::new(channel).pipeline(requests(Arc::clone(&open))).await {
         Ok(answers) => {
@@ -253,7 +255,7 @@ fn broken() -> Status {
     Status::unavailable("the stream of answers broke off")
 }
 
-/// An answer that says who leads, as that to a call does.
+/// The response of a call: an answer with the leader in its metadata.
 fn named<T>(answer: T, leader: &str) -> Response<T> {
     let mut response = Response::new(answer);
     if !leader.is_empty()

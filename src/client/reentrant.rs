@@ -1,11 +1,12 @@
-//! A lock that may be entered again by whoever is inside.
+//! A reentrant lock.
 //!
-//! Acquires of one session exclude each other like those of two: a task that asks for what it holds itself waits for ever. Where a
-//! function that holds a lock calls another one that needs it too, both enter through a [`Reentrant`]: the first to come in acquires,
-//! those who come while somebody is inside share its grant, and the last one out releases.
+//! Acquires of one session exclude each other like those of two sessions: a task that acquires a lock which it holds
+//! itself deadlocks. If a function that holds a lock calls another function that needs the same lock, both enter
+//! through a [`Reentrant`]: the first entry acquires, nested entries share its grant, and the last one to leave
+//! releases.
 //!
-//! Who is "inside" is whoever has an [`Entered`]; tasks and threads play no part. Give a clone to those who belong together, and to nobody
-//! else.
+//! Ownership of an [`Entered`] counts, not the task or thread. Clone a [`Reentrant`] only for code that may share the
+//! grant.
 
 use std::{
     ops::Deref,
@@ -16,7 +17,7 @@ use tokio::sync::Mutex;
 
 use super::{Acquire, Error, Guard};
 
-/// An acquire that is made when the first one enters, and shared by those who follow. Clones are the same.
+/// An acquire that is made by the first entry and shared by the nested ones. Clones share it too.
 ///
 /// ```no_run
 /// # use lockkeeper::client::{Error, Reentrant, Session};
@@ -43,7 +44,7 @@ pub struct Reentrant {
     inside: Arc<Mutex<Weak<Guard>>>,
 }
 
-/// One that is inside. Dropped, it leaves; the last one to leave releases the locks.
+/// One entry. Drop leaves; the last one to leave releases the locks.
 #[derive(Debug)]
 #[must_use = "dropping it leaves at once"]
 pub struct Entered(Arc<Guard>);
@@ -53,10 +54,11 @@ impl Reentrant {
         Self { acquire, inside: Arc::default() }
     }
 
-    /// Enters: at once if somebody is inside, otherwise as the acquire does, with its errors. Fails with [`Error::Lost`] while somebody is
-    /// inside whose grant is lost. Cancel safe: dropped, it leaves nothing behind.
+    /// Enters: at once if there is another entry, otherwise as the acquire does, with its errors. Fails with
+    /// [`Error::Lost`] if another entry exists and its grant is lost. Cancel safe: a dropped future leaves nothing
+    /// behind.
     pub async fn enter(&self) -> Result<Entered, Error> {
-        // Held while the first one waits for the locks: those who come meanwhile share what it gets.
+        // The mutex is held during the acquire: concurrent entries wait for it and share its grant.
         let mut inside = self.inside.lock().await;
         if let Some(guard) = inside.upgrade() {
             return match guard.loss() {
@@ -71,7 +73,7 @@ impl Reentrant {
 }
 
 impl Entered {
-    /// Leaves. The last one to leave releases the locks and says whether that worked: see [`Guard::release`].
+    /// Leaves. The last one to leave releases the locks and reports whether that worked: see [`Guard::release`].
     pub async fn leave(self) -> Result<(), Error> {
         match Arc::into_inner(self.0) {
             Some(guard) => guard.release().await,
@@ -80,7 +82,7 @@ impl Entered {
     }
 }
 
-/// To release through this takes the locks from all that are inside.
+/// A release through this guard ends the grant for all entries.
 impl Deref for Entered {
     type Target = Guard;
 

@@ -1,11 +1,11 @@
-//! Request ids: what makes a repeated request happen once (RIFL: Lee et al., SOSP'15).
+//! Request ids: they make retried requests idempotent (RIFL: Lee et al., SOSP'15).
 //!
-//! The session on the server remembers its replies to all ids that may still be asked for. So an id stays outstanding until its answer
-//! is here or nobody wants it any more, and not one moment longer. Then it is never outstanding again: the server counts on that, and
-//! on every message saying what is outstanding when it is sent, ids that are yet to come included.
+//! The session on the server keeps its replies to all ids that may still be retried. So an id is outstanding until its
+//! answer has arrived or its caller is gone, and never again after that. The server relies on it, and on each message
+//! naming all ids that are outstanding at its sending, future ids included.
 //!
-//! Usually the lowest outstanding id says it all. Only where one lags far behind the newest, as that of an acquire that waits for hours
-//! does, is it listed by itself, so that the lowest of the others can go on.
+//! Usually the lowest outstanding id is enough. An id that lags far behind the newest, such as that of an acquire that
+//! waits for hours, is listed separately, so that the lowest of the others can advance.
 
 use std::{
     collections::BTreeSet,
@@ -14,8 +14,8 @@ use std::{
 
 use crate::{machine::REPLIES_PER_SESSION_MAX, proto::v1::RequestId};
 
-/// An outstanding id is listed by itself when the newest is further ahead than this: until then, the server remembers at most so many
-/// replies in vain.
+/// An outstanding id is listed separately once the newest is further ahead than this. It bounds the replies that the
+/// server keeps without need.
 const LAG_MAX: u64 = 64;
 
 /// The ids of one session.
@@ -28,7 +28,7 @@ struct Ids {
     outstanding: BTreeSet<u64>,
 }
 
-/// A request whose answer may still be asked for. It is not, once this is dropped.
+/// A request whose answer may still be requested. Ends on drop.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
     id: u64,
@@ -54,7 +54,7 @@ impl Outstanding {
         self.id
     }
 
-    /// As it goes out now.
+    /// The id and the outstanding ids at this moment.
     pub(crate) fn message(&self) -> RequestId {
         let (lowest, kept) = self.requests.ids().wanted();
         RequestId { id: self.id, lowest, kept }
@@ -62,7 +62,7 @@ impl Outstanding {
 }
 
 impl Ids {
-    /// All that may be asked for: the ids from `lowest` on, and those kept below it.
+    /// All outstanding ids: those from `lowest` on, and those listed below it.
     fn wanted(&self) -> (u64, Vec<u64>) {
         let lagging = self.outstanding.range(..self.last.saturating_sub(LAG_MAX));
         let kept: Vec<u64> = lagging.take(REPLIES_PER_SESSION_MAX).copied().collect();
@@ -105,13 +105,14 @@ mod tests {
         assert_eq!(first.message(), RequestId { id: 1, lowest: 2, kept: vec![1] }, "a retry says what is so now");
         drop(newest);
         drop(requests.begin());
-        // Nothing else is outstanding, but what is begun next will be.
+        // Nothing else is outstanding, but the next request will be.
         assert_eq!(second.message(), RequestId { id: 2, lowest: most + 3, kept: vec![1, 2] });
         drop(first);
         assert_eq!(requests.begin().message(), RequestId { id: most + 3, lowest: most + 3, kept: vec![2] });
     }
 
-    /// More than the server lets a client list. It would not let it have so many requests open either; but what it is told is true.
+    /// More requests than the server lets a client list, and more than it would admit. The message must be correct all
+    /// the same.
     #[test]
     fn what_is_outstanding_is_never_left_out() {
         let requests = Requests::default();
@@ -121,7 +122,7 @@ mod tests {
         assert!(all.iter().all(|open| open.id() >= message.lowest || message.kept.contains(&open.id())));
     }
 
-    /// The server takes what is left out once for closed, and refuses a list that is out of order.
+    /// The server closes an id that one message leaves out, and refuses an unsorted list.
     #[test]
     fn what_is_listed_is_what_is_outstanding() {
         let requests = Requests::default();

@@ -1,4 +1,4 @@
-//! A session: the client's lease on existence, kept alive in the background.
+//! A session: the client's lease with the cluster, renewed in the background.
 
 use std::{ffi::OsStr, fmt, path::Path, sync::Arc, time::Duration};
 
@@ -17,14 +17,15 @@ use crate::{
     proto::v1::{self, Reason, sessions_client::SessionsClient},
 };
 
-/// What a session is to be like.
+/// Options of a new session.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// How long it lives without a renewal: 100 ms to a day. 10 s.
+    /// How long the session lives without a renewal: 100 ms to one day. Default: 10 s.
     ///
-    /// Short: the locks of a client that died are soon free. Long: an outage of the cluster is longer survived.
+    /// With a short TTL, the locks of a dead client open soon. With a long TTL, the session survives longer outages of
+    /// the cluster.
     pub ttl: Duration,
-    /// Who this is, for people to read. `host process-id program`.
+    /// A name of the client, for people. Default: `host process-id program`.
     pub label: String,
 }
 
@@ -36,7 +37,8 @@ impl Default for SessionOptions {
 }
 
 impl SessionOptions {
-    /// `host process-id program`, for a program by its path. Cut to the limit: a long name must not keep it from getting its locks.
+    /// `host process-id program`, from the path of a program. Truncated to the limit: a long name must not make the
+    /// open fail.
     pub fn label_of(program: &OsStr) -> String {
         Self::label_of_process(std::process::id(), program)
     }
@@ -51,20 +53,20 @@ impl SessionOptions {
     }
 }
 
-/// A session of this process. Cheap to clone; when the last clone and the last [`super::Guard`] are gone, it is closed in the background.
-/// At the end of a program, that may come too late: see [`super::Guard`].
+/// A session of this process. Cheap to clone. It is closed in the background when the last clone and the last
+/// [`super::Guard`] are dropped; at the end of a program, that may come too late: see [`super::Guard`].
 #[derive(Clone, Debug)]
 pub struct Session {
     handle: Arc<Handle>,
 }
 
-/// Closes the session when it goes.
+/// Closes the session on drop.
 #[derive(Debug)]
 struct Handle {
     core: Arc<Core>,
 }
 
-/// What the session's tasks share.
+/// The state that the session's tasks share.
 pub(crate) struct Core {
     pub(crate) client: Client,
     pub(crate) id: SessionId,
@@ -86,56 +88,58 @@ impl Session {
         let sent = counted_from(sent, &*client.caller.clock);
         let lease = Lease::new(client.caller.clock.clone(), sent, ttl);
         let core = Arc::new(Core::new(client, id, ttl, lease));
-        // It took long: do not start with a lease that is about to run out.
+        // The open took long: renew now, rather than start with a lease that is about to end.
         if core.lease.remaining(None) < ttl / 2 {
             core.renew().await?;
         }
         Ok(Self { handle: Arc::new(Handle { core }) })
     }
 
-    /// Its name: 128 random bits.
+    /// The session's id: 128 random bits.
     pub fn id(&self) -> SessionId {
         self.core().id
     }
 
-    /// How long it lives without a renewal.
+    /// How long the session lives without a renewal.
     pub fn ttl(&self) -> Duration {
         self.core().ttl
     }
 
-    /// How long it may still be trusted. Zero: it is lost.
+    /// How long the session may still be trusted. Zero: it is lost.
     pub fn remaining(&self) -> Duration {
         self.core().lease.remaining(None)
     }
 
-    /// How it was lost, if it was.
+    /// How the session was lost; `None` if it is alive.
     pub fn loss(&self) -> Option<Loss> {
         self.core().lease.loss(None)
     }
 
-    /// Waits until it is lost, by a timer of this process where the cluster cannot be reached. Cancel safe.
+    /// Waits until the session is lost. Uses a local timer, so it returns also while the cluster cannot be reached.
+    /// Cancel safe.
     pub async fn lost(&self) -> Loss {
         self.core().lease.lost(None).await
     }
 
-    /// Renews it now, beside the renewals in the background, and returns how long it may be trusted.
+    /// Renews the session now, in addition to the renewals in the background, and returns how long it may be trusted.
     ///
-    /// There is seldom a reason to: [`super::Guard::ensure`] does it where it is needed. Fails with [`Error::Lost`] if the session is over,
-    /// and with [`Error::NoCluster`] or [`Error::Unknown`] if nobody answers within the client's limit for a call. Cancel safe.
+    /// Seldom needed: [`super::Guard::ensure`] renews where necessary. Fails with [`Error::Lost`] if the session is
+    /// over, and with [`Error::NoCluster`] or [`Error::Unknown`] if no node answers within the client's call limit.
+    /// Cancel safe.
     pub async fn renew(&self) -> Result<Duration, Error> {
         self.core().while_alive(self.core().renew()).await?;
         Ok(self.remaining())
     }
 
-    /// The newest renewal that was acknowledged (first of all the open itself), and each newer one as it is. Beside a [`Guard`], nobody
-    /// needs it to be safe: it is for those who watch over sessions, in metrics or in tests.
+    /// The newest acknowledged renewal (at first the open itself), and each newer one. For monitoring and tests; a
+    /// holder needs only its [`Guard`].
     ///
     /// [`Guard`]: super::Guard
     pub fn renewals(&self) -> watch::Receiver<Acknowledged> {
         self.core().lease.renewals()
     }
 
-    /// Acquires a lock, exclusively and waiting as long as it takes, if the [`Acquire`] is not told otherwise.
+    /// Acquires a lock: exclusively and without a time limit, unless the [`Acquire`] says otherwise.
     ///
     /// ```no_run
     /// # use lockkeeper::client::{Error, Session};
@@ -149,12 +153,12 @@ impl Session {
         Acquire::new(self.clone(), [name])
     }
 
-    /// Acquires several locks, all or nothing. Those who acquire several at once cannot deadlock among each other, in whatever order they
-    /// name them.
+    /// Acquires several locks, all or nothing. Such acquires cannot deadlock among each other, in whatever order they
+    /// name the locks.
     ///
-    /// The price is a convoy: who waits for several locks has a place in the queue of each, so whoever comes later for one of them waits
-    /// behind, even while that one is free. Name no more locks at once than must be held together, and limit the wait where others must
-    /// not stand behind it.
+    /// The price is a convoy: an acquire of several locks has a place in the queue of each, so a later acquire of one
+    /// of them waits behind it, even while that lock is free. Name no more locks than must be held together, and limit
+    /// the wait where others must not queue behind it.
     ///
     /// ```no_run
     /// # use lockkeeper::client::{Error, Session};
@@ -167,7 +171,7 @@ impl Session {
         Acquire::new(self.clone(), names)
     }
 
-    /// The same, each lock in its own way.
+    /// As [`Session::acquire_all`], with options for each lock.
     ///
     /// ```no_run
     /// # use lockkeeper::machine::{LockName, Mode, Want};
@@ -185,8 +189,9 @@ impl Session {
         Acquire::of_wants(self.clone(), wants)
     }
 
-    /// Closes it: all that it holds is released, all its waits are cancelled, for its clones too. Fails if the cluster could not be
-    /// told in time; then it expires by itself. Also when this future is dropped before its end, nothing of it is to be trusted any more.
+    /// Closes the session and its clones: all its grants are released, all its waits are cancelled. Fails if the
+    /// cluster did not confirm in time; then the session expires by itself. From the call on the session counts as
+    /// lost, also when this future is dropped.
     pub async fn close(self) -> Result<(), Error> {
         let core = self.core().clone();
         if !Planted::TrustedWhileClosing.is_on() {
@@ -206,13 +211,13 @@ impl Core {
         Self { client, id, ttl, lease, requests, runtime }
     }
 
-    /// Runs in the background, also when it is called from a thread that is none of tokio's.
+    /// Runs the task in the background. Works also from threads that do not belong to tokio.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);
     }
 
-    /// A request of the session: repeated for as long as the session lives, unless it has a limit. What is lost with the session need
-    /// not be asked for.
+    /// Runs a request of the session until it is answered or the session is lost, unless the call has a limit of its
+    /// own.
     pub(crate) async fn while_alive<A>(&self, call: impl Future<Output = Result<A, Error>>) -> Result<A, Error> {
         let answer = tokio::select! {
             biased;
@@ -222,7 +227,7 @@ impl Core {
         answer.map_err(|error| self.learn(error))
     }
 
-    /// A refusal can be the first to say that the session is over.
+    /// A refusal can be the first report that the session is over.
     fn learn(&self, error: Error) -> Error {
         let loss = if let Error::Refused(refused) = &error { loss_of(refused.reason) } else { None };
         match loss {
@@ -246,13 +251,13 @@ impl Core {
         let plan = self.client.caller.plan();
         match self.client.caller.call(plan, |node| with!(SessionsClient, node, close, request)).await {
             Ok(v1::CloseSessionResponse {}) => Ok(()),
-            // It was over before: that is what was asked for.
+            // It was over before, as requested.
             Err(Error::Refused(refused)) if loss_of(refused.reason).is_some() => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// As [`Core::close`], best effort: otherwise it expires.
+    /// As [`Core::close`], best effort: otherwise the session expires.
     pub(crate) async fn close_in_background(self: Arc<Self>) {
         if let Err(error) = self.close().await {
             tracing::debug!(session = %self.id, %error, "the session was not closed; it expires by itself");
@@ -260,13 +265,13 @@ impl Core {
     }
 }
 
-/// Renews a session once, by a call of its own.
+/// Renews a session once, by a separate call.
 pub(super) async fn renew(client: &Client, id: SessionId) -> Result<Renewed, Error> {
     let caller = &client.caller;
     let request = v1::RenewSessionRequest { session_id: id.to_string() };
     let sent = std::sync::Mutex::new(caller.clock.now());
     let call = caller.call(caller.plan(), |node| {
-        // An answer belongs to the attempt that it came to: its sending counts.
+        // An answer belongs to the last attempt, so its sending time counts.
         *sent.lock().expect("nothing panics while it has the moment") = caller.clock.now();
         with!(SessionsClient, node, renew, request)
     });
@@ -279,12 +284,13 @@ pub(super) async fn renew(client: &Client, id: SessionId) -> Result<Renewed, Err
 /// A session that the cluster has opened.
 pub(super) struct Opened {
     pub(super) id: SessionId,
-    /// When its open was sent first. Which of several sendings the answer answers is not known: the first is the safe one.
+    /// When the open was first sent. It is not known which attempt was answered; the first one gives the earlier
+    /// deadline.
     pub(super) sent: Moment,
     pub(super) ttl: Duration,
 }
 
-/// Opens a session of a new id.
+/// Opens a session with a new id.
 pub(super) async fn open(client: &Client, options: &SessionOptions) -> Result<Opened, Error> {
     let id = SessionId(client.caller.random_id());
     let request = open_request(id, options)?;
@@ -294,8 +300,9 @@ pub(super) async fn open(client: &Client, options: &SessionOptions) -> Result<Op
     Ok(Opened { id, sent, ttl: Duration::from_millis(answer.ttl_ms.into()) })
 }
 
-/// Opens anew while what was opened has ended before its answer came, and there is time left. The answer to an open can be lost, with a
-/// leader that dies; a session of a short TTL is then over before the same open reaches the next leader, and its id is used up.
+/// Opens another session while the opened one has ended before its answer arrived, within the call limit. The answer to
+/// an open can be lost with a leader that dies; a session with a short TTL can then expire before a retry reaches the
+/// next leader, and its id is used up.
 pub(super) async fn loop_while_ended<T, F>(client: &Client, open: impl Fn() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,
@@ -314,7 +321,7 @@ where
     }
 }
 
-/// What opens a session of this id. Fails with [`Error::Invalid`].
+/// The request that opens a session with this id. Fails with [`Error::Invalid`].
 fn open_request(id: SessionId, options: &SessionOptions) -> Result<v1::OpenSessionRequest, Error> {
     let ttl_ms = u32::try_from(options.ttl.as_millis()).unwrap_or(TTL_MS_MAX.saturating_add(1));
     let ttl_ms = Ttl::from_millis(ttl_ms)?.as_millis();
@@ -322,7 +329,7 @@ fn open_request(id: SessionId, options: &SessionOptions) -> Result<v1::OpenSessi
     Ok(v1::OpenSessionRequest { session_id: id.to_string(), ttl_ms, label })
 }
 
-/// What a refusal says about the session.
+/// The loss of the session that a refusal implies, if any.
 pub(super) fn loss_of(reason: Reason) -> Option<Loss> {
     match reason {
         Reason::SessionUnknown => Some(Loss::Unknown),

@@ -1,4 +1,4 @@
-//! What operators undo, beside the grants that they take back: see [`ForceRelease`](super::ForceRelease).
+//! Operators' calls beside [`ForceRelease`](super::ForceRelease): remove a waiter, lift a lock-delay, drop kept data.
 
 use std::time::Duration;
 
@@ -9,12 +9,13 @@ use crate::{
 };
 
 impl Client {
-    /// Removes an acquire from the queue of a lock, and from those of all other locks that it waits for: an operator's act. Its caller
-    /// is told, by an error with the reason [`WaitRemoved`](v1::Reason::WaitRemoved), and does not come back by itself.
+    /// Removes an acquire from the queue of a lock, and from the queues of all other locks that it waits for: an
+    /// operator's call. The acquire fails with the reason [`WaitRemoved`](v1::Reason::WaitRemoved) and is not retried
+    /// by itself.
     ///
-    /// `ticket`: as [`Client::get`] shows it. Returns who was removed; `None` if the ticket does not wait for this lock: it may have been
-    /// granted meanwhile, or an earlier sending of this very request removed it, and its answer was lost. Fails as the calls of
-    /// [`Client`] do. Dropped before its end, it may have taken effect.
+    /// `ticket`: as [`Client::get`] shows it. Returns the removed waiter; `None` if the ticket does not wait for this
+    /// lock: it may have been granted, or an earlier attempt of this request removed it and its answer was lost. Fails
+    /// as the calls of [`Client`] do. If the future is dropped before it completes, the request may have taken effect.
     ///
     /// ```no_run
     /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
@@ -32,13 +33,14 @@ impl Client {
         Ok(answer.await?.removed)
     }
 
-    /// Ends the lock-delay that keeps a lock closed: an operator's act, for a holder whose work is known to be over. Whoever waits comes
-    /// in at once.
+    /// Ends the lock-delay of a lock: an operator's call, for a lost holder whose work is known to be over. The next
+    /// waiters are granted at once.
     ///
-    /// Returns how long the lock would have stayed closed; `None` if it had no lock-delay. Fails as the calls of [`Client`] do.
-    /// Dropped before its end, it may have taken effect.
+    /// Returns how long the lock would have stayed closed; `None` if it had no lock-delay. Fails as the calls of
+    /// [`Client`] do. If the future is dropped before it completes, the request may have taken effect.
     ///
-    /// It is not repeated once its outcome is unknown: the lock may have been taken, lost and closed anew meanwhile.
+    /// It is not retried after an attempt of unknown outcome: by then the lock may have been acquired, lost and closed
+    /// again.
     pub async fn lift_delay(&self, name: &str) -> Result<Option<Duration>, Error> {
         let request = v1::LiftDelayRequest { name: LockName::new(name)?.as_str().to_owned() };
         let plan = self.caller.plan_once();
@@ -46,11 +48,12 @@ impl Client {
         Ok(answer.lifted_ms.map(Duration::from_millis))
     }
 
-    /// Drops the data that were kept on locks under a prefix which nobody holds: an operator's act. An empty prefix: on all locks.
+    /// Drops the data that were kept on unheld locks under a prefix: an operator's call. An empty prefix: on all locks.
     ///
-    /// One call looks at some hundreds of locks at the most. `after`: empty, or `more_after` of the answer before; that is empty after the
-    /// last. It is not repeated once its outcome is unknown: a holder may have kept other data meanwhile. Fails as the calls of [`Client`]
-    /// do. Dropped before its end, it may have taken effect.
+    /// One call examines some hundreds of locks at most. `after`: empty for the first call, then `more_after` of the
+    /// answer before, which is empty after the last call. It is not retried after an attempt of unknown outcome: by
+    /// then a holder may have kept other data. Fails as the calls of [`Client`] do. If the future is dropped before it
+    /// completes, the request may have taken effect.
     pub async fn drop_data(&self, prefix: &str, after: &str) -> Result<v1::DropDataResponse, Error> {
         let request = v1::DropDataRequest { prefix: prefix.to_owned(), after: after.to_owned() };
         self.caller.call(self.caller.plan_once(), |node| with!(LocksClient, node, drop_data, request)).await

@@ -1,4 +1,4 @@
-//! Watching locks: their present state, then every change.
+//! Watches locks: their present state, then every change.
 
 use std::{
     fmt,
@@ -14,13 +14,15 @@ use tonic::{Status, Streaming};
 use super::{Client, Error, backoff::Backoff, call::with};
 use crate::proto::v1::{WatchRequest, WatchResponse, locks_client::LocksClient, watch_response::What};
 
-/// The locks under a prefix: their present state, and then every change.
+/// The locks under a prefix: their present state, then every change.
 ///
-/// Take the messages from [`Watch::next`], or use it as a [`Stream`], which does not end. It survives the loss of a node and a change of
-/// leader: it goes on after the last entry whose changes it has had. When it was away for too long for that, [`What::TooOld`] says so,
-/// and the state comes again; what happened meanwhile is in it. A reader that is too slow is sent the state again too.
+/// Read the messages with [`Watch::next`], or use it as a [`Stream`], which does not end. It survives the loss of a
+/// node and a change of leader: it resumes after the last log entry whose changes it has delivered. If that entry is
+/// too old, [`What::TooOld`] is delivered and then the state, which includes all later changes. A reader that is too
+/// slow gets the state again too.
 ///
-/// An error says that no node could be asked within the client's limit; the next poll tries again. Some come at once.
+/// An error says that no node answered within the client's call limit; the next poll tries again. Some errors come
+/// without delay.
 ///
 /// ```no_run
 /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
@@ -46,13 +48,13 @@ enum Step {
     Opening(BoxFuture<'static, Result<Streaming<WatchResponse>, Error>>),
     Open {
         messages: Box<Streaming<WatchResponse>>,
-        /// When it has been silent for too long.
+        /// Fires when the stream has been silent for too long.
         silent: Pin<Box<Sleep>>,
     },
     Pausing(Pin<Box<Sleep>>),
 }
 
-/// A server that has nothing to say says so every second.
+/// Longest silence of an open stream. The server sends its progress every second.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 impl Watch {
@@ -61,20 +63,20 @@ impl Watch {
         Self { client, request, step: Step::Idle, backoff: Backoff::default() }
     }
 
-    /// Goes on after this log index, without the state: one that [`Watch::index`] said of an earlier watch of the same prefix. If that is
-    /// too long ago, [`What::TooOld`] comes, and then the state.
+    /// Resumes after this log index, without the state: a value of [`Watch::index`] of an earlier watch with the same
+    /// prefix. If it is too old, [`What::TooOld`] is delivered and then the state.
     pub fn after(mut self, index: u64) -> Self {
         self.request.after_index = index;
         self
     }
 
-    /// The last log index up to which all changes were told. 0: none yet, or the state is not whole.
+    /// The log index up to which all changes were delivered. 0: none yet, or the state is not complete.
     pub fn index(&self) -> u64 {
         self.request.after_index
     }
 
-    /// The next message, waited for as long as it takes: state, changes, or that there were none up to an index. Fails when no node
-    /// could be asked within the client's limit; the next call tries again. Cancel safe.
+    /// Waits for the next message: state, changes, or the index up to which there were no changes. Fails if no node
+    /// answered within the client's call limit; the next call tries again. Cancel safe.
     ///
     /// ```no_run
     /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
@@ -105,11 +107,11 @@ impl Watch {
         })
     }
 
-    /// Where to go on. In the middle of a state there is no such place.
+    /// Records where to resume. In the middle of a state there is no such index.
     fn note(&mut self, message: &WatchResponse) {
         match &message.what {
             Some(What::State(state)) => self.request.after_index = if state.last { state.index } else { 0 },
-            // The rest of the entry is still to come: it comes again as a whole.
+            // The rest of the entry follows. A resumed watch gets the whole entry again.
             Some(What::Changes(changes)) if changes.more => {}
             Some(What::Changes(changes)) => self.request.after_index = changes.index,
             Some(What::Progress(progress)) => self.request.after_index = progress.index,

@@ -1,4 +1,4 @@
-//! An acquire in a session that is not this process's own.
+//! An acquire in an attached session.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ use crate::{
 
 /// An acquire of an [`AttachedSession`]. Nothing is sent before [`AttachedAcquire::granted`].
 ///
-/// Dropped before its end, it leaves this behind: what waits is cancelled by the cluster 5 s after the call broke off; what was granted
-/// is held until somebody releases it or the session ends. [`AttachedAcquire::abandon`] leaves nothing behind.
+/// If it is dropped before its end: the cluster cancels a waiting acquire 5 s after the call broke; a granted one is
+/// held until it is released or the session ends. [`AttachedAcquire::abandon`] leaves nothing behind.
 #[derive(Debug)]
 #[must_use = "an acquire does nothing before it is awaited"]
 pub struct AttachedAcquire {
@@ -29,7 +29,7 @@ pub struct AttachedAcquire {
     acquire: Arc<machine::Acquire>,
     began: Option<Instant>,
     request: Option<Numbered>,
-    /// Its wait was cancelled, and it waits anew.
+    /// The cluster cancelled its wait; it was queued again.
     place_lost: bool,
 }
 
@@ -40,15 +40,16 @@ impl AttachedAcquire {
 
     /// Waits until the locks are held. Survives the loss of its connection and a change of leader, and keeps its place in the queue.
     ///
-    /// Fails with [`Error::NotAcquired`], with [`Error::Lost`] if the session is over, and with [`Error::Unknown`] if there was no answer
-    /// in time: then the session may hold the locks, and only [`AttachedAcquire::abandon`] or its end is sure to release them. Cancel
-    /// safe: called again, it goes on with the same request.
+    /// Fails with [`Error::NotAcquired`], with [`Error::Lost`] if the session is over, and with [`Error::Unknown`] if
+    /// there was no answer in time: the session may then hold the locks, and only [`AttachedAcquire::abandon`] or the
+    /// end of the session is sure to release them. Cancel safe: a second call continues with the same request.
     pub async fn granted(&mut self) -> Result<Token, Error> {
         let began = *self.began.get_or_insert_with(Instant::now);
         let mut backoff = Backoff::default();
         loop {
             match self.send(began).await {
-                // A wait whose call broke off for too long was cancelled. It is still wanted: it goes to the end of the queue.
+                // The cluster cancels a wait whose call was broken for too long. The caller still wants the locks, so
+                // the acquire goes to the end of the queue.
                 Err(Error::Refused(refused))
                     if refused.reason == Reason::WaitCancelled && in_time(self.acquire.wait, began) =>
                 {
@@ -64,7 +65,7 @@ impl AttachedAcquire {
         let (caller, session) = (&self.session.client.caller, self.session.id);
         let request = self.request.get_or_insert_with(|| Numbered::begin(caller));
         let answer = request.send(caller, plan(caller.plan(), self.acquire.wait), |node, request| {
-            // The first sending that arrives sets the limit; a later one must not set it anew.
+            // The first attempt that arrives sets the wait's limit; a retry must not extend it.
             let message = message(session, request, &self.acquire, began.elapsed());
             node.pipeline.acquire(message)
         });
@@ -81,9 +82,9 @@ impl AttachedAcquire {
         Error::NotAcquired(Box::new(NotAcquired { waited, place_lost: self.place_lost, busy }))
     }
 
-    /// Takes it back, whatever became of it: when this returns `Ok`, it holds nothing and waits for nothing.
+    /// Withdraws the acquire, whatever its state. After `Ok` it holds nothing and waits for nothing.
     ///
-    /// Fails with [`Error::NoCluster`] or [`Error::Unknown`] if nobody answers within the client's limit for a call.
+    /// Fails with [`Error::NoCluster`] or [`Error::Unknown`] if no node answers within the client's call limit.
     pub async fn abandon(self) -> Result<(), Error> {
         let Some(acquire) = self.request else { return Ok(()) };
         let caller = &self.session.client.caller;
@@ -95,7 +96,7 @@ impl AttachedAcquire {
             node.pipeline.release(request.clone())
         });
         match answer.await.map_err(super::lost) {
-            // With the session, all is gone.
+            // The end of the session released everything.
             Ok(_) | Err(Error::Lost(_)) => Ok(()),
             Err(error) => Err(error),
         }

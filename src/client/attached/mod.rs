@@ -1,20 +1,22 @@
-//! Sessions that outlive the process that works with them, or that another one opened.
+//! Sessions that outlive the process that opened them, or that several processes share.
 //!
-//! A [`super::Session`] lives and dies with its process: that is what most programs want. A shell script is many processes, one after the
-//! other; so is a job that is handed from host to host. For them a session is an id that is passed on: one process opens it, another
+//! A [`super::Session`] lives and dies with its process, which suits most programs. A shell script is a sequence of
+//! processes; so is a job that moves from host to host. For these, a session is an id: one process opens it, another
 //! keeps it alive, others acquire and release.
 //!
-//! The two promises of a [`super::Session`] are then nobody's but the caller's:
+//! The two guarantees of a [`super::Session`] are then up to the caller:
 //!
-//! * *Trust*: who only acquires does not hear of renewals, and cannot know for how long to trust its grant. Who keeps the session alive
-//!   does, and says so when it ends ([`AttachedSession::keep_alive`]). The token is what protects in any case.
-//! * *Nothing leaks*: a grant is held until it is released, and a session lives on until it is closed or not renewed for its TTL.
+//! * *Safety*: a process that only acquires does not receive renewals and cannot know until when to trust its grant.
+//!   The process that keeps the session alive can, and reports its end ([`AttachedSession::keep_alive`]). The token
+//!   protects the resource in any case.
+//! * *No leaks*: a grant is held until it is released; a session lives until it is closed or is not renewed for its
+//!   TTL.
 //!
-//! What is sent happens once all the same, however often it had to be sent: how, without a process that counts the requests, is in
-//! `numbers`.
+//! Requests are still executed once, however often they are sent. `numbers` shows how, without a process that counts
+//! them.
 //!
-//! Left out: to attach to the session of a [`super::Session`] that is alive. It counts its requests; those of others are in its way when
-//! the session's memory is full.
+//! Left out: attaching to a live [`super::Session`]. It numbers its requests itself; foreign requests interfere when
+//! the session's reply memory is full.
 
 mod acquire;
 mod numbers;
@@ -38,8 +40,7 @@ use crate::{
     },
 };
 
-/// A session by its id. Cheap to clone; it is not kept alive, unless [`AttachedSession::keep_alive`] does, and not closed when this is
-/// dropped.
+/// A session by its id. Cheap to clone. It is renewed only by [`AttachedSession::keep_alive`], and not closed on drop.
 ///
 /// ```no_run
 /// # use lockkeeper::{client::{Client, Error}, machine::{Acquire, LockName, Mode, SessionId, Wait, Want}};
@@ -59,28 +60,28 @@ pub struct AttachedSession {
     id: SessionId,
 }
 
-/// What an open or a renewal of an [`AttachedSession`] brought.
+/// The result of an open or a renewal of an [`AttachedSession`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct Renewal {
-    /// How long the session lives without a renewal.
+    /// How long the session lives without another renewal.
     pub ttl: Duration,
-    /// Until when it may be trusted, on the client's clock: the moment of the sending, plus the TTL, less a margin for the rates of
-    /// clocks (1 %, at least 10 ms).
+    /// Until when it may be trusted, on the client's clock: the moment of sending, plus the TTL, less a margin for
+    /// clock rates (1 %, at least 10 ms).
     pub deadline: Moment,
-    /// How long that still is.
+    /// Time left until then.
     pub remaining: Duration,
-    /// Grants that an operator took back and that are not released yet. Nothing remains of one that is over: its release fails with
-    /// [`super::Loss::Revoked`], and with that the cluster forgets it.
+    /// Grants that an operator revoked and that are not released yet. A grant that is over has no time left: its
+    /// release fails with [`super::Loss::Revoked`], and the cluster then drops its record.
     pub revoked: Vec<Revocation>,
-    /// There are more, of which nothing is known before those are released and the session is renewed again.
+    /// There are more revoked grants. They are reported after these are released and the session is renewed again.
     pub more_revoked: bool,
 }
 
 impl Client {
-    /// Opens a session that outlives this process if it has to. Nobody keeps it alive: it expires after its TTL.
+    /// Opens a session that can outlive this process. It is not kept alive: it expires after its TTL.
     ///
-    /// Fails with [`Error::Invalid`], with [`Error::NoCluster`], or with [`Error::Unknown`]: then there may be a session that nobody
-    /// knows, and that expires by itself. The same if this is dropped before its end.
+    /// Fails with [`Error::Invalid`], with [`Error::NoCluster`], or with [`Error::Unknown`]: then a session with an
+    /// unknown id may remain, which expires. The same if the future is dropped before it completes.
     pub async fn open_detached(&self, options: SessionOptions) -> Result<(AttachedSession, Renewal), Error> {
         let opened = session::loop_while_ended(self, || session::open(self, &options)).await?;
         let session = self.attach(opened.id);
@@ -89,23 +90,23 @@ impl Client {
         Ok((session, renewal))
     }
 
-    /// A session that was opened elsewhere, by [`Client::open_detached`] or by the API of another language. Asks nobody whether it is
-    /// there: its first use tells.
+    /// A session that was opened elsewhere, by [`Client::open_detached`] or through the API of another language. Sends
+    /// nothing: the first use shows whether the session exists.
     pub fn attach(&self, id: SessionId) -> AttachedSession {
         AttachedSession { client: self.clone(), id }
     }
 }
 
 impl AttachedSession {
-    /// Its name: 128 random bits. Whoever knows it can work with it.
+    /// The session's id: 128 random bits. Any process with this id can use the session.
     pub fn id(&self) -> SessionId {
         self.id
     }
 
-    /// Renews it once.
+    /// Renews the session once.
     ///
-    /// Fails with [`Error::Lost`] if it is over, and with [`Error::NoCluster`] or [`Error::Unknown`] if nobody answers within the client's
-    /// limit for a call. Cancel safe.
+    /// Fails with [`Error::Lost`] if the session is over, and with [`Error::NoCluster`] or [`Error::Unknown`] if no
+    /// node answers within the client's call limit. Cancel safe.
     pub async fn renew(&self) -> Result<Renewal, Error> {
         let renewed = session::renew(&self.client, self.id).await.map_err(lost)?;
         Ok(self.renewal(renewed))
@@ -116,13 +117,14 @@ impl AttachedSession {
         Renewal { ttl, deadline, remaining: deadline.since(self.client.caller.clock.now()), revoked, more_revoked }
     }
 
-    /// Keeps it alive until it is lost, or cannot be renewed and may be trusted for no longer than `margin`; says which. That is the time in
-    /// which whoever works in the session can stop. `None`: a fifth of the TTL. `on_revoked` is called once for each grant that an
-    /// operator takes back, with its token and the reason; its locks stay closed until it is released, or to the deadline that the session
-    /// then had.
+    /// Keeps the session alive until it is lost, or cannot be renewed and may be trusted for at most `margin`; returns
+    /// which. The margin is the time in which the users of the session can stop. `None`: a fifth of the TTL.
+    /// `on_revoked` is called once for each grant that an operator revokes, with its token and the reason; the locks of
+    /// that grant stay closed until it is released, or to the deadline that the session had then.
     ///
-    /// Fails as [`AttachedSession::renew`] does, if the first renewal does; with [`Error::NotEnsured`] if the margin is longer than half of
-    /// the TTL, of which a third passes between two renewals. Dropped, it no longer keeps the session alive.
+    /// Fails as [`AttachedSession::renew`] does, if the first renewal does; with [`Error::NotEnsured`] if the margin is
+    /// longer than half of the TTL, since a third of the TTL passes between two renewals. A dropped future no longer
+    /// keeps the session alive.
     pub async fn keep_alive(
         &self,
         margin: Option<Duration>,
@@ -145,7 +147,8 @@ impl AttachedSession {
         loop {
             tokio::select! {
                 biased;
-                // Answers first: one that lay in the socket while this process was stopped may save the session.
+                // Answers are polled first: one that was received while this process was stopped may still save the
+                // session.
                 () = &mut renewals => return Ok(core.lease.endangered(margin).await),
                 danger = core.lease.endangered(margin) => return Ok(danger),
                 (token, reason) = core.lease.revoked_besides(&told) => {
@@ -156,16 +159,17 @@ impl AttachedSession {
         }
     }
 
-    /// Asks for locks: [`AttachedAcquire::granted`] waits for them.
+    /// Requests locks: [`AttachedAcquire::granted`] waits for them.
     pub fn acquire(&self, acquire: machine::Acquire) -> AttachedAcquire {
         AttachedAcquire::new(self.clone(), acquire)
     }
 
-    /// Gives a grant back.
+    /// Releases a grant.
     ///
-    /// Fails with [`Error::Lost`] if the session is over, or if an operator took the grant; with [`Error::Refused`] and [`crate::proto::v1::Reason::NotHeld`] if the grant is
-    /// (it was lost or released before), and with [`Error::NoCluster`] or [`Error::Unknown`] if nobody answers within the client's limit
-    /// for a call. Dropped before its end, it may or may not have taken effect.
+    /// Fails with [`Error::Lost`] if the session is over or an operator took the grant; with [`Error::Refused`] and
+    /// [`crate::proto::v1::Reason::NotHeld`] if the grant was lost or released before; and with [`Error::NoCluster`] or
+    /// [`Error::Unknown`] if no node answers within the client's call limit. If the future is dropped before it
+    /// completes, the release may or may not have taken effect.
     pub async fn release(&self, token: Token) -> Result<(), Error> {
         let (caller, session_id) = (&self.client.caller, self.id.to_string());
         let answer = Numbered::begin(caller)
@@ -180,7 +184,8 @@ impl AttachedSession {
 
     /// Sets or removes the data on a lock of a grant.
     ///
-    /// Fails as [`AttachedSession::release`] does. Dropped before its end, it may or may not have taken effect.
+    /// Fails as [`AttachedSession::release`] does. If the future is dropped before it completes, the update may or may
+    /// not have taken effect.
     pub async fn update(&self, token: Token, name: &str, data: NewData<'_>) -> Result<(), Error> {
         let name = LockName::new(name)?.as_str().to_owned();
         let (data, keep_data) = data.checked()?;
@@ -195,16 +200,17 @@ impl AttachedSession {
         answer.map(|_| ()).map_err(lost)
     }
 
-    /// Closes it: all that it holds is released, all its waits are cancelled. To close it again is no error.
+    /// Closes the session: all its grants are released, all its waits are cancelled. Closing a closed session is no
+    /// error.
     ///
-    /// Fails with [`Error::Lost`] if it expired before, and with [`Error::NoCluster`] or [`Error::Unknown`] if nobody answers within the
-    /// client's limit for a call.
+    /// Fails with [`Error::Lost`] if it expired before, and with [`Error::NoCluster`] or [`Error::Unknown`] if no node
+    /// answers within the client's call limit.
     pub async fn close(&self) -> Result<(), Error> {
         close(&self.client, self.id, "").await
     }
 }
 
-/// `reason`: empty, or why an operator does it.
+/// `reason`: an operator's reason, or empty.
 pub(super) async fn close(client: &Client, id: SessionId, reason: &str) -> Result<(), Error> {
     let request = CloseSessionRequest { session_id: id.to_string(), reason: reason.to_owned() };
     let call = client.caller.call(client.caller.plan(), |node| with!(SessionsClient, node, close, request));
@@ -212,7 +218,7 @@ pub(super) async fn close(client: &Client, id: SessionId, reason: &str) -> Resul
     Ok(())
 }
 
-/// A refusal that says that the session is over.
+/// Turns a refusal that implies the end of the session into a loss.
 fn lost(error: Error) -> Error {
     let loss = if let Error::Refused(refused) = &error { loss_of(refused.reason) } else { None };
     loss.map_or(error, Error::Lost)

@@ -1,16 +1,18 @@
-//! Request ids of processes that share a session and do not know of each other.
+//! Request ids for processes that share a session without coordination.
 //!
-//! A [`super::super::Session`] counts its requests, and says with each of them which ones it still cares about. Processes that come and
-//! go (the commands of a shell script) cannot: none knows what the others have under way. So an id is made of the second in which the
-//! request began, and 32 random bits: two requests that begin in the same second have the same id once in four billion times.
+//! A [`super::super::Session`] counts its requests and names the outstanding ones in each message. Short-lived
+//! processes (the commands of a shell script) cannot: none knows the pending requests of the others. So an id consists
+//! of the second in which the request began and 32 random bits: two requests of the same second collide with a
+//! probability of one in four billion.
 //!
-//! Such a process lets go of nothing, for it could be another one's. The cluster remembers the answers to 1,024 requests of a session;
-//! beyond that it refuses acquires, and updates a little later. Then, and only then, what is oldest is let go: all that began more than an hour ago, and, where that does
-//! not suffice, more than a minute or five seconds ago. A request that is that old and still under way can no longer be repeated. For
-//! one that waits for a lock, that matters if its connection breaks meanwhile: it ends as [`Error::Unknown`].
+//! Such a process does not discard replies, since they may belong to another process. The cluster keeps the replies to
+//! 1,024 requests of a session; beyond that it refuses acquires, and a little later updates. Only then are the oldest
+//! replies discarded: those of requests that began more than an hour ago, and if that does not suffice, more than a
+//! minute or five seconds ago. A request of that age that is still pending can no longer be retried. For a waiting
+//! acquire this matters if its connection breaks: it fails with [`Error::Unknown`].
 //!
-//! The seconds are those of the wall clock, for the processes may run on several hosts. It decides nothing but the order of ids. One that
-//! lags behind what others have let go of is told so, and takes a later id.
+//! The seconds are those of the wall clock, since the processes may run on several hosts. They only order ids. A
+//! request from a clock behind the discarded ids is refused, and takes a later id.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -27,21 +29,21 @@ use super::super::{
 };
 use crate::proto::v1::{Reason, RequestId};
 
-/// How many seconds ago a request began that the session need not remember, when its memory is full: at first, and where that does not
-/// suffice.
+/// Ages in seconds at which replies are discarded when the session's reply memory is full: the first one, and the next
+/// where it does not suffice.
 const AGES_S: [u64; 3] = [3_600, 60, 5];
 
-/// How often a request is given a later id. Once suffices, if others do not overtake it meanwhile.
+/// How often a request takes a later id. Once is enough unless other requests discard more replies meanwhile.
 const LATER_IDS_MAX: usize = 3;
 
 const RANDOM_BITS: u32 = 32;
 
-/// A request under an id of its own.
+/// A request with its id.
 #[derive(Debug)]
 pub(super) struct Numbered {
     id: u64,
     lowest: u64,
-    /// Sendings whose answer never came.
+    /// Attempts without an answer.
     unanswered: u32,
 }
 
@@ -55,7 +57,7 @@ impl Numbered {
         self.id
     }
 
-    /// Sends it until there is an answer, and again under the same id each time this is called.
+    /// Sends the request until it is answered. Each call uses the same id.
     pub(super) async fn send<A, F>(
         &mut self,
         caller: &Caller,
@@ -74,7 +76,7 @@ impl Numbered {
             {
                 self.let_go_of_older_than(age_s);
             } else if refused.reason == Reason::RequestStale {
-                // Had it been sent before, it may have run before it was forgotten.
+                // An earlier attempt may have been executed before its reply was discarded.
                 if self.unanswered > 0 || later_ids.next().is_none() {
                     return Err(Error::Unknown { why: refused.message.clone() });
                 }
@@ -103,7 +105,7 @@ impl Numbered {
         let answer = answer.await;
         match answer {
             Err(Error::Unknown { .. }) => {}
-            // None of them was taken.
+            // No attempt was executed.
             Err(Error::NoCluster { .. }) => sendings.count.store(0, Ordering::Relaxed),
             _ => _ = sendings.count.fetch_sub(1, Ordering::Relaxed),
         }
@@ -120,7 +122,7 @@ impl Numbered {
     }
 }
 
-/// Counts the sendings that may still be answered, also when the future that sends is dropped.
+/// Counts the attempts that may still be answered, also when the sending future is dropped.
 struct Sendings<'a> {
     count: AtomicU32,
     unanswered: &'a mut u32,
@@ -133,13 +135,13 @@ impl Drop for Sendings<'_> {
 }
 
 impl Refused {
-    /// The session remembers as many answers as it may.
+    /// The session keeps its maximum number of replies.
     fn is_memory_full(&self) -> bool {
         let limit = self.details.get("limit").map(String::as_str);
         self.reason == Reason::LimitReached && limit == Some("replies_per_session")
     }
 
-    /// The lowest id that a session has not let go of.
+    /// The lowest id whose reply the session has not discarded.
     fn lowest(&self) -> u64 {
         self.details.get("lowest").and_then(|lowest| lowest.parse().ok()).unwrap_or(0)
     }
@@ -150,7 +152,7 @@ fn id(second: u64, random: u128) -> u64 {
 }
 
 fn first_of_second(second: u64) -> u64 {
-    // A second that 32 bits cannot hold is past the year 2106, or that of a broken clock.
+    // Seconds beyond 32 bits are past the year 2106, or come from a broken clock.
     second.clamp(1, u64::MAX >> RANDOM_BITS) << RANDOM_BITS
 }
 

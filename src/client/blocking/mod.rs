@@ -1,4 +1,4 @@
-//! The client for programs without an asynchronous runtime.
+//! The blocking client, for programs without an asynchronous runtime.
 //!
 //! ```no_run
 //! # fn write_report(fence: lockkeeper::machine::Token) {}
@@ -14,20 +14,21 @@
 //! # }
 //! ```
 //!
-//! The same client as in [`super`], with the same options, errors and promises: here each call returns when it is over. One thread, started
-//! by [`Client::new`], does the work, and renews sessions whatever the program is busy with.
+//! The client of [`super`] with the same options, errors and guarantees; each call blocks until it is done. One thread,
+//! started by [`Client::new`], runs the client and renews sessions while the program does other work.
 //!
-//! Two things differ:
+//! Two differences:
 //!
-//! * Nothing tells a thread that is at work that its lock is lost. Ask [`Guard::ensure`] before each step, be called by
-//!   [`Guard::on_danger`], and let what the lock protects check [`Guard::token`].
-//! * A [`Guard`] that is dropped is released before the drop returns, if the cluster answers within [`DROP_WAITS_MAX`]. So a program that
-//!   ends leaves no lock behind.
+//! * A running thread is not interrupted when its lock is lost. Call [`Guard::ensure`] before each step, register a
+//!   callback with [`Guard::on_danger`], and let the protected resource check [`Guard::token`].
+//! * Drop of a [`Guard`] releases it before the drop returns, if the cluster answers within [`DROP_WAITS_MAX`]. So a
+//!   program that ends normally leaves no lock behind.
 //!
-//! In an asynchronous program, all of it may be used and dropped too, and holds up the thread; only a drop of a guard does not wait there.
+//! These types may be used and dropped in an asynchronous program too, where each call blocks its thread; only the drop
+//! of a guard does not wait there.
 //!
-//! Left out: what has no use without a runtime to wait in beside other work, such as [`super::Watch`] and [`super::Election::observe`].
-//! [`Client::block_on`] runs any call of [`Client::asynchronous`].
+//! Left out: calls that are useful only beside other asynchronous work, such as [`super::Watch`] and
+//! [`super::Election::observe`]. [`Client::block_on`] runs any call of [`Client::asynchronous`].
 
 mod runtime;
 
@@ -42,7 +43,8 @@ use crate::{
     proto::v1,
 };
 
-/// How long the drop of a [`Guard`] waits for its release. The release goes on for as long as the program does.
+/// How long the drop of a [`Guard`] waits for its release. Afterwards the release goes on in the background, until the
+/// program ends.
 pub const DROP_WAITS_MAX: Duration = Duration::from_secs(2);
 
 /// As [`super::Client`]. Cheap to clone.
@@ -54,8 +56,8 @@ pub struct Client {
 
 /// As [`super::Session`]. Cheap to clone.
 ///
-/// Dropped, with all its guards and clones, it is closed in the background, or expires when the program ends before that; it holds
-/// nothing by then. [`Session::close`] waits.
+/// When its last clone and its last guard are dropped, it is closed in the background, or expires if the program ends
+/// first; it holds no locks by then. [`Session::close`] waits.
 #[derive(Clone, Debug)]
 pub struct Session {
     session: super::Session,
@@ -78,16 +80,16 @@ pub struct Guard {
 }
 
 impl Client {
-    /// To the cluster of these nodes: `host:port`, with commas between. Fails with [`Error::Endpoint`].
+    /// A client of the cluster with these nodes: `host:port`, separated by commas. Fails with [`Error::Endpoint`].
     ///
-    /// Panics if the system gives no thread.
+    /// Panics if the system cannot start a thread.
     pub fn new(endpoints: &str) -> Result<Self, Error> {
         Self::build(super::Client::builder(endpoints))
     }
 
-    /// The same, with more to choose. Fails with [`Error::Endpoint`].
+    /// As [`Client::new`], with more options. Fails with [`Error::Endpoint`].
     ///
-    /// Panics if the system gives no thread.
+    /// Panics if the system cannot start a thread.
     pub fn build(builder: Builder) -> Result<Self, Error> {
         let runtime = Runtime::start().expect("the system has a thread left");
         let client = runtime.enter(|| builder.build())?;
@@ -118,12 +120,12 @@ impl Client {
         self.runtime.run(async move { client.check(&name, token).await })
     }
 
-    /// The client behind it, for [`Client::block_on`].
+    /// The underlying client, for [`Client::block_on`].
     pub fn asynchronous(&self) -> &super::Client {
         &self.client
     }
 
-    /// Runs any call to its end, in the thread of this client.
+    /// Runs a future to completion on the thread of this client, and waits for it.
     ///
     /// ```no_run
     /// # fn example(client: lockkeeper::client::blocking::Client) -> Result<(), lockkeeper::client::Error> {
@@ -221,7 +223,7 @@ impl Acquire {
         self.with(super::Acquire::wait_forever)
     }
 
-    /// Waits until the locks are held. Fails as a [`super::Acquire`] that is awaited.
+    /// Waits until the locks are held. Fails as an awaited [`super::Acquire`] does.
     pub fn lock(self) -> Result<Guard, Error> {
         let Self { acquire, runtime } = self;
         let guard = runtime.run(async move { acquire.await })?;
@@ -265,13 +267,14 @@ impl Guard {
         self.runtime.run(async move { guard.ensure(min_left).await })
     }
 
-    /// Waits until it is lost, but no longer than `limit`: then `None`.
+    /// Waits for at most `limit` until the grant is lost; `None` if it is still held.
     pub fn lost_within(&self, limit: Duration) -> Option<Loss> {
         let guard = Arc::clone(&self.guard);
         self.runtime.run(async move { timeout(limit, guard.lost()).await.ok() })
     }
 
-    /// As [`super::Guard::on_danger`]. The callback runs in the thread that renews the session: it must not block, nor call what blocks.
+    /// As [`super::Guard::on_danger`]. The callback runs on the thread that renews the session: it must not block or
+    /// make blocking calls.
     pub fn on_danger(&self, left: Duration, callback: impl FnOnce(Danger) + Send + 'static) {
         self.guard.on_danger(left, callback);
     }
@@ -306,7 +309,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         let guard = Arc::clone(&self.guard);
         let release = async move { guard.release().await };
-        // In an asynchronous program, tasks that have nothing to do with it would wait too.
+        // In an asynchronous program, a wait would block unrelated tasks of this thread.
         let limit = if Handle::try_current().is_ok() { Duration::ZERO } else { DROP_WAITS_MAX };
         let _ = self.runtime.run_for(limit, release);
     }

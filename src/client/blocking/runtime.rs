@@ -1,7 +1,7 @@
-//! The runtime behind the façade: one thread, which ends when its last user is gone.
+//! The runtime of the blocking client: one thread, which ends after its last user.
 //!
-//! Calls are handed over and waited for by a channel. So they work in an asynchronous program too, where a runtime can neither be entered
-//! nor dropped; they hold up its thread, as any blocking call does.
+//! Calls are sent to the thread, and their results come back through a channel. So they work in an asynchronous program
+//! too, where a runtime can neither be entered nor dropped; there they block the thread, as any blocking call does.
 
 use std::{
     io,
@@ -16,14 +16,14 @@ use tokio::{
     time::sleep,
 };
 
-/// How long the thread goes on for what was begun in the background and nobody waits for, such as the end of a session.
+/// How long the thread outlives its last user, for background work such as the close of a session.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Runtime {
     handle: Handle,
-    /// Its end tells the thread.
+    /// Its drop ends the thread.
     _users: Arc<oneshot::Sender<()>>,
 }
 
@@ -32,7 +32,7 @@ impl Runtime {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (users, gone) = oneshot::channel::<()>();
-        // The runtime is dropped there: in an asynchronous program, this must not happen in the thread that drops its last user.
+        // The runtime is dropped on its own thread: tokio forbids the drop on a thread of an asynchronous program.
         thread::Builder::new().name("lockkeeper".to_owned()).spawn(move || {
             runtime.block_on(async {
                 let _ = gone.await;
@@ -42,13 +42,13 @@ impl Runtime {
         Ok(Self { handle, _users: Arc::new(users) })
     }
 
-    /// Does this in the runtime's thread, and waits for it.
+    /// Runs the call on the runtime's thread and waits for it.
     pub(super) fn run<T: Send + 'static>(&self, call: impl Future<Output = T> + Send + 'static) -> T {
         let told = self.begin(call);
         told.recv().expect("the thread goes on while it has a user, and only a mistake in the call can end that")
     }
 
-    /// The same, waiting no longer than `limit`. It goes on all the same.
+    /// As [`Runtime::run`], but waits for at most `limit`. The call goes on after that.
     pub(super) fn run_for<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -60,13 +60,13 @@ impl Runtime {
     fn begin<T: Send + 'static>(&self, call: impl Future<Output = T> + Send + 'static) -> mpsc::Receiver<T> {
         let (tell, told) = mpsc::sync_channel(1);
         self.handle.spawn(async move {
-            // Who waits no longer does not hear it.
+            // An error here means that the caller stopped waiting.
             let _ = tell.try_send(call.await);
         });
         told
     }
 
-    /// Within the runtime, for what asks for one.
+    /// Runs `make` in the context of the runtime.
     pub(super) fn enter<T>(&self, make: impl FnOnce() -> T) -> T {
         let _entered = self.handle.enter();
         make()

@@ -1,17 +1,18 @@
-//! Becoming the leader, and being it.
+//! Campaigns and leadership.
 
 use std::{future::IntoFuture, pin::Pin, time::Duration};
 
 use super::super::{Acquire, Error, Guard, Loss, NewData, Session};
 use crate::machine::Token;
 
-/// A candidacy that is not sent yet: `await` it. It waits as long as it takes, if it is not told otherwise.
+/// A candidacy that is not sent yet: `await` it. It waits without a time limit, unless told otherwise.
 ///
-/// It survives the loss of its connection and a change of the cluster's leader, and keeps its place. Dropped before it is over, it is
-/// withdrawn in the background, and resigns if it was won meanwhile. Fails with [`Error::Invalid`] if the value is too large, with
-/// [`Error::NotAcquired`] if another one leads and its time is over, with [`Error::Lost`] if the session is.
+/// It survives a broken connection and a change of the cluster's leader, and keeps its place in the queue. If the
+/// future is dropped before it completes, the candidacy is withdrawn in the background, or resigned if it was won
+/// meanwhile. Fails with [`Error::Invalid`] if the value is too large, with [`Error::NotAcquired`] if another candidate
+/// still leads at the end of the wait, with [`Error::Lost`] if the session is over.
 ///
-/// A session that stands twice waits for itself.
+/// A second campaign of the same session waits for the first.
 #[derive(Debug)]
 #[must_use = "a campaign does nothing before it is awaited"]
 pub struct Campaign {
@@ -23,22 +24,22 @@ impl Campaign {
         Self { acquire }
     }
 
-    /// Do not wait: fail with [`Error::NotAcquired`], which names the leader, if the office is taken.
+    /// Do not wait: fail with [`Error::NotAcquired`], which names the leader, if there is one.
     pub fn no_wait(self) -> Self {
         Self { acquire: self.acquire.no_wait() }
     }
 
-    /// Wait that long, then fail with [`Error::NotAcquired`].
+    /// Wait for at most `limit`, then fail with [`Error::NotAcquired`].
     pub fn wait_at_most(self, limit: Duration) -> Self {
         Self { acquire: self.acquire.wait_at_most(limit) }
     }
 
-    /// Wait as long as it takes.
+    /// Wait without a time limit.
     pub fn wait_forever(self) -> Self {
         Self { acquire: self.acquire.wait_forever() }
     }
 
-    /// If this leader is lost, let nobody lead for that long. For followers that cannot check epochs.
+    /// If this leader is lost, allow no new leader for `delay`. For followers that cannot check epochs.
     pub fn lock_delay(self, delay: Duration) -> Self {
         Self { acquire: self.acquire.lock_delay(delay) }
     }
@@ -53,10 +54,10 @@ impl IntoFuture for Campaign {
     }
 }
 
-/// The office, as its holder has it in hand. Dropped, it resigns in the background; [`Leadership::resign`] says whether that worked.
+/// A won election. Drop resigns in the background; [`Leadership::resign`] reports whether that worked.
 ///
-/// The cluster lets nobody else lead before [`Leadership::remaining`] is zero. A process that is stopped in between does not notice:
-/// for that, whatever the leader writes to checks [`Leadership::epoch`].
+/// The cluster allows no other leader before [`Leadership::remaining`] is zero. A paused process does not notice that
+/// moment; for that case the resources that the leader writes to check [`Leadership::epoch`].
 ///
 /// ```no_run
 /// # use lockkeeper::client::{Error, Leadership};
@@ -76,47 +77,47 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// The number of this term: higher than that of any leader before. Send it with whatever the leader writes.
+    /// The epoch of this leadership: higher than that of any earlier leader. Send it with every write.
     pub fn epoch(&self) -> Token {
         self.guard.token()
     }
 
-    /// Says something else to those who follow: up to 16 KiB, in place of what was said before. It goes with the leader.
+    /// Replaces the leader's published value, up to 16 KiB. The value ends with the leadership.
     ///
-    /// Fails with [`Error::Lost`] or [`crate::proto::v1::Reason::NotHeld`] if another one leads, or may. Dropped, it may have taken
-    /// effect or not, and no longer will once a later one has.
+    /// Fails with [`Error::Lost`] or [`crate::proto::v1::Reason::NotHeld`] if another leader exists or may exist. If
+    /// the future is dropped before it completes, the value may or may not take effect, but never after a later one.
     pub async fn proclaim(&self, value: impl AsRef<[u8]>) -> Result<(), Error> {
         let name = self.guard.names().first().expect("a campaign is for one lock");
         self.guard.update(name.as_str(), NewData::Held(value.as_ref())).await
     }
 
-    /// Lets the next one lead, at once. Fails as [`Guard::release`] does.
+    /// Gives up the leadership; the next candidate leads at once. Fails as [`Guard::release`] does.
     pub async fn resign(self) -> Result<(), Error> {
         self.guard.release().await
     }
 
-    /// For how long nobody else leads. Zero: it is lost.
+    /// For how long no other leader is possible. Zero: the leadership is lost.
     pub fn remaining(&self) -> Duration {
         self.guard.remaining()
     }
 
-    /// How it was lost, if it was. One that an operator revoked counts as lost at once, although nobody else leads for
-    /// [`Leadership::remaining`]: that is the time to stop in.
+    /// How the leadership was lost; `None` if it is held. A revoked leadership counts as lost at once, although no
+    /// other leader is possible for [`Leadership::remaining`]: that is the time for stopping.
     pub fn loss(&self) -> Option<Loss> {
         self.guard.loss()
     }
 
-    /// Waits until it is lost. Cancel safe.
+    /// Waits until the leadership is lost. Cancel safe.
     pub async fn lost(&self) -> Loss {
         self.guard.lost().await
     }
 
-    /// The session that leads.
+    /// The leader's session.
     pub fn session(&self) -> &Session {
         self.guard.session()
     }
 
-    /// The grant behind it.
+    /// The underlying grant.
     pub fn guard(&self) -> &Guard {
         &self.guard
     }

@@ -1,9 +1,9 @@
-//! Elections: one of many leads, all know who, and each term has a number.
+//! Leader election: one leader at a time, visible to all, with an epoch for each leadership.
 //!
-//! An election is a lock and its data. Who holds the lock leads; the data are the leader's *value*, as a rule where it is to be reached;
-//! the grant's token is the *epoch* of its term. So all that is true of locks is true here: candidates lead in the order in which they
-//! came, a leader that dies is replaced after the TTL of its session and never before, one that resigns is replaced at once, and
-//! `lockkeeper get NAME` shows who leads and who comes next.
+//! An election is a lock and its data. The holder of the lock is the leader; the data are the leader's *value*, usually
+//! its address; the token of the grant is the *epoch*. So the guarantees of locks apply: candidates lead in the order
+//! of arrival, a dead leader is replaced after the TTL of its session and never before, a leader that resigns is
+//! replaced at once, and `lockkeeper get NAME` shows the leader and the candidates.
 //!
 //! ```no_run
 //! # use lockkeeper::{client::{Client, SessionOptions}, machine::Token};
@@ -17,12 +17,12 @@
 //!         () = schedule_jobs(leadership.epoch()) => return leadership.resign().await,
 //!         loss = leadership.lost() => eprintln!("no longer the leader: {loss}"),
 //!     }
-//!     // An operator took it back, and the session lives: stand again. If the session is lost too, the campaign says so.
+//! // An operator revoked it and the session lives: campaign again. If the session is lost too, the campaign fails.
 //! }
 //! # }
 //! ```
 //!
-//! And from outside:
+//! As an observer:
 //!
 //! ```no_run
 //! # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
@@ -36,23 +36,25 @@
 //! # }
 //! ```
 //!
-//! # What the epoch is for
+//! # Epochs
 //!
-//! No election can stop a leader that was paused from waking up after the next one took over, and from finishing the write that it had
-//! begun. Whatever the leader writes to can, if it knows who came later. Epochs rise from leader to leader, for ever. So the leader
-//! sends its epoch with all that it writes or orders, and whoever takes that refuses an epoch lower than the highest it has seen.
+//! An election cannot prevent a paused leader from waking up after its successor took over and finishing a write that
+//! it had begun. The resource can, if it knows the latest epoch. Epochs rise from leader to leader, for ever. So the
+//! leader sends its epoch with every write and order, and each receiver refuses an epoch lower than the highest it has
+//! seen.
 //!
-//! # What a leader does on loss
+//! # Loss of leadership
 //!
-//! It stops. [`Leadership::lost`] says when, [`Leadership::loss`] why, and [`Leadership::remaining`] how long the cluster lets nobody
-//! else lead: that is the time to finish in. What cannot be undone is begun only if it is done well within it.
+//! The leader stops. [`Leadership::lost`] returns at that moment, [`Leadership::loss`] gives the reason, and
+//! [`Leadership::remaining`] how long the cluster allows no other leader: that is the time for finishing. Begin work
+//! that cannot be undone only if it completes well within that time.
 //!
-//! # What is left out, deliberately
+//! # Deliberately left out
 //!
-//! * A question "do I lead?" whose answer is yes or no. It would be out of date when it is read: ask [`Leadership::remaining`], which
-//!   says for how long it holds.
-//! * A value that outlives its leader. It goes with the term; what is to stay belongs into a store, under the epoch.
-//! * Since when somebody leads. The changes that an observer hears do not tell; [`Client::get`] does.
+//! * A query "do I lead?" with a yes or no. The answer would be out of date when it is read: [`Leadership::remaining`]
+//!   says for how long it is valid.
+//! * A value that outlives its leader. Store lasting values elsewhere, under the epoch.
+//! * The start time of a leadership. The changes that an observer receives do not carry it; [`Client::get`] does.
 
 mod leadership;
 mod observe;
@@ -66,24 +68,25 @@ use crate::{
     proto::v1::{GetRequest, LockInfo, mode::Kind},
 };
 
-/// An election, by its name: that of the lock that stands behind it. Cheap to clone.
+/// An election by its name, which is the name of its lock. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Election {
     client: Client,
     name: LockName,
 }
 
-/// Who leads.
+/// The current leader.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Leader {
-    /// The number of its term: higher than that of any leader before. It is the token of the grant.
+    /// The epoch: higher than that of any earlier leader. It is the token of the grant.
     pub epoch: Token,
-    /// What it proclaimed last, up to 16 KiB. Empty if it did not say anything: it may have taken the lock otherwise.
+    /// The value that it published last, up to 16 KiB. Empty if it published none: it may hold the lock without a
+    /// campaign.
     pub value: Vec<u8>,
-    /// Who its session is, for people to read.
+    /// The label of its session, for people.
     pub label: String,
-    /// Its session: 32 hexadecimal digits, as [`Session::id`] is written.
+    /// The id of its session: 32 hexadecimal digits, as [`Session::id`] is written.
     pub session_id: String,
 }
 
@@ -92,13 +95,13 @@ impl Election {
         Ok(Self { client, name: LockName::new(name)? })
     }
 
-    /// Its name, and that of the lock.
+    /// The name of the election and of its lock.
     pub fn name(&self) -> &LockName {
         &self.name
     }
 
-    /// Stands for election, and leads once all who came earlier are gone. `value`, up to 16 KiB, is what the others are to know of the
-    /// leader; an empty one is one too. The session is one of the same cluster; if it is lost, so is what it leads.
+    /// Stands for election; leads after all earlier candidates are gone. `value`, up to 16 KiB, is published to
+    /// observers; it may be empty. The session belongs to the same cluster; its loss ends the leadership.
     ///
     /// ```no_run
     /// # use lockkeeper::client::{Election, Error, Session};
@@ -116,8 +119,8 @@ impl Election {
         Campaign::new(session.acquire(self.name.as_str()).data(value.as_ref()))
     }
 
-    /// Who leads now; `None`: nobody does. Linearizable: who led when this was asked, or later, is in the answer. Fails as
-    /// [`Client::get`] does. Dropping the future changes nothing.
+    /// The current leader; `None`: there is none. Linearizable: the answer is at least as new as the call. Fails as
+    /// [`Client::get`] does. Cancel safe.
     ///
     /// ```no_run
     /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
@@ -128,21 +131,21 @@ impl Election {
     /// # }
     /// ```
     pub async fn leader(&self) -> Result<Option<Leader>, Error> {
-        // The first of the queue is more than is asked for: that can be long.
+        // Only the holder is needed; the queue can be long.
         let request = GetRequest { name: self.name.as_str().to_owned(), page_size: 1, ..GetRequest::default() };
         let caller = &self.client.caller;
         let answer = caller.call(caller.plan(), |node| node.pipeline.get(request.clone())).await?;
         Ok(answer.lock.and_then(Leader::of))
     }
 
-    /// Who leads, and then every change of that. See [`Observe`].
+    /// The current leader, then every change. See [`Observe`].
     pub fn observe(&self) -> Observe {
         Observe::new(self.client.clone(), self.name.clone())
     }
 }
 
 impl Leader {
-    /// Who shares the lock, or has a permit of it, is one of several and leads nobody.
+    /// A sharer or a holder of a permit is one of several, and no leader.
     fn of(lock: LockInfo) -> Option<Self> {
         let holder = lock.holders.into_iter().next()?;
         matches!(holder.mode?.kind?, Kind::Exclusive(_)).then(|| Self {

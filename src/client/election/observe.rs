@@ -1,8 +1,9 @@
-//! Following an election from outside.
+//! Observers of an election.
 //!
-//! A task of its own reads the watch as fast as it comes and keeps what it says last: a slow observer holds up nobody and is never
-//! behind. The watch is one of a *prefix*: what it says of other locks is left out. Of each message only the outcome counts. A grant and
-//! the leader's value are one log entry, and so one message: nobody sees the new leader with the value of the last one.
+//! A separate task reads the watch without delay and keeps only the latest state: a slow observer delays no other and
+//! never lags. A watch covers a *prefix*, so changes of other locks are filtered out. Only the state after each message
+//! counts. A grant and the leader's value are in one log entry and so in one message: a new leader is never shown with
+//! its predecessor's value.
 
 use std::{
     pin::Pin,
@@ -28,22 +29,23 @@ use crate::{
     },
 };
 
-/// Who leads, and then every change of that: another leader, another value, or nobody.
+/// The current leader, then every change: another leader, another value, or none.
 ///
-/// Take the changes from [`Observe::next`], or use it as a [`Stream`], which does not end. It begins when it is first asked, with how
-/// things stand. An observer that is slow sees the newest and not what was in between. Epochs never go back. The loss of a node is not
-/// noticed, if another one answers within the client's limit for calls. Otherwise there is an error; then it goes on by itself, and
-/// says next who leads, changed or not.
+/// Read the changes with [`Observe::next`], or use it as a [`Stream`], which does not end. It starts on the first poll,
+/// with the current state. A slow observer gets the latest state and misses intermediate ones. Epochs never decrease.
+/// The loss of a node is not visible if another one answers within the client's call limit. Otherwise an error is
+/// returned; observation then resumes by itself, and the current leader is reported again, changed or not.
 ///
-/// It hears of changes soon, not at once: who must know who leads *now* asks [`super::Election::leader`].
+/// Changes arrive with a delay: for the leader at this moment call [`super::Election::leader`].
 ///
-/// Locks whose names begin with the name of the election cost it time and traffic: better leave `jobs/leader/…` to `jobs/leader`.
+/// Locks whose names begin with the name of the election cost it time and traffic: avoid names such as `jobs/leader/…`
+/// beside the election `jobs/leader`.
 ///
 /// ```no_run
 /// # async fn example(election: lockkeeper::client::Election) -> Result<(), lockkeeper::client::Error> {
 /// use futures::TryStreamExt;
 ///
-/// // The first to lead, whenever that is.
+/// // Waits for the first leader.
 /// let mut leaders = std::pin::pin!(election.observe().try_filter_map(async |leader| Ok(leader)));
 /// let leader = leaders.try_next().await?;
 /// # Ok(())
@@ -55,13 +57,13 @@ pub struct Observe {
     client: Client,
     name: LockName,
     seen: Option<WatchStream<Seen>>,
-    /// What was told last; `None`: nothing, or an error.
+    /// The state returned last; `None`: no state yet, or an error.
     told: Option<Option<Leader>>,
 }
 
 type Seen = Result<Option<Leader>, Error>;
 
-/// After an error, before it is tried again. Some come at once.
+/// Delay after an error before the next attempt. Some errors come at once.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
 impl Observe {
@@ -69,11 +71,11 @@ impl Observe {
         Self { client, name, seen: None, told: None }
     }
 
-    /// The next change, waited for as long as it takes; the first time, who leads now. Cancel safe.
+    /// Waits for the next change; the first call returns the current leader. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
         match StreamExt::next(self).await {
             Some(seen) => seen,
-            // Its task ended with the runtime. So does whoever waits here.
+            // The task ended with its runtime; so does this caller.
             None => std::future::pending().await,
         }
     }
@@ -98,7 +100,7 @@ impl Stream for Observe {
 }
 
 fn start(client: Client, name: LockName) -> WatchStream<Seen> {
-    // What it is made with is never shown: the stream begins with the first change.
+    // The initial value is never shown: the stream begins with the first change.
     let (sender, receiver) = watch::channel(Ok(None));
     tokio::spawn(async move {
         tokio::select! {
@@ -123,17 +125,17 @@ async fn follow(client: &Client, name: LockName, seen: &watch::Sender<Seen>) {
             Err(error) => {
                 seen.send_modify(|seen| *seen = Err(error));
                 sleep(ERROR_PAUSE).await;
-                // From the state on, which says who leads although nothing may have changed.
+                // Starts with the state, which reports the leader even if nothing changed.
                 messages = client.watch(office.name.as_str());
             }
         }
     }
 }
 
-/// What the messages of a watch say of one lock.
+/// The state of one lock, according to the messages of a watch.
 struct Office {
     name: LockName,
-    /// Who holds it, without its value.
+    /// The holder, without its value.
     holder: Option<Leader>,
     data: Option<Vec<u8>>,
     epoch_max: Token,
@@ -144,7 +146,7 @@ impl Office {
         Self { name, holder: None, data: None, epoch_max: Token::default() }
     }
 
-    /// Who leads after this message; `None`: it says nothing of that.
+    /// The leader after this message; `None`: the message does not concern the lock.
     fn hear(&mut self, message: WatchResponse) -> Option<Option<Leader>> {
         match message.what? {
             What::State(state) if state.first => self.begin(state),
@@ -160,7 +162,7 @@ impl Office {
         }
         let leader = self.leader();
         let epoch = leader.as_ref().map_or(self.epoch_max, |leader| leader.epoch);
-        // Servers do not go back behind what they have said. Should one do so, nobody is told before it has caught up.
+        // Servers do not go back behind a delivered state. If one did, nothing is reported until it has caught up.
         (epoch >= self.epoch_max).then(|| {
             self.epoch_max = epoch;
             leader
@@ -172,8 +174,8 @@ impl Office {
         self.holder.clone().map(|holder| Leader { value, ..holder })
     }
 
-    /// The state comes in the order of the names, and of all that begin with a name it is itself the first: the first part has it, or
-    /// none has.
+    /// The state is sorted by name, and the lock is the first of all names with this prefix: it is in the first part or
+    /// absent.
     fn begin(&mut self, state: State) {
         let ours = |lock: &LockInfo| lock.name == self.name.as_str();
         let lock = state.locks.into_iter().next().filter(ours).unwrap_or_default();
@@ -241,7 +243,7 @@ mod tests {
         Change { data: Some(value.into()), ..change("jobs", Kind::Data, 0) }
     }
 
-    /// Epoch and value of who leads, as it was told.
+    /// Epoch and value of the reported leader.
     fn told(leader: Option<Option<Leader>>) -> Option<(u64, String)> {
         leader.expect("it is told").map(|leader| (leader.epoch.0, String::from_utf8(leader.value).unwrap()))
     }
