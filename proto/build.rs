@@ -1,4 +1,4 @@
-//! Compiles the messages with `protox`, in Rust: no `protoc` is needed.
+//! Compiles the messages with `protox`, a Rust implementation: no `protoc` is needed.
 
 use std::{env, error::Error, fs, path::PathBuf};
 
@@ -16,12 +16,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(files, ["proto"])?;
     let out = PathBuf::from(env::var("OUT_DIR")?);
 
-    // For gRPC reflection: only what is public.
+    // For gRPC reflection: only the public API.
     let public = protox::compile(&files[..4], ["proto"])?;
     fs::write(out.join("public_descriptors.bin"), protox::prost::Message::encode_to_vec(&public))?;
 
     tonic_prost_build::configure()
-        // Payloads are shared between the log, the peers and the cache; `Bytes` does so without a copy.
+        // The log, the peers and the cache share payloads; `Bytes` avoids copies.
         .bytes(".lockkeeper.internal.v1")
         .compile_fds(descriptors)?;
     Ok(())
