@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# How cost grows: with sessions, with held locks, with waiters and with nodes. Prints a table for each; about seven minutes.
+# Cost as a function of the number of sessions, held locks, waiters and nodes. Prints one table for each; takes about
+# seven minutes.
 #
 #     scripts/bench-growth.sh
 #
-# Each is measured in a cluster of its own on this machine (TMPDIR says where its files are). On few processors the load competes with
-# the servers, and more nodes compete with each other.
+# Each measurement uses a new cluster on this machine, with its files in TMPDIR. On few processors the load competes
+# with the servers, and additional nodes compete with each other.
 #
 #     DURATION=5s REPETITIONS=3 LOCKS=1,1000,100000,1000000 SESSIONS=10,100,1000,10000 WAITERS=1,10,100,1000 NODES="3 5 7"
 set -euo pipefail

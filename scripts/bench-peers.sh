@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Measures Lockkeeper and its peers on this machine, one after the other in one go, and prints what they are beside each other.
+# Measures Lockkeeper and comparable systems on this machine, one after another in one run, and prints the ratios.
 #
-#     scripts/bench-peers.sh [OUT]        results go to OUT (default: a directory of target/), a JSON file for each measurement
+#     scripts/bench-peers.sh [OUT]        results go to OUT (default: a directory in target/), one JSON file per measurement
 #
-# Peers: etcd, ZooKeeper and Redis, from Debian's packages, with their default settings and default durability (Redis: each write synced).
-# What is not installed is left out, and said so; nothing is installed. Servers run on free ports of 127.0.0.1, in a temporary directory
-# (TMPDIR says where), and end with this script. Ratios of one run mean something; figures of two runs, or beside a busy neighbour, little.
+# Peers: etcd, ZooKeeper and Redis from Debian's packages, with default settings and durability (Redis: fsync for each
+# write). A peer that is not installed is skipped with a message; nothing is installed. Servers run on free ports of
+# 127.0.0.1 with their files in TMPDIR, and stop with this script. Compare ratios of one run only: absolute figures vary
+# between runs and with other load.
 #
-#     PEERS="lockkeeper etcd zookeeper redis"   which to measure
+#     PEERS="lockkeeper etcd zookeeper redis"   the systems to measure
 #     WORKS="uncontended contended read keepalive failover held"
 #     DURATION=5s REPETITIONS=3 HELD=1000000 FAILOVERS=10
 set -euo pipefail
@@ -29,7 +30,7 @@ trap 'exit 130' INT TERM
 
 say() { echo "$*" >&2; }
 
-# ---- servers: for node N, nN.start starts it (again), nN.pid and nN.endpoint say where it is ----
+# ---- servers: for node N, nN.start (re)starts it, nN.pid and nN.endpoint hold its pid and address ----
 
 free_port() {
     local port
@@ -44,7 +45,7 @@ free_port() {
 }
 declare -A taken
 
-# node DIR N ENDPOINT COMMAND...: prepares and starts one.
+# node DIR N ENDPOINT COMMAND...: prepares and starts one node.
 node() {
     local dir=$1 n=$2 endpoint=$3
     shift 3
@@ -96,7 +97,7 @@ start_zookeeper() {
     for n in 1 2 3; do
         mkdir -p "$dir/n$n"
         echo "$n" >"$dir/n$n/myid"
-        # Debian's zoo.cfg, but for the limit of connections from one host: all of the load comes from here.
+        # Debian's zoo.cfg, except for the limit of connections from one host: the whole load comes from this host.
         cat >"$dir/n$n.cfg" <<CONFIG
 tickTime=2000
 initLimit=10
@@ -128,7 +129,7 @@ missing() {
     zookeeper) { command -v java >/dev/null && [[ -f ${zookeeper_jars%%:*} ]]; } || echo "apt-get install zookeeper" ;;
     redis) command -v redis-server >/dev/null || echo "apt-get install redis-server" ;;
     lockkeeper) ;;
-    *) echo "there is no such peer" ;;
+    *) echo "there is no such peer; choose from lockkeeper, etcd, zookeeper and redis" ;;
     esac
 }
 
@@ -137,7 +138,7 @@ missing() {
 lockkeeper=target/release/lockkeeper
 driver=target/release/peers
 
-# measure NAME PEER WORK ARGUMENTS...: one measurement of a peer that runs, into OUT/NAME.json.
+# measure NAME PEER WORK ARGUMENTS...: one measurement of a running peer, written to OUT/NAME.json.
 measure() {
     local name=$1 peer=$2 work=$3
     shift 3
@@ -145,7 +146,7 @@ measure() {
     "$driver" measure "$peer" "$work" --servers "$dir" "$@" >"$out/$name.json" || say "!!! $name failed"
 }
 
-# fresh PEER: a new cluster of it, in $dir; the one before is ended.
+# fresh PEER: starts a new cluster of it in $dir, after the cluster before is stopped.
 fresh() {
     stop_all
     rm -rf "${run:?}"/*
@@ -192,7 +193,7 @@ measure_zookeeper() {
     local work
     for work in $works; do
         fresh zookeeper
-        # A Java program is slow until it has been compiled by running.
+        # Warm-up: the JVM is slow until its hot code is compiled.
         "$driver" measure zookeeper uncontended --servers "$dir" --workers 64 --warm-up 20s --duration 1s --repetitions 1 >/dev/null
         case $work in
         uncontended)
@@ -228,7 +229,7 @@ measure_redis() {
 
 for peer in $peers; do
     how=$(missing "$peer")
-    [[ -z $how ]] || say "!!! LEFT OUT: $peer is not here; get it with: $how"
+    [[ -z $how ]] || say "!!! SKIPPED: $peer is not available; to get it: $how"
 done
 cargo build --release --locked --bin lockkeeper
 CARGO_TARGET_DIR=$PWD/target cargo build --release --locked --manifest-path tests/peers/Cargo.toml

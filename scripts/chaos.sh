@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One minute of faults on this machine: builds what is needed, and hands all arguments on to `lockkeeper chaos`.
+# One minute of faults on this machine: builds the program and passes all arguments to `lockkeeper chaos`.
 #
 #   scripts/chaos.sh
 #   scripts/chaos.sh --duration 5m --nodes 5 --faults partition,kill --seed 7

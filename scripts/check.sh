@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All that must hold before a change is taken: format, lints, docs, tests. CI runs this very script. It edits no file.
+# The checks that every change must pass: format, lints, docs, tests. CI runs this script. It edits no file.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,7 +8,7 @@ run() {
     "$@"
 }
 
-# Whether `cargo NAME` works: has it installed where rustup is at hand, or else says loudly that the step is left out.
+# Whether `cargo NAME` works: installs it with rustup if possible, otherwise reports that the step is skipped.
 has() {
     local name=$1 component=$2
     if cargo "$name" --version >/dev/null 2>&1; then
@@ -30,7 +30,7 @@ fi
 RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" run cargo doc --locked --no-deps
 # All targets are built before the first test runs: tests/examples.rs finds the examples.
 run cargo test --locked
-# Bugs that are put in on purpose: each must be found.
+# Mutation check: each planted bug must be found.
 run cargo test --locked --features planted-bugs --test calibration
-# With optimizations: what counts is how many seeds there are in a minute.
+# With optimizations, for more simulated seeds per minute.
 run cargo test --locked --profile simulation --test simulation -- --nocapture

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Runs the cluster of cluster-configs/ on this machine: three processes that stay when this script ends.
+# Runs the cluster of cluster-configs/ on this machine: three processes that outlive this script.
 #
-#   cluster.sh up          start what does not run, and wait until the cluster serves
-#   cluster.sh down        stop what runs, and wait until it has ended
-#   cluster.sh status      what runs, and what the cluster says of itself
-#   cluster.sh logs [N]    follow the logs, of node N or of all
+#   cluster.sh up          start the nodes that do not run, and wait until the cluster serves
+#   cluster.sh down        stop the running nodes, and wait until they have exited
+#   cluster.sh status      show the processes and the status of the cluster
+#   cluster.sh logs [N]    follow the logs of node N or of all nodes
 #
-# LOCKKEEPER_DATA   where data, logs and pid files lie (default: data in the repository)
+# LOCKKEEPER_DATA   directory of data, logs and pid files (default: data in the repository)
 # LOCKKEEPER_BIN    the program (default: target/release/lockkeeper in the repository, built if it is missing)
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 data=${LOCKKEEPER_DATA:-$root/data}
-# Asked for now, relative to here, but used from elsewhere below.
+# Made absolute, since it is used from other directories below.
 mkdir -p "$data"
 data=$(cd "$data" && pwd)
 program=${LOCKKEEPER_BIN:-$root/target/release/lockkeeper}
@@ -31,8 +31,8 @@ pid_file() { echo "$data/node$1.pid"; }
 log_file() { echo "$data/node$1.log"; }
 config_file() { echo "$root/cluster-configs/node$1.toml"; }
 
-# The pid of node $1, if its process runs. A pid file may outlive its process, and its number pass to another: so the process
-# must also be a node with this very configuration.
+# The pid of node $1, if its process runs. A pid file may outlive its process and the pid be reused, so the command line
+# is compared too.
 running_pid() {
     local file pid command
     file=$(pid_file "$1")
@@ -46,7 +46,7 @@ running_pid() {
 
 build() {
     [[ -x $program ]] && return
-    [[ -z ${LOCKKEEPER_BIN:-} ]] || fail "$program (LOCKKEEPER_BIN) is not a program"
+    [[ -z ${LOCKKEEPER_BIN:-} ]] || fail "LOCKKEEPER_BIN: $program is not an executable file; unset it to build the program"
     (cd "$root" && cargo build --release --locked)
 }
 
@@ -56,7 +56,7 @@ start() {
         echo "node $node runs already, pid $pid"
         return
     fi
-    # By nohup the node outlives the terminal. What the environment says of one node would be wrong for three.
+    # With nohup the node outlives the terminal. Environment variables that configure a single node are unset.
     env -u LOCKKEEPER_CLUSTER_ID -u LOCKKEEPER_NODE_ID -u LOCKKEEPER_CLIENT_LISTEN -u LOCKKEEPER_PEER_LISTEN \
         -u LOCKKEEPER_BOOTSTRAP nohup "$program" serve --config "$(config_file "$node")" --data-dir "$data/node$node" \
         </dev/null >/dev/null 2>>"$(log_file "$node")" &
@@ -65,13 +65,13 @@ start() {
     echo "node $node started, pid $pid, log $(log_file "$node")"
 }
 
-# Fails when a node has ended, with the end of its log.
+# Fails if a node has exited, and prints the end of its log.
 check_running() {
     local node
     for node in "${nodes[@]}"; do
         if ! running_pid "$node" >/dev/null; then
             tail -n 20 "$(log_file "$node")" >&2
-            fail "node $node ended; above is the end of its log $(log_file "$node")"
+            fail "node $node exited; the end of its log $(log_file "$node") is above"
         fi
     done
 }
@@ -80,10 +80,10 @@ wait_until_ready() {
     local deadline=$((SECONDS + ready_seconds_max))
     until "$program" status >/dev/null 2>&1; do
         check_running
-        ((SECONDS < deadline)) || fail "the cluster does not serve after $ready_seconds_max s; see: $0 logs"
+        ((SECONDS < deadline)) || fail "the cluster does not serve after $ready_seconds_max s; read the logs: $0 logs"
         sleep 0.2
     done
-    # Two of three serve without the third.
+    # Two of the three nodes can serve while the third one has exited.
     check_running
     echo "the cluster serves: export LOCKKEEPER_ENDPOINTS=$LOCKKEEPER_ENDPOINTS"
 }
@@ -99,14 +99,14 @@ down() {
     local node pid deadline
     for node in "${nodes[@]}"; do
         if pid=$(running_pid "$node"); then
-            # It may end by itself at this very moment.
+            # It may exit at this moment by itself.
             kill "$pid" 2>/dev/null || true
         fi
     done
     deadline=$((SECONDS + stop_seconds_max))
     for node in "${nodes[@]}"; do
         while pid=$(running_pid "$node"); do
-            ((SECONDS < deadline)) || fail "node $node does not end; if it must: kill -9 $pid"
+            ((SECONDS < deadline)) || fail "node $node has not exited after $stop_seconds_max s; to kill it: kill -9 $pid"
             sleep 0.1
         done
         rm -f "$(pid_file "$node")"
@@ -123,14 +123,14 @@ status() {
             echo "node $node is down"
         fi
     done
-    [[ -x $program ]] || fail "$program is missing: $0 up builds it"
+    [[ -x $program ]] || fail "$program is missing; to build it: $0 up"
     "$program" status
 }
 
 logs() {
     local node files=()
     for node in "${@:-${nodes[@]}}"; do
-        [[ -f $(log_file "$node") ]] || fail "there is no log of node $node: $(log_file "$node")"
+        [[ -f $(log_file "$node") ]] || fail "node $node has no log file: $(log_file "$node")"
         files+=("$(log_file "$node")")
     done
     tail -n 20 -f "${files[@]}"
@@ -143,7 +143,7 @@ up | down | status)
     ;;
 logs)
     shift
-    (($# <= 1)) || fail "logs takes one node at most"
+    (($# <= 1)) || fail "logs takes at most one node"
     logs "$@"
     ;;
 *)

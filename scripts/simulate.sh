@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Whole clusters in simulation (tests/simulation).
+# Simulates whole clusters (tests/simulation).
 #
-#   scripts/simulate.sh SEED                    one seed again, with a trace to read
-#   scripts/simulate.sh --fresh COUNT           so many seeds that nobody has tried,
-#   scripts/simulate.sh --fresh COUNT --first SEED      or from this one on
-#   scripts/simulate.sh --planted [BUG]         whether bugs that are put in on purpose are found: each of them, or this one
+#   scripts/simulate.sh SEED                    replay one seed, with a readable trace
+#   scripts/simulate.sh --fresh COUNT           run COUNT new random seeds,
+#   scripts/simulate.sh --fresh COUNT --first SEED      or COUNT seeds from SEED on
+#   scripts/simulate.sh --planted [BUG]         check that planted bugs are found: all, or only BUG
 #
-# The first time, this compiles for some minutes. LOCKKEEPER_SIMULATION_LOG filters a trace, as RUST_LOG filters a log; with
-# LOCKKEEPER_PLANTED_BUG=BUG, one seed is run with that bug put in.
+# The first run compiles for some minutes. LOCKKEEPER_SIMULATION_LOG filters a trace, as RUST_LOG filters a log. With
+# LOCKKEEPER_PLANTED_BUG=BUG, a replayed seed runs with that bug.
 #
-# Exit code: 0 if nothing was found (by --planted: if each was), 2 if the arguments make no sense.
+# Exit code: 0 if no violation was found (with --planted: if each bug was found), 2 for invalid arguments.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,7 +23,7 @@ refuse() {
     exit 2
 }
 
-# What a run writes is little, but synced: in memory, where that can be. Gone also when this is interrupted.
+# A run writes little but syncs often, so its files are in memory if possible. They are removed on any exit.
 memory=/dev/shm
 [[ -d $memory && -w $memory ]] || memory=${TMPDIR:-/tmp}
 TMPDIR=$(mktemp -d "$memory/lockkeeper-simulation.XXXXXX")
@@ -45,21 +45,21 @@ case ${1:-} in
     "") ;;
     --first)
         [[ ${4:-} =~ ^[0-9]{1,18}$ ]] || refuse "--first needs a seed, which is a number, not \"${4:-}\""
-        [[ $# == 4 ]] || refuse "that is too much: \"${5:-}\""
+        [[ $# == 4 ]] || refuse "unexpected argument \"${5:-}\""
         export LOCKKEEPER_SIMULATION_FIRST=$4
         ;;
-    *) refuse "there is no \"$3\"" ;;
+    *) refuse "unknown option \"$3\"; the only one here is --first SEED" ;;
     esac
     simulate -- fresh_seeds_find_nothing
     ;;
 --planted)
-    [[ $# -le 2 ]] || refuse "that is too much: \"$3\""
+    [[ $# -le 2 ]] || refuse "unexpected argument \"$3\""
     [[ -z ${2:-} ]] || export LOCKKEEPER_SIMULATION_BUG=$2
     simulate --features planted-bugs -- --ignored planted::each_bug_is_convicted_of_what_it_breaks
     ;;
 *)
     [[ ${1:-} =~ ^[0-9]{1,18}$ ]] || refuse "a seed is a number, not \"${1:-}\""
-    [[ $# == 1 ]] || refuse "that is too much: \"$2\""
+    [[ $# == 1 ]] || refuse "unexpected argument \"$2\""
     export LOCKKEEPER_SIMULATION_REPLAY=$1
     features=()
     [[ -z ${LOCKKEEPER_PLANTED_BUG:-} ]] || features=(--features planted-bugs)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Hours of faults: one run after the other, each with a seed, a size and a mix of faults by chance, until the time is over or a run does
-# not hold. What holds is deleted, but for a line in DIR/tally; what does not is kept, and the soak ends.
+# Hours of faults: consecutive runs, each with a random seed, cluster size and mix of faults, until the time is over or
+# a run fails. A run that passes is deleted, except for a line in DIR/tally. The files of a failed run are kept, and the
+# soak ends.
 #
-#   scripts/soak.sh [HOURS [DIR]]      8 hours in ./soak, unless said otherwise
+#   scripts/soak.sh [HOURS [DIR]]      default: 8 hours in ./soak
 #
-# LOCKKEEPER names the program to test, RUN how long one run is (2m). Exit code: 0, or that of the run that did not hold.
+# LOCKKEEPER names the program to test, RUN the length of one run (2m). Exit code: 0, or that of the failed run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -25,7 +26,7 @@ pick() {
     echo "${choices[RANDOM % ${#choices[@]}]}"
 }
 
-# A run in which too little happened (31) has shown nothing, and convicts nobody: it is counted, and kept out of the others' way.
+# A run with too little activity (exit code 31) proves nothing: it is counted and its report is set aside.
 thin=0
 while (($(date +%s) < end)); do
     seed=$((RANDOM * 32768 + RANDOM))
@@ -47,12 +48,12 @@ while (($(date +%s) < end)); do
         ;;
     *)
         cat "$directory/$seed.txt" "$directory/$seed.log"
-        echo "seed $seed did not hold: see $out" >&2
+        echo "seed $seed failed: see $out" >&2
         exit "$code"
         ;;
     esac
 done
-# What was seen in all: the numbers of the lines above, each before its word.
+# Totals: the numbers in the lines above, each before its unit.
 sed -n 's/.* exit 0 [^:]*: //p' "$tally" | grep -oE '[0-9]+ (operations|grants|hand-overs|faults|elections|nodes|clients|s$)' |
     awk '{ sum[$2] += $1 } END { for (word in sum) printf "%d %s\n", sum[word], word }' | sort -k 2
-echo "$(grep -c ' exit 0 ' "$tally") runs held, $thin showed too little"
+echo "$(grep -c ' exit 0 ' "$tally") runs passed, $thin had too little activity"
