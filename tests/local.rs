@@ -109,7 +109,7 @@ async fn a_node_that_is_killed_is_missed_and_can_be_started_again() {
 async fn a_node_that_is_told_to_stop_ends_well() {
     let mut cluster = cluster_of(1).await;
     assert_eq!(cluster.node_mut(1).stop().await.unwrap().code(), Some(0));
-    assert!(cluster.node(1).log_tail().contains("SIGTERM came: stopping"), "{}", cluster.node(1).log_tail());
+    assert!(cluster.node(1).log_tail().contains("SIGTERM received: stopping"), "{}", cluster.node(1).log_tail());
 }
 
 #[tokio::test]
@@ -225,7 +225,7 @@ fn dev_says_when_a_node_dies() {
     let stderr = BufReader::new(dev.process.stderr.take().unwrap());
     kill_process(pid(dev.node_pids()[1]), Signal::KILL).unwrap();
     let lines: Vec<_> = stderr.lines().map(Result::unwrap).take(2).collect();
-    assert!(lines[0].starts_with("node 2 ended: signal: 9"), "{lines:?}");
+    assert!(lines[0].starts_with("node 2 exited: signal: 9"), "{lines:?}");
     assert!(lines[1].contains(" serve --config ") && lines[1].ends_with("/node2/node.toml"), "{lines:?}");
 }
 

@@ -132,11 +132,11 @@ async fn a_hangup_ends_no_daemon() {
     place.answers(&mut node);
     for _ in 0..2 {
         node.signal(Signal::HUP);
-        read_until(&mut log, "SIGHUP came: there is nothing to reload");
+        read_until(&mut log, "SIGHUP received: nothing to reload");
     }
     place.answers(&mut node);
     assert_eq!(node.stop().code(), Some(0));
-    read_until(&mut log, "SIGTERM came: stopping");
+    read_until(&mut log, "SIGTERM received: stopping");
 }
 
 /// The directory of a node that runs: a second one changes nothing in it, not even what looks unfinished.

@@ -1,8 +1,8 @@
-//! `acquire`: takes locks in a session that outlives this command.
+//! `acquire`: acquires locks in a session that outlives this command.
 //!
-//! Whatever goes wrong, the session holds nothing afterwards that nobody knows the token of: a wait that is interrupted, an acquire whose
-//! answer does not come, a token that cannot be printed are all taken back, as far as the cluster can be reached. Where it cannot, that
-//! is said, and closing the session helps.
+//! On any failure the session must hold no grant whose token is unknown: an interrupted wait, an acquire without an
+//! answer and a grant whose token cannot be printed are released, if the cluster can be reached. Otherwise the error
+//! advises to close the session.
 
 use clap::Args;
 use serde::Serialize;
@@ -21,7 +21,7 @@ use crate::{
 
 /// Acquires a lock in a session, or several at once, all or nothing, and prints the token.
 ///
-/// They are held until `release`, or until the session ends. Exit code 10 says that they were not to be had, or not in time.
+/// They are held until `release`, or until the session ends. Exit code 10: they were not available, or not in time.
 #[derive(Args, Debug)]
 pub(super) struct Acquire {
     #[command(flatten)]
@@ -58,7 +58,7 @@ impl Acquire {
             Ok(token) => token,
             Err(Error::Unknown { why }) => {
                 give_up(acquire).await?;
-                let why = format!("no answer in time (last: {why}); the acquire was taken back: try again");
+                let why = format!("no answer in time (last: {why}); the acquire was withdrawn: try again");
                 return Err(Failure::new(Exit::NoCluster, why));
             }
             Err(error) => return Err(error.into()),
@@ -67,12 +67,12 @@ impl Acquire {
             Ok(()) => Ok(Exit::Success),
             Err(error) => {
                 session.release(token).await.map_err(Failure::of_holder)?;
-                Err(Failure::new(Exit::Error, format!("nobody read the token, so it was released: {error}")))
+                Err(Failure::new(Exit::Error, format!("the token could not be printed, so it was released: {error}")))
             }
         }
     }
 
-    /// As the grant has them, and as `lock` tells them.
+    /// Sorted, as in the grant and in the output of `lock`.
     fn sorted_names(&self) -> Vec<String> {
         let mut names = self.wanted.names.clone();
         names.sort();
@@ -94,7 +94,7 @@ impl Acquire {
 async fn give_up(acquire: AttachedAcquire) -> Result<(), Failure> {
     acquire.abandon().await.map_err(|error| {
         let message =
-            format!("the acquire was not taken back ({error}): close the session to be sure that it holds nothing");
+            format!("the acquire could not be withdrawn ({error}): close the session to release all that it holds");
         Failure::new(Exit::Unknown, message)
     })
 }

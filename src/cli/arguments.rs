@@ -1,10 +1,10 @@
-//! How arguments are read that many commands have: an error names the argument's value and shows one that would do.
+//! Parsers of common arguments. Errors name the value and show a valid one.
 
 use std::time::Duration;
 
 use crate::machine::{Ticket, Token};
 
-/// A length of time: numbers with their units.
+/// A duration: numbers with units.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| {
         if error == humantime::DurationError::NumberOverflow {
@@ -30,7 +30,7 @@ pub(super) fn token(text: &str) -> Result<Token, String> {
     }
 }
 
-/// The ticket of an acquire that waits.
+/// The ticket of a waiting acquire.
 pub(super) fn ticket(text: &str) -> Result<Ticket, String> {
     text.parse().map(Ticket).map_err(|_| "a ticket is a whole number, as `get` shows it".to_owned())
 }

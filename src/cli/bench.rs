@@ -1,4 +1,4 @@
-//! `bench`: how fast a cluster is, and what it costs.
+//! `bench`: measures the throughput, latency and resource use of a cluster.
 
 use std::{
     env, fs,
@@ -18,10 +18,11 @@ use crate::bench::{
     BenchError, Beside, Held, KeepAlive, Options, Overload, Rate, Report, Timing, Where, Work, picture, run,
 };
 
-/// Measures how fast a cluster is, and what it costs.
+/// Measures the throughput, latency and resource use of a cluster.
 ///
-/// Without --endpoints, a cluster of its own on this machine, with its default settings, in a temporary directory (TMPDIR says
-/// where): ended and removed afterwards. Shows medians and, in brackets, how far the repetitions lie apart. Ctrl-C ends it early.
+/// Without --endpoints, it starts a cluster on this machine with default settings and its data in a temporary directory
+/// (under TMPDIR), and removes it afterwards. Prints medians and, in brackets, the spread of the repetitions. Ctrl-C
+/// stops it early.
 #[derive(Args, Debug)]
 #[command(after_help = "Example: lockkeeper bench uncontended --workers 1,64 --svg latency.svg")]
 pub(super) struct Bench {
@@ -31,32 +32,32 @@ pub(super) struct Bench {
 
 #[derive(Subcommand, Debug)]
 enum WorkWanted {
-    /// Acquires and releases, each worker its own locks.
+    /// Acquire and release, each worker its own locks: no contention
     Uncontended(Loops),
-    /// Acquires and releases of one lock that all want: hand-overs, and how fair they are.
+    /// Acquire and release of one lock by all workers: hand-overs and fairness
     Contended(Loops),
-    /// Linearizable reads of locks that are held.
+    /// Linearizable reads of held locks
     Read(Loops),
-    /// Renewals of sessions.
+    /// Renewals of sessions
     #[command(name = "keepalive")]
     KeepAlive(KeepAliveWanted),
-    /// Kills the leader: how long until the next lock is acquired and released.
+    /// Kills the leader and measures the time to the next completed acquire and release
     Failover(FailoverWanted),
-    /// Many locks that are just held: what memory they take, and how long a restart.
+    /// Holds many locks and measures memory and restart time
     Held(HeldWanted),
-    /// Sends more acquires than can be served: what is served all the same, and how the rest is refused.
+    /// Sends more acquires than the cluster can serve and measures goodput and load shedding
     Overload(OverloadWanted),
 }
 
 #[derive(Args, Debug)]
 struct Loops {
-    /// How many work at a time, each with a session of its own; one measurement for each number.
+    /// Concurrent workers, each with its own session; one measurement per number
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_value = "1,16,64,256")]
     workers: Vec<usize>,
-    /// Locks that are held meanwhile, rising; all of that for each number.
+    /// Locks held meanwhile, in rising order; all measurements for each number
     #[arg(long, value_name = "N,…", value_delimiter = ',', conflicts_with = "beside_sessions")]
     beside_locks: Vec<usize>,
-    /// Sessions that are renewed meanwhile, rising; all of that for each number.
+    /// Sessions renewed meanwhile, in rising order; all measurements for each number
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     beside_sessions: Vec<usize>,
     #[command(flatten)]
@@ -67,10 +68,10 @@ struct Loops {
 
 #[derive(Args, Debug)]
 struct OverloadWanted {
-    /// Workers that find the best rate.
+    /// Workers that find the highest rate
     #[arg(short, long, value_name = "N", default_value_t = 256)]
     workers: usize,
-    /// How many times the best rate to send.
+    /// Factor of the highest rate to send
     #[arg(long, value_name = "N", default_value_t = 10)]
     factor: u32,
     #[command(flatten)]
@@ -81,19 +82,19 @@ struct OverloadWanted {
 
 #[derive(Args, Debug)]
 struct KeepAliveWanted {
-    /// How many sessions.
+    /// Number of sessions
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     sessions: usize,
-    /// How long each lives without a renewal.
+    /// TTL of each session
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = super::arguments::duration)]
     ttl: Duration,
-    /// Streams that the sessions share. As many as sessions: each its own, as the client library has it.
+    /// Streams that the sessions share. With as many streams as sessions, each has its own, as in the client library
     #[arg(long, value_name = "N", default_value_t = 16)]
     streams: usize,
-    /// Renewals a second, or `max`: as many as go; one measurement for each.
+    /// Renewals per second, or `max` for as many as possible; one measurement per rate
     #[arg(long, value_name = "N|max,…", value_delimiter = ',', default_value = "3000,max")]
     rate: Vec<Rate>,
-    /// With `max`: renewals under way at a time.
+    /// With `max`: renewals in flight
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_value = "8192")]
     workers: Vec<usize>,
     #[command(flatten)]
@@ -104,10 +105,10 @@ struct KeepAliveWanted {
 
 #[derive(Args, Debug)]
 struct FailoverWanted {
-    /// How many leaders to kill, one after the other.
+    /// Leaders to kill, one after another
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = repetitions)]
     repetitions: usize,
-    /// How long to work before each kill.
+    /// Load before each kill
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = super::arguments::duration)]
     warm_up: Duration,
     #[command(flatten)]
@@ -116,41 +117,41 @@ struct FailoverWanted {
 
 #[derive(Args, Debug)]
 struct HeldWanted {
-    /// How many locks to hold.
+    /// Locks to hold
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1_000_000)]
     locks: usize,
-    /// How many acquire them.
+    /// Workers that acquire them
     #[arg(short, long, value_name = "N", default_value_t = 256)]
     workers: usize,
     #[command(flatten)]
     common: Common,
 }
 
-/// When to measure.
+/// The measurement windows.
 #[derive(Args, Debug)]
 struct Windows {
-    /// How long to work before anything counts.
+    /// Warm-up time that is not measured
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = super::arguments::duration)]
     warm_up: Duration,
-    /// How long each repetition lasts.
+    /// Duration of each repetition
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = super::arguments::duration)]
     duration: Duration,
-    /// How often to measure.
+    /// Number of repetitions
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = repetitions)]
     repetitions: usize,
 }
 
-/// Where to measure, and where to put what comes out.
+/// The cluster to measure, and the outputs.
 #[derive(Args, Debug)]
 struct Common {
-    /// A cluster that runs: host:port, with commas between. CPU and memory of its nodes are then not known.
-    // Not from the environment: load is for clusters that are named on purpose.
+    /// A running cluster: host:port, separated by commas. CPU and memory of its nodes are then unknown
+    // Not from the environment: only a cluster that is named explicitly gets load.
     #[arg(long, value_name = "HOST:PORT,…")]
     endpoints: Option<String>,
-    /// Nodes of the cluster of its own.
+    /// Nodes of the cluster that this command starts
     #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "endpoints", value_parser = clap::value_parser!(u8).range(1..=7))]
     nodes: u8,
-    /// Where to draw the latencies, by quantile.
+    /// File for a plot of the latencies by quantile
     #[arg(long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
     svg: Option<PathBuf>,
     #[command(flatten)]
@@ -160,7 +161,7 @@ struct Common {
 const REPETITIONS_MAX: usize = 1_000;
 
 fn repetitions(text: &str) -> Result<usize, String> {
-    let wrong = || format!("neither of 1 to {REPETITIONS_MAX}");
+    let wrong = || format!("it is not between 1 and {REPETITIONS_MAX}");
     text.parse().ok().filter(|count| (1..=REPETITIONS_MAX).contains(count)).ok_or_else(wrong)
 }
 
@@ -173,7 +174,7 @@ impl Bench {
             None => Where::Own { program: env::current_exe()?, nodes: common.nodes.into() },
         };
         if let Some(file) = &common.svg {
-            // Before minutes are spent on what could then not be kept.
+            // Before the measurement: an unwritable file must not waste minutes.
             write(file, "")?;
         }
         let report = watched(Options { work, beside, place, timing }).await?;
@@ -212,7 +213,7 @@ impl WorkWanted {
                 (Work::KeepAlive(work), timing.into(), common)
             }
             Self::Failover(FailoverWanted { repetitions, warm_up, common }) => {
-                // Each failover lasts as long as it does.
+                // A failover has no fixed duration.
                 (Work::Failover, Timing { warm_up, duration: Duration::MAX, repetitions }, common)
             }
             Self::Held(HeldWanted { locks, workers, common }) => {
@@ -229,7 +230,7 @@ impl From<Windows> for Timing {
     }
 }
 
-/// Measures, until somebody asks for an end.
+/// Measures until the end or the first signal.
 async fn watched(options: Options) -> Result<Report, Failure> {
     let mut signals = Signals::listen()?;
     let stop = CancellationToken::new();
@@ -240,10 +241,10 @@ async fn watched(options: Options) -> Result<Report, Failure> {
         ending = signals.next() => ending,
     };
     stop.cancel();
-    let broken_off = Failure::new(Exit::Code(ending.exit_code()), format!("{}: broken off", ending.name()));
+    let broken_off = Failure::new(Exit::Code(ending.exit_code()), format!("{}: interrupted", ending.name()));
     tokio::select! {
         _ = measuring => {}
-        // At the second one, whatever runs is killed, and sessions expire.
+        // At the second signal, running processes are killed and sessions expire.
         _ = signals.next() => {}
     }
     Err(broken_off)

@@ -1,4 +1,4 @@
-//! `chaos-client`: one of the clients of a run. Not for people.
+//! `chaos-client`: a client process of a chaos run. Started by `lockkeeper chaos`, not by people.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::Args;
 use super::{Exit, Failure};
 use crate::chaos::workload::{ClientOptions, run_client};
 
-/// A client of `lockkeeper chaos`, which starts it: uses locks until stdin closes.
+/// A client of `lockkeeper chaos`: uses locks until stdin closes.
 #[derive(Args, Debug)]
 pub(super) struct ChaosClient {
     #[arg(long)]

@@ -1,21 +1,21 @@
-//! `completions`: what a shell needs to complete command lines.
+//! `completions`: shell completions.
 
 use clap::{Args, CommandFactory as _};
 use clap_complete::{Shell, generate};
 
 use super::{Cli, Exit, Failure, output::print};
 
-/// Prints completions for a shell.
+/// Prints a completion script for a shell.
 #[derive(Args, Debug)]
 #[command(after_help = "Example, for bash: source <(lockkeeper completions bash)")]
 pub(super) struct Completions {
-    /// For which.
+    /// The shell
     shell: Shell,
 }
 
 impl Completions {
     pub(super) fn run(self) -> Result<Exit, Failure> {
-        // Into memory first: `generate` panics where it cannot write.
+        // Into memory first: `generate` panics if the output cannot be written.
         let mut script = Vec::new();
         generate(self.shell, &mut Cli::command(), "lockkeeper", &mut script);
         print(&String::from_utf8_lossy(&script))?;

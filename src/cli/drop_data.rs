@@ -1,4 +1,4 @@
-//! `drop-data`: drops what was kept on locks that nobody holds.
+//! `drop-data`: drops the data kept on unheld locks.
 
 use clap::Args;
 use serde::Serialize;
@@ -10,12 +10,12 @@ use super::{
 };
 use crate::{client::Client, proto::v1::LockInfo};
 
-/// Drops the data that were kept on locks which nobody holds. Without --yes it only counts them.
+/// Drops the data that were kept on unheld locks. Without --yes it only counts these locks.
 #[derive(Args, Debug)]
 pub(super) struct DropData {
-    /// Of the locks whose names begin so; '' for all locks.
+    /// Prefix of the lock names; '' for all locks
     prefix: String,
-    /// Drop them, rather than count the locks that have them.
+    /// Drop the data rather than count the locks
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
@@ -26,7 +26,7 @@ pub(super) struct DropData {
 
 #[derive(Serialize)]
 struct Document {
-    /// How many locks have data that nobody holds; or had, if these were dropped.
+    /// Unheld locks with data; with `dropped`, the locks whose data were dropped.
     locks: u64,
     dropped: bool,
 }

@@ -1,7 +1,7 @@
-//! `elect`: runs a command while it leads; or shows who leads.
+//! `elect`: runs a command as the leader of an election, or prints the leader.
 //!
-//! An election is a lock, so the first is `lock` with one name and a value: see there for how the command is stopped before another one
-//! can lead.
+//! An election is a lock, so the first is `lock` with one name and a value; see there for how the command is stopped
+//! before another leader is possible.
 
 use std::{ffi::OsString, io, time::Duration};
 
@@ -19,39 +19,40 @@ use super::{
 };
 use crate::client::{Error, Leader};
 
-/// Runs a command as the leader of an election, or shows who leads.
+/// Runs a command as the leader of an election, or prints the leader.
 ///
-/// Stands for election, waits for its turn, and runs the command while it leads. The command finds LOCKKEEPER_TOKEN, the epoch, in its
-/// environment, to send with all that it writes, and in LOCKKEEPER_LOCK the name. Its exit code is passed on; 11 says that another one
-/// leads, or may, and that the command was stopped; 10 that it did not come to lead in time.
+/// Stands for election, waits, and runs the command as the leader. The command finds the epoch, to be sent with every
+/// write, in LOCKKEEPER_TOKEN, and the name in LOCKKEEPER_LOCK. The exit code is that of the command; 11: the
+/// leadership is lost, or may be, and the command was stopped; 10: it was not won in time.
 ///
-/// With --observe, it prints who leads and then every change of that, a line each, until it is stopped.
+/// With --observe, it prints the current leader and then every change, one line each, until it is stopped.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "lockkeeper elect [OPTIONS] <NAME> -- <COMMAND>...\n       lockkeeper elect --observe [OPTIONS] <NAME>"
 )]
 pub(super) struct Elect {
-    /// The election; it is the lock of this name.
+    /// Name of the election, which is the name of its lock
     name: String,
-    /// Show who leads, and do not stand.
+    /// Print the leader, without standing for election
     #[arg(long, conflicts_with_all = ["value", "wait", "no_wait", "ttl", "label", "command"])]
     observe: bool,
-    /// What the others are to know of the leader, such as its address.
+    /// Value to publish as the leader, such as an address
     #[arg(long, default_value = "", hide_default_value = true)]
     value: String,
     #[command(flatten)]
     patience: Patience,
-    /// How soon another one leads when this process dies, and how long an outage of the cluster the command outlives.
+    /// Session TTL: how soon another leader is possible when this process dies, and how long an outage the leadership
+    /// survives
     #[arg(long, value_parser = super::arguments::duration, default_value = "10s", value_name = "TIME")]
     ttl: Duration,
-    /// Who this is, for people to read [default: host, process id, command].
+    /// Label of the session, for people [default: host, process id, command]
     #[arg(long)]
     label: Option<String>,
     #[command(flatten)]
     cluster: Cluster,
     #[command(flatten)]
     output: Output,
-    /// The command, after `--`.
+    /// The command, after `--`
     #[arg(last = true, required_unless_present = "observe", value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -61,7 +62,9 @@ impl Elect {
         match (self.observe, self.output.output) {
             (true, _) => self.observe().await,
             (false, Format::Text) => self.lead().await,
-            (false, Format::Json) => Err(Failure::new(Exit::Usage, "-o json is for --observe: leave it out")),
+            (false, Format::Json) => {
+                Err(Failure::new(Exit::Usage, "-o json needs --observe: add it, or leave out -o json"))
+            }
         }
     }
 
@@ -86,7 +89,8 @@ impl Elect {
                     began = true;
                     self.show(leader)?;
                 }
-                // A cluster that was there comes back; one that was not is a mistake in the endpoints, more likely than not.
+                // After a first answer, the cluster is expected to come back. Without one, the endpoints are probably
+                // wrong.
                 Err(error) if began && !matches!(error, Error::Refused(_)) => complain(&error.to_string()),
                 Err(error) => return Err(error.into()),
             }
@@ -121,9 +125,9 @@ fn text(leader: Option<&Leader>) -> String {
 #[derive(Serialize, Debug)]
 struct Document<'a> {
     name: &'a str,
-    /// When it was seen here, not when it happened.
+    /// When it was received, which is later than when it happened.
     seen_unix_ms: i64,
-    /// `null`: nobody leads.
+    /// `null`: there is no leader.
     leader: Option<LeaderDocument>,
 }
 

@@ -1,52 +1,52 @@
-//! What the program's exit codes mean, and every way in which it fails.
+//! The exit codes of the program, and all its failures.
 //!
 //! | code | meaning |
 //! |---|---|
-//! | 0 | it worked; `verify`: the token holds the lock; `status`: a leader serves; `check`, `chaos`: all properties hold |
-//! | 1 | an error that has no code of its own; `status`: there is a leader, and it cannot commit |
-//! | 2 | wrong usage, or an argument that cannot be right, such as a directory that cannot be written |
+//! | 0 | success; `verify`: the token holds the lock; `status`: a leader serves; `check`, `chaos`: all properties hold |
+//! | 1 | an error without a code of its own; `status`: there is a leader that cannot commit |
+//! | 2 | wrong usage or an invalid argument, such as a directory that cannot be written |
 //! | 10 | not acquired: busy, or not in time; `verify`: the token does not hold the lock |
 //! | 11 | the lock or the session is lost, or is no longer held |
-//! | 12 | no node could be reached, or none knew a leader; nothing happened; `dev`: the cluster did not come up |
+//! | 12 | no node was reachable, or none knew a leader; nothing happened; `dev`: the cluster did not start |
 //! | 13 | the cluster refused the request |
 //! | 14 | no answer in time; the request may have taken effect |
-//! | 20 | `serve`: the node cannot start, or cannot go on |
-//! | 21 | `serve`: another program has one of its addresses |
-//! | 22 | `serve`: it was told to stop, and did not get done in time |
+//! | 20 | `serve`: the node cannot start or cannot continue |
+//! | 21 | `serve`: one of its addresses is in use by another program |
+//! | 22 | `serve`: the shutdown did not complete in time |
 //! | 30 | `check`, `chaos`: a property is violated |
-//! | 31 | `check`, `chaos`: a property is undecided, or there was nothing to look at |
+//! | 31 | `check`, `chaos`: a property is undecided, or there was no evidence for it |
 //! | 126 | `lock`, `elect`, `dev`: the command could not be run; 127: it was not found |
-//! | 128 + n | ended by signal n, or the command was |
+//! | 128 + n | terminated by signal n, or the command was |
 //!
-//! `lock`, `elect` and `dev` pass on any other code of the command that they run. Those above can be the command's own too: where it
-//! matters, give the command codes of its own choice, or look at the message on stderr.
+//! `lock`, `elect` and `dev` return any other exit code of their command. The command may use the codes above as well:
+//! to tell them apart, use other codes in the command, or read the message on stderr.
 
 use std::{fmt, io, path::Path, process::ExitCode};
 
 use crate::{client, local::EXIT_ADDRESS_IN_USE, proto::v1::Reason, raft::log::EXIT_FAILED};
 
-/// The same, at the end of `--help`.
+/// The exit codes, at the end of `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
-    0  it worked; verify: held; status: a leader serves; check, chaos: all hold
-    1  an error that has no code of its own; status: the leader cannot commit
-    2  wrong usage, or an argument that cannot be right
+    0  success; verify: held; status: a leader serves; check, chaos: all hold
+    1  an error without a code of its own; status: the leader cannot commit
+    2  wrong usage or an invalid argument
    10  not acquired: busy, or not in time; verify: not held
    11  the lock or the session is lost, or is no longer held
-   12  no node could be reached, or none knew a leader; nothing happened;
-       dev: the cluster did not come up
+   12  no node was reachable, or none knew a leader; nothing happened;
+       dev: the cluster did not start
    13  the cluster refused the request
    14  no answer in time; the request may have taken effect
-   20  serve: the node cannot start, or cannot go on
-   21  serve: another program has one of its addresses
-   22  serve: it was told to stop, and did not get done in time
+   20  serve: the node cannot start or cannot continue
+   21  serve: one of its addresses is in use by another program
+   22  serve: the shutdown did not complete in time
    30  check, chaos: a property is violated
-   31  check, chaos: a property is undecided, or there was nothing to look at
+   31  check, chaos: a property is undecided, or there was no evidence for it
   126  lock, elect, dev: the command could not be run; 127: it was not found
-128+n  ended by signal n, or the command was
-lock, elect and dev pass on any other code of their command.";
+128+n  terminated by signal n, or the command was
+lock, elect and dev return any other exit code of their command.";
 
-/// How the program ends.
+/// The outcome of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Exit {
     Success,
@@ -66,7 +66,7 @@ pub(crate) enum Exit {
     NotFound,
     /// The command's own code.
     Code(u8),
-    /// By this signal.
+    /// Terminated by this signal.
     Signal(i32),
 }
 
@@ -95,7 +95,7 @@ impl Exit {
 }
 
 impl Exit {
-    /// Of a file or a directory that an argument names, and that cannot be used: is it the argument's fault?
+    /// The exit code for a path argument that failed: a usage error if the path itself is wrong.
     pub(crate) fn of_path(error: &io::Error) -> Self {
         use io::ErrorKind;
         let wrong = [
@@ -117,7 +117,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command did not do what it was to do. An empty message is not shown.
+/// Why a command failed. An empty message is not printed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
@@ -129,12 +129,12 @@ impl Failure {
         Self { exit, message: message.to_string() }
     }
 
-    /// Of a file or a directory that an argument names, and that cannot be written.
+    /// For a path argument that cannot be written.
     pub(crate) fn of_path(path: &Path, error: &io::Error) -> Self {
-        Self::new(Exit::of_path(error), format_args!("cannot write {}: {error}: name another place", path.display()))
+        Self::new(Exit::of_path(error), format_args!("cannot write {}: {error}: choose another path", path.display()))
     }
 
-    /// Of a command that works with a grant: one that is not held any more was lost.
+    /// For a command that uses a grant: a grant that is not held was lost.
     pub(crate) fn of_holder(error: client::Error) -> Self {
         let not_held = matches!(&error, client::Error::Refused(refused) if refused.reason == Reason::NotHeld);
         if not_held { Self::new(Exit::Lost, error) } else { error.into() }
@@ -160,7 +160,7 @@ impl From<client::Error> for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() == io::ErrorKind::BrokenPipe {
-            // Whoever read our output has seen enough, as in `lockkeeper list | head -1`.
+            // The reader of our output has closed it, as in `lockkeeper list | head -1`.
             true => Self::new(Exit::Success, ""),
             false => Self::new(Exit::Error, error),
         }

@@ -1,4 +1,4 @@
-//! `force-release`: takes a lock from its holder.
+//! `force-release`: revokes the grants of a lock.
 
 use clap::Args;
 use serde::Serialize;
@@ -10,19 +10,20 @@ use super::{
 };
 use crate::{machine::Token, proto::v1::force_release_response};
 
-/// Takes a lock from its holders. They are told at once; the lock opens when they let go, or at the deadline of their session.
+/// Revokes the grants of a lock. Their holders are told at once; the lock opens when they release it, or at their
+/// session's deadline.
 #[derive(Args, Debug)]
 pub(super) struct ForceRelease {
-    /// The lock.
+    /// The lock
     name: String,
-    /// Why. The holder is told, and the log keeps it.
+    /// The reason, told to the holders and written to the log
     #[arg(long)]
     reason: String,
-    /// Only this grant, rather than all of the lock's.
+    /// Revoke only this grant, rather than all grants of the lock
     #[arg(long, value_parser = super::arguments::token)]
     token: Option<Token>,
-    /// Open the lock at once, or after its lock-delay if it has one. Only for a holder that is known to be dead: another one could be
-    /// working still.
+    /// Open the lock at once, or after its lock-delay if it has one. Only for a holder that is known to be dead: a live
+    /// one could still be working
     #[arg(long)]
     now: bool,
     #[command(flatten)]
@@ -56,7 +57,7 @@ impl ForceRelease {
 
 fn text(forced: &[force_release_response::Forced]) -> String {
     if forced.is_empty() {
-        return "nobody held it\n".to_owned();
+        return "the lock has no holder\n".to_owned();
     }
     let mut table = Table::new(&["TOKEN", "HOLDER", "SESSION", "OPENS"]);
     for grant in forced {
@@ -65,15 +66,15 @@ fn text(forced: &[force_release_response::Forced]) -> String {
     table.take()
 }
 
-/// A lock-delay keeps it closed for whoever did not let go.
+/// A lock-delay applies to a holder that did not release.
 fn opens(grant: &force_release_response::Forced) -> String {
     let at = show::duration(grant.remaining_ms.saturating_add(grant.lock_delay_ms));
     match (grant.remaining_ms, grant.lock_delay_ms) {
         (0, 0) => "now".into(),
         (0, _) => format!("in {at}, by its lock-delay"),
-        (_, 0) => format!("when it lets go, or in {at}"),
+        (_, 0) => format!("when released, or in {at}"),
         (_, delay_ms) => {
-            format!("when it lets go, or in {at}, its lock-delay of {} included", show::duration(delay_ms))
+            format!("when released, or in {at}, including its lock-delay of {}", show::duration(delay_ms))
         }
     }
 }
@@ -89,7 +90,7 @@ mod tests {
         };
         assert_eq!(said(0, 0), "now");
         assert_eq!(said(0, 3_600_000), "in 1 h 0 min, by its lock-delay");
-        assert_eq!(said(23_000, 0), "when it lets go, or in 23.0 s");
-        assert_eq!(said(23_000, 3_600_000), "when it lets go, or in 1 h 0 min, its lock-delay of 1 h 0 min included");
+        assert_eq!(said(23_000, 0), "when released, or in 23.0 s");
+        assert_eq!(said(23_000, 3_600_000), "when released, or in 1 h 0 min, including its lock-delay of 1 h 0 min");
     }
 }

@@ -10,12 +10,12 @@ use super::{
 };
 use crate::proto::v1::LockInfo;
 
-/// Shows one lock: who holds it, who waits for it, and its data.
+/// Shows one lock: its holders, its waiters and its data.
 #[derive(Args, Debug)]
 pub(super) struct Get {
-    /// The lock.
+    /// The lock
     name: String,
-    /// Answer from the table of the node that is asked, even if it is behind or cut off.
+    /// Read the table of the node that is asked, even if it lags or is cut off
     #[arg(long)]
     stale: bool,
     #[command(flatten)]

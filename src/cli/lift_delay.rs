@@ -1,4 +1,4 @@
-//! `lift-delay`: opens a lock whose lock-delay runs.
+//! `lift-delay`: ends the lock-delay of a lock.
 
 use clap::Args;
 use serde::Serialize;
@@ -9,11 +9,11 @@ use super::{
     show,
 };
 
-/// Ends the lock-delay that keeps a lock closed after its holder was lost. Only for a holder that is known to be dead: another one could
-/// be working still.
+/// Ends the lock-delay that keeps a lock closed after its holder was lost. Only for a holder that is known to be dead:
+/// a live one could still be working.
 #[derive(Args, Debug)]
 pub(super) struct LiftDelay {
-    /// The lock.
+    /// The lock
     name: String,
     #[command(flatten)]
     cluster: Cluster,
@@ -23,7 +23,7 @@ pub(super) struct LiftDelay {
 
 #[derive(Serialize)]
 struct Document {
-    /// How long it would have kept the lock closed, milliseconds; nothing if there was none.
+    /// How long the lock-delay would have lasted, milliseconds; `null`: there was none.
     lifted_ms: Option<u64>,
 }
 
@@ -32,8 +32,10 @@ impl LiftDelay {
         let lifted_ms = self.cluster.client()?.lift_delay(&self.name).await?.map(show::millis);
         match (self.output.output, lifted_ms) {
             (Format::Json, _) => print_document(&Document { lifted_ms })?,
-            (Format::Text, Some(ms)) => print(&format!("lifted {} of its lock-delay\n", show::duration(ms)))?,
-            (Format::Text, None) => print("it had no lock-delay\n")?,
+            (Format::Text, Some(ms)) => {
+                print(&format!("ended the lock-delay, which had {} left\n", show::duration(ms)))?
+            }
+            (Format::Text, None) => print(&format!("lock {} has no lock-delay\n", show::text(&self.name)))?,
         }
         Ok(Exit::Success)
     }

@@ -9,13 +9,13 @@ use super::{
 };
 use crate::proto::v1::LockInfo;
 
-/// Lists the locks that are held, awaited, delayed or carry data.
+/// Lists the locks that have a holder, a waiter, a lock-delay or data.
 #[derive(Args, Debug)]
 pub(super) struct List {
-    /// Only names that begin with this.
+    /// Prefix of the lock names
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
-    /// Answer from the table of the node that is asked, even if it is behind or cut off.
+    /// Read the table of the node that is asked, even if it lags or is cut off
     #[arg(long)]
     stale: bool,
     #[command(flatten)]
@@ -43,7 +43,7 @@ impl List {
     }
 }
 
-/// The first holder stands for all; `get` shows them.
+/// Shows only the first holder; `get` shows all.
 fn row(lock: &LockInfo) -> Vec<String> {
     let first = lock.holders.first();
     let others = match lock.holder_count {

@@ -1,8 +1,8 @@
 //! `lock`: runs a command while a lock is held.
 //!
-//! The command, and all that it started, is stopped *before* the lock can pass on to somebody else. Out of contact with the cluster, it
-//! is told to stop (SIGTERM) while a fifth of the TTL is left, and killed just before the deadline. When an operator revokes the grant,
-//! it is told at once, and has until the deadline. How that is done is in `job`.
+//! The command and all its descendants are stopped *before* the lock can be granted to another session. Without contact
+//! to the cluster, they get SIGTERM while a fifth of the TTL is left, and are killed just before the deadline. If an
+//! operator revokes the grant, they get SIGTERM at once, and have until the deadline. `job` implements this.
 
 use std::{ffi::OsString, future::IntoFuture as _, time::Duration};
 
@@ -21,36 +21,37 @@ use crate::{
     proto::v1::Reason,
 };
 
-/// How long the end of a command is held up by giving the lock back. Beyond that, the session expires.
+/// How long the release may delay the end of the program. After that, the session expires.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
 
-/// Runs a command while holding a lock, or several at once, all or nothing.
+/// Runs a command while holding one lock, or several at once, all or nothing.
 ///
-/// The command finds LOCKKEEPER_TOKEN, the fencing token, in its environment, and in LOCKKEEPER_LOCK the names in their order with
-/// blanks between them; a blank, a backslash or a control character within a name is written as in "\u{20}". Its exit code is passed
-/// on; 11 says that the lock was lost and the command stopped, 10 that the lock was not acquired in time.
+/// The command finds the fencing token in LOCKKEEPER_TOKEN, and the names, sorted and separated by blanks, in
+/// LOCKKEEPER_LOCK; a blank, a backslash or a control character in a name is escaped as in "\u{20}". The exit code is
+/// that of the command; 11: the lock was lost and the command was stopped; 10: the lock was not acquired in time.
 ///
-/// The command, and all that it started, is dead before the lock passes on. What it leaves in the background is ended before the lock is
-/// given back.
+/// The command and all its descendants are dead before the lock can be granted to another session. Background processes
+/// that it leaves behind are stopped before the lock is released.
 #[derive(Args, Debug)]
 pub(super) struct Lock {
     #[command(flatten)]
     wanted: Wanted,
-    /// How long the locks outlive this process when it dies, and an outage of the cluster that the command outlives.
+    /// Session TTL: how long the locks stay held when this process dies, and how long an outage of the cluster the
+    /// command survives
     #[arg(long, value_parser = super::arguments::duration, default_value = "10s", value_name = "TIME")]
     ttl: Duration,
-    /// Who this is, for people to read [default: host, process id, command].
+    /// Label of the session, for people [default: host, process id, command]
     #[arg(long)]
     label: Option<String>,
     #[command(flatten)]
     cluster: Cluster,
-    /// The command, after `--`.
+    /// The command, after `--`
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 impl Lock {
-    /// As `elect` wants it.
+    /// For `elect`.
     pub(super) fn of(
         wanted: Wanted,
         ttl: Duration,
@@ -71,7 +72,7 @@ impl Lock {
         };
         let held = tokio::select! {
             held = waiting::shown(&client, &session, &self.wanted.names, acquire(&session, wanted)) => held.map_err(Failure::from),
-            // The wait goes with its session.
+            // The wait ends with its session.
             signal = signals.next() => Err(Failure { exit: Exit::Signal(signal.as_raw()), message: String::new() }),
         };
         let held = match held {
@@ -108,23 +109,23 @@ fn acquire(session: &Session, wanted: machine::Acquire) -> impl Future<Output = 
     acquire.into_future()
 }
 
-/// Releases the lock and closes the session, also when the command could not be started.
+/// Releases the lock and closes the session, also if the command could not be started.
 async fn give_back(held: Guard, session: Session, outcome: Result<Exit, Failure>) -> Result<Exit, Failure> {
     let released = timeout(GIVE_BACK_MAX, held.release()).await;
     let outcome = match released {
         Ok(Ok(())) => outcome,
-        // It ended by itself, and believed until then that it had the lock.
+        // The command ended by itself, but the lock was lost before.
         Ok(Err(error)) if was_lost(&error) && !matches!(outcome, Ok(Exit::Lost) | Err(_)) => {
             complain(&format!("the lock was lost while the command ran: {error}"));
             Ok(Exit::Lost)
         }
         Ok(Err(error)) if was_lost(&error) => outcome,
         Ok(Err(error)) => {
-            complain(&format!("the lock was not released, it opens when the session expires: {error}"));
+            complain(&format!("the lock was not released; it opens when the session expires: {error}"));
             return outcome;
         }
         Err(_) => {
-            complain("the lock was not released in time, it opens when the session expires");
+            complain("the lock was not released in time; it opens when the session expires");
             return outcome;
         }
     };
@@ -145,12 +146,12 @@ fn was_lost(error: &Error) -> bool {
     }
 }
 
-/// Best effort: otherwise it expires.
+/// Best effort: otherwise the session expires.
 async fn close(session: Session) {
     let _ = timeout(GIVE_BACK_MAX, session.close()).await;
 }
 
-/// As LOCKKEEPER_LOCK shows them.
+/// The value of LOCKKEEPER_LOCK.
 fn names(names: &[LockName]) -> String {
     let names: Vec<String> = names.iter().map(|name| escape(name.as_str())).collect();
     names.join(" ")

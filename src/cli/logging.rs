@@ -1,4 +1,4 @@
-//! What a node says of itself, and how it ends when it is broken. To stderr: who runs it decides where that goes.
+//! The log of a node, and its abort on a panic. Both write to stderr, which the operator can redirect.
 
 use std::{
     backtrace::Backtrace,
@@ -18,7 +18,7 @@ use tracing_subscriber::{
 use super::exit::Exit;
 use crate::raft::log;
 
-/// Starts the log of a node. `filter` has been checked with the rest of the configuration.
+/// Starts the log of a node. `filter` was checked with the rest of the configuration.
 pub(super) fn start(node_id: u64, filter: &str) {
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(filter))
@@ -28,8 +28,8 @@ pub(super) fn start(node_id: u64, filter: &str) {
         .init();
 }
 
-/// Where the log goes. Its partition may be full, or its reader gone: a node serves on without a log, rather than end for it, which it
-/// would, since who formats the log reports an error of it to stderr and panics when that fails too.
+/// Writes the log and ignores errors. If the disk of the log is full or its reader is gone, the node must go on without
+/// a log; the formatter would report an error to stderr and panic if that fails too.
 struct Stderr;
 
 impl io::Write for Stderr {
@@ -43,24 +43,25 @@ impl io::Write for Stderr {
     }
 }
 
-/// Makes a panic, in whatever thread, the end of the process.
+/// Makes a panic in any thread abort the process.
 ///
-/// A panic is our own mistake: what it left behind may be broken, and a node that goes on would serve that. The others have
-/// the log; this one starts again from what is on its disk. A panic of sled is about its files: it ends the process like any damage.
+/// A panic is a bug in this program: the state that it leaves may be corrupt, and a node that goes on would serve it.
+/// The other nodes have the log; this one restarts from its disk. A panic of sled is about its files: it ends the
+/// process like any other damage.
 pub(super) fn abort_on_panic() {
     panic::set_hook(Box::new(|panic| {
         if let Some(explained) = log::explain_panic(panic) {
             let _ = writeln!(io::stderr(), "lockkeeper: {explained}");
             process::exit(Exit::CannotServe.code().into());
         }
-        // Not by `tracing`: the panic may come from within it. That stderr is gone is no reason to go on.
+        // Not with `tracing`, which may be the origin of the panic. A closed stderr is no reason to go on.
         let trace = Backtrace::force_capture();
-        let _ = writeln!(io::stderr(), "lockkeeper: broken, and ends at once: {panic}\n{trace}");
+        let _ = writeln!(io::stderr(), "lockkeeper: internal error, aborting: {panic}\n{trace}");
         process::abort();
     }));
 }
 
-/// Each line begins with the time and the node, so that the logs of several nodes can be read as one.
+/// Each line begins with the time and the node id, so that the logs of several nodes can be merged.
 struct Prefix {
     node_id: u64,
 }
@@ -80,7 +81,7 @@ mod tests {
 
     const CHILD: &str = "LOCKKEEPER_TEST_PANICS";
 
-    /// Runs itself once more, as the process that panics: in a thread whose panic nobody would notice.
+    /// Runs itself as a child process that panics, in a thread that nobody joins in time.
     #[test]
     fn a_panic_in_any_thread_ends_the_process() {
         if env::var_os(CHILD).is_some() {

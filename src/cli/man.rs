@@ -7,11 +7,11 @@ use clap_mangen::Man as Page;
 
 use super::{Cli, Exit, Failure, output::print};
 
-/// Prints the manual page of the program, or writes one for each command.
+/// Prints the manual page of the program, or writes one page per command.
 #[derive(Args, Debug)]
 #[command(after_help = "Example: lockkeeper man | man -l -")]
 pub(super) struct Man {
-    /// Write the pages of the program and of each command into this directory, which is made if it is not there.
+    /// Write the pages of the program and of each command into this directory, which is created if it does not exist
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -44,6 +44,6 @@ fn text(page: &Page) -> io::Result<String> {
     let mut text = Vec::new();
     page.render(&mut text)?;
     let text = String::from_utf8_lossy(&text);
-    // What ends `--help` is laid out by hand: its lines are to stay as they are.
+    // The end of `--help` is laid out by hand: its line breaks must stay.
     Ok(text.replacen(".SH EXTRA\n", ".SH NOTES\n.nf\n", 1).replacen("\n.SH VERSION\n", "\n.fi\n.SH VERSION\n", 1))
 }

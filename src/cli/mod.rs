@@ -1,7 +1,7 @@
-//! The program: one command a file.
+//! The command line program: one command per file.
 //!
-//! Commands say what they found on stdout, as text for people or, with `-o json`, as documents whose fields only ever grow; everything
-//! else goes to stderr. How the program ends is in `exit`.
+//! Commands print results on stdout, as text or, with `-o json`, as documents whose fields are only ever added.
+//! Everything else goes to stderr. The exit codes are in `exit`.
 
 mod acquire;
 mod arguments;
@@ -98,30 +98,31 @@ enum Command {
     Launch(job::Launch),
 }
 
-/// Which cluster a command speaks to.
+/// The cluster that a command uses.
 #[derive(Args, Debug)]
 struct Cluster {
-    // Clap's own way to the environment and the default would hide where the value comes from, and would show it as required in usages.
+    // Clap's own support for the environment and the default would hide the source of the value, and would show it as
+    // required in usages.
     #[arg(long, value_name = "HOST:PORT,…", help = endpoints_help(" "), long_help = endpoints_help("\n\n"))]
     endpoints: Option<String>,
-    /// How long to look for a node that can answer.
+    /// How long to look for a node that can answer
     #[arg(long, value_parser = arguments::duration, default_value = "10s", value_name = "TIME")]
     timeout: Duration,
 }
 
 const ENDPOINTS_VARIABLE: &str = "LOCKKEEPER_ENDPOINTS";
 
-/// How long a cluster may be silent before a person is told who is asked.
+/// How long no node may answer before the endpoints are reported on stderr.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
-/// As clap shows it where it knows both.
+/// In clap's own format for an environment variable and a default.
 fn endpoints_help(between: &str) -> String {
-    let what = "The cluster's nodes: host:port, with commas between";
+    let what = "The cluster's nodes: host:port, separated by commas";
     format!("{what}{between}[env: {ENDPOINTS_VARIABLE}]{between}[default: {DEFAULT_ENDPOINTS}]")
 }
 
 impl Cluster {
-    /// A client, and a word on stderr if no node answers it for [`SILENCE_MAX`].
+    /// A client. If no node answers within [`SILENCE_MAX`], that is reported on stderr.
     fn client(&self) -> Result<Client, Failure> {
         let (endpoints, source) = self.endpoints()?;
         let client = Client::builder(&endpoints).call_limit(self.timeout).build();
@@ -130,13 +131,13 @@ impl Cluster {
         Ok(client)
     }
 
-    /// The same; its answers may be those of a node that is behind or cut off.
+    /// As [`Cluster::client`]; with `stale`, any node may answer reads from its own table.
     fn reader(&self, stale: bool) -> Result<Client, Failure> {
         let client = self.client()?;
         Ok(if stale { client.stale() } else { client })
     }
 
-    /// What they are, and where that comes from.
+    /// The endpoints and their source.
     fn endpoints(&self) -> Result<(String, &'static str), Failure> {
         if let Some(endpoints) = &self.endpoints {
             return Ok((endpoints.clone(), "from --endpoints"));
@@ -147,7 +148,7 @@ impl Cluster {
                 Ok((DEFAULT_ENDPOINTS.to_owned(), "the default: neither --endpoints nor LOCKKEEPER_ENDPOINTS is given"))
             }
             Err(VarError::NotUnicode(_)) => {
-                Err(Failure::new(Exit::Usage, format_args!("{ENDPOINTS_VARIABLE} is not UTF-8: correct it")))
+                Err(Failure::new(Exit::Usage, format_args!("{ENDPOINTS_VARIABLE} is not valid UTF-8: correct it")))
             }
         }
     }
@@ -159,7 +160,7 @@ async fn complain_of_silence(client: Client, source: &str) {
     complain(&format!("no answer yet from {} ({source}){last}", client.endpoints().join(",")));
 }
 
-/// Runs what the command line says.
+/// Runs the command of the command line.
 pub fn run() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve(serve) => return serve.run(),
@@ -202,12 +203,12 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Client commands need one thread.
+/// Client commands need only one thread.
 fn block_on(command: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }
 
-/// Says something to the person at the terminal. Unlike `eprintln!`, it does not panic when stderr is closed.
+/// Writes a message to stderr. Unlike `eprintln!`, it does not panic when stderr is closed.
 fn complain(message: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "lockkeeper: {message}");
@@ -224,7 +225,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// All commands, with those below them.
+    /// The command and all its subcommands.
     fn all(command: clap::Command) -> Vec<clap::Command> {
         let below: Vec<_> = command.get_subcommands().cloned().flat_map(all).collect();
         [command].into_iter().chain(below).collect()

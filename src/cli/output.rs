@@ -1,45 +1,45 @@
-//! Writing to stdout: text in columns, or JSON.
+//! Output on stdout: text in columns, or JSON.
 
 use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-/// How a command says what it found.
+/// The output format of a command.
 #[derive(Args, Debug)]
 pub(super) struct Output {
-    /// How to print.
+    /// Output format
     #[arg(short, long = "output", value_enum, default_value_t = Format::Text)]
     pub(super) output: Format,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(super) enum Format {
-    /// For people.
+    /// For people
     #[value(alias = "table")]
     Text,
-    /// For programs.
+    /// For programs
     Json,
 }
 
-/// Writes at once: whoever reads along a pipe waits for it. Unlike `println!`, it returns an error when stdout is closed.
+/// Writes and flushes at once, for readers of a pipe. Unlike `println!`, it returns an error when stdout is closed.
 pub(super) fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
     stdout.flush()
 }
 
-/// One document, on lines of its own.
+/// One document, on several lines.
 pub(super) fn print_document(document: &impl Serialize) -> io::Result<()> {
     print(&format!("{}\n", serde_json::to_string_pretty(document)?))
 }
 
-/// One document, on one line: for those that follow each other without an end.
+/// One document, on one line: for streams of documents.
 pub(super) fn print_line(document: &impl Serialize) -> io::Result<()> {
     print(&format!("{}\n", serde_json::to_string(document)?))
 }
 
-/// An array that is written as its parts arrive.
+/// An array that is written in parts, as they arrive.
 #[derive(Debug, Default)]
 struct Array {
     begun: bool,
@@ -61,7 +61,7 @@ impl Array {
     }
 }
 
-/// What comes in pages: one table, or one array.
+/// Paged output: one table or one array.
 #[derive(Debug)]
 pub(super) struct Pages {
     format: Format,
@@ -74,7 +74,7 @@ impl Pages {
         Self { format, table: Table::new(header), array: Array::default() }
     }
 
-    /// Writes a page as it arrives: each entry as a row, or as a document.
+    /// Writes one page: each entry as a row or as a document.
     pub(super) fn write<E, D: Serialize>(
         &mut self,
         entries: Vec<E>,
@@ -98,7 +98,7 @@ impl Pages {
     }
 }
 
-/// Rows in aligned columns, written in one part or in several: a column never becomes narrower from one part to the next.
+/// Rows in aligned columns, written in one or several parts: a column never becomes narrower in a later part.
 #[derive(Debug)]
 pub(super) struct Table {
     widths: Vec<usize>,
@@ -115,7 +115,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// What was added since the last time.
+    /// The text of the rows added since the last call.
     pub(super) fn take(&mut self) -> String {
         let rows = std::mem::take(&mut self.rows);
         for row in &rows {

@@ -1,16 +1,16 @@
-//! `release`: gives a grant back.
+//! `release`: releases a grant.
 
 use clap::Args;
 
 use super::{Cluster, Exit, Failure, session};
 use crate::machine::Token;
 
-/// Releases what `acquire` took. Exit code 11 if it was lost or released before.
+/// Releases a grant of `acquire`. Exit code 11: it was lost or released before.
 #[derive(Args, Debug)]
 pub(super) struct Release {
     #[command(flatten)]
     within: session::In,
-    /// The token that `acquire` printed.
+    /// The token, as `acquire` printed it
     #[arg(value_parser = super::arguments::token)]
     token: Token,
     #[command(flatten)]

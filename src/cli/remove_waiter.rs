@@ -1,4 +1,4 @@
-//! `remove-waiter`: takes an acquire out of the queue.
+//! `remove-waiter`: removes an acquire from the queue.
 
 use clap::Args;
 use serde::Serialize;
@@ -10,12 +10,13 @@ use super::{
 };
 use crate::{machine::Ticket, proto::v1::Waiter};
 
-/// Removes an acquire that waits for a lock. Its client is told, and does not come back by itself. One of several locks leaves all queues.
+/// Removes a waiting acquire. Its client gets an error and does not retry by itself. An acquire of several locks leaves
+/// all its queues.
 #[derive(Args, Debug)]
 pub(super) struct RemoveWaiter {
-    /// The lock.
+    /// The lock
     name: String,
-    /// Which acquire: the ticket that `get NAME` shows.
+    /// The ticket of the acquire, as `get NAME` shows it
     #[arg(long, value_parser = arguments::ticket)]
     ticket: Ticket,
     #[command(flatten)]
@@ -33,18 +34,18 @@ impl RemoveWaiter {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let removed = self.cluster.client()?.remove_waiter(&self.name, self.ticket).await?;
         match self.output.output {
-            Format::Text => print(&text(removed.as_ref()))?,
+            Format::Text => print(&self.text(removed.as_ref()))?,
             Format::Json => print_document(&Document { removed: removed.map(views::Waiter::from) })?,
         }
         Ok(Exit::Success)
     }
-}
 
-fn text(removed: Option<&Waiter>) -> String {
-    match removed {
-        None => "nobody waited for it with this ticket\n".to_owned(),
-        Some(waiter) => {
-            format!("removed {} of session {}\n", show::text(&waiter.label), show::text(&waiter.session_id))
+    fn text(&self, removed: Option<&Waiter>) -> String {
+        match removed {
+            None => format!("no acquire with ticket {} waits for lock {}\n", self.ticket.0, show::text(&self.name)),
+            Some(waiter) => {
+                format!("removed {} of session {}\n", show::text(&waiter.label), show::text(&waiter.session_id))
+            }
         }
     }
 }

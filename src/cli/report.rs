@@ -1,4 +1,4 @@
-//! `report`: a page to look at, from a history.
+//! `report`: a report on a history.
 
 use std::{
     fs::{self, File},
@@ -21,19 +21,19 @@ use crate::{
     planted::VERSION,
 };
 
-/// Tells what happened in a run: a summary, and a page with its timeline.
+/// Reports on a run: a summary, and a page with its timeline.
 ///
-/// The page is one file that needs nothing else; open it in a browser. It shows where
-/// each property is broken, if one is; `check` says the same by its exit code, this command does not.
+/// The page is one self-contained HTML file. It shows where a property is violated; `check` also returns that as its
+/// exit code, this command does not.
 #[derive(Args, Debug)]
 pub(super) struct ReportOf {
-    /// The history: JSON lines.
+    /// The history: JSON lines
     #[arg(value_hint = ValueHint::FilePath)]
     history: PathBuf,
-    /// Where to write the page.
+    /// File for the page
     #[arg(long, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
     out: Option<PathBuf>,
-    /// The command that repeats the run, to be shown.
+    /// The command that repeats the run, shown in the report
     #[arg(long = "command", value_name = "COMMAND")]
     repeat: Option<String>,
     #[command(flatten)]
@@ -64,7 +64,7 @@ fn read(path: &Path) -> Result<History, Failure> {
     History::read(BufReader::new(file)).map_err(|error| unreadable(path, &error))
 }
 
-/// A file that is not there, or is no history, is an argument that cannot be right.
+/// A file that is missing or is not a history is an invalid argument.
 fn unreadable(path: &Path, error: &ReadError) -> Failure {
     let exit = match error {
         ReadError::Io(error) if error.kind() != ErrorKind::NotFound => Exit::Error,

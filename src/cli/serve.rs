@@ -1,7 +1,8 @@
-//! `lockkeeper serve`: runs one node, until it is told to stop.
+//! `lockkeeper serve`: runs one node until it is stopped.
 //!
-//! Ends with 0 after it was told to; 2: the configuration cannot be used; 20 to 22 as in [`super::exit`]; 129, 130 and 143: it was told
-//! to stop a second time (SIGHUP of its terminal, Ctrl-C, SIGTERM) and left off at once. A node with a mistake in its program aborts (134).
+//! Exit codes: 0 after a requested shutdown; 2: the configuration is invalid; 20 to 22 as in [`super::exit`]; 129, 130
+//! and 143: a second signal (SIGHUP of its terminal, Ctrl-C, SIGTERM) ended it at once. A bug in the program aborts it
+//! (134).
 
 use std::{
     env,
@@ -32,43 +33,43 @@ use crate::{
     },
 };
 
-/// A node that drains has a deadline for each step; this is for the case that one of them does not hold.
+/// Each step of the drain has its own deadline; this limit covers a step that misses its deadline.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 const LEFTOVERS_MAX: Duration = Duration::from_secs(2);
 
 /// Runs one node of a cluster.
 ///
-/// It logs to stderr, and stops on SIGTERM or Ctrl-C: it takes no new calls, hands over what it leads, and answers what it has
-/// begun. A second signal ends it at once. SIGHUP stops it too if stderr is a terminal, since that is gone then; otherwise it goes on:
-/// the configuration is read at the start only.
+/// It logs to stderr. SIGTERM or Ctrl-C stops it: it accepts no new calls, transfers its leadership, and answers
+/// pending requests. A second signal ends it at once. SIGHUP stops it too if stderr is a terminal, which is closed
+/// then; otherwise SIGHUP is ignored, since the configuration is read only at start.
 #[derive(Args, Debug)]
 pub(super) struct Serve {
-    /// The configuration; cluster-configs/node1.toml explains it
+    /// The configuration file; cluster-configs/node1.toml explains it
     #[arg(long, env = "LOCKKEEPER_CONFIG", value_name = "FILE")]
     config: PathBuf,
-    /// Instead of the configuration's `cluster_id`
+    /// Overrides `cluster_id` of the configuration
     #[arg(long, env = "LOCKKEEPER_CLUSTER_ID", value_name = "NAME")]
     cluster_id: Option<String>,
-    /// Instead of the configuration's `node_id`
+    /// Overrides `node_id` of the configuration
     #[arg(long, env = "LOCKKEEPER_NODE_ID", value_name = "ID")]
     node_id: Option<u64>,
-    /// Instead of the configuration's `data_dir`
+    /// Overrides `data_dir` of the configuration
     #[arg(long, env = "LOCKKEEPER_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Instead of the configuration's `client_listen`
+    /// Overrides `client_listen` of the configuration
     #[arg(long, env = "LOCKKEEPER_CLIENT_LISTEN", value_name = "HOST:PORT")]
     client_listen: Option<String>,
-    /// Instead of the configuration's `peer_listen`
+    /// Overrides `peer_listen` of the configuration
     #[arg(long, env = "LOCKKEEPER_PEER_LISTEN", value_name = "HOST:PORT")]
     peer_listen: Option<String>,
-    /// Instead of the configuration's `bootstrap`
+    /// Overrides `bootstrap` of the configuration
     #[arg(long, env = "LOCKKEEPER_BOOTSTRAP", value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     bootstrap: Option<bool>,
-    /// Instead of the configuration's `log`: a filter, such as "info" or "info,lockkeeper::raft=debug"
+    /// Overrides `log` of the configuration: a filter such as "info" or "info,lockkeeper::raft=debug"
     #[arg(long, env = "LOCKKEEPER_LOG", value_name = "FILTER")]
     log: Option<String>,
-    /// Stop also when stdin closes: a node that another process runs does not outlive it, however that ends
+    /// Stop also when stdin closes, so that the node does not outlive its parent process
     #[arg(long, hide = true)]
     until_stdin_closes: bool,
 }
@@ -88,8 +89,8 @@ impl Serve {
         logging::start(config.node_id, &config.log);
         logging::abort_on_panic();
         if cfg!(feature = "planted-bugs") {
-            let planted = planted().map_or("none now", Planted::name);
-            warn!("THIS BUILD CAN HAVE BUGS THAT WERE PLANTED ON PURPOSE, and is for tests only; planted: {planted}");
+            let planted = planted().map_or("none", Planted::name);
+            warn!("THIS BUILD IS FOR TESTS ONLY: it can run with planted bugs; active now: {planted}");
         }
         config.warnings().iter().for_each(|warning| warn!(file = %file.display(), "{warning}"));
 
@@ -112,9 +113,9 @@ impl Serve {
     }
 }
 
-/// Threads for Raft and the peers. One: its tasks hand over to each other all the time, and on two threads each hand-over wakes a thread (a
-/// third more CPU time for a pair at one worker, a tenth less throughput at 64). Long work is elsewhere: clients' calls have a runtime of
-/// their own, large groups of entries are applied by another thread, and files are written by others.
+/// Threads of the Raft runtime. Its tasks wake each other for every entry; a second thread would be woken each time, which costs a third more
+/// CPU time for a pair at one worker, and a tenth of the throughput at 64. Long work runs elsewhere: clients' calls on their own runtime,
+/// large groups of entries on the apply thread, file writes on threads of their own.
 const RAFT_WORKERS: usize = 1;
 
 fn run(config: Config, until_stdin_closes: bool) -> Result<(), Box<dyn Error>> {
@@ -124,19 +125,19 @@ fn run(config: Config, until_stdin_closes: bool) -> Result<(), Box<dyn Error>> {
         let told_to_stop = told_to_stop(signals, until_stdin_closes);
         Ok::<_, io::Error>(server::serve(config, clients.handle().clone(), told_to_stop).await)
     })?;
-    // All that matters has been waited for; what is left hangs.
+    // All work that matters has finished; the rest hangs.
     clients.shutdown_timeout(LEFTOVERS_MAX);
     raft.shutdown_timeout(LEFTOVERS_MAX);
     Ok(served?)
 }
 
-/// For Raft, the peers and the proposer: nothing that a client asks for keeps its threads.
+/// For Raft, the peers and the proposer. No client's work runs on its threads.
 fn raft_runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().thread_name("raft").worker_threads(RAFT_WORKERS).enable_all().build()
 }
 
-/// For the clients. Half of the processors work on it, at least one: Raft, the log's threads and the kernel's network need the rest, and more
-/// threads mostly wake each other. `TOKIO_WORKER_THREADS` says otherwise.
+/// For the clients. It uses half of the processors, at least one: Raft, the log's threads and the kernel's network
+/// stack need the rest, and more threads mostly wake each other. `TOKIO_WORKER_THREADS` overrides the number.
 fn clients_runtime() -> io::Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if env::var_os("TOKIO_WORKER_THREADS").is_none() {
@@ -146,21 +147,21 @@ fn clients_runtime() -> io::Result<Runtime> {
     builder.thread_name("clients").enable_all().build()
 }
 
-/// Ends when the node is to stop. From then on, impatience ends the process: a second signal, or the lapse of time.
+/// Returns when the node is to stop. From then on a second signal, or [`DRAIN_MAX`], ends the process.
 async fn told_to_stop(mut signals: Signals, until_stdin_closes: bool) {
     let has_terminal = io::stderr().is_terminal();
     tokio::select! {
-        ending = told_to_end(&mut signals, has_terminal) => info!("{} came: stopping", ending.name()),
+        ending = told_to_end(&mut signals, has_terminal) => info!("{} received: stopping", ending.name()),
         () = stdin_closed(), if until_stdin_closes => info!("stdin was closed: stopping"),
     }
     tokio::spawn(async move {
         let code = tokio::select! {
             ending = told_to_end(&mut signals, has_terminal) => {
-                warn!("{} came while stopping: ends at once", ending.name());
+                warn!("{} received while stopping: exiting at once", ending.name());
                 ending.exit_code()
             }
             () = time::sleep(DRAIN_MAX) => {
-                error!("did not stop within {} s: ends at once", DRAIN_MAX.as_secs());
+                error!("the shutdown did not complete within {} s: exiting at once", DRAIN_MAX.as_secs());
                 Exit::NotDrained.code()
             }
         };
@@ -168,23 +169,23 @@ async fn told_to_stop(mut signals: Signals, until_stdin_closes: bool) {
     });
 }
 
-/// The next signal that is to end the node. SIGHUP is one if it ran in a terminal, which is then gone. To one that did not, it is sent by who
-/// expects a daemon to reload something, or to open its log file anew.
+/// The next signal that stops the node. SIGHUP does if stderr is a terminal, which is then gone. Without a terminal,
+/// SIGHUP is usually sent to make a daemon reload its configuration or reopen its log file.
 async fn told_to_end(signals: &mut Signals, has_terminal: bool) -> Ending {
     loop {
         let ending = signals.next().await;
         if ending != Ending::Hangup || has_terminal {
             return ending;
         }
-        info!("SIGHUP came: there is nothing to reload, the node goes on; SIGTERM stops it");
+        info!("SIGHUP received: nothing to reload, the node goes on; SIGTERM stops it");
     }
 }
 
 async fn stdin_closed() {
     let (closed, wait) = oneshot::channel();
-    // A thread of its own, not one of the runtime's: those are waited for when the runtime ends, and this one may sit in a read.
+    // A separate thread: the runtime waits for its own threads at its end, and this one may block in a read.
     std::thread::spawn(move || {
-        // A failed read is as good as a closed one: nobody is there any more. Nor is it an error if nobody waits.
+        // A failed read counts as closed: the parent is gone. If the receiver is gone too, nothing is lost.
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         let _ = closed.send(());
     });

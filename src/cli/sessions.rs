@@ -1,4 +1,4 @@
-//! `sessions`, and `session list`: who is there.
+//! `sessions`, also `session list`: lists the sessions.
 
 use clap::Args;
 
@@ -12,7 +12,7 @@ use crate::proto::v1::SessionInfo;
 /// Lists the sessions.
 #[derive(Args, Debug)]
 pub(super) struct Sessions {
-    /// Answer from the table of the node that is asked, even if it is behind or cut off.
+    /// Read the table of the node that is asked, even if it lags or is cut off
     #[arg(long)]
     stale: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Values as people read them.
+//! Formats values for people.
 
 use std::{fmt, time::Duration};
 
@@ -6,15 +6,15 @@ use jiff::{Timestamp, tz::TimeZone};
 
 use crate::proto::v1::{Mode, mode::Kind};
 
-/// In a table, so many characters of a text are enough.
+/// Longest text in a table cell, characters.
 const CELL_MAX: usize = 48;
 
-/// A name, a label or a reason. Control characters are escaped: what someone put into a name must not steer a terminal.
+/// A name, a label or a reason. Control characters are escaped: a name must not control the terminal.
 pub(super) fn text(value: &str) -> String {
     value.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
-/// The same, cut to fit a table.
+/// As [`text`], cut to [`CELL_MAX`].
 pub(super) fn cell(value: &str) -> String {
     let value = text(value);
     match value.char_indices().nth(CELL_MAX) {
@@ -23,7 +23,7 @@ pub(super) fn cell(value: &str) -> String {
     }
 }
 
-/// What a lock carries: as text if it is one, else in hexadecimal digits, and never more than fits.
+/// The data of a lock: as text if it is valid text, otherwise in hexadecimal, cut to [`CELL_MAX`].
 pub(super) fn data(data: &[u8]) -> String {
     let whole = match std::str::from_utf8(data) {
         Ok(value) if value.chars().all(|c| !c.is_control() || c.is_whitespace()) => text(value),
@@ -59,7 +59,7 @@ pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The two largest units that it has.
+/// In the two largest units.
 pub(super) fn duration(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {
@@ -71,7 +71,7 @@ pub(super) fn duration(ms: u64) -> String {
     }
 }
 
-/// A wall-clock time, here.
+/// A wall-clock time in the local time zone.
 pub(super) fn time(time: Timestamp) -> String {
     time_in(time, TimeZone::system())
 }
@@ -80,7 +80,7 @@ fn time_in(time: Timestamp, zone: TimeZone) -> String {
     time.to_zoned(zone).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
-/// The same, and in how long ago it was.
+/// A wall-clock time and its age.
 pub(super) fn since(unix_ms: u64) -> String {
     since_in(unix_ms, Timestamp::now(), TimeZone::system())
 }
@@ -88,7 +88,7 @@ pub(super) fn since(unix_ms: u64) -> String {
 fn since_in(unix_ms: u64, now: Timestamp, zone: TimeZone) -> String {
     let time = i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     let Some(time) = time else { return "-".into() };
-    // The clocks of two machines differ: what is not yet, is now.
+    // The clocks of two machines differ: a time in the future is shown as now.
     let ago = now.as_millisecond().saturating_sub(time.as_millisecond());
     let ago = duration(u64::try_from(ago).unwrap_or(0));
     format!("{} ({ago} ago)", time_in(time, zone))

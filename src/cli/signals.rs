@@ -1,26 +1,26 @@
-//! The signals that ask a program to end.
+//! The signals that end the program.
 
 use std::{fs, io};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Listens for them. While it lives they no longer end the process by themselves.
+/// Receives the signals. While it exists they do not end the process by themselves.
 #[derive(Debug)]
 pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// `None`: whoever started the program wants it to outlive its terminal, as `nohup` does.
+    /// `None`: SIGHUP was ignored at start, as by `nohup`: the program is to outlive its terminal.
     hangup: Option<Signal>,
 }
 
-/// One that came.
+/// A received signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ending {
     /// SIGINT, as by Ctrl-C.
     Interrupt,
     /// SIGTERM.
     Terminate,
-    /// SIGHUP: the terminal is gone, or somebody takes it for a request to reload something.
+    /// SIGHUP: the terminal is gone, or a reload is requested.
     Hangup,
 }
 
@@ -35,7 +35,7 @@ impl Signals {
         })
     }
 
-    /// The next one.
+    /// The next signal.
     pub(super) async fn next(&mut self) -> Ending {
         // A stream of signals has no end, so `None` does not occur.
         let hangup = async {
@@ -52,7 +52,7 @@ impl Signals {
     }
 }
 
-/// The signals that this process ignores, signal n as bit n - 1. None, where that cannot be found out.
+/// The signals that this process ignores, signal n as bit n - 1. 0 if that cannot be determined.
 pub(super) fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -68,7 +68,7 @@ impl Ending {
         }
     }
 
-    /// That of a process that the signal ended, as shells give it.
+    /// The exit code of a process that the signal ended, by the convention of shells.
     pub(super) fn exit_code(self) -> u8 {
         match self {
             Self::Interrupt => 128 + 2,

@@ -1,4 +1,4 @@
-//! `status`: how each node sees itself.
+//! `status`: the status of each node.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,15 +19,16 @@ use crate::{
     proto::v1::{Role, StatusResponse},
 };
 
-/// Asks each node how it sees itself: exit code 0 if a leader serves, 1 if there is one that cannot commit, 12 if there is none.
+/// Shows the status of each node. Exit code 0: a leader serves; 1: there is a leader that cannot commit; 12: there is
+/// no leader.
 ///
 /// Members of the cluster that are not among the endpoints are asked too.
 #[derive(Args, Debug)]
 pub(super) struct Status {
-    /// Have each node compute a hash of its table. Equal on all nodes that have applied the log equally far.
+    /// Let each node compute a hash of its table. Equal on all nodes at the same applied index
     #[arg(long)]
     hash: bool,
-    /// How long to wait for a node.
+    /// How long to wait for each node
     #[arg(long, value_parser = super::arguments::duration, default_value = "2s", value_name = "TIME")]
     node_timeout: Duration,
     #[command(flatten)]
@@ -36,10 +37,10 @@ pub(super) struct Status {
     output: Output,
 }
 
-/// A node, and what it said.
+/// A node and its answer.
 struct Node {
     address: String,
-    /// As it said, or as the others know it.
+    /// As the node says, or as the other nodes know it.
     node_id: Option<u64>,
     answer: Result<StatusResponse, Error>,
 }
@@ -55,7 +56,7 @@ impl Status {
         Ok(exit(&nodes))
     }
 
-    /// First the endpoints, then the members that they name.
+    /// The endpoints first, then the members that they name.
     async fn ask_all(&self, client: &Client) -> Vec<Node> {
         let mut nodes = self.ask(client, client.endpoints()).await;
         let known: BTreeSet<u64> = nodes.iter().filter_map(|node| Some(node.answer.as_ref().ok()?.node_id)).collect();
@@ -87,7 +88,7 @@ impl Status {
     }
 }
 
-/// An old leader that is cut off does not matter beside one that serves.
+/// A partitioned former leader does not matter if another leader serves.
 fn exit(nodes: &[Node]) -> Exit {
     let leaders: Vec<_> = answered(nodes).filter(|status| status.role() == Role::Leader).collect();
     match leaders.iter().any(|status| status.serving) {
@@ -97,10 +98,10 @@ fn exit(nodes: &[Node]) -> Exit {
     }
 }
 
-/// Names the members that do not answer, and says whether the others suffice.
+/// Names the members that do not answer, and says whether the others are a majority.
 fn down(nodes: &[Node]) -> Option<String> {
     let up: BTreeSet<u64> = answered(nodes).map(|status| status.node_id).collect();
-    // The leader of the newest term knows best who belongs to the cluster.
+    // The leader of the newest term has the newest membership.
     let knows = answered(nodes).max_by_key(|status| (status.term, status.role() == Role::Leader))?;
     let down: Vec<_> = knows.members.iter().filter(|member| !up.contains(&member.node_id)).collect();
     if down.is_empty() {
@@ -132,11 +133,11 @@ fn role(status: &StatusResponse) -> &'static str {
     }
 }
 
-/// What is wrong; empty if nothing is.
+/// The problem of the node; empty if there is none.
 fn trouble(node: &Node) -> String {
     match &node.answer {
         Ok(status) if status.serving => String::new(),
-        Ok(status) if status.trouble.is_empty() => "it does not say why".into(),
+        Ok(status) if status.trouble.is_empty() => "it gives no reason".into(),
         Ok(status) => status.trouble.clone(),
         Err(Error::NoCluster { why } | Error::Unknown { why }) => why.clone(),
         Err(error) => error.to_string(),
@@ -177,7 +178,7 @@ fn text(nodes: &[Node], tip: u64, hash: bool) -> String {
     for status in answered(nodes) {
         for member in status.members.iter().filter(|member| !member.trouble.is_empty()) {
             let trouble = show::text(&member.trouble);
-            text += &format!("\nnode {} says of node {}: it {trouble}\n", status.node_id, member.node_id);
+            text += &format!("\nnode {} reports about node {}: it {trouble}\n", status.node_id, member.node_id);
         }
     }
     if let Some(trouble) = mixed(nodes) {
@@ -213,7 +214,7 @@ fn row(node: &Node, tip: u64, hash: bool) -> Vec<String> {
     row
 }
 
-/// Endpoints of different clusters in one list are a mistake that explains everything else.
+/// Endpoints of different clusters in one list explain all other symptoms.
 fn mixed(nodes: &[Node]) -> Option<String> {
     let clusters: BTreeSet<&str> =
         answered(nodes).map(|status| &*status.cluster_id).filter(|id| !id.is_empty()).collect();
@@ -226,7 +227,7 @@ struct Document {
     nodes: Vec<NodeDocument>,
 }
 
-/// A node that did not answer has its address, its trouble, and its id if another one knows it.
+/// For a node that did not answer: its address, its problem, and its id if another node knows it.
 #[derive(Serialize)]
 struct NodeDocument {
     node_id: Option<u64>,
@@ -317,7 +318,7 @@ impl StatusDocument {
             table_bytes_max: Some(status.table_bytes_max).filter(|most| *most != 0),
             last_token: status.last_token,
             turn_delay_us_max: status.turn_delay_us_max,
-            // As digits: JSON's numbers are not exact beyond 2^53.
+            // As text: JSON numbers are not exact beyond 2^53.
             table_hash: hash.then(|| format!("{:016x}", status.table_hash)),
             members: members.collect(),
         }
@@ -329,7 +330,7 @@ mod tests {
     use super::*;
     use crate::proto::v1::Member;
 
-    /// A member of three that answers, and leads in the term if it is to.
+    /// A member of three that answers; it is the leader with `leads`.
     fn up(node_id: u64, leads: bool, serving: bool) -> Node {
         let member =
             |node_id| Member { node_id, client_address: format!("h{node_id}:1"), voter: true, ..Member::default() };

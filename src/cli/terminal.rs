@@ -1,15 +1,15 @@
-//! The terminal that this process belongs to, if it belongs to one.
+//! The controlling terminal of this process, if it has one.
 
 use std::{fs::File, io};
 
 use rustix::{process::getpgrp, termios::tcgetpgrp};
 
-/// There is one, be it that of stdin, or of none of the three.
+/// Whether the process has a controlling terminal, redirected or not.
 pub(super) fn is_there() -> bool {
     open().is_ok()
 }
 
-/// This process is in its foreground: what is typed there is meant for it.
+/// Whether this process is in the foreground of its terminal and so receives its input.
 pub(super) fn in_foreground() -> bool {
     open().is_ok_and(|terminal| tcgetpgrp(&terminal) == Ok(getpgrp()))
 }

@@ -1,23 +1,23 @@
-//! `update`: sets the data on a lock that is held.
+//! `update`: sets the data on a held lock.
 
 use clap::Args;
 
 use super::{Cluster, Exit, Failure, session};
 use crate::{client::NewData, machine::Token};
 
-/// Sets or removes the data on a lock that is held. Exit code 11 if it was lost or released before.
+/// Sets or removes the data on a held lock. Exit code 11: the grant was lost or released before.
 #[derive(Args, Debug)]
 pub(super) struct Update {
     #[command(flatten)]
     within: session::In,
-    /// The token that `acquire` printed.
+    /// The token, as `acquire` printed it
     #[arg(value_parser = super::arguments::token)]
     token: Token,
-    /// The lock.
+    /// The lock
     name: String,
     #[command(flatten)]
     change: Change,
-    /// Keep the data on the lock after release.
+    /// Keep the data on the lock after release
     #[arg(long, conflicts_with = "remove")]
     keep_data: bool,
     #[command(flatten)]
@@ -27,10 +27,10 @@ pub(super) struct Update {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 struct Change {
-    /// The new data.
+    /// The new data
     #[arg(long)]
     data: Option<String>,
-    /// Remove the data that are there.
+    /// Remove the data
     #[arg(long)]
     remove: bool,
 }

@@ -10,12 +10,12 @@ use super::{
 };
 use crate::{machine::Token, proto::v1::CheckResponse};
 
-/// Tells whether a token holds a lock now: exit code 0 if it does, 10 if not.
+/// Checks whether a token holds a lock now. Exit code 0: it does; 10: it does not.
 #[derive(Args, Debug)]
 pub(super) struct Verify {
-    /// The lock.
+    /// The lock
     name: String,
-    /// The token of a grant.
+    /// The token of a grant
     #[arg(value_parser = super::arguments::token)]
     token: Token,
     #[command(flatten)]
@@ -57,7 +57,7 @@ impl Verify {
             }
             _ if answer.held => format!("held: {name} by token {token}\n"),
             _ if token > answer.last_token => {
-                format!("not held: token {token} was never given out (the last one is {})\n", answer.last_token)
+                format!("not held: token {token} was never granted (the last one is {})\n", answer.last_token)
             }
             _ => format!("not held: token {token} does not hold {name}\n"),
         }

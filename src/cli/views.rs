@@ -1,4 +1,4 @@
-//! The documents that `-o json` prints. Their fields are a promise: they may be joined by others, and keep their names and meanings.
+//! The documents of `-o json`. Their fields are stable: fields may be added, but keep their names and meanings.
 
 use serde::Serialize;
 
@@ -53,7 +53,7 @@ pub(super) struct Waiter {
     remaining_ms: Option<u64>,
 }
 
-/// Always whole in hexadecimal digits, and as text too where it is one.
+/// Always complete in hexadecimal, and also as text if it is valid text.
 #[derive(Serialize, Debug)]
 pub(super) struct Data {
     data_hex: Option<String>,
@@ -80,7 +80,7 @@ pub(super) struct Renewal {
     ttl_ms: u64,
     /// How long the session may be trusted from now on.
     remaining_ms: u64,
-    /// Until when it may be trusted, on the clock of this host that counts from its start (`CLOCK_BOOTTIME`, as in /proc/uptime): the
+    /// Until when it may be trusted, on this host's clock since boot (`CLOCK_BOOTTIME`, as in /proc/uptime): the
     /// sending of the request, plus the TTL, less a margin.
     deadline_uptime_ms: u64,
     revoked: Vec<Revoked>,
@@ -99,9 +99,9 @@ pub(super) struct Forced {
     token: u64,
     session_id: String,
     label: String,
-    /// How long the holder still has it if it does not let go.
+    /// Time left for the holder if it does not release.
     remaining_ms: u64,
-    /// How long the lock stays closed after that.
+    /// How long the lock then stays closed.
     lock_delay_ms: u64,
 }
 

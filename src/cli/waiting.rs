@@ -1,8 +1,8 @@
-//! What a person at a terminal sees while a lock is waited for: one line on stderr, changed in place about once a second, and erased when
-//! the wait is over.
+//! Progress of a wait on a terminal: one line on stderr, updated in place about once a second, and erased after the
+//! wait.
 //!
-//! Where stderr is no terminal there is nothing: a log has no place for a line that changes, and `lockkeeper get` tells whoever asks.
-//! Nor in the background, where it would spoil what others show. A wait that is soon over shows nothing either.
+//! Nothing is shown if stderr is no terminal, since a log cannot update a line and `lockkeeper get` gives the same
+//! information; nor in the background, where it would disturb the foreground program; nor during the first second.
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -20,16 +20,16 @@ use crate::{
     proto::v1::LockInfo,
 };
 
-/// Between two looks. The first is shown after so long.
+/// Interval of the updates, and delay of the first one.
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// How long the cluster may take to answer; what it says later is of no interest.
+/// How long the cluster may take to answer. Later answers are dropped.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// Columns.
+/// Width in columns, if the terminal does not report one.
 const WIDTH_DEFAULT: usize = 80;
 
-/// Waits, for these locks to be granted to this session, and shows what the wait is for. Cancel safe if `wait` is.
+/// Runs `wait`, for these locks and this session, and shows its progress. Cancel safe if `wait` is.
 pub(super) async fn shown<T>(client: &Client, session: &Session, names: &[String], wait: impl Future<Output = T>) -> T {
     if !io::stderr().is_terminal() {
         return wait.await;
@@ -52,20 +52,20 @@ pub(super) async fn shown<T>(client: &Client, session: &Session, names: &[String
     }
 }
 
-/// What there is to wait for.
+/// Describes the first lock that is not available.
 async fn obstacle(client: &Client, session: &str, names: &[String]) -> String {
     let locks = join_all(names.iter().map(|name| client.get(name)));
     match timeout(ANSWER_MAX, locks).await {
         Ok(answers) => {
             let locks = answers.into_iter().filter_map(|answer| answer.ok()?.lock);
             let told = locks.filter_map(|lock| of_one(&lock, session)).next();
-            told.unwrap_or_else(|| "it may be ours any moment".to_owned())
+            told.unwrap_or_else(|| "all locks are available now".to_owned())
         }
         Err(_) => "the cluster does not answer".to_owned(),
     }
 }
 
-/// What keeps this lock from us, if anything does.
+/// Describes why this lock is not available; `None` if it is.
 fn of_one(lock: &LockInfo, session: &str) -> Option<String> {
     let ours = lock.waiters.iter().find(|waiter| waiter.session_id == session).map(|waiter| waiter.ticket);
     let ahead = ours.map(|ours| lock.waiters.iter().filter(|waiter| waiter.ticket < ours).count());
@@ -86,7 +86,7 @@ fn of_one(lock: &LockInfo, session: &str) -> Option<String> {
     Some(format!("{} is {state}; {place}", show::cell(&lock.name)))
 }
 
-/// The line where the cursor is.
+/// The progress line at the cursor.
 #[derive(Default)]
 struct Line {
     shown: bool,
@@ -97,9 +97,9 @@ impl Line {
         if !in_foreground() {
             return;
         }
-        // One that wraps could not be erased.
+        // A line that wraps cannot be erased.
         let width = tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
-        // Some terminals do not know.
+        // Some terminals report no width.
         let width = if width == 0 { WIDTH_DEFAULT } else { width };
         let text: String = text.chars().take(width - 1).collect();
         self.shown = true;
@@ -107,7 +107,7 @@ impl Line {
     }
 }
 
-/// To the start of the line, and all of it away.
+/// Moves to the start of the line and erases it.
 const ERASE: &str = "\r\x1b[2K";
 
 impl Drop for Line {

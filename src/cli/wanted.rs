@@ -1,4 +1,4 @@
-//! What to acquire, and how long to wait for it, as options of the commands that do.
+//! The options of an acquire: locks, mode and wait.
 
 use std::time::Duration;
 
@@ -6,47 +6,47 @@ use clap::Args;
 
 use crate::machine::{self, Data, Invalid, LockName, Mode, Permits, Wait, Want};
 
-/// The locks, and how they are to be held.
+/// The locks and their mode.
 #[derive(Args, Debug, Default)]
 pub(super) struct Wanted {
-    /// The locks.
+    /// The locks
     #[arg(required = true, value_name = "NAME")]
     pub(super) names: Vec<String>,
     #[command(flatten)]
     pub(super) patience: Patience,
-    /// Hold it together with any number of other sharers.
+    /// Hold the locks in shared mode, together with other sharers
     #[arg(long)]
     shared: bool,
-    /// Hold one of so many permits.
+    /// Hold one of N permits (a semaphore); all users of a lock give the same N
     #[arg(long, conflicts_with = "shared", value_name = "N")]
     permits: Option<u32>,
-    /// Set this data on the lock.
+    /// Set this data on the locks
     #[arg(long)]
     data: Option<String>,
-    /// Keep the data on the lock after release.
+    /// Keep the data on the locks after release
     #[arg(long)]
     keep_data: bool,
-    /// Refuse what does not exist: a lock that nobody holds or awaits, and that carries no data.
+    /// Refuse a lock that does not exist: without holder, waiter and data
     #[arg(long)]
     must_exist: bool,
-    /// If the holder is lost, keep the locks closed that long: 30s, for example.
+    /// If the holder is lost, keep the locks closed for this time: 30s, for example
     #[arg(long, value_parser = super::arguments::duration, value_name = "TIME")]
     lock_delay: Option<Duration>,
 }
 
-/// How long to wait.
+/// The time limit of the wait.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(super) struct Patience {
-    /// Wait that long at most: 500ms, 30s or 10m, for example. Otherwise, as long as it takes.
+    /// Wait at most this time: 500ms, 30s or 10m, for example. Without it, wait without a limit
     #[arg(long, value_parser = super::arguments::duration, value_name = "TIME")]
     wait: Option<Duration>,
-    /// Do not wait.
+    /// Do not wait
     #[arg(long = "try", conflicts_with = "wait")]
     no_wait: bool,
 }
 
 impl Wanted {
-    /// One lock with data, and otherwise as if no option was given.
+    /// One lock with data, and no other option.
     pub(super) fn of(name: String, data: String, patience: Patience) -> Self {
         Self { names: vec![name], data: Some(data), patience, ..Self::default() }
     }
@@ -78,7 +78,7 @@ impl Patience {
     }
 }
 
-/// Rounded up: somebody who waits half a millisecond wants to wait.
+/// Rounds up: a wait of half a millisecond must not become a wait of zero, which means "do not wait".
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

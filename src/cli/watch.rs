@@ -1,4 +1,4 @@
-//! `watch`: the locks under a prefix, and every change of them.
+//! `watch`: the locks under a prefix, then every change.
 
 use clap::Args;
 use serde::Serialize;
@@ -13,10 +13,10 @@ use crate::{
     proto::v1::{Change, LockInfo, WatchResponse, change::Kind, watch_response::What},
 };
 
-/// Shows the locks under a prefix and then every change, a line each, until it is stopped.
+/// Prints the locks under a prefix and then every change, one line each, until it is stopped.
 #[derive(Args, Debug)]
 pub(super) struct Watch {
-    /// Only names that begin with this.
+    /// Prefix of the lock names
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
     #[command(flatten)]
@@ -42,7 +42,8 @@ impl Watch {
                     began = true;
                     self.show(message)?;
                 }
-                // A cluster that was there comes back; one that was not is a mistake in the endpoints, more likely than not.
+                // After a first answer, the cluster is expected to come back. Without one, the endpoints are probably
+                // wrong.
                 Err(error) if began && !matches!(error, Error::Refused(_)) => complain(&error.to_string()),
                 Err(error) => return Err(error.into()),
             }
@@ -59,7 +60,7 @@ impl Watch {
             Some(What::Changes(changes)) => {
                 changes.changes.into_iter().map(|change| Document::change(changes.index, change)).collect()
             }
-            // The state says it: it begins with what `begin` says.
+            // The state that follows repeats this: it begins with `begin`.
             Some(What::Progress(_) | What::TooOld(_)) | None => Vec::new(),
         };
         documents.iter().try_for_each(|document| match self.output.output {
@@ -69,7 +70,7 @@ impl Watch {
     }
 }
 
-/// A line of the output. After `begin`, what was known before is to be forgotten; with `end`, the state is whole.
+/// A line of the output. `begin` invalidates all earlier lines; with `end`, the state is complete.
 #[derive(Serialize, Debug)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Document {

@@ -88,7 +88,7 @@ async fn who_is_removed_from_a_queue_is_told_and_does_not_come_back() {
     for endpoint in cluster.endpoints() {
         let arguments = ["remove-waiter", "other", "--ticket", &ticket.to_string(), "--endpoints", &endpoint];
         let (code, out, err) = text(&run(&cluster, &arguments).await);
-        assert_eq!((code, out.as_str()), (0, "nobody waited for it with this ticket\n"), "{err}");
+        assert_eq!((code, out), (0, format!("no acquire with ticket {ticket} waits for lock other\n")), "{err}");
     }
     let removed = json(&run(&cluster, &["remove-waiter", "seat", "--ticket", &ticket.to_string(), "-o", "json"]).await);
     assert_eq!(removed["removed"]["ticket"], ticket, "{removed}");
@@ -114,7 +114,7 @@ async fn a_lock_delay_is_lifted() {
     // Asked of each node: those that follow pass it on.
     for endpoint in cluster.endpoints() {
         let (code, out, err) = text(&run(&cluster, &["lift-delay", "seat", "--endpoints", &endpoint]).await);
-        assert_eq!((code, out.as_str()), (0, "it had no lock-delay\n"), "{err}");
+        assert_eq!((code, out.as_str()), (0, "lock seat has no lock-delay\n"), "{err}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The command that has a cluster to itself.
+//! The command that runs beside a cluster of its own.
 
 use std::{
     env,
@@ -25,10 +25,10 @@ use crate::{
 const EXIT_NOT_FOUND: u8 = 127;
 const EXIT_NOT_RUN: u8 = 126;
 
-/// How long a command that was told to end may take before it is killed.
+/// How long a command may take to end after SIGTERM before it is killed.
 const END_GRACE: Duration = Duration::from_secs(10);
 
-/// Runs it to its end; its exit code.
+/// Runs the command to its end and returns its exit code.
 pub(super) async fn run(words: &[String], cluster: &mut LocalCluster, signals: Signals, program: &Path) -> u8 {
     let [name, arguments @ ..] = words else { return 0 };
     let mut command = Command::new(name);
@@ -53,14 +53,14 @@ pub(super) async fn run(words: &[String], cluster: &mut LocalCluster, signals: S
     }
 }
 
-/// The search path of the command: with this very program before any other of its name.
+/// The search path of the command, with the directory of this program first.
 fn with_program_first(program: &Path, path: OsString) -> OsString {
     let folder = program.parent().map(PathBuf::from);
-    // It fails on a colon in the folder's name, which no search path can express.
+    // Fails if the directory's name contains a colon, which a search path cannot express.
     env::join_paths(folder.into_iter().chain(env::split_paths(&path))).unwrap_or(path)
 }
 
-/// Hands signals on, and kills the command if it does not end [`END_GRACE`] after a SIGTERM or a SIGHUP.
+/// Forwards signals, and kills the command if it does not end within [`END_GRACE`] after SIGTERM or SIGHUP.
 async fn until_ended(mut child: Child, mut signals: Signals) -> io::Result<ExitStatus> {
     let mut kill_at = None;
     loop {
@@ -73,7 +73,7 @@ async fn until_ended(mut child: Child, mut signals: Signals) -> io::Result<ExitS
                 }
             }
             () = time::sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => {
-                say("the command does not end: killing it");
+                say(format_args!("the command has not ended within {} s of the signal: killing it", END_GRACE.as_secs()));
                 child.start_kill()?;
                 return child.wait().await;
             }
@@ -83,19 +83,19 @@ async fn until_ended(mut child: Child, mut signals: Signals) -> io::Result<ExitS
 
 fn hand_on(ending: Ending, child: &Child) {
     let signal = match ending {
-        // A terminal has sent it to the command too. What it does then is its own affair: a shell, say, goes on.
+        // A terminal sends SIGINT to the command as well, which decides for itself: a shell, for example, goes on.
         Ending::Interrupt if io::stdin().is_terminal() => return,
         Ending::Interrupt => Signal::INT,
         Ending::Terminate => Signal::TERM,
         Ending::Hangup => Signal::HUP,
     };
     if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
-        // That it has just ended is no error.
+        // The process may have ended just now: no error.
         let _ = kill_process(pid, signal);
     }
 }
 
-/// As a shell gives it.
+/// By the convention of shells.
 fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| Some(128 + status.signal()?));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(EXIT_NOT_RUN)

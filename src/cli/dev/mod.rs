@@ -1,8 +1,8 @@
-//! `lockkeeper dev`: a whole cluster on this machine, for as long as this program or a command runs.
+//! `lockkeeper dev`: a whole cluster on this machine, while this program or a command runs.
 //!
-//! Ends as the command did (128 and the number of the signal that ended it), 126 or 127 if it could not be run. Without a command:
-//! 0 after Ctrl-C, SIGTERM or SIGHUP. Either way 2 if the directory cannot be used, 12 if the cluster did not come up, 129, 130 or 143 if
-//! a signal came before it had.
+//! Exit codes: that of the command (128 and the number of the signal that terminated it); 126 or 127 if it could not be
+//! run. Without a command: 0 after Ctrl-C, SIGTERM or SIGHUP. In both cases 2 if the directory cannot be used, 12 if
+//! the cluster did not start, and 129, 130 or 143 if a signal arrived before that.
 
 mod command;
 mod report;
@@ -24,31 +24,31 @@ use super::{
 };
 use crate::local::{LocalCluster, LocalError, Options};
 
-/// Runs a whole cluster on this machine, to try things out.
+/// Runs a whole cluster on this machine, for tests and demonstrations.
 ///
-/// Its nodes are processes of their own on free ports of 127.0.0.1. They live as long as COMMAND, which finds them by
-/// LOCKKEEPER_ENDPOINTS, or until Ctrl-C. A node that dies is not started again.
+/// Its nodes are separate processes on free ports of 127.0.0.1. They run as long as COMMAND, which finds them through
+/// LOCKKEEPER_ENDPOINTS, or until Ctrl-C. A node that dies is not restarted.
 #[derive(Args, Debug)]
 #[command(after_help = "Example: lockkeeper dev -- lockkeeper status")]
 pub(super) struct Dev {
-    /// How many nodes [default: 3, or as many as DIR has]
+    /// Number of nodes [default: 3, or the number in DIR]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=7))]
     nodes: Option<u8>,
-    /// Keep the cluster here, and go on with what is here [default: a temporary directory, removed at the end]
+    /// Directory of the cluster's data, kept and reused [default: a temporary directory, removed at the end]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// How long the cluster may take to come up
+    /// How long the cluster may take to start
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = arguments::duration)]
     timeout: Duration,
-    /// How to say where the nodes are
+    /// Output format of the endpoints
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
     output: Output,
-    /// What to run; stdout is all its own
+    /// The command to run; stdout belongs to it
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
-/// A form of output.
+/// The output format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Output {
     /// For people
@@ -83,7 +83,7 @@ impl Dev {
         }
         let started = tokio::select! {
             started = LocalCluster::start(options) => started?,
-            // What was started so far is killed with the future.
+            // The nodes started so far are killed when the future is dropped.
             ending = signals.next() => return Ok(ending.exit_code()),
         };
         self.serve(started, signals, program).await
@@ -118,14 +118,14 @@ impl From<LocalError> for Failure {
     }
 }
 
-/// To the terminal, which may be gone: that is no reason to leave the nodes alone.
+/// Writes to stderr. It may be closed: the nodes must be stopped all the same.
 fn say(what: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "{what}");
 }
 
 async fn until_signalled(cluster: &mut LocalCluster, mut signals: Signals) -> u8 {
     tokio::select! {
-        ending = signals.next() => say(format_args!("{} came: stopping the cluster", ending.name())),
+        ending = signals.next() => say(format_args!("{} received: stopping the cluster", ending.name())),
         never = report::deaths(cluster) => match never {},
     }
     0

@@ -1,4 +1,4 @@
-//! What is said of the cluster.
+//! Messages about the cluster.
 
 use std::{convert::Infallible, fmt::Write as _};
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{Output, say};
 use crate::local::{LocalCluster, Node};
 
-/// Where its nodes are.
+/// The nodes and their endpoints.
 pub(super) fn of(cluster: &LocalCluster, output: Output) -> Result<String, serde_json::Error> {
     match output {
         Output::Text => Ok(text(cluster)),
@@ -15,21 +15,21 @@ pub(super) fn of(cluster: &LocalCluster, output: Output) -> Result<String, serde
     }
 }
 
-/// Says of each node when it dies. Goes on for ever.
+/// Reports each node that dies. Never returns.
 pub(super) async fn deaths(cluster: &mut LocalCluster) -> Infallible {
     loop {
         let (node_id, status) = cluster.next_death().await;
         let node = cluster.node(node_id);
-        say(format_args!("node {node_id} ended: {status}; its log is {}", node.log_file().display()));
-        say(format_args!("to start it again: {}", node.command_line()));
+        say(format_args!("node {node_id} exited: {status}; its log is {}", node.log_file().display()));
+        say(format_args!("to restart it: {}", node.command_line()));
     }
 }
 
 fn text(cluster: &LocalCluster) -> String {
-    let mut text = format!("the cluster serves; it lies in {}\n", cluster.path().display());
+    let mut text = format!("the cluster serves; its data are in {}\n", cluster.path().display());
     for node in cluster.nodes() {
         let pid = node.pid().unwrap_or_default();
-        // To write to a string does not fail.
+        // Writing to a string does not fail.
         let _ = writeln!(text, "node {}  {}  pid {pid}", node.id(), node.endpoint());
     }
     text + &format!("export LOCKKEEPER_ENDPOINTS={}", cluster.endpoints().join(","))

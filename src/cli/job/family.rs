@@ -1,10 +1,10 @@
-//! All that descends from this process, and how it ends.
+//! The descendants of this process, and how they are ended.
 //!
-//! On Linux, a *subreaper* adopts the orphans among its descendants, so nobody leaves its tree by a double fork, a new session or a new
-//! process group: as long as it has no children, it has no descendants. That is the kernel's word, not that of a look at `/proc`, which
-//! only says whom to signal: whoever is born during the look is found by the next.
+//! On Linux, a *subreaper* adopts the orphans among its descendants, so no process leaves its tree by a double fork, a
+//! new session or a new process group: without children it has no descendants. The kernel guarantees this. The scan of
+//! `/proc` only finds the processes to signal; a process that starts during one scan is found by the next.
 //!
-//! Processes are named to the kernel by descriptors: a number may pass on to a stranger between the look and the signal.
+//! Processes are signalled through pidfds: a pid may be reused between the scan and the signal.
 
 use std::{io, os::unix::process::ExitStatusExt as _, process::ExitStatus, time::Duration};
 
@@ -19,20 +19,20 @@ pub(super) use self::linux::{adopt_orphans, descendants, die_with_parent, signal
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) use self::other::{adopt_orphans, descendants, die_with_parent, signal_all};
 
-/// Whether descendants can be found here.
+/// Whether descendants can be found on this platform.
 pub(super) const KNOWN: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
-/// Between two looks at those who were killed: they need a moment to die.
+/// Delay between two scans after a SIGKILL: processes need a moment to die.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What children left of themselves.
+/// The result of waiting for children.
 pub(super) struct Reaped {
     pub(super) ended: Vec<(Pid, ExitStatus)>,
-    /// There are no children any more, and with them no descendants.
+    /// No children are left, and so no descendants.
     pub(super) none_left: bool,
 }
 
-/// Takes note of the children that ended.
+/// Reaps the children that have ended.
 pub(super) fn reap() -> Reaped {
     let mut ended = Vec::new();
     loop {
@@ -45,8 +45,8 @@ pub(super) fn reap() -> Reaped {
     }
 }
 
-/// Kills all descendants until there are none. Returns those that are still there after `limit`: they are not ours to kill, or in a
-/// call to the kernel that does not end; then they die when it does.
+/// Kills all descendants until there are none. Returns those that are left after `limit`: this process may not signal
+/// them, or they hang in a system call and die when it returns.
 pub(super) async fn extinguish(limit: Duration) -> Vec<Pid> {
     let until = Instant::now() + limit;
     loop {
@@ -75,19 +75,20 @@ mod linux {
 
     use super::*;
 
-    /// From now on, orphans among our descendants become our children.
+    /// From now on, orphans among the descendants become children of this process.
     pub(in super::super) fn adopt_orphans() -> io::Result<()> {
         Ok(set_child_subreaper(Some(getpid()))?)
     }
 
-    /// From now on, also past an `exec`, the kernel kills this process when its parent dies. False: that is no longer `parent`.
+    /// From now on, also after an `exec`, the kernel kills this process when its parent dies. `false`: the parent is no
+    /// longer `parent`.
     pub(in super::super) fn die_with_parent(parent: Pid) -> io::Result<bool> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It may have died just before. Then nobody will tell us.
+        // The parent may have died just before; then no signal comes.
         Ok(getppid() == Some(parent))
     }
 
-    /// Those that descend from this process.
+    /// All descendants of this process.
     pub(in super::super) fn descendants() -> Vec<Pid> {
         let mut children = HashMap::<Pid, Vec<Pid>>::new();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -107,20 +108,20 @@ mod linux {
 
     fn parent(pid: Pid) -> Option<Pid> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        // "17 (name) S 1 …", where the name may be anything, also no text.
+        // "17 (name) S 1 …"; the name may contain any bytes.
         let name_end = stat.iter().rposition(|&byte| byte == b')')?;
         let fields = str::from_utf8(&stat[name_end + 1..]).ok()?;
         Pid::from_raw(fields.split_whitespace().nth(1)?.parse().ok()?)
     }
 
-    /// Sends a signal to all descendants that can be found now.
+    /// Sends a signal to all descendants that a scan finds.
     pub(in super::super) fn signal_all(signal: Signal) {
         let found = descendants();
         let family: HashSet<Pid> = found.iter().copied().chain([getpid()]).collect();
         for pid in found {
-            // It may be gone, or not ours to signal: nothing to be done about it here.
+            // The process may be gone, or may not be signalled: nothing can be done here.
             let _ = match pidfd_open(pid, PidfdFlags::empty()) {
-                // The number could have passed on to a stranger before it was opened, and not after.
+                // The pid could be reused before `pidfd_open`, but not after it.
                 Ok(process) if parent(pid).is_some_and(|parent| family.contains(&parent)) => {
                     pidfd_send_signal(process, signal)
                 }
@@ -132,7 +133,7 @@ mod linux {
     }
 }
 
-/// Where the kernel knows no adoption: the keeper has the command's process group, and no more.
+/// Platforms without a subreaper: the keeper controls only the command's process group.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 mod other {
     use super::*;

@@ -1,6 +1,6 @@
-//! The keeper: runs the command, and kills it when the wrapper does not say any more that it may live.
+//! The keeper: runs the command, and kills it when the wrapper does not extend its time.
 //!
-//! It speaks to the link alone, never to the terminal: it is in the background there, and could be stopped for it.
+//! It uses only the link, never the terminal: it is in a background process group, where terminal output could stop it.
 
 use std::{
     ffi::OsString,
@@ -33,16 +33,16 @@ use crate::{
     client::{BootClock, Clock as _, Moment},
 };
 
-/// What the command left behind has so long to end after it was told to.
+/// How long processes that the command left behind have after SIGTERM.
 const LEFT_BEHIND_GRACE: Duration = Duration::from_secs(1);
 
-/// Runs a command until it ends, or it is time. For `lockkeeper lock` to call.
+/// Runs a command until it ends or its time is over. Called by `lockkeeper lock`
 #[derive(Args, Debug)]
 pub(in crate::cli) struct Keep {
-    /// The process group to run it in; 0: one of its own.
+    /// Process group for the command; 0: a new one
     #[arg(long)]
     group: i32,
-    /// The command, after `--`.
+    /// The command, after `--`
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
@@ -50,7 +50,7 @@ pub(in crate::cli) struct Keep {
 impl Keep {
     pub(in crate::cli) async fn run(self) -> Result<Exit, Failure> {
         adopt_orphans()?;
-        // Whoever sends such a signal to all processes of a service means the command, not the one who watches over it.
+        // A signal to all processes of a service is meant for the command, not for its keeper.
         let _held_off = Signals::new()?;
         let mut child_ended = unix::signal(SignalKind::child())?;
         let (link, kill_at, stdin) = Link::inherited()?;
@@ -76,14 +76,14 @@ impl Keep {
     }
 }
 
-/// What the keeper watches.
+/// The state of the keeper.
 struct Watch {
     link: Link,
     kill_at: Moment,
-    /// Of the command. Not another's before it has ended, for nobody else reaps it.
+    /// The command's pid. It is not reused before the command is reaped, which only this process does.
     pid: Pid,
     own_group: bool,
-    /// When it did, if it has.
+    /// When the command ended.
     ended: Option<Instant>,
 }
 
@@ -122,23 +122,23 @@ impl Watch {
             Message::Signal(signal) => self.signal(signal),
             Message::Terminate if family::KNOWN => signal_all(Signal::TERM),
             Message::Terminate => self.signal(Signal::TERM),
-            // These are said by us.
+            // Messages of the keeper itself.
             Message::Ended(_) | Message::Expired => {}
         }
     }
 
-    /// How long it may all go on, as far as is known.
+    /// How long the processes may run, as far as is known.
     fn left(&self) -> Duration {
         let left = self.kill_at.since(BootClock.now());
         self.ended.map_or(left, |ended| left.min(LEFT_BEHIND_GRACE.saturating_sub(ended.elapsed())))
     }
 
-    /// It is time to kill. If we were stopped, a later moment may lie in the socket: it counts.
+    /// Whether it is time to kill. After a stop of this process, the socket may hold a message that extends the time.
     async fn is_time(&mut self) -> bool {
         if self.kill_at > BootClock.now() {
             return false;
         }
-        // Lets tokio look at the socket.
+        // Lets tokio poll the socket.
         yield_now().await;
         while let Some(Some(message)) = self.link.next().now_or_never() {
             self.hear(message);
@@ -150,7 +150,7 @@ impl Watch {
         self.ended.is_some_and(|ended| ended.elapsed() >= LEFT_BEHIND_GRACE)
     }
 
-    /// Takes note of those that ended. When the command has, what it left behind is told to stop.
+    /// Reaps ended children. When the command has ended, its remaining processes get SIGTERM.
     fn all_ended(&mut self) -> bool {
         let reaped = reap();
         if let Some((_, status)) = reaped.ended.iter().find(|(pid, _)| self.ended.is_none() && *pid == self.pid) {
@@ -161,19 +161,19 @@ impl Watch {
         reaped.none_left
     }
 
-    /// To the command, and to what it started and left in its process group.
+    /// Signals the command and the processes in its process group.
     fn signal(&self, signal: Signal) {
         if self.ended.is_some() {
             return;
         }
-        // It may have ended just now, unreaped: no error.
+        // The command may have ended just now, unreaped: no error.
         let _ = match self.own_group {
             true => kill_process_group(self.pid, signal),
             false => kill_process(self.pid, signal),
         };
     }
 
-    /// The group first, at one blow; then whoever is not in it.
+    /// First the group, atomically; then all other descendants.
     async fn kill_all(&self) {
         self.signal(Signal::KILL);
         extinguish(KILLING_MAX).await;

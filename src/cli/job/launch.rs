@@ -1,7 +1,7 @@
-//! The step between keeper and command: asks the kernel for the death signal, and becomes the command.
+//! The step between keeper and command: requests the parent-death signal, then becomes the command.
 //!
-//! It must be asked for by the process itself, between `fork` and `exec`, where safe Rust does not run any code of ours. So there is a
-//! program in between, this one, and two `exec`s.
+//! The signal must be requested by the process itself between `fork` and `exec`, where safe Rust cannot run code. So
+//! this program runs in between, with a second `exec`.
 
 use std::{ffi::OsString, io, os::unix::process::CommandExt as _, process::Command};
 
@@ -11,19 +11,19 @@ use rustix::process::Pid;
 use super::family::die_with_parent;
 use crate::cli::{Exit, Failure};
 
-/// Becomes a command that dies with its parent. For the keeper to call.
+/// Becomes a command that dies with its parent. Called by the keeper
 #[derive(Args, Debug)]
 pub(in crate::cli) struct Launch {
-    /// The keeper's process id.
+    /// The keeper's process id
     #[arg(long)]
     keeper: i32,
-    /// The command, after `--`.
+    /// The command, after `--`
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
 
 impl Launch {
-    /// Returns only if it did not become the command. What it says then, and its exit code, stand for the command's.
+    /// Returns only on failure. Its error message and exit code then stand for those of the command.
     pub(in crate::cli) fn run(self) -> Result<Exit, Failure> {
         let keeper = Pid::from_raw(self.keeper).ok_or_else(|| Failure::new(Exit::Usage, "no process id"))?;
         if !die_with_parent(keeper)? {

@@ -1,7 +1,7 @@
-//! The link between wrapper and keeper: a pair of sockets.
+//! The link between wrapper and keeper: a socket pair.
 //!
-//! The keeper has its end as its stdin, for that is what safe code can hand to a child. So the command's stdin travels over the link,
-//! with the first message. When one end closes, the other knows that its process is gone, in whatever way.
+//! The keeper's end is its stdin, since safe code can pass only standard streams to a child. So the command's stdin is
+//! sent over the link with the first message. When one end closes, the other knows that its peer process is gone.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -26,20 +26,20 @@ use tokio::{io::AsyncReadExt as _, net::UnixStream};
 
 use crate::client::Moment;
 
-/// What is said, in so many bytes: a letter and a number.
+/// Size of a message: a letter and a number.
 const MESSAGE_BYTES: usize = 9;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Message {
-    /// To the keeper: kill everything at this moment, on the boot clock, unless told of a later one.
+    /// To the keeper: kill all processes at this moment on the boot clock, unless a later one is sent.
     KillAt(Moment),
-    /// To the keeper: pass this on to the command.
+    /// To the keeper: forward this signal to the command.
     Signal(Signal),
-    /// To the keeper: tell everything to stop.
+    /// To the keeper: send SIGTERM to all processes.
     Terminate,
     /// To the wrapper: the command ended.
     Ended(ExitStatus),
-    /// To the wrapper: the moment came, and everything was killed.
+    /// To the wrapper: the time was over and all processes were killed.
     Expired,
 }
 
@@ -71,7 +71,7 @@ impl Message {
     }
 }
 
-/// One end.
+/// One end of the link.
 #[derive(Debug)]
 pub(super) struct Link {
     stream: UnixStream,
@@ -79,7 +79,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// The wrapper's end, and what is to be the keeper's stdin. `stdin` is the command's.
+    /// The wrapper's end, and the keeper's stdin. `stdin` is the command's.
     pub(super) fn new(kill_at: Moment, stdin: impl AsFd) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = StdStream::pair()?;
         let rights = [stdin.as_fd()];
@@ -91,7 +91,7 @@ impl Link {
         Ok((Self::of(ours)?, theirs.into()))
     }
 
-    /// The keeper's end, with what came first.
+    /// The keeper's end, with the contents of the first message.
     pub(super) fn inherited() -> io::Result<(Self, Moment, OwnedFd)> {
         let stream = StdStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         let mut first = [0; MESSAGE_BYTES];
@@ -107,7 +107,9 @@ impl Link {
                 fcntl_setfd(&stdin, FdFlags::CLOEXEC)?;
                 Ok((Self::of(stream)?, moment, stdin))
             }
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "this is for `lockkeeper lock` to call")),
+            _ => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, "internal command: only `lockkeeper lock` may call it"))
+            }
         }
     }
 
@@ -116,7 +118,7 @@ impl Link {
         Ok(Self { stream: UnixStream::from_std(stream)?, read: Vec::new() })
     }
 
-    /// Says something, if the other end is there and not so far behind that no more fits in between. So small a message is never cut.
+    /// Sends a message. `false`: the other end is gone or its buffer is full. A message of this size is never split.
     pub(super) fn tell(&self, message: Message) -> bool {
         send(&self.stream, &message.encode(), SendFlags::empty()) == Ok(MESSAGE_BYTES)
     }
@@ -126,13 +128,13 @@ impl Link {
         while self.read.len() < MESSAGE_BYTES {
             match self.stream.read_buf(&mut self.read).await {
                 Ok(1..) => {}
-                // A reset is an end too.
+                // A reset ends the link too.
                 Ok(0) | Err(_) => return None,
             }
         }
         let mut message = [0; MESSAGE_BYTES];
         self.read.drain(..MESSAGE_BYTES).zip(&mut message).for_each(|(byte, place)| *place = byte);
-        // Both ends are the same program: what cannot be read is no message of ours, and ends the link.
+        // Both ends are the same program, so an unknown message is foreign and ends the link.
         Message::decode(message)
     }
 }

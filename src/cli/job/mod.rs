@@ -1,33 +1,37 @@
-//! The command that runs while a lock is held, and never longer.
+//! Runs a command while a lock is held, and never longer.
 //!
 //! ```text
-//! lockkeeper lock      the wrapper: holds the lock, passes signals on; adopts orphans
-//!   │ link             (a socket: until when; how it ended; closed when the wrapper is gone)
-//!   └ lockkeeper keep  the keeper, in a process group of its own: a dead-man's switch; adopts orphans
+//! lockkeeper lock      the wrapper: holds the lock, forwards signals; subreaper
+//!   │ link             (a socket: deadline and exit status; closed when the wrapper is gone)
+//!   └ lockkeeper keep  the keeper, in its own process group: a dead-man's switch; subreaper
 //!       └ COMMAND      killed by the kernel when its parent dies
-//!           └ …        whatever it starts
+//!           └ …        its descendants
 //! ```
 //!
-//! Each of them can be killed or stopped at any moment, and all that the command started ends in time nevertheless:
+//! Each of these processes can be killed or stopped at any moment; all processes of the command still end in time:
 //!
-//! * Out of contact, the *wrapper* tells the command to stop (SIGTERM) a little before the deadline, and kills it just before. That is a
-//!   timer of this machine; it needs no server.
-//! * The *keeper* knows the deadline too. When that comes (the wrapper is stopped) or the link closes (the wrapper is dead), it kills.
-//! * When the keeper is dead, the kernel kills the command, and what the command had started falls to the wrapper, which kills it.
+//! * Without contact to the cluster, the *wrapper* sends SIGTERM to the command a little before the deadline, and
+//!   SIGKILL just before it. It uses a local timer and needs no server.
+//! * The *keeper* knows the deadline too. It kills when the deadline is near (the wrapper is stopped) or the link
+//!   closes (the wrapper is dead).
+//! * When the keeper is dead, the kernel kills the command. The command's descendants are adopted by the wrapper, which
+//!   kills them.
 //!
-//! Who was stopped together with the others looks at the clock first when it goes on. The clock counts suspension: see
-//! [`crate::client::Clock`].
+//! A process that was stopped together with the others reads the clock first when it continues. The clock counts
+//! suspension: see [`crate::client::Clock`].
 //!
-//! To kill is to kill all descendants, whatever groups and sessions they moved to: see `family`. When the command ends by itself, what it
-//! left behind in the background is told to stop, and killed a second later; the lock is given back after that.
+//! A kill covers all descendants in any process group and session: see `family`. When the command ends by itself, the
+//! processes that it left behind get SIGTERM, and SIGKILL one second later; the lock is released after that.
 //!
-//! **Terminals.** Without one, the command has a process group of its own. With one, it stays in the wrapper's, so that it is in the
-//! foreground and in the background together with the wrapper: Ctrl-C reaches it, it may read, `fg` and `bg` work, and so do pipelines.
-//! Ctrl-Z stops it and the wrapper; the keeper is in another group, goes on counting, and kills it if it is stopped for too long.
+//! **Terminals.** Without a terminal, the command has its own process group. With one, it stays in the wrapper's group
+//! and is in the foreground or background together with the wrapper: Ctrl-C reaches it, it can read from the terminal,
+//! and `fg`, `bg` and pipelines work. Ctrl-Z stops it and the wrapper; the keeper is in another group, continues to
+//! count, and kills the command if it is stopped for too long.
 //!
-//! Out of reach: processes that do not belong to us any more (`sudo`), or that never did (a container that a daemon started for the
-//! command); and, if the wrapper *and* the keeper are killed at once, what the command had started itself. On other systems than Linux
-//! there is no adoption and no death signal: there, what is killed is the command and its process group, and what it leaves behind stays.
+//! Not covered: processes that do not belong to this user any more (`sudo`) or never were descendants (a container that
+//! a daemon started for the command); and, if the wrapper *and* the keeper are killed at the same time, the command's
+//! descendants. Platforms other than Linux have no subreaper and no parent-death signal: there, only the command and
+//! its process group are killed, and processes that it left behind stay.
 
 mod family;
 mod keeper;
@@ -46,15 +50,16 @@ use crate::client::{BootClock, Clock as _, Guard, Moment};
 use self::wrapper::{End, Job};
 pub(super) use self::{keeper::Keep, launch::Launch, signals::Signals};
 
-/// No timer runs longer than this: timers stand still while the machine is suspended, the deadline does not.
+/// Longest timer. Timers stop while the machine is suspended; the deadline does not.
 const TIMER_MAX: Duration = Duration::from_millis(250);
 
-/// How long it is tried to kill what does not die.
+/// How long to keep trying to kill processes that do not die.
 const KILLING_MAX: Duration = Duration::from_secs(5);
 
-/// Runs a command, with these variables in its environment, and ends it in time if the lock is lost: then with [`Exit::Lost`].
+/// Runs a command with these environment variables, and ends it in time if the lock is lost: the result is then
+/// [`Exit::Lost`].
 ///
-/// Nothing that it started runs any more when this returns. If it is dropped before, the keeper kills all.
+/// When this returns, none of its processes runs any more. If the future is dropped, the keeper kills them.
 pub(super) async fn run_while_held(
     held: &Guard,
     signals: &mut Signals,
@@ -72,13 +77,13 @@ pub(super) async fn run_while_held(
                 stop(&mut job, held, &why).await;
                 return Ok(Exit::Lost);
             }
-            // To tell the keeper of renewals, long before it needs to know.
+            // Tells the keeper of renewals well before its deadline.
             () = sleep((ttl / 20).min(TIMER_MAX)) => {}
         }
     }
 }
 
-/// The program that runs, also when its file was replaced meanwhile: the three of them must understand each other.
+/// The running program, even if its file was replaced: the three processes must be of one version.
 fn this_program() -> io::Result<PathBuf> {
     match cfg!(any(target_os = "linux", target_os = "android")) {
         true => Ok("/proc/self/exe".into()),
@@ -86,32 +91,32 @@ fn this_program() -> io::Result<PathBuf> {
     }
 }
 
-/// What the program ends with.
+/// The exit code of the program.
 fn exit(end: End) -> Exit {
     match end {
         End::Exit(exit) => exit,
         End::Expired => {
-            complain("the lock is lost: this process was stopped until the deadline; the command was killed");
+            complain("the lock is lost: this process was stopped until its deadline; the command was killed");
             Exit::Lost
         }
         End::KeeperKilled => {
-            complain("the keeper of the command was killed, and so was the command");
+            complain("the keeper process of the command was killed, and the kernel killed the command");
             Exit::Signal(rustix::process::Signal::KILL.as_raw())
         }
     }
 }
 
-/// Stops the command, by the deadline.
+/// Stops the command by the deadline.
 async fn stop(job: &mut Job, held: &Guard, why: &str) {
     let (left, margin) = (held.remaining(), kill_margin(held.session().ttl()));
     job.kill_at(kill_at(held));
     complain(&format!("the lock is lost: {why}; stopping the command"));
-    // Should contact come back, the command was told to stop all the same: `left` counts. Should the machine be suspended, the timer
-    // stands still: the deadline counts.
+    // If contact returns, the command was told to stop all the same, so `left` limits the wait. If the machine is
+    // suspended, the timer stops, so the deadline limits it too.
     job.stop(left.saturating_sub(margin), || held.remaining() <= margin).await;
 }
 
-/// Waits until the lock is lost, or about to be; returns why.
+/// Waits until the lock is lost or nearly lost; returns the reason.
 async fn endangered(held: &Guard, grace: Duration) -> String {
     loop {
         if let Some(loss) = held.loss() {
@@ -129,20 +134,20 @@ async fn endangered(held: &Guard, grace: Duration) -> String {
     }
 }
 
-/// When the command is to be dead, as far as is known now.
+/// When the command must be dead, as far as is known now.
 fn kill_at(held: &Guard) -> Moment {
-    // The clock is read first: should we be stopped in between, the moment is too early, and not too late.
+    // The clock is read first: if this process is stopped in between, the moment is too early rather than too late.
     let now = BootClock.now();
     now.after(held.remaining().saturating_sub(kill_margin(held.session().ttl())))
 }
 
-/// How long before the deadline the command is told to stop.
+/// Time between SIGTERM and the deadline.
 fn grace(ttl: Duration) -> Duration {
     (ttl / 5).min(Duration::from_secs(5))
 }
 
-/// How long before the deadline it is killed: to find all of its processes, and for them to die. On a machine with far too much to do
-/// that took more than the 40 ms that a fiftieth of 2 s is.
+/// Time between SIGKILL and the deadline: to find all processes, and for them to die. On an overloaded machine that
+/// took more than 40 ms, a fiftieth of a TTL of 2 s.
 fn kill_margin(ttl: Duration) -> Duration {
     (ttl / 20).clamp(Duration::from_millis(10), Duration::from_millis(500))
 }

@@ -1,4 +1,4 @@
-//! The signals that are passed on.
+//! The signals that are forwarded to the command.
 
 use std::{future::poll_fn, io, task::Poll};
 
@@ -7,8 +7,8 @@ use tokio::signal::unix::{self, SignalKind};
 
 use crate::cli::signals::ignored;
 
-/// Those that somebody sends to a program because it is to do something. Not those of job control, which the kernel sends to all that
-/// they concern.
+/// Signals that request an action of the program. Not those of job control, which the kernel sends to all processes
+/// concerned.
 const PASSED_ON: [(Signal, SignalKind); 6] = [
     (Signal::INT, SignalKind::interrupt()),
     (Signal::TERM, SignalKind::terminate()),
@@ -18,14 +18,15 @@ const PASSED_ON: [(Signal, SignalKind); 6] = [
     (Signal::USR2, SignalKind::user_defined2()),
 ];
 
-/// Listens for them.
+/// Receives the signals.
 #[derive(Debug)]
 pub(in crate::cli) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
 }
 
 impl Signals {
-    /// From now on they no longer end this process. One that it was started to ignore (`nohup`) stays ignored, for the command too.
+    /// From now on the signals no longer end this process. A signal that was ignored at start (`nohup`) stays ignored,
+    /// for the command too.
     pub(in crate::cli) fn new() -> io::Result<Self> {
         let ignored = ignored();
         let mut streams = Vec::new();
@@ -37,7 +38,7 @@ impl Signals {
         Ok(Self { streams })
     }
 
-    /// The next one to arrive. Cancel safe.
+    /// The next signal. Cancel safe.
     pub(in crate::cli) async fn next(&mut self) -> Signal {
         poll_fn(|context| {
             let mut arrived = self

@@ -1,4 +1,4 @@
-//! The wrapper's side: starts the keeper and speaks with it, and does the keeper's work when that is dead or does not get it done.
+//! The wrapper: starts the keeper, communicates with it, and takes over its work if the keeper is dead or late.
 
 use std::{
     ffi::OsString,
@@ -22,17 +22,17 @@ use crate::{
     client::Moment,
 };
 
-/// How often it is looked whether the time is over.
+/// Interval at which the end of the time is checked.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A deadline that moved by less is none that the keeper must be told of.
+/// Smallest change of the deadline that is sent to the keeper.
 const NEWS_MIN: Duration = Duration::from_millis(1);
 
-/// A command, and all that it starts. Dropped, the keeper kills it.
+/// A command and all its descendants. On drop, the keeper kills them.
 #[derive(Debug)]
 pub(super) struct Job {
     link: Link,
-    /// The last that the keeper was told.
+    /// The deadline sent to the keeper last.
     kill_at: Moment,
     end: Option<End>,
 }
@@ -40,22 +40,22 @@ pub(super) struct Job {
 /// How a job ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum End {
-    /// By itself.
+    /// The command ended by itself.
     Exit(Exit),
-    /// The keeper killed it when it was time.
+    /// The keeper killed it when its time was over.
     Expired,
-    /// Somebody killed the keeper, and so it was killed too.
+    /// The keeper was killed, and so was the command.
     KeeperKilled,
 }
 
 impl Job {
-    /// Starts the command with these variables in its environment, to be killed at that moment.
+    /// Starts the command with these environment variables; it is killed at `kill_at` unless that is extended.
     pub(super) fn start(
         command: &[OsString],
         environment: &[(&str, String)],
         kill_at: Moment,
     ) -> Result<Self, Failure> {
-        // Should the keeper be killed, what it kept falls to us.
+        // If the keeper is killed, its descendants become ours.
         adopt_orphans()?;
         let (link, theirs) = Link::new(kill_at, io::stdin())?;
         let group = if terminal::is_there() { getpgrp().as_raw_pid() } else { 0 };
@@ -66,7 +66,7 @@ impl Job {
         Ok(Self { link, kill_at, end: None })
     }
 
-    /// Until when it may run, as is now known.
+    /// Sets the moment at which the command is killed.
     pub(super) fn kill_at(&mut self, moment: Moment) {
         let difference = moment.since(self.kill_at).max(self.kill_at.since(moment));
         if difference >= NEWS_MIN && self.link.tell(Message::KillAt(moment)) {
@@ -74,13 +74,13 @@ impl Job {
         }
     }
 
-    /// Waits for the end of the command, and of all that it started. Cancel safe.
+    /// Waits for the end of the command and of all its descendants. Cancel safe.
     pub(super) async fn wait(&mut self) -> End {
         while let Some(message) = self.link.next().await {
             match message {
                 Message::Ended(status) => self.end = Some(End::Exit(exit(status))),
                 Message::Expired => self.end = Some(End::Expired),
-                // These are said by us.
+                // Messages of the wrapper itself.
                 Message::KillAt(_) | Message::Signal(_) | Message::Terminate => {}
             }
         }
@@ -88,15 +88,16 @@ impl Job {
         self.end.unwrap_or(End::KeeperKilled)
     }
 
-    /// Passes on a signal that this process received.
+    /// Forwards a signal that this process received.
     pub(super) fn forward(&self, signal: Signal) {
-        // In the foreground, these two come from the terminal, which sends them to the command too.
+        // In the foreground, the terminal sends these two to the command as well.
         if !((signal == Signal::INT || signal == Signal::QUIT) && terminal::in_foreground()) {
             self.link.tell(Message::Signal(signal));
         }
     }
 
-    /// Stops it, and all that it started: asks first, and after `grace`, or when `out_of_time` says so, does not ask.
+    /// Stops the command and its descendants: SIGTERM, then SIGKILL after `grace` or as soon as `out_of_time` returns
+    /// true.
     pub(super) async fn stop(&mut self, grace: Duration, out_of_time: impl Fn() -> bool) {
         if !grace.is_zero() && self.link.tell(Message::Terminate) {
             tokio::select! {
@@ -109,11 +110,11 @@ impl Job {
     }
 }
 
-/// All at once, the keeper too: it could be stopped.
+/// Includes the keeper, which could be stopped.
 async fn kill_all() {
     let left: Vec<String> = extinguish(KILLING_MAX).await.iter().map(Pid::to_string).collect();
     if !left.is_empty() {
-        complain(&format!("these processes could not be killed, and outlive the lock: {}", left.join(" ")));
+        complain(&format!("these processes could not be killed and outlive the lock: {}", left.join(" ")));
     }
 }
 

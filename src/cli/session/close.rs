@@ -15,23 +15,23 @@ use crate::{
     proto::v1::SessionInfo,
 };
 
-/// Sessions that are being closed at one time.
+/// Sessions that are closed concurrently.
 const AT_ONCE: usize = 64;
 
-/// Closes a session: releases all that it holds, and cancels its waits. Exit code 11 if it had expired before.
+/// Closes a session: releases all its grants and cancels its waits. Exit code 11: it had expired before.
 ///
-/// With --label or --address it closes all sessions that have this label, or were opened from there, whoever opened them, and says how
-/// many: for clients that are known to be dead. With both it closes those for which both are true. One that is opened meanwhile may be
-/// left. A session that is renewed from elsewhere counts as of the address from which it was opened.
+/// With --label or --address it closes all sessions with this label, or opened from this address, by whichever client they were opened, and
+/// prints their number: for clients that are known to be dead. With both options it closes the sessions for which both hold. A session
+/// that is opened meanwhile may remain. A session that is renewed from elsewhere still counts for the address from which it was opened.
 #[derive(Args, Debug)]
 pub(super) struct Close {
-    /// The session.
+    /// The session
     #[arg(env = "LOCKKEEPER_SESSION", value_name = "ID", required_unless_present_any = ["label", "address"])]
     session: Option<SessionId>,
-    /// Instead of one session: all that have this label, as `lockkeeper sessions` shows it.
+    /// Close all sessions with this label, as `lockkeeper sessions` shows it, instead of one session
     #[arg(long)]
     label: Option<String>,
-    /// Instead of one session: all that were opened from here, as `lockkeeper sessions` shows it: an IP address, a network, or one IP:PORT.
+    /// Close all sessions opened from this IP address, network or IP:PORT, as `lockkeeper sessions` shows it, instead of one session
     #[arg(long, value_name = "IP[/PREFIX]|IP:PORT", value_parser = addresses)]
     address: Option<Addresses>,
     #[command(flatten)]
@@ -50,7 +50,7 @@ impl Close {
         Ok(Exit::Success)
     }
 
-    /// How many were closed: all that were there when it began, and had not ended before their turn.
+    /// The number of closed sessions, without those that ended before their turn. Sessions opened meanwhile are not closed.
     async fn close_all(&self, client: &Client) -> Result<u64, Failure> {
         let mut sessions: Vec<SessionId> = Vec::new();
         let mut page_token = String::new();

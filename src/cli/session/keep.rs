@@ -14,18 +14,21 @@ use crate::{
     machine::SessionId,
 };
 
-/// Renews a session until it is lost, or nearly so (exit code 11), until a process is gone (0), or until it is told to stop.
+/// Renews a session until it is lost or nearly lost (exit code 11), until a process has exited (0), or until it is
+/// stopped.
 ///
-/// Without contact with the cluster it ends a margin *before* the session's deadline: the time that is left for the work to stop before its
-/// locks can pass on. The session is not closed at the end. When an operator takes a grant back, that is said on stderr.
+/// Without contact to the cluster it ends `margin` *before* the session's deadline: that is the time for stopping the
+/// work before other sessions can get its locks. The session is not closed at the end. When an operator revokes a
+/// grant, this is reported on stderr.
 #[derive(Args, Debug)]
 pub(super) struct Keep {
     #[command(flatten)]
     which: Which,
-    /// Stop when this process is gone.
+    /// Stop when this process has exited
     #[arg(long = "while", value_name = "PID", value_parser = parse_pid)]
     process: Option<Pid>,
-    /// How long before the deadline to end, at most half of the session's TTL: 2s, 30s, for example [default: a fifth of the TTL].
+    /// How long before the deadline to end, at most half of the session's TTL: 2s, 30s, for example [default: a fifth
+    /// of the TTL]
     #[arg(long, value_parser = super::super::arguments::duration, value_name = "TIME")]
     margin: Option<Duration>,
     #[command(flatten)]
@@ -48,7 +51,7 @@ impl Keep {
     }
 }
 
-/// Why it does not go on.
+/// Why the renewals ended.
 fn ended(id: SessionId, danger: Result<Danger, Error>, margin: Option<Duration>) -> Failure {
     match danger {
         Ok(Danger { loss: Some(loss), .. }) => Failure::new(Exit::Lost, format_args!("session {id}: {loss}")),
@@ -65,7 +68,9 @@ fn ended(id: SessionId, danger: Result<Danger, Error>, margin: Option<Duration>)
             let (margin, left) = (margin.unwrap_or_default(), show::duration(show::millis(left)));
             Failure::new(
                 Exit::Usage,
-                format_args!("margin {margin:?} is longer than half of the session's TTL, {left}: give a shorter one"),
+                format_args!(
+                    "margin {margin:?} exceeds half of the session's TTL, which is {left}: choose a shorter margin"
+                ),
             )
         }
         Err(error) => error.into(),
@@ -73,5 +78,6 @@ fn ended(id: SessionId, danger: Result<Danger, Error>, margin: Option<Duration>)
 }
 
 fn parse_pid(text: &str) -> Result<Pid, String> {
-    text.parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw).ok_or_else(|| "not the id of a process".to_owned())
+    let wrong = || format!("{text:?} is not a process id: give a number from 1 on");
+    text.parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw).ok_or_else(wrong)
 }

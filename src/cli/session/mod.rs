@@ -1,8 +1,9 @@
 //! `session`: sessions that outlive the command that opens them.
 //!
-//! For work that is many commands, as in a shell script: `session open` gives an id; `session keep` renews it, in the background, for
-//! as long as the script is there; `acquire` and `release` work in it. For one command under one lock, `lock` is safer: it stops the
-//! command before the lock can pass on. Here that is the script's own task, and tokens are what protects.
+//! For work that consists of many commands, as in a shell script: `session open` prints an id, `session keep` renews it
+//! in the background while the script runs, `acquire` and `release` use it. For one command under one lock, `lock` is
+//! safer: it stops the command before the lock can be granted to another session. Here the script has to do that, and
+//! tokens protect the resource.
 
 mod addresses;
 mod close;
@@ -31,7 +32,7 @@ Example, for bash:
     trap 'kill $keeper; lockkeeper session close' EXIT
     token=$(lockkeeper acquire reports/nightly) || exit
     make_report --fence \"$token\" & report=$!
-    wait -n $keeper $report    # whichever ends first: the keeper does when the session is lost
+    wait -n $keeper $report    # returns at the first end; the keeper ends when the session is lost
     lockkeeper release \"$token\"";
 
 #[derive(Subcommand, Debug)]
@@ -55,18 +56,18 @@ impl Session {
     }
 }
 
-/// Which session a command is about.
+/// The session that a command manages.
 #[derive(Args, Debug)]
 struct Which {
-    /// The session.
+    /// The session
     #[arg(env = "LOCKKEEPER_SESSION", value_name = "ID")]
     session: SessionId,
 }
 
-/// In which session a command works.
+/// The session that a command uses.
 #[derive(Args, Debug)]
 pub(super) struct In {
-    /// The session, as `session open` printed it.
+    /// The session, as `session open` printed it
     #[arg(long, env = "LOCKKEEPER_SESSION", value_name = "ID")]
     pub(super) session: SessionId,
 }

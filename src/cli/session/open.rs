@@ -11,13 +11,13 @@ use super::super::{
 };
 use crate::client::SessionOptions;
 
-/// Opens a session and prints its id. It lives for its TTL, unless somebody renews it: see `session keep`.
+/// Opens a session and prints its id. It expires after its TTL unless it is renewed: see `session keep`.
 #[derive(Args, Debug)]
 pub(super) struct Open {
-    /// How long it lives without a renewal.
+    /// How long it lives without a renewal
     #[arg(long, value_parser = super::super::arguments::duration, default_value = "10s", value_name = "TIME")]
     ttl: Duration,
-    /// Who this is, for people to read [default: host, id and name of the process that runs this command].
+    /// Label of the session, for people [default: host, id and name of the process that runs this command]
     #[arg(long)]
     label: Option<String>,
     #[command(flatten)]
@@ -36,7 +36,7 @@ impl Open {
             Format::Json => print_document(&views::Renewal::new(&session, renewal)),
         };
         if let Err(error) = printed {
-            // Nobody heard its id: best effort, for it expires in any case.
+            // The id was not printed, so nobody can use the session. Best effort: it expires in any case.
             let _ = session.close().await;
             return Err(error.into());
         }
@@ -44,7 +44,7 @@ impl Open {
     }
 }
 
-/// This process is gone in a moment; whoever started it is who works in the session.
+/// The label names the parent process, which uses the session; this process exits at once.
 fn label_of_parent() -> String {
     let Some(parent) = rustix::process::getppid() else { return SessionOptions::default().label };
     let name = std::fs::read(format!("/proc/{parent}/comm")).unwrap_or_default();

@@ -1,16 +1,16 @@
-//! Waiting for the end of a process that is not our child.
+//! Waits for the exit of a process that is not a child of this one.
 
 use std::{future::pending, io, thread};
 
 use rustix::{io::Errno, process::Pid};
 use tokio::sync::oneshot;
 
-/// Waits until the process is gone; for ever, if there is none to wait for. Whether it is there is looked at now, not later: its id may
-/// be given to a stranger meanwhile.
+/// Waits until the process has exited; for ever if none is given. The process is looked up at once, since its pid may
+/// be reused later.
 pub(super) fn gone(process: Option<Pid>) -> io::Result<impl Future<Output = io::Result<()>>> {
     let (tell, told) = oneshot::channel();
     match process.map(Process::find).transpose()? {
-        // A thread of its own: nobody waits for it when we are told to stop.
+        // A separate thread, which does not delay the end of the runtime.
         Some(Some(process)) => drop(thread::Builder::new().spawn(move || tell.send(process.wait_until_gone()))?),
         Some(None) => drop(tell.send(Ok(()))),
         None => drop(tell),
@@ -23,7 +23,7 @@ pub(super) fn gone(process: Option<Pid>) -> io::Result<impl Future<Output = io::
     })
 }
 
-/// By a file descriptor that means this very process, and is readable when it has ended.
+/// A pidfd: it refers to this process only, and is readable when the process has exited.
 #[cfg(target_os = "linux")]
 struct Process(std::os::fd::OwnedFd);
 
@@ -51,7 +51,7 @@ impl Process {
     }
 }
 
-/// By its id alone: elsewhere there is no better way.
+/// Only by its pid: other platforms have nothing better.
 #[cfg(not(target_os = "linux"))]
 struct Process(Pid);
 
@@ -61,7 +61,7 @@ impl Process {
         Ok(is_there(pid).then_some(Self(pid)))
     }
 
-    /// Looks ten times a second.
+    /// Polls ten times a second.
     fn wait_until_gone(self) -> io::Result<()> {
         while is_there(self.0) {
             thread::sleep(std::time::Duration::from_millis(100));
@@ -70,7 +70,7 @@ impl Process {
     }
 }
 
-/// Also one that we may not send signals to.
+/// Finds also processes that this one may not signal.
 #[cfg(not(target_os = "linux"))]
 fn is_there(pid: Pid) -> bool {
     rustix::process::test_kill_process(pid) != Err(Errno::SRCH)

@@ -37,7 +37,7 @@ impl Renew {
 
 fn text(renewal: &Renewal) -> String {
     let left = show::duration(show::millis(renewal.remaining));
-    let mut text = format!("renewed: to be trusted for another {left}\n");
+    let mut text = format!("renewed: it may be trusted for another {left}\n");
     for revoked in &renewal.revoked {
         let (token, reason) = (revoked.token, show::text(&revoked.reason));
         let what_next = match revoked.remaining_ms {
@@ -47,7 +47,7 @@ fn text(renewal: &Renewal) -> String {
         text += &format!("revoked: token {token}, by an operator: {reason}; {what_next}\n");
     }
     if renewal.more_revoked {
-        text += "more are revoked: release these, and renew again\n";
+        text += "more grants are revoked: release these, then renew again to see the others\n";
     }
     text
 }
