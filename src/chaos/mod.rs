@@ -1,17 +1,17 @@
-//! Runs under faults, and what they prove.
+//! Chaos runs: clusters under faults, and the check of their histories.
 //!
-//! * [`history`]: what clients, nodes and faults did, one event a line, in a format that anyone can check;
-//! * [`checker`]: judges a history, property by property, and shows the few lines that convict;
-//! * [`report`]: what a run was like, for people: a summary, and a page to look at;
-//! * [`record`]: writing one down, as it comes about;
-//! * [`links`]: the network between processes of this machine, which can be broken;
-//! * [`nemesis`]: who breaks it, and stops, kills and starves processes;
-//! * [`workload`]: what clients do meanwhile, each a process of its own;
-//! * [`mod@run`]: all of that together, and the history of it.
+//! * [`history`]: the events of clients, nodes and faults, one per line, in a documented format;
+//! * [`checker`]: checks a history for each property and shows the lines of each violation;
+//! * [`report`]: a run for people: a summary and a page with its timeline;
+//! * [`record`]: writes a history during a run;
+//! * [`links`]: the network between processes of this machine, with fault injection;
+//! * [`nemesis`]: injects faults: partitions, stops, kills, resource limits;
+//! * [`workload`]: the operations of clients, each in its own process;
+//! * [`mod@run`]: a whole run with all of these.
 //!
-//! The first three are plain libraries: no network, no clock, no tokio. Whoever has a history, from real processes, from a simulation
-//! or written by hand, has it judged in the same way: `lockkeeper check FILE`. The others stand on [`crate::client`] and
-//! [`crate::local`].
+//! The first three are plain libraries without network, clock or tokio. So histories from real processes, from a
+//! simulation and written by hand are all checked in the same way: `lockkeeper check FILE`. The others use
+//! [`crate::client`] and [`crate::local`].
 
 pub mod checker;
 pub mod history;

@@ -1,8 +1,8 @@
-//! Writing down what one process does, as it does it.
+//! Records the events of one process.
 //!
-//! Each line goes to the system at once, before whatever it tells of is done: a process that is killed has told all that it began.
-//! Times are read from the clock that counts suspension and is the same for all processes of this machine, less a common base; in a
-//! simulation, from its own.
+//! Each line is written without buffering before its operation is executed, so a killed process has recorded all that
+//! it began. Times are from a clock that counts suspension and is common to all processes of this machine, less a
+//! common base; in a simulation, from the simulated clock.
 
 use std::{
     fmt,
@@ -26,12 +26,12 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// It begins now.
+    /// A timeline that begins now.
     pub fn begin() -> Self {
         Self::of_base(nanos(BootClock.now()))
     }
 
-    /// That of another clock, from its beginning.
+    /// The timeline of another clock, from its start.
     pub fn of_clock(clock: &'static dyn Clock) -> Self {
         Self { clock, base_ns: 0 }
     }
@@ -41,17 +41,17 @@ impl Timeline {
         Self { clock: &BootClock, base_ns }
     }
 
-    /// What its clock said when it began.
+    /// The reading of its clock at its begin.
     pub fn base_ns(self) -> u64 {
         self.base_ns
     }
 
-    /// How long ago it began.
+    /// Time since its begin, nanoseconds.
     pub fn now_ns(self) -> u64 {
         self.at_ns(self.clock.now())
     }
 
-    /// How long after its beginning this moment of its clock was.
+    /// Time from its begin to this moment of its clock, nanoseconds.
     pub fn at_ns(self, moment: Moment) -> u64 {
         nanos(moment).saturating_sub(self.base_ns)
     }
@@ -61,7 +61,7 @@ fn nanos(moment: Moment) -> u64 {
     u64::try_from(moment.0.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Where lines go. Several recorders of one timeline may share it.
+/// The output of recorders. Several recorders with one timeline may share it.
 pub type Sink = Arc<Mutex<dyn Write + Send>>;
 
 /// Writes a process's part of a history. Cheap to clone.
@@ -80,13 +80,13 @@ struct Shared {
 }
 
 impl Recorder {
-    /// Into a new file.
+    /// Records into a new file.
     pub fn create(path: &Path, process: &str, timeline: Timeline) -> io::Result<Self> {
         let file = OpenOptions::new().create_new(true).append(true).open(path)?;
         Ok(Self::new(Arc::new(Mutex::new(file)), process, timeline))
     }
 
-    /// Into this sink: a line in one write.
+    /// Records into this sink, with one write per line.
     pub fn new(sink: Sink, process: &str, timeline: Timeline) -> Self {
         let shared = Shared {
             process: process.to_owned(),
@@ -99,27 +99,27 @@ impl Recorder {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Where its times come from.
+    /// The timeline of its events.
     pub fn timeline(&self) -> Timeline {
         self.shared.timeline
     }
 
-    /// How many operations were begun, and how many acquires granted.
+    /// The number of begun operations, and of granted acquires.
     pub fn counts(&self) -> (u64, u64) {
         (self.shared.operations.load(Ordering::Relaxed), self.shared.granted.load(Ordering::Relaxed))
     }
 
-    /// Why something could not be written down. Then the history is not whole.
+    /// Why an event could not be written; the history is then incomplete.
     pub fn failure(&self) -> Option<&io::Error> {
         self.shared.failure.get()
     }
 
-    /// Writes down that something is so.
+    /// Records a fact.
     pub fn fact(&self, fact: Fact) {
         self.write(None, Vec::new(), What::Fact(fact));
     }
 
-    /// Writes down that an operation begins. Call it before anything is sent.
+    /// Records the begin of an operation. Call it before anything is sent.
     pub fn begin(&self, locks: &[String], call: Call) -> Begun {
         let op = self.shared.operations.fetch_add(1, Ordering::Relaxed) + 1;
         let f = call.function();
@@ -130,7 +130,7 @@ impl Recorder {
     fn write(&self, op: Option<u64>, locks: Vec<String>, what: What) {
         let Shared { process, timeline, sink, failure, .. } = &*self.shared;
         let mut sink = sink.lock().expect("nothing panics while it has the sink");
-        // Read under the lock: a later line has no earlier time.
+        // The clock is read under the lock, so that times rise from line to line.
         let event = Event { time_ns: timeline.now_ns(), process: process.clone(), op, locks, what };
         let mut line = Writer::new(Vec::new());
         let written = line.write(&event).and_then(|()| sink.write_all(&line.into_inner()));
@@ -146,7 +146,7 @@ impl fmt::Debug for Recorder {
     }
 }
 
-/// An operation that began. Dropped without an end, its outcome is not known.
+/// A begun operation. On drop without an end, its outcome is recorded as unknown.
 #[derive(Debug)]
 #[must_use]
 pub struct Begun {
@@ -157,7 +157,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// It did what it says.
+    /// Its effect is confirmed.
     pub fn ok(mut self, answer: Answer) {
         if let Answer::Acquire { .. } = answer {
             self.recorder.shared.granted.fetch_add(1, Ordering::Relaxed);
@@ -165,12 +165,12 @@ impl Begun {
         self.end(What::Ok(answer));
     }
 
-    /// It certainly did not.
+    /// It had no effect.
     pub fn failed(mut self, reason: impl Into<String>) {
         self.end(What::Fail { f: self.f, reason: reason.into() });
     }
 
-    /// Nobody knows.
+    /// Its outcome is unknown.
     pub fn unknown(mut self, why: impl Into<String>) {
         self.end(What::Info { f: self.f, why: why.into() });
     }

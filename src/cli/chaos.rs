@@ -1,4 +1,4 @@
-//! `chaos`: a run under faults, on this machine, and its judgement.
+//! `chaos`: a run under faults on this machine, and its verdict.
 
 use std::{
     env,
@@ -24,31 +24,32 @@ use crate::{
     planted::VERSION,
 };
 
-/// Plain lines are for files: not so many of them.
+/// Interval of progress lines when stderr is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Breaks a cluster on this machine in all ways, while clients use it, and judges what they saw.
+/// Injects faults into a cluster on this machine while clients use it, and checks their history.
 ///
-/// Nodes and clients are real processes, their network goes through proxies of this one: no root is needed. Ctrl-C ends the run early, in
-/// good order. Exit code 0: all properties hold; 30: one is violated; 31: one could not be judged, or too little happened.
+/// Nodes and clients are real processes; their network goes through proxies in this process, so root is not needed.
+/// Ctrl-C ends the run early with a complete history. Exit code 0: all properties hold; 30: one is violated; 31: one is
+/// undecided, or there was too little activity.
 #[derive(Args, Debug)]
 pub(super) struct Chaos {
-    /// How many nodes.
+    /// Number of nodes
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(3..=7))]
     nodes: u8,
-    /// For how long there are faults.
+    /// Duration of the faults
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = super::arguments::duration)]
     duration: Duration,
-    /// Where the order of faults, and what clients try, come from [default: by chance].
+    /// Seed of the faults and of the clients' operations [default: random]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// Which faults, with commas between: partition, network, pause, kill, clock, disk, all; or single ones by name.
+    /// Faults, separated by commas: partition, network, pause, kill, clock, disk, all; or single faults by name
     #[arg(long, value_name = "FAULT,…", default_value = "all")]
     faults: Faults,
-    /// How many client processes, each of which does several things at once.
+    /// Number of client processes, each with several concurrent operations
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(2..=50))]
     clients: u8,
-    /// Where to put history and logs: a directory that is not there yet [default: ./chaos-SEED].
+    /// New directory for history and logs [default: ./chaos-SEED]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     out: Option<PathBuf>,
 }
@@ -65,7 +66,7 @@ impl Chaos {
             clients: self.clients.into(),
             directory: self.out.clone().unwrap_or_else(|| format!("chaos-{seed}").into()),
         };
-        say(&format!("seed {seed}; again: {}", self.command(seed)));
+        say(&format!("seed {seed}; to repeat: {}", self.command(seed)));
         let directory = options.directory.clone();
         let outcome = watched(options).await?;
         let versions = vec![("lockkeeper".to_owned(), VERSION.to_owned())];
@@ -75,12 +76,12 @@ impl Chaos {
         let judged = judged.map_err(|error| Failure::new(Exit::Error, error))?;
         print(&judged.text())?;
         let page = directory.join("report.html");
-        print(&format!("\nto look at: {}; beside it: report.json, history.jsonl, nodes/\n", page.display()))?;
+        print(&format!("\nreport: {}; in the same directory: report.json, history.jsonl, nodes/\n", page.display()))?;
         print(&format!("\n{}\n", judged.verdict()))?;
         Ok(judged.exit())
     }
 
-    /// That repeats the run, as far as the machine does.
+    /// The command that repeats the run, as far as the machine is deterministic.
     fn command(&self, seed: u64) -> String {
         let Self { nodes, duration, faults, clients, .. } = self;
         let (duration, faults) = (humantime::format_duration(*duration).to_string().replace(' ', ""), &faults.words);
@@ -90,7 +91,7 @@ impl Chaos {
     }
 }
 
-/// The run, with a word now and then on how far it is, and an end when somebody asks for one.
+/// Runs with progress messages; the first signal ends it early.
 async fn watched(options: Options) -> Result<Outcome, Failure> {
     let mut signals = Signals::listen()?;
     let (progress, mut told) = watch::channel(Progress::default());
@@ -104,10 +105,10 @@ async fn watched(options: Options) -> Result<Outcome, Failure> {
             outcome = &mut running => break outcome,
             ending = signals.next() => {
                 if stop.is_cancelled() {
-                    // Whatever runs is killed with the run.
-                    return Err(Failure::new(Exit::Code(ending.exit_code()), format!("{}: broken off", ending.name())));
+                    // Running processes are killed when the run is dropped.
+                    return Err(Failure::new(Exit::Code(ending.exit_code()), format!("{}: interrupted", ending.name())));
                 }
-                say(&format!("{}: ending the run early, in good order; again, to break it off", ending.name()));
+                say(&format!("{}: ending the run early with a complete history; a second signal aborts it", ending.name()));
                 stop.cancel();
             }
             Ok(()) = told.changed() => tell(&told.borrow_and_update(), duration, &mut next_line),
@@ -117,12 +118,12 @@ async fn watched(options: Options) -> Result<Outcome, Failure> {
         let _ = write!(stderr(), "\r\x1b[K");
     }
     outcome.map_err(|error| match error {
-        RunError::Directory { .. } => Failure::new(Exit::Usage, format!("{error}: name another one with --out")),
+        RunError::Directory { .. } => Failure::new(Exit::Usage, format!("{error}: choose another one with --out")),
         RunError::Cluster(_) | RunError::Client(_) | RunError::Io(_) => Failure::new(Exit::Error, error),
     })
 }
 
-/// On a terminal one line that changes; elsewhere a line now and then.
+/// On a terminal one line that is updated in place; otherwise a line every [`LINE_EVERY`].
 fn tell(progress: &Progress, duration: Duration, next_line: &mut Instant) {
     let Progress { phase, elapsed, operations, grants, elections, leader } = progress;
     let (seconds, of) = (elapsed.as_secs(), duration.as_secs());
@@ -146,19 +147,19 @@ fn say(message: &str) {
     let _ = writeln!(stderr(), "{message}");
 }
 
-/// A run, and what to think of it.
+/// A run and its findings.
 struct Judged {
     outcome: Outcome,
     findings: Vec<Finding>,
-    /// What makes it worth less than it should be.
+    /// Why the run proves less than it should.
     vacuous: Vec<String>,
     summary: Summary,
-    /// The report, for a terminal.
+    /// The report as text.
     report: String,
 }
 
 impl Judged {
-    /// Judges it, and writes the reports beside the history.
+    /// Checks the history and writes the reports beside it.
     fn of(outcome: Outcome, about: About) -> Result<Self, ReadError> {
         let history = History::read(BufReader::new(File::open(&outcome.history)?))?;
         let findings = check(&history)?;
@@ -166,7 +167,7 @@ impl Judged {
         fs::write(outcome.history.with_file_name("report.html"), report.page())?;
         fs::write(outcome.history.with_file_name("report.json"), report.document())?;
         let missing = worth::missing(report.summary()).into_iter().map(str::to_owned);
-        let missed = outcome.missed.iter().map(|fault| format!("{fault} was to be, and hit nothing"));
+        let missed = outcome.missed.iter().map(|fault| format!("fault {fault} was planned and had no target"));
         let vacuous = missing.chain(missed).collect();
         let (summary, report) = (report.summary().clone(), report.text());
         Ok(Self { outcome, findings, vacuous, summary, report })
@@ -179,16 +180,16 @@ impl Judged {
         findings.max(troubles).max(vacuous).exit()
     }
 
-    /// In one line.
+    /// The verdict in one line.
     fn verdict(&self) -> String {
         let of = |worst| self.findings.iter().filter(move |finding| Worst::of(finding) == worst);
         let names = |worst| of(worst).map(|finding| finding.property.to_string()).collect::<Vec<_>>().join(", ");
         let word = if of(Worst::Violated).next().is_some() {
             format!("VIOLATED: {}", names(Worst::Violated))
         } else if !self.outcome.troubles.is_empty() {
-            "TROUBLE, as told above".to_owned()
+            "TROUBLE: see the lines above".to_owned()
         } else if !self.vacuous.is_empty() {
-            "too little happened, as told above".to_owned()
+            "VACUOUS: too little activity, see the lines above".to_owned()
         } else if self.exit() == Exit::Success {
             format!("all {} properties hold", self.findings.len())
         } else {
@@ -212,7 +213,7 @@ impl Judged {
     fn text(&self) -> String {
         let Outcome { troubles, skipped, not_reached, refused_writes, late_writes, .. } = &self.outcome;
         let mut text = format!(
-            "{}\nlate writes: {refused_writes} refused by fences, {late_writes} taken where there is none\n",
+            "{}\nlate writes: {refused_writes} refused by fenced resources, {late_writes} accepted by unfenced ones\n",
             self.report
         );
         for (fault, why) in skipped {
@@ -220,7 +221,7 @@ impl Judged {
         }
         if !not_reached.is_empty() {
             let names: Vec<_> = not_reached.iter().map(|fault: &Fault| fault.name()).collect();
-            text.push_str(&format!("no time for: {} (a longer --duration has it)\n", names.join(", ")));
+            text.push_str(&format!("not reached: {}; choose a longer --duration\n", names.join(", ")));
         }
         self.vacuous.iter().for_each(|what| text.push_str(&format!("VACUOUS: {what}\n")));
         troubles.iter().for_each(|trouble| text.push_str(&format!("TROUBLE: {trouble}\n")));

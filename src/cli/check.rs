@@ -1,4 +1,4 @@
-//! `check`: judges the histories of runs.
+//! `check`: checks histories.
 
 use std::{fs::File, io::BufReader, path::PathBuf};
 
@@ -15,11 +15,11 @@ use crate::chaos::{
     history::History,
 };
 
-/// Judges the histories of runs: which properties hold, and which lines show that one does not. Exit code 0: all hold; 30: one is
-/// violated; 31: one is undecided, or there was nothing to look at.
+/// Checks histories: which properties hold, and which lines show a violation. Exit code 0: all hold; 30: one is
+/// violated; 31: one is undecided, or there was no evidence for it.
 #[derive(Args, Debug)]
 pub(super) struct Check {
-    /// Histories: JSON lines, as `lockkeeper::chaos::history` documents them. `-` is stdin.
+    /// Histories: JSON lines, as `lockkeeper::chaos::history` documents them; `-` is stdin
     #[arg(required = true, value_name = "HISTORY")]
     histories: Vec<PathBuf>,
     #[command(flatten)]
@@ -83,7 +83,7 @@ impl Check {
     }
 }
 
-/// The worst verdict of all.
+/// The worst verdict of several.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Worst {
     Holds,
@@ -109,7 +109,7 @@ impl Worst {
     }
 }
 
-/// One line a property; then each violation, with its piece of the history.
+/// One line per property, then each violation with its lines of the history.
 fn text(history: &History, findings: &[Finding]) -> String {
     let mut text = String::new();
     for Finding { property, verdict, evidence } in findings {
@@ -118,7 +118,7 @@ fn text(history: &History, findings: &[Finding]) -> String {
             Verdict::Violated(violations) if violations.count == 1 => "VIOLATED once".to_owned(),
             Verdict::Violated(violations) => format!("VIOLATED {} times", violations.count),
             Verdict::Undecided(why) => format!("undecided: {why}"),
-            Verdict::Vacuous => "nothing to look at".to_owned(),
+            Verdict::Vacuous => "vacuous: no evidence".to_owned(),
         };
         let counts: Vec<_> = evidence.iter().map(|(what, count)| format!("{count} {what}")).collect();
         text.push_str(&format!("  {property:<24}  {verdict} ({})\n", counts.join(", ")));

@@ -69,12 +69,9 @@ fn what_is_no_history_is_refused_with_its_line() {
     let path = folder.path().join("broken.jsonl");
     let meta = r#"{"time_ns":0,"process":"nemesis","type":"info","f":"meta","value":{"format":1}}"#;
     for (line, what) in [
-        (
-            r#"{"time_ns":1,"process":"ann","type":"invoke","f":"aquire"}"#,
-            r#"line 2: the operation "aquire" is not known"#,
-        ),
+        (r#"{"time_ns":1,"process":"ann","type":"invoke","f":"aquire"}"#, r#"line 2: operation "aquire" is unknown"#),
         (r#"{"time_ns":1,"process":"ann","type":"invoke","f":"open"}"#, "line 2: in value: missing field `session`"),
-        (r#"{"time_ns":1,"process":"ann","type":"ok","f":"close"}"#, "line 2: ann ends close, and began nothing"),
+        (r#"{"time_ns":1,"process":"ann","type":"ok","f":"close"}"#, "line 2: ann ends close without a begin"),
         (r#"{"time_ns":1,"process":"#, "line 2: EOF while parsing"),
         (meta, "line 2: a second meta"),
     ] {

@@ -1,4 +1,4 @@
-//! Agreement: nodes have the same table at the same index, and no term has two leaders.
+//! Agreement: all nodes have the same table at the same index, and no term has two leaders.
 
 use std::{collections::HashMap, fmt};
 

@@ -1,16 +1,17 @@
 //! Time without faults.
 //!
-//! Bounds that a run promises count calm time only: a cluster without a majority owes nobody a grant. A window of faults lasts from a
-//! `fault` to the `heal` that leaves no fault open. Safety knows no such excuse, and does not use this.
+//! The bounds that a run promises count only time without faults: a cluster without a quorum cannot grant. A fault
+//! window lasts from a `fault` to the `heal` that ends the last active fault. Safety properties must hold always and do
+//! not use this.
 
 use std::collections::BTreeSet;
 
 use crate::chaos::history::Fact;
 
-/// The windows of faults, apart from each other and in order.
+/// The fault windows, disjoint and in order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calm {
-    /// Begin, end, and for how long there were faults before the begin.
+    /// Begin, end, and total time of faults before the begin.
     windows: Vec<(u64, u64, u64)>,
 }
 
@@ -44,18 +45,18 @@ impl Calm {
         self.windows.push((begin, end, before));
     }
 
-    /// When the faults ended, and when the next ones began: `u64::MAX` if none did.
+    /// The ends of fault windows, each with the begin of the next one: `u64::MAX` if there is none.
     pub(super) fn heals(&self) -> impl Iterator<Item = (u64, u64)> {
         let next = self.windows.iter().skip(1).map(|(begin, _, _)| *begin).chain([u64::MAX]);
         self.windows.iter().zip(next).map(|((_, end, _), next)| (*end, next)).filter(|(end, _)| *end != u64::MAX)
     }
 
-    /// How much calm time there is between two moments.
+    /// The time without faults between two moments.
     pub(super) fn between(&self, from: u64, to: u64) -> u64 {
         to.saturating_sub(from).saturating_sub(self.faulty_until(to).saturating_sub(self.faulty_until(from)))
     }
 
-    /// When so much calm time has passed.
+    /// The moment at which this much time without faults has passed.
     pub(super) fn after(&self, from: u64, calm: u64) -> u64 {
         let mut at = from.saturating_add(calm);
         let first = self.windows.partition_point(|(_, end, _)| *end <= from);
@@ -68,7 +69,7 @@ impl Calm {
         at
     }
 
-    /// For how long there were faults before this moment.
+    /// The total time of faults before this moment.
     fn faulty_until(&self, at: u64) -> u64 {
         match self.windows.partition_point(|(begin, _, _)| *begin < at).checked_sub(1) {
             None => 0,

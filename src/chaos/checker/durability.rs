@@ -1,8 +1,8 @@
-//! Durability: what was acknowledged is there.
+//! Durability: acknowledged changes are not lost.
 //!
-//! While a tenure is certain, every linearizable read (`get`, `check`, an `update`, a release) finds its grant; once its release or its
-//! session's close is acknowledged, none does. No read shows a last token below one that was answered before. What this is worth depends
-//! on what happened in between: restarts of nodes are counted.
+//! During a certain tenure, every linearizable read (`get`, `check`, an `update`, a release) finds the grant; after an
+//! acknowledged release or close of the session, none does. No read shows a last token below one that was answered
+//! before. The weight of this depends on the faults between: restarts of nodes are counted.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -30,16 +30,16 @@ impl fmt::Display for Lost<'_> {
         match self {
             Self::Session { session, told, lease } => {
                 let (told, until) = (Ms(told.0), Ms(lease.until_ns));
-                write!(f, "session {session:?} was to live until {until}, and at {told} nobody knew it any more")
+                write!(f, "session {session:?} has a lease until {until}, but at {told} the cluster did not know it")
             }
             Self::Grant { lock, grant, read } => {
-                write!(f, "lock {lock:?}: {grant} held it, and a {} did not find it", read.call.function())
+                write!(f, "lock {lock:?}: {grant} held it, but a {} did not find it", read.call.function())
             }
             Self::Release { grant, read, .. } => {
-                write!(f, "{grant} was given back, and a {} found it again", read.call.function())
+                write!(f, "{grant} was released, but a {} found it again", read.call.function())
             }
             Self::LastToken { token, shown, .. } => {
-                write!(f, "token {token} was given out, and a read showed {shown} as the last one")
+                write!(f, "token {token} was granted, but a read showed {shown} as the last one")
             }
         }
     }
@@ -56,14 +56,14 @@ impl Conviction for Lost<'_> {
     }
 }
 
-/// Ends that were acknowledged, by token.
+/// Acknowledged ends, by token.
 type Released = HashMap<u64, Mark>;
 
 pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>, overlaps: &[Overlap<'_>]) -> Finding {
     let mut inquiry = Inquiry::into(Property::Durability);
     inquiry.saw("reads", 0);
     let released = released(run, grants);
-    // Those are told as early expiries.
+    // These are reported as early expiries.
     let early: HashSet<u64> = overlaps.iter().filter_map(|overlap| Some(overlap.silent()?.token)).collect();
     let expected = |grant: &Grant<'_>| {
         let over = run.session(grant.session).and_then(|session| session.over);
@@ -83,7 +83,7 @@ fn released(run: &Run<'_>, grants: &Grants<'_>) -> Released {
     let sessions = run.sessions.iter().filter_map(|(name, it)| Some((*name, (it.closed_ns?, it.closing?.1))));
     let closed: HashMap<&str, Mark> = sessions.collect();
     for grant in &grants.by_token {
-        // What was granted after the close was sent is another property's.
+        // A grant after the close was sent is checked by another property.
         if let Some(closed) = closed.get(grant.session).filter(|closed| closed.0 > grant.answered_ns) {
             released.insert(grant.token, *closed);
         }
@@ -98,7 +98,7 @@ fn released(run: &Run<'_>, grants: &Grants<'_>) -> Released {
     released
 }
 
-/// What whole views of locks show.
+/// Checks the views of whole locks.
 fn views(
     run: &Run<'_>,
     grants: &Grants<'_>,
@@ -139,7 +139,7 @@ fn views(
     }
 }
 
-/// What is said about one token.
+/// Checks the answers about single tokens.
 fn single(
     run: &Run<'_>,
     grants: &Grants<'_>,
@@ -171,7 +171,7 @@ fn single(
     }
 }
 
-/// Until when the grant was certainly held, if it were not for this release: one that finds nothing ends nothing.
+/// Until when the grant was certainly held, ignoring this release: a release that finds nothing ends nothing.
 fn until_without(run: &Run<'_>, grant: &Grant<'_>, read: &Operation<'_>) -> u64 {
     match grant.until_line == read.invoked_line {
         false => grant.until_ns,

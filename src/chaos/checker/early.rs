@@ -1,9 +1,9 @@
 //! No early expiry: no session ends before its holder stops trusting it.
 //!
-//! The holder counts from the *sending* of its last acknowledged open or renewal; the cluster from a stamp that was made later. So
-//! before that sending plus the TTL, the cluster neither says that the session is over nor gives its locks to another. One machine, one
-//! monotonic clock: this is exact, but for `stamp_ns` of the meta. (A session that the cluster does not know any more is lost: that is
-//! `durability`'s.)
+//! The holder counts from the *sending* of its last acknowledged open or renewal, the cluster from a later stamp. So
+//! until that sending plus the TTL, the cluster neither reports the session as over nor grants its locks to another.
+//! With one machine and one monotonic clock this is exact, except for `stamp_ns` of the meta. (A session that the
+//! cluster does not know any more is a loss, which `durability` reports.)
 
 use std::fmt;
 
@@ -25,11 +25,11 @@ impl fmt::Display for TooEarly<'_> {
         match self {
             Self::Told { session, told, lease } => {
                 let (told, until) = (Ms(told.0), Ms(lease.until_ns));
-                write!(f, "session {session:?} was told at {told} that it had expired, and was to live until {until}")
+                write!(f, "session {session:?} was reported as expired at {told}, but its lease lasts until {until}")
             }
             Self::PassedOn { lock, from, to } => {
                 let (until, answered) = (Ms(from.until_ns), Ms(to.answered_ns));
-                write!(f, "lock {lock:?}: {from} held it until {until}, and it passed on to {to} by {answered}")
+                write!(f, "lock {lock:?}: {from} held it until {until}, and it was granted as {to} by {answered}")
             }
         }
     }

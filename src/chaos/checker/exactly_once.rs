@@ -1,7 +1,7 @@
-//! Exactly once: the same request has the same answer.
+//! Exactly once: a retried request has the same answer.
 //!
-//! A request is an id in a session. However often it is sent, it is granted one token, or none; and once a cancel found it waiting, or
-//! found nothing of it, it never is.
+//! A request is an id in a session. However often it is sent, it is granted one token or none. After a cancel that
+//! found it waiting or unknown, it is never granted.
 
 use std::{collections::HashMap, fmt};
 
@@ -13,7 +13,7 @@ use crate::chaos::history::{Answer, Call, Ended, Found, Operation};
 
 #[derive(Clone, Copy)]
 struct Reply<'r> {
-    /// `None`: it was not granted, and will not be.
+    /// `None`: it was not granted and never will be.
     token: Option<u64>,
     operation: &'r Operation<'r>,
 }
@@ -30,14 +30,11 @@ impl fmt::Display for Differs<'_> {
         match self {
             Self::Answers { session, request, first, then } => {
                 let (first, then) = (answer(first), answer(then));
-                write!(f, "request {request} of session {session:?} was {first}, and when it was sent again, {then}")
+                write!(f, "request {request} of session {session:?} was {first}, and a retry was {then}")
             }
             Self::Cancelled { session, request, granted, .. } => {
                 let granted = answer(granted);
-                write!(
-                    f,
-                    "request {request} of session {session:?} was cancelled before it was granted, and was {granted}"
-                )
+                write!(f, "request {request} of session {session:?} was cancelled before any grant, and was {granted}")
             }
         }
     }
@@ -54,7 +51,7 @@ impl Conviction for Differs<'_> {
 
 pub(super) fn judge(run: &Run<'_>) -> Finding {
     let mut inquiry = Inquiry::into(Property::ExactlyOnce);
-    inquiry.saw("requests sent again or cancelled", 0);
+    inquiry.saw("requests retried or cancelled", 0);
     let mut replies: HashMap<(&str, u64), Reply<'_>> = HashMap::new();
     let mut answered: Vec<_> = run.operations.iter().filter_map(reply).collect();
     answered.sort_unstable_by_key(|(_, then)| then.operation.ended_line);
@@ -64,7 +61,7 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
                 replies.insert((session, request), then);
             }
             Some(first) => {
-                inquiry.saw("requests sent again or cancelled", 1);
+                inquiry.saw("requests retried or cancelled", 1);
                 if first.token != then.token {
                     inquiry.convict(&Differs::Answers { session, request, first: *first, then });
                 }
@@ -74,7 +71,7 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
     for cancel in &run.operations {
         let Call::Cancel { session, request: Some(request), .. } = cancel.call else { continue };
         let Ended::Ok(Answer::Cancel { found }) = cancel.ended else { continue };
-        inquiry.saw("requests sent again or cancelled", 1);
+        inquiry.saw("requests retried or cancelled", 1);
         let Some(granted) = replies.get(&(&**session, *request)).filter(|reply| reply.token.is_some()) else {
             continue;
         };
@@ -90,7 +87,7 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
     inquiry.close()
 }
 
-/// A definite answer to a request that has an id.
+/// The definite answer to a request with an id.
 fn reply<'r>(operation: &'r Operation<'_>) -> Option<((&'r str, u64), Reply<'r>)> {
     let request = if let Call::Acquire(acquire) = operation.call {
         (&*acquire.session, acquire.request?)

@@ -1,9 +1,10 @@
-//! Mutual exclusion: no two hold what only one may.
+//! Mutual exclusion: no conflicting grants of a lock at the same time.
 //!
-//! Exclusive against any, shared against exclusive, permits up to their number: the number that the acquires name, since no run resizes
-//! a semaphore (the model of `tests/machine_model` does). Two tenures that certainly overlap are two grants of
-//! one lock, if the one that was there first was heard of later: it was renewed, used or released. If it was not, its session was
-//! ended too early, which is told there ([`super::early`]), and makes this undecided.
+//! Exclusive conflicts with all, shared with exclusive, permits beyond their number: the number that the acquires name,
+//! since no run resizes a semaphore (the model of `tests/machine_model` does). Two tenures that certainly overlap
+//! are two grants of one lock if there is evidence of the earlier one after the later: it was renewed, used or
+//! released. Otherwise its session was ended too early, which [`super::early`] reports and which makes this property
+//! undecided.
 
 use std::fmt;
 
@@ -42,7 +43,7 @@ pub(super) fn judge(grants: &Grants<'_>, overlaps: &[Overlap<'_>]) -> Finding {
     for overlap in overlaps {
         match overlap.silent() {
             None => inquiry.convict(&HeldTwice(overlap)),
-            Some(_) => inquiry.undecided("two held a lock at a time, by an early expiry: see there"),
+            Some(_) => inquiry.undecided("two held a lock at a time after an early expiry: see no early expiry"),
         }
     }
     inquiry.close()

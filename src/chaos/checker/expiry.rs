@@ -1,8 +1,8 @@
-//! Eventual expiry: a dead holder's lock passes on.
+//! Eventual expiry: a dead holder's lock is granted to the next waiter.
 //!
-//! A process that `died` renews nothing any more. After its TTL, plus the `expiry_bound_ms` of the meta, its locks are granted to those
-//! who wait, and no read shows it as a holder. Both count calm time only: while there is no leader, the cluster's time stands still, and
-//! no session expires.
+//! A process that `died` renews nothing. After its TTL plus `expiry_bound_ms` of the meta, its locks are granted to
+//! waiters, and no read shows it as a holder. Time under faults does not count: without a leader, the cluster's clock
+//! stops and no session expires.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -26,14 +26,14 @@ impl fmt::Display for NotPassedOn<'_> {
                 let (expired, free, waiter) = (Ms(holder.ns), Ms(*free_ns), waiter.process);
                 write!(
                     f,
-                    "lock {lock:?}: its holder died and was to expire at {expired}, and {waiter:?} waited {free} more for it"
+                    "lock {lock:?}: its holder died and had to expire by {expired}, but {waiter:?} waited for another {free}"
                 )
             }
             Self::Seen { session, due_ns, read, .. } => {
                 let (lock, due, read) = (read.locks.first().map_or("", String::as_str), Ms(*due_ns), Ms(read.ended_ns));
                 write!(
                     f,
-                    "session {session:?} died and was to be over by {due}, and a read at {read} shows it holding {lock:?}"
+                    "session {session:?} died and had to end by {due}, but a read at {read} shows it holding {lock:?}"
                 )
             }
         }
@@ -51,9 +51,9 @@ impl Conviction for NotPassedOn<'_> {
 
 pub(super) fn judge<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>) -> Finding {
     let mut inquiry = Inquiry::into(Property::EventualExpiry);
-    inquiry.saw("locks of the dead that others wanted", 0);
+    inquiry.saw("contested locks of dead holders", 0);
     for (name, lock) in locks {
-        inquiry.saw("locks of the dead that others wanted", lock.left_behind());
+        inquiry.saw("contested locks of dead holders", lock.left_behind());
         awaited(run, name, lock, &mut inquiry);
     }
     seen(run, &mut inquiry);
@@ -63,7 +63,7 @@ pub(super) fn judge<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>) -> Fi
 fn awaited<'r>(run: &'r Run<'_>, name: &'r str, lock: &Lock, inquiry: &mut Inquiry) {
     for (wait, gap) in lock.starved() {
         let Some(holder @ Gone { left: Left::Died, .. }) = gap.after else { continue };
-        inquiry.saw("waits for one after its time", 1);
+        inquiry.saw("waits for an overdue lock", 1);
         let Some(bound_ms) = run.meta.expiry_bound_ms else {
             inquiry.undecided("the meta promises no expiry_bound_ms");
             continue;
@@ -91,7 +91,7 @@ fn seen(run: &Run<'_>, inquiry: &mut Inquiry) {
     }
 }
 
-/// How much calm time of a wait was in a gap.
+/// The part of a wait that falls into a gap, without time under faults.
 pub(super) fn free_ns(run: &Run<'_>, wait: Waiting, gap: Gap) -> u64 {
     run.calm.between(gap.from_ns.max(wait.from_ns), gap.until_ns.min(wait.until_ns))
 }

@@ -1,10 +1,11 @@
-//! Fencing: a resource that checks tokens is never written by an older grant after a newer one.
+//! Fencing: a fenced resource accepts no write of an older grant after one of a newer grant.
 //!
-//! It refuses an exclusive token lower than any that it has seen, and a shared one lower than the highest exclusive one; permits are
-//! not ordered. The order of the writes is the resource's own count (`seq`) where it has one, else what real time says for certain.
+//! It refuses an exclusive token lower than any that it has seen, and a shared token lower than the highest exclusive
+//! one; permits are not ordered. Writes are ordered by the resource's own count (`seq`) if it has one, otherwise by
+//! real time where that is certain.
 //!
-//! A resource that does not check (`fenced` is false) is only counted: with clients that pause it *should* be corrupted now and then,
-//! or the run has not tried hard enough.
+//! Writes to unfenced resources (`fenced` is false) are only counted: with paused clients some of them *should* be out
+//! of order, otherwise the run is too weak.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -79,7 +80,7 @@ fn accepted(operation: &Operation<'_>) -> Option<Write> {
     Some(Write { token: *token, mode: *mode, seq: *seq, invoked_ns, ended_ns, line: ended_line })
 }
 
-/// Writes by older grants, each with one by a newer grant that certainly came before it.
+/// Pairs of a write and a later write by an older grant that certainly came after it.
 fn disordered(mut writes: Vec<Write>) -> Vec<(Write, Write)> {
     let counted = writes.iter().all(|write| write.seq.is_some());
     let begins = |write: &Write| write.seq.filter(|_| counted).unwrap_or(write.invoked_ns);

@@ -1,45 +1,45 @@
-//! Grants, and for how long each was certainly held.
+//! Grants, and the time for which each was certainly held.
 //!
-//! A tenure certainly begins when its grant is answered; or when a *higher* token is answered, wherever in the cluster, because tokens
-//! are given in the order of grants. It certainly lasts until the first of:
+//! A tenure certainly begins when its grant is answered, or when a *higher* token is answered for any lock, since
+//! tokens are given in the order of grants. It certainly lasts until the earliest of:
 //!
-//! * the invoke of its release, of the cancel of its acquire, of its session's close;
-//! * the deadline of its session: when the last acknowledged open or renewal was sent, plus the TTL;
-//! * the deadline that the session had when an operator revoked the grant; at once, if the operator said `now`.
+//! * the begin of its release, of the cancel of its acquire, or of the close of its session;
+//! * the deadline of its session: the sending of the last acknowledged open or renewal, plus the TTL;
+//! * the deadline that the session had when an operator revoked the grant; at once if the operator said `now`.
 //!
-//! What is not certain convicts nobody.
+//! Only certain tenures are evidence of a violation.
 
 use std::collections::HashMap;
 
 use super::run::{Mark, Run};
 use crate::chaos::history::{Acquire, Answer, Call, Ended, Mode, Operation};
 
-/// An acquire whose grant is known.
+/// An acquire that was granted.
 #[derive(Clone, Debug)]
 pub(super) struct Grant<'a> {
     pub(super) token: u64,
     pub(super) session: &'a str,
-    /// The acquire's place among the operations.
+    /// Index of the acquire among the operations.
     pub(super) operation: usize,
     pub(super) locks: &'a [String],
     pub(super) acquire: &'a Acquire,
     pub(super) invoked_ns: u64,
     pub(super) answered_ns: u64,
     pub(super) answered_line: usize,
-    /// Held from here, certainly.
+    /// Certainly held from this moment.
     pub(super) from_ns: u64,
-    /// Held until here, certainly. Not after `from_ns`: it is not certain that it was held at all.
+    /// Certainly held until this moment. Not after `from_ns`: not certainly held at all.
     pub(super) until_ns: u64,
-    /// The line that says until when: an end, or the acknowledgement of the last renewal.
+    /// The line of `until_ns`: an end, or the acknowledgement of the last renewal.
     pub(super) until_line: usize,
-    /// An operator may have taken it back: the lock may be open from here. `None`: nobody did.
+    /// An operator may have revoked the grant: the lock may be open from this moment. `None`: not revoked.
     pub(super) revoked_ns: Option<u64>,
-    /// The cluster certainly still had this grant then, or its session.
+    /// The cluster certainly still had this grant or its session at this moment.
     pub(super) alive_ns: u64,
 }
 
 impl Grant<'_> {
-    /// How it holds this lock.
+    /// The mode of the grant on this lock.
     pub(super) fn mode(&self, lock: &str) -> Mode {
         let place = self.locks.iter().position(|name| name == lock).unwrap_or_default();
         self.acquire.mode.of(place).unwrap_or_default()
@@ -81,7 +81,7 @@ impl<'a> Grants<'a> {
     }
 }
 
-/// By the answer of the acquire itself, or of a retry of one that was not answered.
+/// From the answer of the acquire, or of a retry if the acquire was not answered.
 fn granted<'a>(run: &Run<'a>) -> Vec<Grant<'a>> {
     let mut unanswered = HashMap::new();
     let mut grants = Vec::new();
@@ -120,7 +120,7 @@ fn grant<'a>(place: usize, operation: &Operation<'a>, acquire: &'a Acquire, toke
     }
 }
 
-/// What ends grants, by what it names.
+/// Operations that end grants, by token, session or lock.
 struct Ends<'r> {
     releases: HashMap<(&'r str, u64), Vec<&'r Operation<'r>>>,
     uses: HashMap<u64, u64>,
@@ -128,7 +128,7 @@ struct Ends<'r> {
     cancels: Cancels<'r>,
 }
 
-/// Cancels, by the acquire that they give up.
+/// Cancels, by the acquire that they abandon.
 pub(super) struct Cancels<'r> {
     by_request: HashMap<(&'r str, u64), &'r Operation<'r>>,
     by_op: HashMap<(&'r str, u64), &'r Operation<'r>>,
@@ -152,7 +152,7 @@ impl<'r> Cancels<'r> {
         cancels
     }
 
-    /// The cancel of this acquire: the first that did not certainly fail.
+    /// The first cancel of this acquire that did not certainly fail.
     pub(super) fn cancel(&self, operation: &Operation<'_>, acquire: &Acquire) -> Option<&'r Operation<'r>> {
         let by_request = acquire.request.and_then(|request| self.by_request.get(&(&*acquire.session, request)));
         by_request.or_else(|| self.by_op.get(&(operation.process, operation.op?))).copied()
@@ -209,11 +209,12 @@ impl<'r> Ends<'r> {
     }
 }
 
-/// Until when a grant lasts that an operator may have taken back.
+/// Until when a grant lasts that an operator may have revoked.
 fn revoked(run: &Run<'_>, grant: &Grant<'_>, force: &Operation<'_>) -> Option<Mark> {
     let Call::ForceRelease { token, now } = force.call else { return None };
     let spared = match force.ended {
-        // One that names the grant and revoked nothing found it over: perhaps by an earlier sending of its own, whose answer was lost.
+        // A forced release that names the grant and revoked nothing found it over: its own earlier attempt, whose
+        // answer was lost, may have ended it.
         Ended::Ok(Answer::ForceRelease { revoked }) => *token != Some(grant.token) && !revoked.contains(&grant.token),
         Ended::Ok(_) | Ended::Fail(_) | Ended::Info | Ended::Open => token.is_some_and(|token| token != grant.token),
     };

@@ -1,13 +1,14 @@
-//! Linearizability: there is an order of single steps that explains all answers.
+//! Linearizability: a sequential order explains all answers.
 //!
-//! A cross-check of the other properties by other means: it knows no tenures, only a model of one lock, on which grants, releases, reads
-//! and expiries happen one after the other. An expiry is a step like others, which may happen once the session's last trusted moment has
-//! passed. An acquire of several locks is looked at on each of them.
+//! A cross-check of the other properties by independent means: it has no tenures, only a sequential model of one lock
+//! with grants, releases, reads and expiries. An expiry is a step that may happen once the session's last trusted
+//! moment has passed. An acquire of several locks is checked on each of them.
 //!
-//! The search is exponential where much happened at a time. So of each lock the first [`OPERATIONS_MAX`] operations are looked at: what
-//! ends later than those begin counts as unknown. A search that takes too long leaves this undecided.
+//! The search is exponential in the concurrency. So only the first [`OPERATIONS_MAX`] operations of each lock are
+//! checked; operations that end later than the next one begins count as unknown. A search that exceeds its budget
+//! leaves the property undecided.
 //!
-//! What the model leaves out: the order of the queue. A try that was refused as busy is explained by any wait at that time.
+//! The model does not include the order of the queue. A concurrent wait explains any busy answer.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -23,13 +24,13 @@ use super::{
 };
 use crate::chaos::history::{Acquire, Answer, Call, Ended, Found, Operation, Wait};
 
-/// More operations of a lock are not looked at.
+/// Operations of a lock that are checked.
 pub(super) const OPERATIONS_MAX: usize = 200;
 
-/// More states are not visited: some seconds, unoptimized.
+/// Budget of states per lock: some seconds without optimization.
 const TRIES_MAX: u64 = 300_000;
 
-/// As many for each try to show less.
+/// Budget of states for each attempt to shrink a violation.
 const SHRINK_TRIES_MAX: u64 = 300;
 
 struct NoOrder<'r> {
@@ -39,7 +40,7 @@ struct NoOrder<'r> {
 
 impl fmt::Display for NoOrder<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lock {:?}: no order of single steps explains these answers", self.lock)
+        write!(f, "lock {:?}: no sequential order explains these answers", self.lock)
     }
 }
 
@@ -60,7 +61,9 @@ pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
                 inquiry.saw("operations", operations.len().min(OPERATIONS_MAX) as u64);
                 inquiry.saw("locks", 1);
             }
-            Outcome::TooLong => inquiry.undecided(format!("the search for lock {lock:?} took too long")),
+            Outcome::TooLong => {
+                inquiry.undecided(format!("the search for lock {lock:?} exceeded its budget of states"))
+            }
             Outcome::None => {
                 let lines = shrink(&model, &timed, &lines);
                 inquiry.convict(&NoOrder { lock, lines });
@@ -70,8 +73,8 @@ pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
     inquiry.close()
 }
 
-/// The lines of few steps that still have no order: of those until the first moment that cannot be explained, the ones whose ends
-/// matter. An end that can be forgotten, and there is still no order, shows nothing.
+/// Shrinks a violation: takes the steps until the first moment that cannot be explained, then drops every end without
+/// which there is still no order. Returns the lines of the steps that remain.
 fn shrink(model: &LockModel, timed: &[Timed<Step>], lines: &[[usize; 2]]) -> Vec<usize> {
     let has_none = |steps: &[Timed<Step>]| search(model, State::default(), steps, SHRINK_TRIES_MAX) == Outcome::None;
     let mut ends: Vec<u64> = timed.iter().map(|step| step.end_ns).filter(|end_ns| *end_ns != u64::MAX).collect();
@@ -88,14 +91,14 @@ fn shrink(model: &LockModel, timed: &[Timed<Step>], lines: &[[usize; 2]]) -> Vec
     needed.flat_map(|(_, lines)| *lines).collect()
 }
 
-/// What had begun by this moment; what had not ended by it is not known to have happened.
+/// The steps begun by this moment; those that have not ended by then count as unknown.
 fn until(timed: &[Timed<Step>], at_ns: u64) -> Vec<Timed<Step>> {
     let begun = timed.iter().take_while(|step| step.begin_ns <= at_ns).cloned();
     let known = |step: Timed<Step>| Timed { end_ns: if step.end_ns <= at_ns { step.end_ns } else { u64::MAX }, ..step };
     begun.map(known).collect()
 }
 
-/// The operations that concern each lock, by their beginnings.
+/// The operations that concern each lock, sorted by begin.
 fn of_locks<'r>(run: &'r Run<'_>, grants: &'r Grants<'_>) -> BTreeMap<&'r str, Vec<usize>> {
     let by_token = grants.by_token.iter().map(|grant| ((grant.session, grant.token), grant.locks));
     let by_token: HashMap<(&str, u64), &[String]> = by_token.collect();
@@ -128,10 +131,10 @@ fn of_locks<'r>(run: &'r Run<'_>, grants: &'r Grants<'_>) -> BTreeMap<&'r str, V
     locks
 }
 
-/// What is known of acquires beside their own lines.
+/// Knowledge about acquires from other operations.
 struct Known<'r> {
     run: &'r Run<'r>,
-    /// By the acquire's place: its token, when it was told, and until when the grant can be trusted.
+    /// By index of the acquire: its token, when it was told, and until when the grant can be trusted.
     granted: HashMap<usize, (u64, u64, u64)>,
     tokens: HashMap<u64, Vec<usize>>,
     cancelled: HashMap<usize, usize>,
@@ -158,7 +161,7 @@ impl<'r> Known<'r> {
         Self { run, granted, tokens, cancelled }
     }
 
-    /// The model of a lock, its steps, and the lines of each.
+    /// The model of a lock, its steps, and the lines of each step.
     fn steps(&self, lock: &str, operations: &[usize]) -> (LockModel, Vec<Timed<Step>>, Vec<[usize; 2]>) {
         let horizon_ns = operations.get(OPERATIONS_MAX).map_or(u64::MAX, |at| self.run.operations[*at].invoked_ns);
         let mut builder =
@@ -178,18 +181,18 @@ impl<'r> Known<'r> {
     }
 }
 
-/// Turns the operations of one lock into steps.
+/// Converts the operations of one lock into steps.
 struct Builder<'r> {
     known: &'r Known<'r>,
     lock: &'r str,
     model: LockModel,
     steps: Vec<(Timed<Step>, [usize; 2])>,
-    /// The acquires, by their places among all operations.
+    /// The seats of acquires, by index among all operations.
     seats: HashMap<usize, u16>,
 }
 
 impl Builder<'_> {
-    /// Gives each acquire that may hold the lock a seat.
+    /// Assigns a seat to each acquire that may hold the lock.
     fn sit(&mut self, place: usize) {
         let operation = &self.known.run.operations[place];
         let Call::Acquire(acquire) = operation.call else { return };
@@ -251,7 +254,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Its grant, and its expiry.
+    /// The grant of an acquire, and its expiry.
     fn add_acquire(&mut self, place: usize, seat: u16, acquire: &Acquire) {
         let run = self.known.run;
         let operation = &run.operations[place];
@@ -265,14 +268,14 @@ impl Builder<'_> {
         self.steps.push((grant, lines));
         let begin_ns = until_ns.max(operation.invoked_ns);
         self.steps.push((Timed { step: Step::Leave(seat), begin_ns, end_ns: u64::MAX }, lines));
-        // Without a known token, an operator's order to open the lock may have met it.
+        // Without a known token, a forced release may have concerned this acquire.
         if !self.known.granted.contains_key(&place) {
             self.steps
                 .push((Timed { step: Step::Leave(seat), begin_ns: operation.invoked_ns, end_ns: u64::MAX }, lines));
         }
     }
 
-    /// A try that was refused, unless somebody may have waited, or the lock may have been closed by a delay.
+    /// A busy answer, unless another acquire may have waited or a lock-delay may have closed the lock.
     fn add_busy(&mut self, operation: &Operation<'_>, acquire: &Acquire, all: &[usize]) {
         let explained = all.iter().map(|place| &self.known.run.operations[*place]).any(|other| {
             let Call::Acquire(theirs) = other.call else { return false };
@@ -285,7 +288,7 @@ impl Builder<'_> {
     }
 
     fn add_of_token(&mut self, operation: &Operation<'_>, token: u64, ended: Ended<'_>, step: fn(u16) -> Step) {
-        // By the session too, where it is known: should a token have been given twice, that is told elsewhere.
+        // Also by session where it is known: a token that was given twice is reported by another property.
         let is_theirs = |place: &&usize| match operation.call.session() {
             Some(session) => self.known.run.operations[**place].call.session() == Some(session),
             None => true,

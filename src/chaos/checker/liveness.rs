@@ -1,8 +1,8 @@
 //! Liveness: after the faults, the cluster serves again.
 //!
-//! From a `heal` that ends all faults, each acquire that does not wait has a definite answer (granted or busy) within the
-//! `liveness_bound_ms` of the meta, counted from its beginning or from the heal, unless the next fault comes first. Those that wait are
-//! watched by the properties of waiters.
+//! After a `heal` that ends all faults, each acquire that does not wait has a definite answer (granted or busy) within
+//! `liveness_bound_ms` of the meta, counted from its begin or from the heal, unless another fault begins before.
+//! Waiting acquires are checked by the properties of waiters.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ struct NotServed<'r> {
 impl fmt::Display for NotServed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (process, due) = (self.operation.process, Ms(self.due_ns));
-        write!(f, "all faults were over, and the acquire of {process:?} had no answer by {due}")
+        write!(f, "all faults were over, but the acquire of {process:?} had no answer by {due}")
     }
 }
 
@@ -49,7 +49,7 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
             let served_by = |from_ns: u64| from_ns.saturating_add(bound_ms.saturating_mul(MS));
             let due_ns = served_by(operation.invoked_ns.max(heal_ns));
             match operation.ended {
-                // In the time that it has to recover, the cluster may say that it cannot serve.
+                // During its recovery time the cluster may answer that it cannot serve.
                 Ended::Fail("unavailable") if operation.ended_ns <= served_by(heal_ns) => {}
                 Ended::Ok(_) | Ended::Fail(_)
                     if operation.ended_ns <= due_ns && !matches!(operation.ended, Ended::Fail("unavailable")) =>
@@ -67,7 +67,7 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
     inquiry.close()
 }
 
-/// When acquires were answered, by whomever.
+/// The times at which any acquire was answered.
 fn served(run: &Run<'_>) -> Vec<u64> {
     let answered = |operation: &Operation<'_>| match operation.ended {
         Ended::Ok(_) => true,
@@ -80,13 +80,14 @@ fn served(run: &Run<'_>) -> Vec<u64> {
     served
 }
 
-/// It did not listen for an answer for as long as is promised, and others had theirs in that time: its own was lost on the way.
+/// The client waited shorter than the bound, and others got answers in that time: its own answer was lost on the
+/// network.
 fn gave_up(operation: &Operation<'_>, due_ns: u64, served: &[u64]) -> bool {
     let next = served.partition_point(|served_ns| *served_ns <= operation.invoked_ns);
     operation.listened_ns < due_ns && served.get(next).is_some_and(|served_ns| *served_ns <= due_ns)
 }
 
-/// Its session is over: nobody asks any more.
+/// The session is over, so the client does not wait any more.
 fn gone(run: &Run<'_>, acquire: &Acquire) -> bool {
     run.session(&acquire.session).is_some_and(|it| it.died.is_some() || it.over.is_some() || it.closing.is_some())
 }

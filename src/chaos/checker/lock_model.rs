@@ -1,9 +1,9 @@
-//! One lock, as the search for an order knows it: who holds it, and the highest token so far.
+//! The sequential model of one lock: its holders and the highest token so far.
 
 use super::wgl::Model;
 use crate::chaos::history::Mode;
 
-/// The acquires that may hold the lock, each with a seat.
+/// The acquires that may hold the lock; each has an index, its seat.
 #[derive(Debug, Default)]
 pub(super) struct LockModel {
     seats: Vec<Seat>,
@@ -14,35 +14,35 @@ pub(super) struct LockModel {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seat {
     pub(super) mode: Mode,
-    /// `None`: it was never told.
+    /// `None`: the token is unknown.
     pub(super) token: Option<u64>,
     pub(super) session: u16,
 }
 
-/// Who holds the lock.
+/// The state of the lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct State {
-    /// By seat.
+    /// Seats of the holders.
     holders: Vec<u16>,
     last_token: u64,
 }
 
-/// What can happen to a lock, by seats.
+/// The steps of a lock, by seats.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    /// Granted.
+    /// The acquire is granted.
     Take(u16),
-    /// Released, cancelled, revoked or expired: it held the lock.
+    /// The holder releases, is cancelled, revoked or expires.
     Leave(u16),
-    /// A session was closed: what it held, if it did.
+    /// A session is closed: its grants end, if it has any.
     LeaveAll(u16),
-    /// It was found not to hold the lock.
+    /// The acquire was observed not to hold the lock.
     Absent(u16),
-    /// It was found to hold it.
+    /// The acquire was observed to hold the lock.
     Present(u16),
-    /// Somebody could not have it in this mode.
+    /// An acquire in this mode was refused as busy.
     Busy(Mode),
-    /// These were read, token and session: all of them.
+    /// All holders were read: token and session.
     View(Vec<(u64, u16)>),
 }
 
@@ -73,7 +73,7 @@ impl LockModel {
         }
     }
 
-    /// Those whose tokens are known are there by token, the others by their sessions.
+    /// Compares holders with a read: by token if it is known, otherwise by session.
     fn shows(&self, state: &State, view: &[(u64, u16)]) -> bool {
         let mut unknown: Vec<_> = view.to_vec();
         let (told, untold): (Vec<&Seat>, Vec<&Seat>) =
@@ -91,7 +91,7 @@ impl LockModel {
     }
 }
 
-/// There are at most as many as operations of a lock are looked at.
+/// The number of seats is limited by the number of checked operations.
 fn number(at: usize) -> u16 {
     u16::try_from(at).unwrap_or(u16::MAX)
 }
@@ -139,7 +139,7 @@ impl Model for LockModel {
         }
     }
 
-    /// Grants come by their tokens.
+    /// Grants happen in the order of their tokens.
     fn rank(&self, step: &Step) -> Option<u64> {
         if let Step::Take(seat) = step { self.of(*seat).token } else { None }
     }

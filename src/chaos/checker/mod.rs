@@ -1,31 +1,31 @@
-//! Judges a history: which properties hold, which are broken, and by which lines.
+//! Checks a history: which properties hold, which are violated, and the lines that show each violation.
 //!
-//! [`check`] looks at each property in a file of its own:
+//! [`check`] checks each property in its own file:
 //!
 //! | property | file |
 //! |---|---|
-//! | no two hold what only one may | `exclusion`, on `grants` and `tenures` |
-//! | tokens rise with the order of grants | `order` |
+//! | no conflicting grants at the same time | `exclusion`, on `grants` and `tenures` |
+//! | tokens rise in the order of grants | `order` |
 //! | a token has one owner | `tokens` |
-//! | fenced resources see no older grant after a newer one | `fencing` |
+//! | fenced resources accept no older grant after a newer one | `fencing` |
 //! | no session ends before its holder stops trusting it | `early` |
-//! | a dead holder's lock passes on | `expiry`, on `occupancy` |
-//! | every wait ends, no lock is free while somebody waits | `waiters`, on `occupancy` |
+//! | a dead holder's lock is granted to the next waiter | `expiry`, on `occupancy` |
+//! | each wait ends, no lock is free while it has waiters | `waiters`, on `occupancy` |
 //! | first come, first served | `queue` |
-//! | the same request has the same answer | `exactly_once` |
-//! | what was acknowledged is there | `durability` |
-//! | who lost a grant by force hears of it with the next renewal | `told` |
-//! | equal tables at equal indexes, one leader a term | `agreement` |
+//! | a retried request has the same answer | `exactly_once` |
+//! | acknowledged changes are not lost | `durability` |
+//! | a client that lost a grant by force is told by the next renewal | `told` |
+//! | equal tables at equal indexes, one leader per term | `agreement` |
 //! | after the faults, the cluster serves | `liveness` |
-//! | there is an order of single steps that explains all | `linearizable`, on `wgl` and `lock_model` |
+//! | a sequential order explains all answers | `linearizable`, on `wgl` and `lock_model` |
 //!
-//! All but the last take one pass over sorted events: a million of them are a matter of seconds, and memory grows with the history.
+//! All but the last take one pass over sorted events: a million events take seconds, and memory grows with the history.
 //!
-//! What convicts is only what is *certain*: an answer was given, a lease was acknowledged, a bound was promised in the meta. An unknown
-//! outcome never convicts; a doubt is decided for the cluster. So each file says what it counts as certain. And where there was nothing
-//! to look at, a property does not hold: it is [`Verdict::Vacuous`].
+//! Only *certain* facts are evidence of a violation: an answer was given, a lease was acknowledged, a bound was
+//! promised in the meta. An unknown outcome is never evidence; a doubt counts for the cluster. Each file says what it
+//! counts as certain. A property without evidence does not hold: it is [`Verdict::Vacuous`].
 //!
-//! What is deliberately absent: any repair of a history. One that contradicts itself is refused when it is read.
+//! Deliberately absent: repairs of a history. A contradictory history is refused when it is read.
 
 mod agreement;
 mod calm;
@@ -55,9 +55,10 @@ pub use self::verdict::{Finding, Property, Verdict, Violation, Violations};
 use self::{grants::Grants, run::Run};
 use super::history::{History, ReadError};
 
-/// Judges a history by all properties, in the order of [`Property::ALL`].
+/// Checks all properties of a history, in the order of [`Property::ALL`].
 ///
-/// Fails only on a history that was put together by hand and contradicts itself: [`History::read`] and [`History::of`] refuse those.
+/// Fails only on a history that was built in memory and is contradictory: [`History::read`] and [`History::of`] refuse
+/// those.
 ///
 /// ```
 /// use lockkeeper::chaos::{checker::{Property, Verdict, check}, history::History};

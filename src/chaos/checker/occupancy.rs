@@ -1,14 +1,15 @@
-//! Locks that are free although somebody waits for them.
+//! Times at which a lock is free although it has waiters.
 //!
-//! For each lock: the times at which somebody *may* hold it, or may stand before the others in its queue. In between it is certainly
-//! free, and who waits for it is owed it. Somebody may hold it
+//! For each lock: the times at which a process *may* hold it, or may be ahead of others in its queue. Outside these
+//! times the lock is certainly free, and its waiter must be granted. A process may hold the lock
 //!
-//! * from the answer of its acquire, or from the beginning of one whose outcome is not known,
-//! * until it certainly let go (an acknowledged release, cancel or close, a forced release, or the word of the cluster that it is over),
-//!   or until it is dead and its TTL has passed in calm time; and for its lock-delay, if it was lost.
+//! * from the answer to its acquire, or from the begin of an acquire with an unknown outcome,
+//! * until a confirmed end (an acknowledged release, cancel or close, a forced release, or the cluster's report that it
+//!   is over), or until its process is dead and its TTL has passed without faults; and for its lock-delay, if it was
+//!   lost.
 //!
-//! An acquire of several locks may wait for another of them at the head of this one's queue: while it is under way, nobody is owed
-//! anything.
+//! An acquire of several locks may be first in this queue and wait for another lock: while it is pending, no grant is
+//! required.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -18,16 +19,16 @@ use super::{
 };
 use crate::chaos::history::{Acquire, Answer, Call, Ended, Operation, Wait};
 
-/// How somebody came to hold a lock no longer.
+/// How a grant ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Left {
-    /// It let go, or was made to.
+    /// It was released, or ended by the cluster.
     LetGo,
     /// Its process died.
     Died,
 }
 
-/// The end of somebody's time at a lock.
+/// The end of a grant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Gone {
     pub(super) ns: u64,
@@ -43,12 +44,12 @@ pub(super) struct Waiting {
     pub(super) until_ns: u64,
 }
 
-/// A time in which nobody can have held a lock.
+/// A time in which a lock was certainly free.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gap {
     pub(super) from_ns: u64,
     pub(super) until_ns: u64,
-    /// Who was there last. `None`: nobody yet.
+    /// The last holder before it. `None`: there was none yet.
     pub(super) after: Option<Gone>,
 }
 
@@ -57,11 +58,11 @@ pub(super) struct Lock {
     pub(super) gaps: Vec<Gap>,
     pub(super) waits: Vec<Waiting>,
     occupied: Vec<(u64, Gone)>,
-    /// When those died who held it then.
+    /// Times at which holders died.
     deaths: Vec<u64>,
 }
 
-/// All locks, by name.
+/// All locks by name.
 pub(super) fn locks<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, Lock> {
     let (leavings, seen) = (Leavings::of(run), seen(run));
     let mut locks: BTreeMap<&str, Lock> = BTreeMap::new();
@@ -96,7 +97,7 @@ pub(super) fn locks<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, Lock> {
     locks
 }
 
-/// Which session a read showed holding which lock.
+/// Pairs of lock and session that a read showed as holding.
 fn seen<'r>(run: &'r Run<'_>) -> HashSet<(&'r str, &'r str)> {
     let mut seen = HashSet::new();
     for read in &run.operations {
@@ -121,13 +122,13 @@ impl Lock {
         }
     }
 
-    /// How often somebody died holding it, and others waited for it after that.
+    /// Number of deaths of holders after which others waited for the lock.
     pub(super) fn left_behind(&self) -> u64 {
         let wanted = |died_ns: &&u64| self.waits.iter().any(|wait| wait.until_ns > **died_ns);
         self.deaths.iter().filter(wanted).count() as u64
     }
 
-    /// Each wait with the gaps in it.
+    /// Each wait with the gaps within it.
     pub(super) fn starved(&self) -> impl Iterator<Item = (Waiting, Gap)> {
         self.waits.iter().flat_map(|wait| {
             let first = self.gaps.partition_point(|gap| gap.until_ns <= wait.from_ns);
@@ -137,7 +138,7 @@ impl Lock {
     }
 }
 
-/// What makes somebody leave, by whom it concerns.
+/// Operations that end grants.
 pub(super) struct Leavings<'r> {
     released: HashMap<(&'r str, u64), Mark>,
     forced: HashMap<u64, Gone>,
@@ -189,7 +190,7 @@ impl<'r> Leavings<'r> {
         first.unwrap_or(Gone { ns: u64::MAX, line: operation.invoked_line, left: Left::LetGo })
     }
 
-    /// Until when an acquire certainly still wants what it asked for.
+    /// Until when an acquire certainly still waits.
     fn waits_until(&self, run: &Run<'_>, operation: &Operation<'_>, acquire: &Acquire) -> u64 {
         let session = run.session(&acquire.session);
         let ends = session.into_iter().flat_map(|session| {

@@ -1,7 +1,7 @@
-//! Token order: tokens rise with the order in which grants were made.
+//! Token order: tokens rise in the order of the grants.
 //!
-//! Whatever token was known before an acquire began, that acquire's token is higher: over all locks, and for ever. Where two acquires
-//! ran at the same time, either may have the higher one.
+//! The token of an acquire is higher than every token that was known before the acquire began, across all locks and for
+//! ever. Of two concurrent acquires, either may have the higher token.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::chaos::history::{Answer, Ended};
 
-/// A token that was known at a moment.
+/// A token, and when it became known.
 #[derive(Clone, Copy)]
 struct Known {
     time_ns: u64,
@@ -30,7 +30,7 @@ struct OutOfOrder<'g> {
 impl fmt::Display for OutOfOrder<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (token, time) = (self.known.token, Ms(self.known.time_ns));
-        write!(f, "{} was asked for when token {token} had been known since {time}, and is lower", self.grant)
+        write!(f, "{} was requested after token {token} was known at {time}, and is lower", self.grant)
     }
 }
 
@@ -63,7 +63,7 @@ pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
     inquiry.close()
 }
 
-/// By answers to acquires, and by reads.
+/// Tokens known from answers to acquires and from reads.
 fn known(run: &Run<'_>, grants: &Grants<'_>) -> Vec<Known> {
     let answered =
         |grant: &Grant<'_>| Known { time_ns: grant.answered_ns, token: grant.token, line: grant.answered_line };

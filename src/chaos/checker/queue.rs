@@ -1,9 +1,9 @@
 //! First come, first served.
 //!
-//! Who came first is known by reads: an acquire that a `get` shows in the queue of a lock is there before all that begin after that
-//! `get` was answered, and before all that the same `get` shows behind it. It is granted before them, and so with a lower token, unless it
-//! ended otherwise: it timed out, was cancelled, or took a new place (`place_lost`; seen by another ticket). To be passed by one that does
-//! not wait is the same offence.
+//! Reads show the order of arrival: an acquire that a `get` shows in the queue of a lock precedes all acquires that
+//! begin after the answer to that `get`, and all that the same `get` shows behind it. It is granted before them, with a
+//! lower token, unless it ends otherwise: it timed out, was cancelled, or was queued again (`place_lost`; it then has
+//! another ticket). Being overtaken by an acquire that does not wait is a violation too.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,19 +17,19 @@ use super::{
 };
 use crate::chaos::history::{Answer, Call, Ended, Operation, Wait, Waiter};
 
-/// An acquire that was seen to wait.
+/// An acquire that a read showed in a queue.
 #[derive(Clone, Copy)]
 struct Queued<'r> {
     operation: &'r Operation<'r>,
-    /// It waited since then, by this line.
+    /// It waited from this moment, according to `line`.
     since_ns: u64,
     line: usize,
-    /// It certainly still waited then.
+    /// It certainly still waited at this moment.
     until_ns: u64,
 }
 
 impl Queued<'_> {
-    /// Its token, if it kept its place until it was granted.
+    /// Its token, if it kept its place until the grant.
     fn token(&self) -> Option<u64> {
         token(self.operation)
     }
@@ -45,10 +45,10 @@ impl fmt::Display for Passed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (first, then) = (self.first.operation.process, self.then.process);
         let token = token(self.then).unwrap_or_default();
-        write!(f, "lock {:?}: {first:?} was in the queue before {then:?} came, ", self.lock)?;
+        write!(f, "lock {:?}: {first:?} was in the queue before {then:?} arrived, ", self.lock)?;
         match self.first.token() {
-            Some(later) => write!(f, "which had token {token} when {first:?} had the later {later}"),
-            None => write!(f, "which had token {token} while {first:?} still waited"),
+            Some(later) => write!(f, "but {then:?} got token {token} and {first:?} the later token {later}"),
+            None => write!(f, "but {then:?} got token {token} while {first:?} still waited"),
         }
     }
 }
@@ -95,7 +95,7 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
     inquiry.close()
 }
 
-/// Of an acquire that kept its place.
+/// The token of an acquire that kept its place.
 fn token(operation: &Operation<'_>) -> Option<u64> {
     match operation.ended {
         Ended::Ok(Answer::Acquire { token, place_lost: false }) => Some(*token),
@@ -103,7 +103,7 @@ fn token(operation: &Operation<'_>) -> Option<u64> {
     }
 }
 
-/// One that timed out waited at least until its limit.
+/// An acquire that timed out waited at least until its limit.
 fn until_its_limit(operation: &Operation<'_>) -> u64 {
     match (operation.call, operation.ended) {
         (Call::Acquire(acquire), Ended::Fail("timed_out")) => match acquire.wait {
@@ -114,7 +114,7 @@ fn until_its_limit(operation: &Operation<'_>) -> u64 {
     }
 }
 
-/// The grants of each lock, in the order in which they were asked for.
+/// The grants of each lock, in the order of their requests.
 fn granted<'r>(run: &'r Run<'_>) -> HashMap<&'r str, Vec<&'r Operation<'r>>> {
     let mut granted: HashMap<&str, Vec<&Operation<'_>>> = HashMap::new();
     for (_, operation, _) in run.acquires() {
@@ -125,7 +125,7 @@ fn granted<'r>(run: &'r Run<'_>) -> HashMap<&'r str, Vec<&'r Operation<'r>>> {
     granted
 }
 
-/// Who stands before whom in one read.
+/// Compares the waiters within one read.
 fn in_one_view<'r>(run: &'r Run<'_>, read: &'r Operation<'_>, places: &[(usize, Option<u64>)], inquiry: &mut Inquiry) {
     let mut highest: Option<&Operation<'_>> = None;
     for then in places.iter().map(|(place, _)| &run.operations[*place]).filter(|operation| token(operation).is_some()) {
@@ -139,7 +139,7 @@ fn in_one_view<'r>(run: &'r Run<'_>, read: &'r Operation<'_>, places: &[(usize, 
     }
 }
 
-/// Who was seen before another began.
+/// Compares waiters with acquires that began after they were read.
 fn compare<'r>(
     lock: &'r str,
     queue: HashMap<(usize, Option<u64>), Queued<'r>>,
@@ -162,7 +162,7 @@ fn compare<'r>(
         let later = last_granted.filter(|first| first.token() > token(then).or(Some(u64::MAX)));
         let waiting = last_waiting.filter(|first| first.until_ns > then.ended_ns);
         if last_granted.is_some() || last_waiting.is_some() {
-            inquiry.saw("grants after them", 1);
+            inquiry.saw("later grants", 1);
         }
         if let Some(first) = later.or(waiting) {
             inquiry.convict(&Passed { lock, first, then });

@@ -1,4 +1,4 @@
-//! A history, arranged for those who judge it: sessions, and the grants of them.
+//! A history prepared for the checks: operations, facts, sessions.
 
 use std::collections::HashMap;
 
@@ -7,10 +7,10 @@ use crate::chaos::history::{
     Acquire, Answer, Call, Ended, Event, Fact, History, Meta, Operation, ReadError, What, operations,
 };
 
-/// Nanoseconds in a millisecond.
+/// Nanoseconds per millisecond.
 pub(super) const MS: u64 = 1_000_000;
 
-/// All that the properties look at.
+/// The input of the checks.
 #[derive(Debug)]
 pub(super) struct Run<'a> {
     pub(super) meta: Meta,
@@ -18,13 +18,13 @@ pub(super) struct Run<'a> {
     pub(super) facts: Vec<Told<'a>>,
     pub(super) calm: Calm,
     pub(super) sessions: HashMap<&'a str, SessionRecord<'a>>,
-    /// When the last line was written.
+    /// The time of the last line.
     pub(super) last_ns: u64,
-    /// The line of the `end`: the run was not cut off.
+    /// The line of `end`: the run is complete.
     pub(super) end_line: Option<usize>,
 }
 
-/// A fact, and when and by whom it was told.
+/// A fact with its line and time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told<'a> {
     pub(super) line: usize,
@@ -32,34 +32,34 @@ pub(super) struct Told<'a> {
     pub(super) fact: &'a Fact,
 }
 
-/// A moment, and the line that tells of it.
+/// A moment and the line of its event.
 pub(super) type Mark = (u64, usize);
 
-/// What the history knows of a session.
+/// What the history tells about a session.
 #[derive(Debug, Default)]
 pub(super) struct SessionRecord<'a> {
     pub(super) ttl_ns: u64,
-    /// The acknowledged open and renewals, in the order of the acknowledgements.
+    /// Its acknowledged open and renewals, in the order of the acknowledgements.
     pub(super) leases: Vec<Acknowledged>,
-    /// The lease that lasts longest. The session cannot end before, unless it is closed.
+    /// The lease with the latest deadline. Unless closed, the session cannot end before.
     pub(super) trusted: Option<Acknowledged>,
-    /// The last sending of an open or renewal that was acknowledged: then at the earliest, it was alive.
+    /// The last sending of an acknowledged open or renewal: the session was alive at that moment.
     pub(super) alive_ns: u64,
     /// The first attempt to close it.
     pub(super) closing: Option<Mark>,
-    /// It was certainly closed by then.
+    /// The session was certainly closed by this moment.
     pub(super) closed_ns: Option<u64>,
-    /// Its process was killed.
+    /// The session's process was killed.
     pub(super) died: Option<Mark>,
-    /// The cluster said that it was over, and how.
+    /// The cluster reported its end, and how it ended.
     pub(super) over: Option<(Mark, &'a str)>,
 }
 
-/// An open or a renewal that was acknowledged.
+/// An acknowledged open or renewal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Acknowledged {
     pub(super) acked_ns: u64,
-    /// The cluster ends the session no earlier than this.
+    /// The cluster does not end the session before this moment.
     pub(super) until_ns: u64,
     pub(super) line: usize,
 }
@@ -82,12 +82,12 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// The session of this name. `None`: nothing is known of it.
+    /// The session with this name. `None`: the history does not mention it.
     pub(super) fn session(&self, name: &str) -> Option<&SessionRecord<'a>> {
         self.sessions.get(name)
     }
 
-    /// The acquires, with their places among the operations.
+    /// The acquires, with their indexes among the operations.
     pub(super) fn acquires(&self) -> impl Iterator<Item = (usize, &Operation<'a>, &'a Acquire)> {
         self.operations.iter().enumerate().filter_map(|(place, operation)| {
             let Call::Acquire(acquire) = operation.call else { return None };
@@ -161,7 +161,7 @@ impl<'a> SessionRecord<'a> {
     }
 
     fn closing(&mut self, operation: &Operation<'_>) {
-        // One that certainly failed did nothing.
+        // A close that certainly failed had no effect.
         if matches!(operation.call, Call::Close { .. }) && !matches!(operation.ended, Ended::Fail(_)) {
             self.closing.get_or_insert((operation.invoked_ns, operation.invoked_line));
             if let Ended::Ok(_) = operation.ended {
@@ -176,7 +176,7 @@ impl<'a> SessionRecord<'a> {
         }
     }
 
-    /// The deadline that it certainly had at this moment, by what was acknowledged before. `None`: there was none.
+    /// The deadline that the session certainly had at this moment, from earlier acknowledgements. `None`: it had none.
     pub(super) fn deadline_at(&self, at_ns: u64) -> Option<Acknowledged> {
         let known = self.leases.partition_point(|lease| lease.acked_ns <= at_ns);
         self.leases[..known].iter().copied().max_by_key(|lease| lease.until_ns)

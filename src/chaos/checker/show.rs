@@ -1,10 +1,10 @@
-//! Moments and grants, as sentences show them.
+//! Formats moments and grants.
 
 use std::fmt;
 
 use super::grants::Grant;
 
-/// A moment or a length of time: milliseconds, with as many digits as it takes.
+/// A moment or a duration in milliseconds, with all its digits.
 pub(super) struct Ms(pub(super) u64);
 
 impl fmt::Display for Ms {

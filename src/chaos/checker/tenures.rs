@@ -1,37 +1,37 @@
-//! Tenures that overlap and must not.
+//! Conflicting tenures that overlap.
 //!
-//! One sweep over each lock's tenures, by their begins. Of exclusive and shared ones it is enough to remember the one that lasts
-//! longest; of permits, those that are held now.
+//! One sweep over each lock's tenures, sorted by begin. Of exclusive and shared tenures, only the longest is kept; of
+//! permits, those that are held at the moment.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::grants::{Grant, Grants};
 use crate::chaos::history::Mode;
 
-/// Grants that certainly hold a lock at the same time, and must not.
+/// Conflicting grants that certainly hold a lock at the same time.
 #[derive(Clone, Debug)]
 pub(super) struct Overlap<'g> {
     pub(super) lock: &'g str,
-    /// Those that held it, and as many as fill it up.
+    /// The earlier holders: as many as leave no room for another.
     pub(super) held: Vec<&'g Grant<'g>>,
-    /// The one that was granted nevertheless. Its token is the highest.
+    /// The grant that conflicts with them. It has the highest token.
     pub(super) next: &'g Grant<'g>,
 }
 
 impl Overlap<'_> {
-    /// When the last of them was certainly there.
+    /// When all of them certainly held the lock.
     pub(super) fn begin_ns(&self) -> u64 {
         self.held.iter().map(|grant| grant.from_ns).fold(self.next.from_ns, u64::max)
     }
 
-    /// Of those that held it, one that was heard of no more once the next was granted: its session, it seems, was ended too early. An
-    /// overlap without such a one is two grants of one lock.
+    /// An earlier holder without evidence after the next grant: its session was probably ended too early. An overlap
+    /// without one is two grants of one lock.
     pub(super) fn silent(&self) -> Option<&Grant<'_>> {
         self.held.iter().copied().find(|grant| grant.alive_ns < self.next.answered_ns)
     }
 }
 
-/// All of them; of each lock and each grant the first.
+/// All overlaps; for each lock and grant the first.
 pub(super) fn overlaps<'g>(grants: &'g Grants<'g>) -> Vec<Overlap<'g>> {
     let mut overlaps = Vec::new();
     for (lock, mut of_lock) in grants.of_lock() {
@@ -63,12 +63,12 @@ struct Holders<'g> {
     exclusive: Option<&'g Grant<'g>>,
     shared: Option<&'g Grant<'g>>,
     permits: Vec<(u32, &'g Grant<'g>)>,
-    /// Places among the permits, by their ends.
+    /// Ends and tokens of the permits, earliest first.
     ends: BinaryHeap<Reverse<(u64, u64)>>,
 }
 
 impl<'g> Holders<'g> {
-    /// Those that stand against one more in this mode.
+    /// The holders that conflict with another grant in this mode.
     fn against(&mut self, mode: Mode, now_ns: u64) -> Vec<&'g Grant<'g>> {
         while let Some(Reverse((until_ns, token))) = self.ends.peek().copied()
             && until_ns <= now_ns

@@ -1,6 +1,6 @@
-//! No token twice: a token has one owner, for ever, also across a restart of the whole cluster.
+//! No token twice: a token has one owner, for ever, also after a restart of the whole cluster.
 //!
-//! Its owner is one request of one session. That the same request is told the same token again is as it should be.
+//! Its owner is one request of one session. A retry of that request gets the same token again.
 
 use std::{collections::HashMap, fmt};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::chaos::history::{Answer, Call, Ended};
 
-/// Who was told, or was seen, to have a token.
+/// The owner of a token, from an answer or a read.
 #[derive(Clone, Copy)]
 struct Owner<'r> {
     session: &'r str,
@@ -20,7 +20,7 @@ struct Owner<'r> {
     line: usize,
 }
 
-/// Acquires without an id are told apart by their places in the history.
+/// Acquires without an id are identified by their index in the history.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Request {
     Id(u64),
@@ -37,7 +37,7 @@ impl fmt::Display for Twice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { token, first, second } = self;
         match first.session == second.session {
-            true => write!(f, "token {token} was given to two requests of session {:?}", first.session),
+            true => write!(f, "token {token} was granted to two requests of session {:?}", first.session),
             false => {
                 write!(f, "token {token} belongs to session {:?} and to session {:?}", first.session, second.session)
             }
@@ -68,7 +68,7 @@ pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
     for (token, owner) in told(run, grants) {
         match owners.get(&token) {
             Some(first) if !first.is(&owner) => inquiry.convict(&Twice { token, first: *first, second: owner }),
-            Some(_) => inquiry.saw("seen again", 1),
+            Some(_) => inquiry.saw("repeated observations", 1),
             None => {
                 owners.insert(token, owner);
                 inquiry.saw("tokens", 1);

@@ -1,10 +1,12 @@
 //! Told: a client whose grant ended knows it, or has passed its deadline, within one renewal.
 //!
-//! Who renews its session goes on to trust what it holds. So the answer to a renewal that was sent after an operator had certainly taken
-//! a grant back tells its holder; and a session that was certainly closed is not renewed. (One that expired has passed its deadline.)
+//! A client that renews its session continues to trust its grants. So the answer to a renewal that was sent after a
+//! confirmed forced release must report the loss, and a session that was confirmed closed must not be renewed. (The
+//! client of an expired session has passed its deadline.)
 //!
-//! A renewal that is an operation is certain evidence: what its answer said is written down before its end. One in the background is
-//! written down by another task than the loss: it convicts when the next renewal, which was sent after that, is acknowledged too.
+//! A renewal that is an operation is certain evidence: the losses in its answer are recorded before its end. A
+//! background renewal is recorded by another task than the losses: it is evidence only once a later renewal, sent after
+//! it was acknowledged, is acknowledged too.
 
 use std::{collections::HashMap, fmt};
 
@@ -26,14 +28,11 @@ impl fmt::Display for NotTold<'_> {
         match self {
             Self::Forced { grant, forced, renewal } => {
                 let (forced, acked) = (Ms(forced.0), Ms(renewal.acked_ns));
-                write!(
-                    f,
-                    "{grant} was taken back by force by {forced}, and its holder, renewed at {acked}, was not told"
-                )
+                write!(f, "{grant} was forced by {forced}, and its holder, renewed at {acked}, was not told")
             }
             Self::Closed { session, closed, renewal } => {
                 let (closed, acked) = (Ms(closed.0), Ms(renewal.acked_ns));
-                write!(f, "session {session:?} was closed at {closed}, and renewed at {acked} all the same")
+                write!(f, "session {session:?} was closed at {closed}, and renewed at {acked} nevertheless")
             }
         }
     }
@@ -48,19 +47,19 @@ impl Conviction for NotTold<'_> {
     }
 }
 
-/// A renewal that was acknowledged.
+/// An acknowledged renewal.
 #[derive(Clone, Copy)]
 struct Renewal {
     sent_ns: u64,
     acked_ns: u64,
     line: usize,
-    /// Nobody wrote down in which order what it said was heard.
+    /// A background renewal: its record has no order with that of the losses it reported.
     in_background: bool,
 }
 
 pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
     let mut inquiry = Inquiry::into(Property::Told);
-    inquiry.saw("grants forced from holders that renewed", 0);
+    inquiry.saw("forced grants of holders that renewed later", 0);
     let renewals = renewals(run);
     let heard = Heard::of(run);
     let by_token: HashMap<u64, &Grant<'_>> = grants.by_token.iter().map(|grant| (grant.token, grant)).collect();
@@ -70,10 +69,10 @@ pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
         };
         for grant in revoked.iter().filter_map(|token| by_token.get(token)) {
             let Some(of_session) = renewals.get(grant.session) else { continue };
-            // Before it was answered, there was nothing to believe in.
+            // Before the grant was answered, its holder did not trust it.
             let from_ns = force.ended_ns.max(grant.answered_ns);
             let Some(renewal) = first_certain(of_session, from_ns) else { continue };
-            inquiry.saw("grants forced from holders that renewed", 1);
+            inquiry.saw("forced grants of holders that renewed later", 1);
             if heard.by(run, grant).is_none_or(|heard_ns| heard_ns > renewal.acked_ns) {
                 let forced = (force.ended_ns, force.ended_line);
                 inquiry.convict(&NotTold::Forced { grant, forced, renewal });
@@ -96,7 +95,7 @@ fn closed(run: &Run<'_>, renewals: &HashMap<&str, Vec<Renewal>>, inquiry: &mut I
     }
 }
 
-/// The first renewal by which its holder was certainly told what had happened at this moment.
+/// The first renewal whose answer certainly reported an event of this moment.
 fn first_certain(renewals: &[Renewal], since_ns: u64) -> Option<Renewal> {
     let mut told = renewals.iter().copied().filter(|renewal| renewal.sent_ns > since_ns);
     let first = told.next()?;
@@ -106,7 +105,7 @@ fn first_certain(renewals: &[Renewal], since_ns: u64) -> Option<Renewal> {
     }
 }
 
-/// Those of each session, in the order of their acknowledgements.
+/// The renewals of each session, in the order of their acknowledgements.
 fn renewals<'r>(run: &'r Run<'_>) -> HashMap<&'r str, Vec<Renewal>> {
     let mut renewals: HashMap<&str, Vec<Renewal>> = HashMap::new();
     for operation in &run.operations {
@@ -130,11 +129,11 @@ fn renewals<'r>(run: &'r Run<'_>) -> HashMap<&'r str, Vec<Renewal>> {
     renewals
 }
 
-/// When holders knew that something of theirs was over.
+/// When holders learned that a grant or a session was over.
 struct Heard<'r> {
-    /// One grant, by its session and token.
+    /// Single grants, by session and token.
     of_grants: HashMap<(&'r str, u64), u64>,
-    /// All of a session.
+    /// Whole sessions.
     of_sessions: HashMap<&'r str, u64>,
 }
 
@@ -152,9 +151,9 @@ impl<'r> Heard<'r> {
         heard
     }
 
-    /// Who lets go believes in nothing any more.
+    /// A holder that releases trusts the grant no longer.
     fn ended_by_itself(&mut self, operation: &'r Operation<'_>) {
-        // Which grant a cancel gives up is not looked up: a doubt is decided for the cluster.
+        // The grant of a cancel is not looked up: a doubt counts for the cluster.
         if let Call::Release { session, token } = operation.call {
             self.note(session, Some(*token), operation.invoked_ns);
         } else if let Call::Close { session } | Call::Cancel { session, .. } = operation.call {

@@ -1,40 +1,40 @@
-//! What is found out about a property.
+//! The findings about a property.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What a history is judged by. The order is that of reports.
+/// The checked properties, in the order of reports.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Property {
-    /// No two hold what only one may.
+    /// No conflicting grants at the same time.
     MutualExclusion,
-    /// Tokens rise with the order in which grants were made.
+    /// Tokens rise in the order of grants.
     TokenOrder,
     /// A token has one owner, for ever.
     NoTokenTwice,
-    /// A resource that checks tokens is never written by an older grant after a newer one.
+    /// A fenced resource accepts no write of an older grant after one of a newer grant.
     Fencing,
     /// No session ends before its holder stops trusting it.
     NoEarlyExpiry,
-    /// A dead holder's lock passes on.
+    /// A dead holder's lock is granted to the next waiter.
     EventualExpiry,
-    /// Every wait ends, and no lock is free while somebody waits for it.
+    /// Each wait ends, and no lock is free while it has waiters.
     NoLostWaiter,
     /// First come, first served.
     FirstComeFirstServed,
-    /// The same request has the same answer.
+    /// A retried request has the same answer.
     ExactlyOnce,
-    /// What was acknowledged is there.
+    /// Acknowledged changes are not lost.
     Durability,
-    /// Who lost a grant by force hears of it with the next renewal.
+    /// A client that lost a grant by force is told by the next renewal.
     Told,
-    /// Nodes have the same table at the same index, and terms one leader.
+    /// All nodes have the same table at the same index, and a term has one leader.
     Agreement,
     /// After the faults, the cluster serves again.
     Liveness,
-    /// There is an order of single steps that explains all answers: a search, as a cross-check of the others.
+    /// A sequential order explains all answers: a search, as a cross-check of the others.
     Linearizability,
 }
 
@@ -57,7 +57,7 @@ impl Property {
         Self::Linearizability,
     ];
 
-    /// In words, as reports say it.
+    /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::MutualExclusion => "mutual exclusion",
@@ -84,60 +84,60 @@ impl fmt::Display for Property {
     }
 }
 
-/// The judgement of one property.
+/// The finding about one property.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// Which.
+    /// The property.
     pub property: Property,
-    /// What was found out.
+    /// The verdict.
     pub verdict: Verdict,
-    /// How much there was to look at: what, and how many of it.
+    /// The amount of evidence: labels with counts.
     pub evidence: Vec<(&'static str, u64)>,
 }
 
-/// What was found out.
+/// The verdict about a property.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Everything that was looked at is as it should be.
+    /// No violation in the evidence.
     Holds,
-    /// It is broken: here, and here.
+    /// The property is violated, by these violations.
     Violated(Violations),
-    /// Not found out, and why.
+    /// Undecided, with the reason.
     Undecided(String),
-    /// There was nothing to look at. A run that was to show something has not.
+    /// There was no evidence: the run has not tested the property.
     Vacuous,
 }
 
-/// Where a property is broken.
+/// The violations of a property.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Violations {
-    /// The first of them, in the order in which they were found.
+    /// The first ones, in the order in which they were found.
     pub shown: Vec<Violation>,
-    /// How many there are in all.
+    /// Number of all violations.
     pub count: u64,
 }
 
-/// One place where a property is broken.
+/// One violation of a property.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub struct Violation {
-    /// Which property.
+    /// The property.
     pub property: Property,
-    /// What is wrong, in a sentence.
+    /// The violation in one sentence.
     pub says: String,
-    /// The shortest piece of the history that shows it: numbers of lines, rising.
+    /// Numbers of the fewest lines of the history that show it, sorted.
     pub lines: Vec<usize>,
 }
 
-/// A violation, as the file of its property knows it: displayed, it is the sentence.
+/// The evidence of one violation, by property. Displayed, it is the sentence.
 pub(super) trait Conviction: fmt::Display {
-    /// The lines that show it, in any order.
+    /// The lines of the evidence, in any order.
     fn lines(&self) -> Vec<usize>;
 }
 
-/// More than this are counted, not shown.
+/// Further violations are counted only.
 const SHOWN_MAX: usize = 10;
 
-/// Collects what is found out about one property.
+/// Collects the findings about one property.
 #[derive(Debug)]
 pub(super) struct Inquiry {
     property: Property,
@@ -151,7 +151,7 @@ impl Inquiry {
         Self { property, evidence: Vec::new(), violations: Violations::default(), undecided: None }
     }
 
-    /// So much more of this was looked at.
+    /// Adds to the count of this evidence.
     pub(super) fn saw(&mut self, what: &'static str, count: u64) {
         match self.evidence.iter_mut().find(|(known, _)| *known == what) {
             Some((_, number)) => *number += count,
@@ -170,12 +170,12 @@ impl Inquiry {
         }
     }
 
-    /// Something could not be found out. A violation weighs more.
+    /// A part could not be decided. A violation takes precedence.
     pub(super) fn undecided(&mut self, why: impl Into<String>) {
         self.undecided.get_or_insert(why.into());
     }
 
-    /// The first thing that was looked at counts: without it, there was nothing to see.
+    /// The first evidence counts: if it is zero, the property is vacuous.
     pub(super) fn close(self) -> Finding {
         let verdict = match (self.violations.count, self.undecided, self.evidence.first()) {
             (1.., _, _) => Verdict::Violated(self.violations),

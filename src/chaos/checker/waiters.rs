@@ -1,9 +1,11 @@
-//! No lost waiter: every wait ends, and no lock is free while somebody waits for it.
+//! No lost waiter: each wait ends, and no lock is free while it has waiters.
 //!
-//! * A lock that certainly nobody holds is granted to who waits for it within the `handover_bound_ms` of the meta, in calm time.
-//! * A wait with a limit ends by it, within the same bound. So does one that a read shows to be granted: who has a lock is told.
-//! * When the run ends (`end`), nobody waits any more whose process and session live.
-//! * No read shows a lock that is free while the first in its queue wants nothing else.
+//! * A lock that is certainly free is granted to its waiter within `handover_bound_ms` of the meta, not counting time
+//!   under faults.
+//! * A wait ends at its limit, within the same bound. The same bound applies to telling a waiter whose grant a read
+//!   shows.
+//! * At the end of the run (`end`), no wait of a live process and session is pending.
+//! * No read shows a free lock whose first waiter wants only this lock.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -35,20 +37,20 @@ impl fmt::Display for Lost<'_> {
             }
             Self::Late { waiter, due_ns } => {
                 let (due, ended) = (Ms(*due_ns), Ms(waiter.ended_ns));
-                write!(f, "the wait of {:?} was to end by {due}, and ended at {ended}", waiter.process)
+                write!(f, "the wait of {:?} had to end by {due}, and ended at {ended}", waiter.process)
             }
             Self::NeverEnded { waiter, .. } => {
-                write!(f, "the run ended, and the acquire of {:?} never did", waiter.process)
+                write!(f, "the run ended, and the acquire of {:?} was still pending", waiter.process)
             }
             Self::SeenFree { read, waiter } => {
                 let lock = read.locks.first().map_or("", String::as_str);
-                write!(f, "lock {lock:?} was read as free, with {:?} waiting for it", waiter.process)
+                write!(f, "lock {lock:?} was read as free while {:?} waited for it", waiter.process)
             }
             Self::NotTold { read, waiter, untold_ns } => {
                 let (lock, untold) = (read.locks.first().map_or("", String::as_str), Ms(*untold_ns));
                 write!(
                     f,
-                    "lock {lock:?} was read as granted to {:?}, which was not told for {untold} more",
+                    "lock {lock:?} was read as granted to {:?}, which was not told for another {untold}",
                     waiter.process
                 )
             }
@@ -107,7 +109,7 @@ fn each_ends(run: &Run<'_>, inquiry: &mut Inquiry) {
         match waiter.ended {
             Ended::Ok(_) => inquiry.saw("granted", 1),
             Ended::Fail("timed_out") => inquiry.saw("timed out", 1),
-            Ended::Fail(_) => inquiry.saw("ended otherwise", 1),
+            Ended::Fail(_) => inquiry.saw("ended in another way", 1),
             Ended::Info | Ended::Open => inquiry.saw("unknown", 1),
         }
         let session = run.session(&acquire.session);
@@ -141,7 +143,7 @@ fn seen_free(run: &Run<'_>, waiting: &Matcher<'_>, inquiry: &mut Inquiry) {
     }
 }
 
-/// Each wait once: by the first read that shows it granted.
+/// Reports each wait once: by the first read that shows its grant.
 fn seen_granted(run: &Run<'_>, waiting: &Matcher<'_>, inquiry: &mut Inquiry) {
     let Some(bound_ms) = run.meta.handover_bound_ms else { return };
     let mut seen = HashSet::new();
@@ -161,10 +163,10 @@ fn seen_granted(run: &Run<'_>, waiting: &Matcher<'_>, inquiry: &mut Inquiry) {
     }
 }
 
-/// Finds the acquire that a read shows in a queue, or granted in the meantime.
+/// Finds the acquire that a read shows in a queue or as granted since.
 pub(super) struct Matcher<'r> {
     run: &'r Run<'r>,
-    /// By session, in the order of their beginnings.
+    /// Waiting acquires by session, in the order of their begins.
     waits: HashMap<&'r str, Vec<usize>>,
 }
 
@@ -179,7 +181,7 @@ impl<'r> Matcher<'r> {
         Self { run, waits }
     }
 
-    /// Its place among the operations. `None`: there is none, or more than one that it can be.
+    /// Its index among the operations. `None`: there is none, or it is ambiguous.
     pub(super) fn waiter(&self, read: &Operation<'_>, session: &str) -> Option<usize> {
         let lock = read.locks.first()?;
         let waits = self.waits.get(session)?;

@@ -1,30 +1,32 @@
-//! A search for an order of single steps that explains what was observed, after Wing and Gong, and Lowe ("Testing for linearizability",
-//! 2017).
+//! A search for a sequential order that explains the observations, after Wing and Gong, and Lowe ("Testing for
+//! linearizability", 2017).
 //!
-//! A step takes effect at one moment between its begin and its end. One whose outcome is not known may take effect at any moment after its
-//! begin, or never. The search walks forward in time, tries every step that may come next, and remembers which sets of steps, with which
-//! state, led nowhere. A step that leaves the state as it is, and fits now, is taken without a choice: it stands in nobody's way.
+//! A step takes effect at one moment between its begin and its end. A step with an unknown outcome may take effect at
+//! any moment after its begin, or never. The search walks forward in time, tries every step that may come next, and
+//! remembers each visited pair of steps and state. A step that does not change the state and is possible now is taken
+//! without a branch, since it cannot exclude another one.
 //!
-//! Ours rather than a crate's: those that exist know no steps that may never happen, and bring a benchmark harness along.
+//! Not a crate: the existing ones do not support steps that may never happen, and depend on a benchmark harness.
 
 use std::{collections::HashSet, hash::Hash};
 
-/// What steps do to a state.
+/// The effect of steps on a state.
 pub(super) trait Model {
     type Step;
     type State: Clone + Eq + Hash;
 
-    /// The state after it. `None`: it cannot happen now.
+    /// The state after the step. `None`: the step is not possible now.
     fn apply(&self, state: &Self::State, step: &Self::Step) -> Option<Self::State>;
 
-    /// It leaves every state as it is.
+    /// Whether the step never changes the state.
     fn reads(step: &Self::Step) -> bool;
 
-    /// Steps that have a rank can only happen in the order of their ranks: so none is tried while a needed one of a lower rank is left.
+    /// Steps with a rank happen in the order of their ranks: a step is not tried while a needed one of lower rank is
+    /// left.
     fn rank(&self, step: &Self::Step) -> Option<u64>;
 }
 
-/// A step, and when it can have been.
+/// A step and its possible time.
 #[derive(Clone, Debug)]
 pub(super) struct Timed<S> {
     pub(super) step: S,
@@ -39,23 +41,23 @@ impl<S> Timed<S> {
     }
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// There is such an order.
+    /// There is an order.
     Found,
-    /// There is none.
+    /// There is no order.
     None,
-    /// It would take more tries than allowed.
+    /// The budget of tries is exhausted.
     TooLong,
 }
 
-/// More steps than this are not searched.
+/// Longer sequences of steps are not searched.
 pub(super) const STEPS_MAX: usize = 512;
 
 type Bits = [u64; STEPS_MAX / 64];
 
-/// Whether there is an order, found in so many tries. The steps are in the order of their begins, at most [`STEPS_MAX`].
+/// Searches for an order with at most `tries_max` tries. The steps are sorted by begin; at most [`STEPS_MAX`].
 pub(super) fn search<M: Model>(model: &M, start: M::State, steps: &[Timed<M::Step>], tries_max: u64) -> Outcome {
     if steps.len() > STEPS_MAX {
         return Outcome::TooLong;
@@ -83,7 +85,7 @@ pub(super) fn search<M: Model>(model: &M, start: M::State, steps: &[Timed<M::Ste
         if !seen.insert((taken, state.clone())) {
             continue;
         }
-        // The last on the stack is tried first: the step that had to end first.
+        // The top of the stack is tried first: the step with the earliest end.
         let lowest = lowest_rank(model, steps, &taken);
         let in_turn =
             |at: &usize| !M::reads(&steps[*at].step) && model.rank(&steps[*at].step).is_none_or(|rank| rank <= lowest);
@@ -100,13 +102,13 @@ pub(super) fn search<M: Model>(model: &M, start: M::State, steps: &[Timed<M::Ste
     Outcome::None
 }
 
-/// Of the needed steps that are left.
+/// The lowest rank of the needed steps that are left.
 fn lowest_rank<M: Model>(model: &M, steps: &[Timed<M::Step>], taken: &Bits) -> u64 {
     let left = steps.iter().enumerate().filter(|(at, step)| step.is_needed() && !has(taken, *at));
     left.filter_map(|(_, step)| model.rank(&step.step)).min().unwrap_or(u64::MAX)
 }
 
-/// The steps that may come next: none that is left had to end before they began.
+/// The steps that may come next: no other step that is left ended before they began.
 fn candidates<S>(steps: &[Timed<S>], taken: &Bits) -> Vec<usize> {
     let left = || steps.iter().enumerate().filter(|(at, _)| !has(taken, *at));
     let first_end = left().map(|(_, step)| step.end_ns).min().unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Events: what a line says, as types.
+//! The types of events.
 
 use std::{fmt, str::FromStr};
 
@@ -9,44 +9,44 @@ use super::words::{Acquire, Found, Meta, Mode, Session, View, is_zero};
 /// One line of a history.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Event {
-    /// On the history's one clock, nanoseconds.
+    /// Nanoseconds on the history's clock.
     pub time_ns: u64,
-    /// Who.
+    /// The process.
     pub process: String,
-    /// Which of the operations that the process does at once.
+    /// The number of the operation, among concurrent ones of the process.
     pub op: Option<u64>,
     /// The locks concerned; may be empty at the end of an operation.
     pub locks: Vec<String>,
-    /// What happened.
+    /// The content.
     pub what: What,
 }
 
-/// What happened.
+/// The content of an event.
 #[derive(Clone, PartialEq, Debug)]
 pub enum What {
     /// An operation begins.
     Invoke(Call),
-    /// It did what it was to.
+    /// It took effect.
     Ok(Answer),
-    /// It certainly did not.
+    /// It had no effect.
     Fail {
-        /// Which operation.
+        /// The operation.
         f: Function,
-        /// Why, in one word: see [`super`].
+        /// The reason, in one word: see [`super`].
         reason: String,
     },
-    /// Nobody knows: it may take effect at any later time, or never.
+    /// Unknown outcome: it may take effect at any later time, or never.
     Info {
-        /// Which operation.
+        /// The operation.
         f: Function,
-        /// Why, for people.
+        /// The reason, for people.
         why: String,
     },
-    /// No operation: something that is so.
+    /// A fact, which is no operation.
     Fact(Fact),
 }
 
-/// What can be asked of the cluster, or of a resource that a lock protects.
+/// Operations on the cluster, or on a resource that a lock protects.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "the calls and answers of the same names say it")]
 pub enum Function {
@@ -80,7 +80,7 @@ const FUNCTIONS: [(Function, &str); 12] = [
 ];
 
 impl Function {
-    /// As in a history's `f`.
+    /// The value of `f` in a history.
     pub fn name(self) -> &'static str {
         FUNCTIONS.iter().find(|(function, _)| *function == self).map_or("", |(_, name)| name)
     }
@@ -100,39 +100,39 @@ impl FromStr for Function {
     }
 }
 
-/// What an operation asks for. The locks are in the event.
+/// A request. The locks are in the event.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Call {
     /// Opens a session.
     Open {
-        /// Its name.
+        /// The session.
         session: Session,
-        /// How long it lives without a renewal, milliseconds.
+        /// TTL, milliseconds.
         ttl_ms: u64,
     },
-    /// Renews it. Renewals in the background are told by [`Fact::Renewed`].
+    /// Renews a session. Background renewals are recorded as [`Fact::Renewed`].
     Renew {
-        /// Which.
+        /// The session.
         session: Session,
     },
-    /// Closes it: its holds and waits end.
+    /// Closes a session: its grants and waits end.
     Close {
-        /// Which.
+        /// The session.
         session: Session,
     },
     /// Acquires the event's locks, all or nothing.
     Acquire(Acquire),
-    /// Sends an acquire again, to be told the same.
+    /// Retries an acquire, which must have the same outcome.
     Retry {
-        /// Whose.
+        /// The session.
         session: Session,
         /// The acquire's id.
         request: u64,
     },
-    /// Gives an acquire up, by its id or by its number in this process.
+    /// Abandons an acquire, by its request id or by its number in this process.
     Cancel {
-        /// Whose.
+        /// The session.
         session: Session,
         /// The acquire's id.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -141,20 +141,20 @@ pub enum Call {
         #[serde(skip_serializing_if = "Option::is_none")]
         op: Option<u64>,
     },
-    /// Gives a grant back.
+    /// Releases a grant.
     Release {
-        /// Whose.
+        /// The session.
         session: Session,
-        /// Which.
+        /// The token.
         token: u64,
     },
-    /// Sets the data on a lock that is held.
+    /// Sets the data on a held lock.
     Update {
-        /// Whose.
+        /// The session.
         session: Session,
-        /// By which grant.
+        /// The token.
         token: u64,
-        /// What to set.
+        /// The new data.
         #[serde(skip_serializing_if = "Option::is_none")]
         data: Option<String>,
     },
@@ -162,29 +162,29 @@ pub enum Call {
     Get {},
     /// Whether a token holds the lock.
     Check {
-        /// Which.
+        /// The token.
         token: u64,
     },
-    /// An operator takes grants back.
+    /// Revokes grants, as an operator.
     ForceRelease {
-        /// Which; all of the lock's, if it is left out.
+        /// The token; unset: all grants of the lock.
         #[serde(skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
-        /// The lock opens at once.
+        /// End the grants at once.
         now: bool,
     },
     /// Writes to the resource that the lock protects.
     Write {
-        /// What is shown to the resource.
+        /// The token shown to the resource.
         token: u64,
-        /// How the lock is held.
+        /// The mode of the grant.
         mode: Mode,
-        /// The resource refuses old tokens.
+        /// Whether the resource refuses old tokens.
         fenced: bool,
     },
 }
 
-/// What an operation that worked says. The fields are those of the table in [`super`].
+/// The answer of a successful operation. The fields are those of the table in [`super`].
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(untagged)]
 #[expect(missing_docs, reason = "the table in the module's documentation says it")]
@@ -218,20 +218,20 @@ pub enum Answer {
     },
 }
 
-/// What the answer to an open or a renewal says.
+/// The answer to an open or a renewal.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lease {
-    /// If it is another one than was asked for, milliseconds.
+    /// The TTL if it differs from the requested one, milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
-    /// When the sending that was answered left, if that is known to be later than the invoke.
+    /// When the answered attempt was sent, if that is known to be later than the invoke.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent_ns: Option<u64>,
 }
 
 impl Call {
-    /// Which operation it begins.
+    /// The operation that it begins.
     pub fn function(&self) -> Function {
         match self {
             Self::Open { .. } => Function::Open,
@@ -249,7 +249,7 @@ impl Call {
         }
     }
 
-    /// On behalf of which session, if any.
+    /// The session that it is for, if any.
     pub fn session(&self) -> Option<&Session> {
         match self {
             Self::Open { session, .. }
@@ -266,7 +266,7 @@ impl Call {
 }
 
 impl Answer {
-    /// Which operation it ends.
+    /// The operation that it ends.
     pub fn function(&self) -> Function {
         match self {
             Self::Open(_) => Function::Open,
@@ -285,91 +285,91 @@ impl Answer {
     }
 }
 
-/// Something that is so, told by a client, a node or the nemesis.
+/// A fact, recorded by a client, a node or the nemesis.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "f", content = "value", rename_all = "snake_case")]
 pub enum Fact {
     /// The first line.
     Meta(Meta),
-    /// A renewal was acknowledged now.
+    /// A background renewal was acknowledged now.
     Renewed {
-        /// Which.
+        /// The session.
         session: Session,
         /// When it was sent.
         sent_ns: u64,
-        /// If it is another one than before, milliseconds.
+        /// The TTL if it changed, milliseconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ttl_ms: Option<u64>,
     },
     /// A holder noticed a loss.
     Lost {
-        /// Which.
+        /// The session.
         session: Session,
-        /// How, in one word: see [`super`].
+        /// The reason, in one word: see [`super`].
         why: String,
-        /// One grant of it only.
+        /// The grant; unset: the whole session.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
     },
     /// A client was killed.
     Died {
-        /// Which.
+        /// The client.
         process: String,
     },
     /// A fault begins.
     Fault {
-        /// Which.
+        /// Its name.
         name: String,
-        /// Whom it hits, where it is about single nodes.
+        /// Its targets, if it concerns single nodes.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         nodes: Vec<u64>,
-        /// From which node to which nothing passes any more.
+        /// Pairs of nodes between which nothing passes in this direction.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         silent: Vec<(u64, u64)>,
     },
     /// A fault is over.
     Heal {
-        /// Which; all, if it is left out.
+        /// Its name; unset: all faults.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
     },
     /// A node was killed.
     Killed {
-        /// Which.
+        /// The node.
         node: u64,
     },
     /// A node runs again.
     Started {
-        /// Which.
+        /// The node.
         node: u64,
     },
     /// A node became leader.
     Elected {
-        /// Which.
+        /// The node.
         node: u64,
-        /// Of which term.
+        /// The term.
         term: u64,
     },
-    /// A node took a snapshot from its leader.
+    /// A node installed a snapshot from its leader.
     SnapshotInstalled {
-        /// Which.
+        /// The node.
         node: u64,
-        /// Up to where it reaches.
+        /// The last index in the snapshot.
         #[serde(default, skip_serializing_if = "is_zero")]
         index: u64,
     },
-    /// A node's table.
+    /// The state of a node's table.
     Table {
-        /// Which.
+        /// The node.
         node: u64,
-        /// Up to where the log was applied.
+        /// The applied index.
         index: u64,
-        /// Of all of it.
+        /// The hash of the whole table.
         hash: u64,
     },
-    /// The run was not cut off.
+    /// The run is complete.
     End,
-    /// A fact that is not known here.
+    /// A fact that this version does not know.
     #[serde(skip)]
     Other {
         /// Its `f`.

@@ -1,11 +1,11 @@
-//! One line to one event, and back.
+//! Converts between lines and events.
 
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
 use super::{Acquire, Answer, Call, Event, Fact, Found, Function, Mode, Session, View, What, event::Lease};
 
-/// A line, with its `value` left as it is until `type` and `f` say what it must be.
+/// A line whose `value` is parsed after `type` and `f` are known.
 #[derive(Deserialize)]
 struct Read<'a> {
     time_ns: u64,
@@ -22,7 +22,7 @@ struct Read<'a> {
     value: Option<&'a RawValue>,
 }
 
-/// The same, to be written: fields in the order in which people read them.
+/// A line for writing, with its fields in a readable order.
 #[derive(Serialize)]
 struct Written<'a, V> {
     time_ns: u64,
@@ -51,7 +51,7 @@ struct Reason {
     reason: String,
 }
 
-/// What could not be read, for people.
+/// Fails with a message for people.
 pub(super) fn parse(line: &str) -> Result<Event, String> {
     let read: Read<'_> = serde_json::from_str(line).map_err(|error| plain(&error))?;
     let function = read.f.parse::<Function>();
@@ -62,9 +62,9 @@ pub(super) fn parse(line: &str) -> Result<Event, String> {
         ("fail", Ok(f)) => What::Fail { f, reason: of::<Reason>(value)?.reason },
         ("info", Ok(f)) => What::Info { f, why: of::<Reason>(value)?.reason },
         ("info", Err(())) => What::Fact(fact(&read.f, line, read.value.is_some())?),
-        // To skip an operation would be to acquit without looking.
-        ("invoke" | "ok" | "fail", Err(())) => return Err(format!("the operation {:?} is not known", read.f)),
-        (kind, _) => return Err(format!("the type {kind:?} is none of invoke, ok, fail, info")),
+        // An unknown operation must not be ignored: a violation could be missed.
+        ("invoke" | "ok" | "fail", Err(())) => return Err(format!("operation {:?} is unknown", read.f)),
+        (kind, _) => return Err(format!("type {kind:?} is not one of invoke, ok, fail, info")),
     };
     let event =
         Event { time_ns: read.time_ns, process: read.process.into_owned(), op: read.op, locks: read.lock, what };
@@ -88,7 +88,7 @@ pub(super) fn format(event: &Event) -> Result<String, serde_json::Error> {
     }
 }
 
-/// A value that says nothing is left out.
+/// An empty value is left out.
 const EMPTY: &str = r#","value":{}}"#;
 
 fn written(event: &Event, kind: &str, f: &str, value: Option<impl Serialize>) -> Result<String, serde_json::Error> {
@@ -123,7 +123,7 @@ fn of<T: DeserializeOwned>(value: &str) -> Result<T, String> {
     serde_json::from_str(value).map_err(|error| format!("in value: {}", plain(&error)))
 }
 
-/// serde says "line 1" of each line: that would only confuse.
+/// serde reports "line 1" for each line, which would be confusing.
 fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.split_once(" at line ") {
@@ -249,7 +249,7 @@ fn fact(f: &str, line: &str, has_value: bool) -> Result<Fact, String> {
     }
 }
 
-/// Whether the locks fit what is asked for.
+/// Validates the locks of a call.
 fn fitting(event: &Event) -> Result<(), String> {
     let What::Invoke(call) = &event.what else { return Ok(()) };
     let locks = &event.locks;
@@ -258,17 +258,17 @@ fn fitting(event: &Event) -> Result<(), String> {
             let mut sorted: Vec<_> = locks.iter().collect();
             sorted.sort_unstable();
             if locks.is_empty() || sorted.windows(2).any(|pair| pair[0] == pair[1]) {
-                return Err("an acquire names its locks, each once".to_owned());
+                return Err("an acquire names at least one lock, and each once".to_owned());
             }
             match (0..locks.len()).all(|place| mode.of(place).is_some()) {
                 true => Ok(()),
-                false => Err(format!("{} locks, and not a mode for each", locks.len())),
+                false => Err(format!("an acquire of {} locks needs one mode, or one for each lock", locks.len())),
             }
         }
         Call::Get {} | Call::Check { .. } | Call::ForceRelease { .. } | Call::Write { .. } | Call::Update { .. }
             if locks.len() != 1 =>
         {
-            Err(format!("{} names one lock", call.function()))
+            Err(format!("{} names exactly one lock", call.function()))
         }
         Call::Open { .. }
         | Call::Renew { .. }

@@ -1,6 +1,6 @@
-//! The history of a run: JSON lines, in the manner of Jepsen's.
+//! The history of a run: JSON lines, in the style of Jepsen.
 //!
-//! One event a line, in the order of their times. Empty lines and lines that begin with `#` are skipped.
+//! One event per line, in the order of their times. Empty lines and lines that begin with `#` are skipped.
 //!
 //! ```text
 //! {"time_ns":0,"process":"nemesis","type":"info","f":"meta","value":{"format":1,"handover_bound_ms":500}}
@@ -12,55 +12,55 @@
 //!
 //! | field | meaning |
 //! |---|---|
-//! | `time_ns` | nanoseconds on *one* monotonic clock for the whole file. Never falls from one line to the next |
-//! | `process` | who: a client, a node, or `nemesis`, who does the faults. Does not come back under its name once it died |
-//! | `type` | `invoke`: an operation begins, written down *before* it is sent. `ok`: it did what it says. `fail`: it certainly did not. `info`: its outcome is not known, it may take effect at any later time, or never; or, where `f` is no operation, a fact |
+//! | `time_ns` | nanoseconds on *one* monotonic clock for the whole file. Never decreases |
+//! | `process` | a client, a node, or `nemesis`, which injects the faults. A process that died is not reused under its name |
+//! | `type` | `invoke`: an operation begins, recorded *before* it is sent. `ok`: it took effect. `fail`: it had no effect. `info`: its outcome is unknown, it may take effect at any later time, or never; or, if `f` is no operation, a fact |
 //! | `f` | the operation or the fact: see below |
-//! | `op` | the operation's number, for a process that does several at once. Without it, a process does one at a time |
-//! | `lock` | the lock's name, or a list of names for an acquire of several at once. May be left out at the end of an operation |
-//! | `value` | the rest, by `f`. Fields that are not known here are skipped, so that a history can carry more |
+//! | `op` | the operation's number, for a process with concurrent operations. Without it, a process executes one at a time |
+//! | `lock` | the lock's name, or a list of names for an acquire of several locks. Optional at the end of an operation |
+//! | `value` | further fields, by `f`. Unknown fields are ignored, so that a history can carry more |
 //!
 //! # Operations
 //!
 //! | `f` | `value` of `invoke` | `value` of `ok` |
 //! |---|---|---|
-//! | `open` | `session`, `ttl_ms` | `ttl_ms` if the cluster chose another; `sent_ns`, if the sending that was answered is known to be later than the invoke |
+//! | `open` | `session`, `ttl_ms` | `ttl_ms` if the cluster chose another; `sent_ns`, if the answered attempt is known to be later than the invoke |
 //! | `renew` | `session` | as `open` |
 //! | `close` | `session` | |
-//! | `acquire` | `session`; `request`: its id; `mode`: `"exclusive"` (the default), `"shared"`, `{"permits":3}`, or a list, one for each lock; `wait`: `"none"` (the default), `"forever"`, `{"at_most_ms":50}`; `lock_delay_ms` | `token`; `place_lost`: true if the client took a new place in the queue meanwhile (its own library does after a long loss of contact) |
-//! | `retry` | `session`, `request`: the same acquire is sent again | `token` |
-//! | `cancel` | `session`, `request` (or `op`: of the same process): the acquire is given up, whatever became of it | `found`: `"grant"`, `"wait"` or `"nothing"` |
+//! | `acquire` | `session`; `request`: its id; `mode`: `"exclusive"` (the default), `"shared"`, `{"permits":3}`, or a list, one for each lock; `wait`: `"none"` (the default), `"forever"`, `{"at_most_ms":50}`; `lock_delay_ms` | `token`; `place_lost`: true if the client was queued again meanwhile (the client library does so after a long loss of contact) |
+//! | `retry` | `session`, `request`: a retry of the same acquire | `token` |
+//! | `cancel` | `session`, `request` (or `op`: of the same process): the acquire is abandoned, whatever its state | `found`: `"grant"`, `"wait"` or `"nothing"` |
 //! | `release` | `session`, `token` | |
 //! | `update` | `session`, `token`; `data` | |
-//! | `get` | | a linearizable view of the lock: `holders`: each with `token`, `session`, `mode`; `waiters`, in the order of the queue: each with `session`, `ticket`; `delayed`: true while a lock-delay keeps it closed; `last_token` |
+//! | `get` | | a linearizable view of the lock: `holders`: each with `token`, `session`, `mode`; `waiters`, in queue order: each with `session`, `ticket`; `delayed`: true during a lock-delay; `last_token` |
 //! | `check` | `token` | `held` |
-//! | `force_release` | `token` (left out: all holders); `now`: do not wait for the holder; `reason` | `revoked`: the tokens |
-//! | `write` | to the resource that `lock` protects: `token`, `mode`; `fenced`: false if the resource takes every token | accepted. `seq`: the resource's own count, if it has one |
+//! | `force_release` | `token` (unset: all holders); `now`: do not wait for the holder; `reason` | `revoked`: the tokens |
+//! | `write` | to the resource that `lock` protects: `token`, `mode`; `fenced`: false if the resource accepts every token | accepted. `seq`: the resource's own count, if it has one |
 //!
-//! A `fail` says why in `value.reason`: `busy`, `timed_out`, `cancelled`, `not_held`, `session_expired`, `session_unknown`,
-//! `session_closed`, `refused_token` (a write), `unavailable` (nothing happened: no leader, no node), `place_lost` (as `timed_out`, but it had
-//! taken a new place in the queue meanwhile), or a word of its own.
+//! A `fail` has its reason in `value.reason`: `busy`, `timed_out`, `cancelled`, `not_held`, `session_expired`,
+//! `session_unknown`, `session_closed`, `refused_token` (a write), `unavailable` (not executed: no leader, no node),
+//! `place_lost` (as `timed_out`, but it was queued again meanwhile), or another word.
 //!
 //! # Facts
 //!
 //! | `f` | `value` | meaning |
 //! |---|---|---|
-//! | `meta` | see [`Meta`] | the first line: the format, and the bounds that the run promises to keep |
-//! | `renewed` | `session`, `sent_ns`, `ttl_ms` | a renewal in the background was acknowledged now; it was sent at `sent_ns` |
-//! | `lost` | `session`, `why`, `token` | a holder noticed that its session, or one grant, is lost. `why`: `expired` or `unknown` (the cluster said so), `closed`, `revoked`, `out_of_contact` (it counted itself) |
-//! | `died` | `process` | a client was killed: it does nothing from here on, and renews nothing |
-//! | `fault` | `name`; `nodes`: whom it hits; `silent`: from which node to which nothing passes, `[[1,2],[1,3]]` | a fault begins |
-//! | `heal` | `name` | it is over. Without a name: all of them |
+//! | `meta` | see [`Meta`] | the first line: the format, and the bounds that the run promises |
+//! | `renewed` | `session`, `sent_ns`, `ttl_ms` | a background renewal was acknowledged now; it was sent at `sent_ns` |
+//! | `lost` | `session`, `why`, `token` | a holder noticed that its session, or one grant, is lost. `why`: `expired` or `unknown` (the cluster said so), `closed`, `revoked`, `out_of_contact` (its own deadline passed) |
+//! | `died` | `process` | a client was killed: it executes and renews nothing from here on |
+//! | `fault` | `name`; `nodes`: its targets; `silent`: pairs of nodes between which nothing passes in this direction, `[[1,2],[1,3]]` | a fault begins |
+//! | `heal` | `name` | the fault is over. Without a name: all faults |
 //! | `killed`, `started` | `node` | a node was killed; runs again |
 //! | `elected` | `node`, `term` | a node became leader |
-//! | `snapshot_installed` | `node`, `index` | a node took a snapshot from its leader |
+//! | `snapshot_installed` | `node`, `index` | a node installed a snapshot from its leader |
 //! | `table` | `node`, `index`, `hash` | a node's table hash at an applied index |
-//! | `end` | | the last line of a run that was not cut off: all were asked to finish, and given the time to |
+//! | `end` | | the last line of a complete run: all processes were asked to finish and had time to do so |
 //!
-//! What a run ends with is told by `get`s between the last `heal` and `end`. Facts that are not known here are kept and skipped.
+//! The final state of a run is read by `get`s between the last `heal` and `end`. Unknown facts are kept and ignored.
 //!
-//! What is deliberately absent: what nodes thought. A history holds what could be observed from outside, and the few facts that a
-//! node publishes; else a node in error would be believed.
+//! Deliberately absent: internal state of nodes. A history holds what can be observed from outside, and the few facts
+//! that a node publishes; otherwise the check would trust a faulty node.
 
 mod event;
 mod line;

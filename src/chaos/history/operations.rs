@@ -1,57 +1,59 @@
-//! Which end belongs to which beginning.
+//! Pairs begins and ends of operations.
 
 use std::collections::HashMap;
 
 use super::{Answer, Call, Event, Function, History, ReadError, What};
 
-/// An operation: its beginning, and its end if it has one.
+/// An operation: its begin, and its end if there is one.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation<'a> {
-    /// Who does it.
+    /// The process that executes it.
     pub process: &'a str,
     /// Its number in the process.
     pub op: Option<u64>,
-    /// The locks, as at its beginning.
+    /// The locks, from its begin.
     pub locks: &'a [String],
-    /// What is asked for.
+    /// The request.
     pub call: &'a Call,
-    /// When it began, nanoseconds: before it was sent.
+    /// Time of the begin, nanoseconds: before it was sent.
     pub invoked_ns: u64,
-    /// The line of that.
+    /// Line of the begin.
     pub invoked_line: usize,
-    /// What became of it.
+    /// The outcome.
     pub ended: Ended<'a>,
-    /// When that was known, nanoseconds. `u64::MAX`: it never was.
+    /// Time of the outcome, nanoseconds. `u64::MAX`: the outcome is unknown.
     pub ended_ns: u64,
-    /// Until when its process listened for an answer, nanoseconds: also where it gave up then. `u64::MAX`: its end is not in the history.
+    /// Until when the process waited for an answer, nanoseconds, also if it gave up then. `u64::MAX`: the history has
+    /// no end of it.
     pub listened_ns: u64,
-    /// The line of that; the line of the beginning if it has no end.
+    /// Line of the end; without an end, line of the begin.
     pub ended_line: usize,
 }
 
-/// What became of an operation.
+/// The outcome of an operation.
 #[derive(Clone, Copy, Debug)]
 pub enum Ended<'a> {
-    /// It did what it was to.
+    /// It took effect.
     Ok(&'a Answer),
-    /// It certainly did not, for this reason.
+    /// It had no effect, for this reason.
     Fail(&'a str),
-    /// Nobody knows: it may take effect at any later time, or never.
+    /// Unknown: it may take effect at any later time, or never.
     Info,
-    /// Its end is not in the history. As [`Ended::Info`].
+    /// The history has no end of it. As [`Ended::Info`].
     Open,
 }
 
 impl Operation<'_> {
-    /// Its outcome is not known: it may take effect at any later time, or never.
+    /// Whether the outcome is unknown: it may take effect at any later time, or never.
     pub fn is_unknown(&self) -> bool {
         matches!(self.ended, Ended::Info | Ended::Open)
     }
 }
 
-/// All operations, in the order of their beginnings.
+/// All operations, in the order of their begins.
 ///
-/// Fails where an end has no beginning, or one of another kind, and where a process begins two at once without numbers.
+/// Fails if an end has no begin or one of another operation, and if a process begins two concurrent operations without
+/// numbers.
 pub fn operations(history: &History) -> Result<Vec<Operation<'_>>, ReadError> {
     let mut operations = Vec::with_capacity(history.events.len() / 2);
     let mut open: HashMap<(&str, Option<u64>), usize> = HashMap::new();
@@ -59,26 +61,28 @@ pub fn operations(history: &History) -> Result<Vec<Operation<'_>>, ReadError> {
         let who = (&*event.process, event.op);
         if let What::Invoke(call) = &event.what {
             if open.insert(who, operations.len()).is_some() {
-                return Err(ReadError::line(
-                    *line,
-                    format!("{} begins {}, before another ended", name(event), call.function()),
-                ));
+                let what = format!(
+                    "{} begins {} before another operation without a number ended",
+                    name(event),
+                    call.function()
+                );
+                return Err(ReadError::line(*line, what));
             }
             operations.push(begun(*line, event, call));
             continue;
         }
         let Some((f, ended)) = end(&event.what) else { continue };
         let Some(place) = open.remove(&who) else {
-            return Err(ReadError::line(*line, format!("{} ends {f}, and began nothing", name(event))));
+            return Err(ReadError::line(*line, format!("{} ends {f} without a begin", name(event))));
         };
         let operation = &mut operations[place];
         if operation.call.function() != f {
-            let what = format!("{} ends {f}, and began {}", name(event), operation.call.function());
+            let what = format!("{} ends {f}, but its begin is {}", name(event), operation.call.function());
             return Err(ReadError::line(*line, what));
         }
         (operation.ended, operation.ended_line) = (ended, *line);
         operation.listened_ns = event.time_ns;
-        // An unknown outcome has no end in time.
+        // An unknown outcome has no end time.
         operation.ended_ns = if operation.is_unknown() { u64::MAX } else { event.time_ns };
     }
     Ok(operations)

@@ -1,4 +1,4 @@
-//! Reading a history, line by line.
+//! Reads a history line by line.
 
 use std::io::{self, BufRead};
 
@@ -11,18 +11,18 @@ pub struct History {
     pub events: Vec<(usize, Event)>,
 }
 
-/// Why a history cannot be judged.
+/// Why a history cannot be checked.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// It could not be read to its end.
     #[error("the history cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// A line is not what it should be.
+    /// A line is invalid.
     #[error("line {line}: {what}")]
     Line {
-        /// The first is 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong, for people.
+        /// The error, for people.
         what: String,
     },
 }
@@ -34,15 +34,15 @@ impl ReadError {
 }
 
 impl History {
-    /// Reads all of it, and checks that it is a history at all: a `meta` first, times that do not fall, operations that begin before
+    /// Reads a whole history and validates it: a `meta` first, times that do not decrease, operations that begin before
     /// they end.
     ///
     /// ```
     /// # use lockkeeper::chaos::history::History;
     /// let text = r#"{"time_ns":0,"process":"nemesis","type":"info","f":"meta","value":{"format":1}}
     /// {"time_ns":5,"process":"ann","type":"ok","f":"acquire","value":{"token":1}}"#;
-    /// let error = History::read(text.as_bytes()).expect_err("what was not begun cannot end");
-    /// assert_eq!(error.to_string(), "line 2: ann ends acquire, and began nothing");
+    /// let error = History::read(text.as_bytes()).expect_err("an end without a begin");
+    /// assert_eq!(error.to_string(), "line 2: ann ends acquire without a begin");
     /// ```
     pub fn read(source: impl BufRead) -> Result<Self, ReadError> {
         let mut history = Self::default();
@@ -53,7 +53,7 @@ impl History {
         Ok(history)
     }
 
-    /// Of events in the order of their times, as if each had been a line.
+    /// A history of events in the order of their times, numbered as lines.
     ///
     /// Fails as [`History::read`] does.
     pub fn of(events: impl IntoIterator<Item = Event>) -> Result<Self, ReadError> {
@@ -64,7 +64,7 @@ impl History {
         Ok(history)
     }
 
-    /// What its first line promises.
+    /// The meta in its first line.
     pub fn meta(&self) -> Meta {
         match self.events.first() {
             Some((_, Event { what: What::Fact(Fact::Meta(meta)), .. })) => meta.clone(),
@@ -72,14 +72,14 @@ impl History {
         }
     }
 
-    /// The line of this number, as a writer would write it.
+    /// The line with this number, as a writer formats it.
     pub fn line(&self, number: usize) -> Option<String> {
         let place = self.events.binary_search_by_key(&number, |(line, _)| *line).ok()?;
         line::format(&self.events[place].1).ok()
     }
 }
 
-/// The events of a source, with the numbers of their lines. Holds one line at a time.
+/// The events of a source with their line numbers. Holds one line at a time.
 struct Events<R> {
     source: R,
     text: String,
@@ -118,7 +118,7 @@ impl<R: BufRead> Iterator for Events<R> {
     }
 }
 
-/// A `meta` first and once, and times that do not fall.
+/// Validates: one `meta`, which comes first, and times that do not decrease.
 #[derive(Default)]
 struct Order {
     begun: bool,
@@ -130,15 +130,20 @@ impl Order {
         match (&event.what, self.begun) {
             (What::Fact(Fact::Meta(meta)), false) if meta.format == FORMAT => self.begun = true,
             (What::Fact(Fact::Meta(meta)), false) => {
-                let what = format!("the history has format {}; this reads format {FORMAT}", meta.format);
+                let what = format!("the history has format {}; this program reads format {FORMAT}", meta.format);
                 return Err(ReadError::line(line, what));
             }
-            (What::Fact(Fact::Meta(_)), true) => return Err(ReadError::line(line, "a second meta")),
-            (_, false) => return Err(ReadError::line(line, "a history begins with its meta")),
+            (What::Fact(Fact::Meta(_)), true) => return Err(ReadError::line(line, "a second meta: a history has one")),
+            (_, false) => {
+                return Err(ReadError::line(line, "a history begins with its meta; this line comes before it"));
+            }
             (_, true) => {}
         }
         if event.time_ns < self.last_ns {
-            return Err(ReadError::line(line, format!("time falls from {} to {}", self.last_ns, event.time_ns)));
+            return Err(ReadError::line(
+                line,
+                format!("the time decreases from {} to {} ns", self.last_ns, event.time_ns),
+            ));
         }
         self.last_ns = event.time_ns;
         Ok(())

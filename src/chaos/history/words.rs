@@ -1,54 +1,55 @@
-//! The words that events are made of.
+//! The vocabulary of events.
 
 use serde::{Deserialize, Serialize};
 
-/// A session's name. The client draws 32 hexadecimal digits; a history by hand may say `ann`.
+/// The name of a session. The client draws 32 hexadecimal digits; a handwritten history may use `ann`.
 pub type Session = String;
 
-/// The version of the format that this reads and writes.
+/// The supported version of the format.
 pub(super) const FORMAT: u32 = 1;
 
-/// What a run promises, said on its first line. A promise that is left out is not checked.
+/// The promises of a run, in its first line. A promise that is not given is not checked.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Meta {
-    /// Of the history: 1.
+    /// Version of the format: 1.
     pub format: u32,
-    /// How the run was made, so that it can be made again.
+    /// The seed of the run, to repeat it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// How much earlier than its TTL a session may end, nanoseconds: what is rounded away when the cluster stamps in whole
-    /// milliseconds. 0 where the clock is exact.
+    /// How much earlier than its TTL a session may end, nanoseconds: the rounding of stamps in whole milliseconds. 0
+    /// for an exact clock.
     pub stamp_ns: u64,
-    /// In how much more than its TTL a dead holder's lock passes on, milliseconds. Time under a fault does not count.
+    /// Bound on the time beyond its TTL after which a dead holder's lock is granted to the next waiter, milliseconds,
+    /// without time under faults.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expiry_bound_ms: Option<u64>,
-    /// For how long a lock may be free while somebody waits for it, and how much later than its limit a wait may end, milliseconds.
-    /// Time under a fault does not count.
+    /// Bound on the time for which a lock with waiters may be free, and by which a wait may exceed its limit,
+    /// milliseconds, without time under faults.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handover_bound_ms: Option<u64>,
-    /// In how long after the end of all faults acquires are served again, milliseconds.
+    /// Bound on the time from the end of all faults to served acquires, milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub liveness_bound_ms: Option<u64>,
 }
 
 impl Meta {
-    /// Of this format, without promises.
+    /// This format, without promises.
     pub fn new() -> Self {
         Self { format: FORMAT, ..Self::default() }
     }
 }
 
-/// How a lock is held.
+/// The mode of a grant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// By one.
+    /// By one holder.
     #[default]
     Exclusive,
-    /// By any number, while nobody holds it exclusively.
+    /// By any number of holders, while none holds it exclusively.
     Shared,
-    /// By up to so many at a time.
+    /// By up to this number of holders at a time.
     Permits(u32),
 }
 
@@ -56,7 +57,7 @@ pub enum Mode {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Modes {
-    /// The same for all.
+    /// The same mode for all locks.
     All(Mode),
     /// In the order of the locks.
     Each(Vec<Mode>),
@@ -69,7 +70,7 @@ impl Default for Modes {
 }
 
 impl Modes {
-    /// That of the lock in this place. `None`: there is none for it.
+    /// The mode of the lock at this place. `None`: there is none.
     pub fn of(&self, place: usize) -> Option<Mode> {
         match self {
             Self::All(mode) => Some(*mode),
@@ -82,84 +83,84 @@ impl Modes {
     }
 }
 
-/// How long an acquire is to wait.
+/// The time limit of an acquire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wait {
-    /// Not at all: granted at once, or busy.
+    /// Do not wait: granted at once, or busy.
     #[default]
     None,
-    /// Milliseconds.
+    /// At most this time, milliseconds.
     AtMostMs(u64),
     /// As long as its session lives.
     Forever,
 }
 
-/// What an acquire asks for, beside the locks.
+/// The parameters of an acquire, without the locks.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Acquire {
-    /// Who is to hold them.
+    /// The session of the grant.
     pub session: Session,
     /// The request's id in its session, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<u64>,
-    /// How they are to be held.
+    /// The modes of the locks.
     #[serde(default, skip_serializing_if = "Modes::is_default")]
     pub mode: Modes,
-    /// For how long to wait.
+    /// The time limit.
     #[serde(default)]
     pub wait: Wait,
-    /// If the holder is lost, the locks stay closed that long, milliseconds.
+    /// How long the locks stay closed if the holder is lost, milliseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lock_delay_ms: u64,
 }
 
-/// What a cancel found.
+/// The state in which a cancel found an acquire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Found {
-    /// It was granted; that is over.
+    /// Granted; the grant is over.
     Grant,
-    /// It waited; that is over.
+    /// Waiting; the wait is over.
     Wait,
-    /// It had not arrived; should it still do, it is refused.
+    /// Unknown; if it arrives later, it is refused.
     Nothing,
 }
 
-/// A lock, as a linearizable read shows it.
+/// A linearizable view of a lock.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct View {
-    /// Who holds it.
+    /// The holders.
     pub holders: Vec<Holder>,
-    /// Who waits, in the order of the queue.
+    /// The waiters, in queue order.
     pub waiters: Vec<Waiter>,
-    /// A lock-delay keeps it closed.
+    /// Whether a lock-delay keeps it closed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub delayed: bool,
-    /// The highest token ever given out, if the read tells.
+    /// The highest token ever granted, if the read returns it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_token: Option<u64>,
 }
 
-/// One who holds a lock.
+/// A holder of a lock.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Holder {
-    /// Of the grant.
+    /// The token of the grant.
     pub token: u64,
-    /// Whose it is.
+    /// Its session.
     pub session: Session,
-    /// How it is held.
+    /// Its mode.
     #[serde(default)]
     pub mode: Mode,
 }
 
-/// One who waits for a lock.
+/// A waiter of a lock.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Waiter {
-    /// Who.
+    /// Its session.
     pub session: Session,
-    /// The place in the order of arrival.
+    /// Its place in the order of arrival.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ticket: Option<u64>,
 }

@@ -1,22 +1,23 @@
-//! Writing a history, line by line.
+//! Writes a history line by line.
 
 use std::io::{self, Write};
 
 use super::{Event, line};
 
-/// Writes events as lines. Give it a buffered sink, and events in the order of their times: it does not sort.
+/// Writes events as lines. The sink should be buffered, and events must be in the order of their times: they are not
+/// sorted.
 #[derive(Debug)]
 pub struct Writer<W> {
     sink: W,
 }
 
 impl<W: Write> Writer<W> {
-    /// Into this sink.
+    /// A writer into this sink.
     pub fn new(sink: W) -> Self {
         Self { sink }
     }
 
-    /// Fails as the sink does; then the line may be cut off.
+    /// Fails as the sink does; the last line may then be incomplete.
     ///
     /// ```
     /// # use lockkeeper::chaos::history::{Event, Fact, History, Meta, What, Writer};
@@ -34,7 +35,7 @@ impl<W: Write> Writer<W> {
         self.sink.write_all(text.as_bytes())
     }
 
-    /// Hands the sink's buffer on.
+    /// Flushes the sink.
     pub fn flush(&mut self) -> io::Result<()> {
         self.sink.flush()
     }

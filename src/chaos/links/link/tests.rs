@@ -2,12 +2,12 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// Long enough for what comes, on a busy machine.
+/// Timeout for expected data on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
-/// Nothing came for so long: nothing comes.
+/// Without data for this time, none is expected.
 const SHORT: Duration = Duration::from_millis(100);
 
-/// Two ends of one connection through a link.
+/// Both ends of one connection through a link.
 async fn linked() -> (Link, TcpStream, TcpStream) {
     let (link, server) = link().await;
     let near = TcpStream::connect(link.address()).await.unwrap();
@@ -98,7 +98,7 @@ async fn a_link_that_refuses_resets_old_and_new_connections_until_it_heals() {
 async fn delayed_bytes_come_late_and_in_order() {
     let (link, mut near, mut far) = linked().await;
     link.set_forth(Way::Delayed { latency: SHORT, jitter: SHORT });
-    // What is taken from the socket next is delayed; the taking that is under way may not be.
+    // Delays the data of the next read from the socket; a read in progress may not be delayed.
     passes(&mut near, &mut far).await;
     let began = Instant::now();
     for byte in 0..20 {
