@@ -1,4 +1,4 @@
-//! One link: a TCP proxy whose two ways can each be held up.
+//! A link: a TCP proxy with fault injection in each direction.
 
 use std::{
     io,
@@ -20,43 +20,43 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-/// Bytes that are taken from a socket at once.
+/// Bytes of one read from a socket.
 const CHUNK_BYTES: usize = 16 * 1024;
-/// Chunks on their way through a link. When more are coming, the sender has to wait, as on any network.
+/// Chunks in flight in one direction. Beyond this, backpressure stops the sender.
 const CHUNKS_MAX: usize = 32;
-/// Connections through one link. More than these wait to be accepted.
+/// Concurrent connections of one link. Further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 256;
 
-/// What happens to the bytes that go one way.
+/// The state of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Way {
-    /// They pass.
+    /// Data pass.
     #[default]
     Open,
-    /// They are held, and pass when the way opens again. The connection stays: nobody is told.
+    /// Data are held, and pass when the direction opens again. The connection stays open and no error is reported.
     Held,
-    /// They pass late.
+    /// Data pass late.
     Delayed {
-        /// Each by this, at least.
+        /// Minimum delay of each chunk.
         latency: Duration,
-        /// And by up to this more. They do not overtake each other.
+        /// Maximum additional delay. Chunks are not reordered.
         jitter: Duration,
     },
 }
 
-/// What a link does now.
+/// The state of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct State {
-    /// From who connects to who is connected to.
+    /// The direction from the connecting side.
     forth: Way,
     back: Way,
     /// New connections are reset.
     refuses: bool,
-    /// So often were all connections reset.
+    /// How often all connections were reset.
     resets: u64,
 }
 
-/// A way from one process to another, by TCP. Dropped, it takes its connections with it.
+/// A TCP link from one process to another. Drop closes its connections.
 #[derive(Debug)]
 pub struct Link {
     address: SocketAddr,
@@ -65,7 +65,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// From this listener to that address. `seed` is for the jitter.
+    /// A link from this listener to that address. `seed` is for the jitter.
     pub fn new(listener: std::net::TcpListener, target: SocketAddr, seed: u64) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -76,22 +76,22 @@ impl Link {
         Ok(Self { address, state, _accepting: AbortOnDropHandle::new(accepting) })
     }
 
-    /// Where it listens.
+    /// The address of its listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What happens to the bytes of who connects.
+    /// Sets the direction from the connecting side.
     pub fn set_forth(&self, way: Way) {
         self.state.send_modify(|state| state.forth = way);
     }
 
-    /// What happens to the bytes that come back.
+    /// Sets the direction to the connecting side.
     pub fn set_back(&self, way: Way) {
         self.state.send_modify(|state| state.back = way);
     }
 
-    /// Resets all connections, and from now on each new one.
+    /// Resets all connections, and each new one until it is healed.
     pub fn refuse(&self) {
         self.state.send_modify(|state| {
             state.refuses = true;
@@ -99,17 +99,17 @@ impl Link {
         });
     }
 
-    /// Resets all connections. What was on its way is lost.
+    /// Resets all connections. Data in flight are lost.
     pub fn reset(&self) {
         self.state.send_modify(|state| state.resets += 1);
     }
 
-    /// All passes again, and what was held comes through.
+    /// Opens both directions; held data pass.
     pub fn heal(&self) {
         self.state.send_modify(|state| *state = State { resets: state.resets, ..State::default() });
     }
 
-    /// Nothing is wrong with it.
+    /// Whether it has no fault.
     pub fn is_whole(&self) -> bool {
         let state = *self.state.borrow();
         state == State { resets: state.resets, ..State::default() }
@@ -122,7 +122,7 @@ async fn accept(listener: TcpListener, target: SocketAddr, state: watch::Receive
         tokio::select! {
             accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
                 Ok((stream, _)) => _ = connections.spawn(connect(stream, target, state.clone(), Arc::clone(&random))),
-                // Too many open files, say: it may pass.
+                // For example too many open files, which can be temporary.
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             },
             Some(_) = connections.join_next() => {}
@@ -141,7 +141,8 @@ async fn connect(
     let Ok(mut far) = far else { return reset(&near) };
     let _ = (near.set_nodelay(true), far.set_nodelay(true));
     let ended_well = {
-        // Not into owned halves: those say goodbye when they are dropped, and a connection that breaks does not.
+        // Borrowed halves: owned halves shut down the connection when they are dropped, while a broken connection must
+        // not.
         let (near_read, near_write) = near.split();
         let (far_read, far_write) = far.split();
         let forth = carry(near_read, far_write, state.clone(), |state| state.forth, Arc::clone(&random));
@@ -157,13 +158,13 @@ async fn connect(
     }
 }
 
-/// When it is dropped, its other end is told at once that it broke.
+/// A drop then resets the connection, so that the other end notices at once.
 fn reset(stream: &TcpStream) {
-    // It fails if the connection is gone already.
+    // Fails if the connection is already gone.
     let _ = stream.set_zero_linger();
 }
 
-/// Bytes of one way, and when they may arrive.
+/// Data of one direction, and their earliest delivery.
 struct Chunk {
     due: Instant,
     bytes: Vec<u8>,
@@ -210,16 +211,16 @@ async fn give(
 ) -> io::Result<()> {
     while let Some(chunk) = chunks.recv().await {
         sleep_until(chunk.due).await;
-        // It may have been cut after these were taken.
+        // The direction may have been held after the chunk was read.
         until_open(&mut state, way).await?;
         to.write_all(&chunk.bytes).await?;
     }
-    // The end of what is sent is part of it, and no faster.
+    // The end of the stream is held and delayed like data.
     until_open(&mut state, way).await?;
     to.shutdown().await
 }
 
-/// Waits until the way is not held, and says what it is then.
+/// Waits until the direction is not held; returns its state.
 async fn until_open(state: &mut watch::Receiver<State>, way: fn(&State) -> Way) -> io::Result<Way> {
     let open = state.wait_for(|state| way(state) != Way::Held).await;
     open.map(|state| way(&state)).map_err(|_| io::Error::from(io::ErrorKind::ConnectionAborted))

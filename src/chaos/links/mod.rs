@@ -1,11 +1,12 @@
-//! The network of a cluster on this machine, as a run can break it.
+//! The network of a cluster on this machine, with fault injection.
 //!
-//! One [`Link`] for each ordered pair of nodes, and one from the clients to each node. Each is a TCP proxy of this process: no root, no
-//! namespaces. A link carries requests *forth* and answers *back*. What a network loses are packets, so to keep node 1 from sending to
-//! node 2 is to hold what goes forth from 1 to 2, and what goes back where 2 had connected to 1: [`Links::silence`].
+//! There is one [`Link`] for each ordered pair of nodes, and one from the clients to each node. Each is a TCP proxy in
+//! this process: no root, no namespaces. A link carries requests *forth* and answers *back*. A real network loses
+//! packets, so to stop node 1 from sending to node 2, both the forth direction from 1 to 2 and the back direction of
+//! the link from 2 to 1 are held: [`Links::silence`].
 //!
-//! What is deliberately absent: loss and reordering of single packets. TCP makes up for both, and what is left of them is delay. And a
-//! link for each client: a node names *one* address at which clients find the leader.
+//! Deliberately absent: loss and reordering of single packets, since TCP hides both and only delay remains; and a link
+//! for each client, since a node announces *one* address for clients.
 
 mod link;
 
@@ -18,7 +19,7 @@ use std::{
 pub use self::link::{Link, Way};
 use crate::{local::free_port, server::config::Member};
 
-/// All the links of a cluster.
+/// All links of a cluster.
 #[derive(Debug)]
 pub struct Links {
     peers: BTreeMap<(u64, u64), Link>,
@@ -26,9 +27,9 @@ pub struct Links {
 }
 
 impl Links {
-    /// To and between these nodes, which listen at these addresses.
+    /// Links to and between these nodes, at their listen addresses.
     pub fn new(members: &[Member], seed: u64) -> io::Result<Self> {
-        // Held until all links have ports of their own: none takes that of a node which does not run at the moment.
+        // Held until all links have ports: no link may take the port of a node that does not run at the moment.
         let addresses = members.iter().flat_map(|member| [&member.client_address, &member.peer_address]);
         let _held: Vec<_> = addresses.filter_map(|address| TcpListener::bind(address).ok()).collect();
         let mut links = Self { peers: BTreeMap::new(), clients: BTreeMap::new() };
@@ -41,7 +42,7 @@ impl Links {
         Ok(links)
     }
 
-    /// Where a node is to find another, or itself.
+    /// The addresses at which `from` reaches `to`. A node reaches itself directly.
     pub fn member(&self, from: u64, to: &Member) -> Member {
         let address = |link: &Link| link.address().to_string();
         Member {
@@ -51,7 +52,7 @@ impl Links {
         }
     }
 
-    /// Where clients find the nodes: host:port.
+    /// The addresses of the nodes for clients: host:port.
     pub fn client_addresses(&self) -> impl Iterator<Item = String> {
         self.clients.values().map(|link| link.address().to_string())
     }
@@ -61,12 +62,12 @@ impl Links {
         &self.clients[&node]
     }
 
-    /// All links between nodes, and from clients.
+    /// All links, between nodes and from clients.
     pub fn all(&self) -> impl Iterator<Item = &Link> {
         self.peers.values().chain(self.clients.values())
     }
 
-    /// Nothing that `from` sends arrives at `to` any more. The other way, all does.
+    /// Holds all data from `from` to `to`. The other direction passes.
     pub fn silence(&self, from: u64, to: u64) {
         if let (Some(out), Some(back)) = (self.peers.get(&(from, to)), self.peers.get(&(to, from))) {
             out.set_forth(Way::Held);
@@ -74,7 +75,7 @@ impl Links {
         }
     }
 
-    /// All passes again.
+    /// Opens all links again.
     pub fn heal(&self) {
         self.all().for_each(Link::heal);
     }
@@ -97,7 +98,7 @@ mod tests {
             .collect()
     }
 
-    /// Which links between nodes are not whole.
+    /// The pairs of nodes whose links are faulty.
     fn broken(links: &Links) -> Vec<(u64, u64)> {
         links.peers.iter().filter(|(_, link)| !link.is_whole()).map(|(pair, _)| *pair).collect()
     }

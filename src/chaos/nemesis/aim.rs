@@ -1,4 +1,4 @@
-//! Whom a fault is to hit: drawn before it begins, so that the history can say it.
+//! Selects the targets of a fault before it begins, so that the history can record them.
 
 use rand::{
     rngs::StdRng,
@@ -7,17 +7,17 @@ use rand::{
 
 use super::Fault;
 
-/// What is to be hit.
+/// The targets of a fault.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Aim {
-    /// In the order in which they are hit. None: all alike, or clients.
+    /// In the order of the injection. Empty: all nodes alike, or clients.
     pub(super) nodes: Vec<u64>,
-    /// From whom to whom nothing passes any more.
+    /// Pairs of nodes between which nothing passes in this direction.
     pub(super) silent: Vec<(u64, u64)>,
 }
 
 impl Aim {
-    /// Draws it. `ids` are all the nodes, at least two, and the leader among them.
+    /// Draws the targets. `ids` are all nodes, at least two, including the leader.
     pub(super) fn take(fault: Fault, leader: u64, ids: &[u64], random: &mut StdRng) -> Self {
         let mut shuffled = ids.to_vec();
         shuffled.shuffle(random);
@@ -53,7 +53,7 @@ impl Aim {
     }
 }
 
-/// All ordered pairs without a group in common. A node in several groups is a bridge; one in none is alone.
+/// All ordered pairs without a common group. A node in several groups is a bridge; a node in none is isolated.
 fn apart(ids: &[u64], groups: &[&[u64]]) -> Vec<(u64, u64)> {
     let together = |one, other| groups.iter().any(|group| group.contains(&one) && group.contains(&other));
     let pairs = ids.iter().flat_map(|one| ids.iter().map(move |other| (*one, *other)));

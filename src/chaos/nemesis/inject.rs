@@ -1,4 +1,4 @@
-//! Doing it, and undoing it.
+//! Executes and ends faults.
 
 use std::{
     fs, io,
@@ -28,33 +28,33 @@ use crate::{
     raft::identity::FILE_NAME,
 };
 
-/// Longer than any session of the workload lives.
+/// Longer than the TTL of any session of the workload.
 const CLIENT_PAUSE: Duration = Duration::from_millis(3_200);
-/// For how long one is sought who holds something: on a slow machine, it may take many looks.
+/// How long to search for a client that holds a lock: on a slow machine it may take many attempts.
 const HOLDER_WAIT: Duration = Duration::from_secs(20);
-/// Who is looked at stands still. Not for long: it is to have its locks afterwards.
+/// How long clients are stopped while their locks are read. Short, so that they still hold the locks afterwards.
 const LOOK: Duration = Duration::from_millis(600);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(60);
-/// For how long a leader is waited for, to be the one who is hit.
+/// How long to wait for a leader as the target.
 const LEADER_WAIT: Duration = Duration::from_secs(5);
-/// For how long another one is waited for.
+/// How long to wait for a new leader.
 const NEW_LEADER_WAIT: Duration = Duration::from_secs(10);
-/// How far a wall clock jumps.
+/// Offset of a wall clock jump.
 const JUMP: &str = "+7h";
 const NO_JUMP: &str = "+0";
-/// What makes data durable.
+/// System calls that make data durable.
 const SYNCS: &str = "fsync,fdatasync,sync_file_range,msync";
-/// How the identity of a member says that it is one.
+/// The text in an identity file by which it belongs to a member.
 const MEMBER: &str = "stage = \"member\"";
-/// What needs room.
+/// System calls that need disk space.
 const WRITES: &str = "write,writev,pwrite64,pwritev,fallocate,ftruncate";
 
-/// Where a data directory is set aside.
+/// Where a data directory is moved to.
 fn aside(directory: &Path) -> PathBuf {
     directory.with_extension("aside")
 }
 
-/// All that can be broken.
+/// The parts of a run that faults act on.
 #[derive(Debug)]
 pub(in crate::chaos) struct World {
     pub(in crate::chaos) cluster: LocalCluster,
@@ -66,15 +66,15 @@ pub(in crate::chaos) struct World {
     pub(in crate::chaos) tools: Tools,
     pub(in crate::chaos) random: StdRng,
     pub(in crate::chaos) traces: Vec<Trace>,
-    /// Nodes that may end by themselves, for what is done to their disks.
+    /// Nodes that may exit by themselves due to a disk fault.
     pub(in crate::chaos) may_end: Vec<u64>,
-    /// Nodes whose data directories are set aside.
+    /// Nodes whose data directories are moved aside.
     pub(in crate::chaos) set_aside: Vec<u64>,
-    /// Faults end early then. They are not dropped: one that has begun to kill also says so.
+    /// Cancelled to end faults early. Faults are not dropped, so that each kill is recorded.
     pub(in crate::chaos) stop: CancellationToken,
 }
 
-/// Starts a node.
+/// Starts a node and records it.
 pub(in crate::chaos) fn start(
     cluster: &mut LocalCluster,
     id: u64,
@@ -91,7 +91,7 @@ pub(in crate::chaos) fn start(
 }
 
 impl World {
-    /// Begins a fault, and keeps it up for a while. False: it could not be done, or hit nothing.
+    /// Begins a fault and lets it last. `false`: it was not possible, or had no target.
     pub(in crate::chaos) async fn inflict(&mut self, fault: Fault) -> io::Result<bool> {
         let Some(leader) = self.observer.leader_by(Instant::now() + LEADER_WAIT).await else { return Ok(false) };
         let ids: Vec<u64> = self.cluster.nodes().map(crate::local::Node::id).collect();
@@ -120,7 +120,7 @@ impl World {
         Instant::now() < until && !self.stop.is_cancelled()
     }
 
-    /// What is done to processes, to their disks, and to more than the links between nodes.
+    /// The part of a fault beyond the links between nodes.
     async fn hit(&mut self, fault: Fault, nodes: &[u64], until: Instant) -> io::Result<bool> {
         let lasting = until.saturating_duration_since(Instant::now());
         match (fault, nodes) {
@@ -149,7 +149,7 @@ impl World {
         Ok(true)
     }
 
-    /// Undoes whatever was done, and starts again what was killed.
+    /// Ends all faults and restarts killed nodes.
     pub(in crate::chaos) async fn heal(&mut self) -> io::Result<()> {
         self.links.heal();
         self.clients.signal_all(Signal::CONT);
@@ -161,7 +161,7 @@ impl World {
             self.set_clock(id, NO_JUMP)?;
         }
         for id in std::mem::take(&mut self.may_end) {
-            // One that cannot write may hang on in a state that only an operator ends: that is us.
+            // A node that cannot write may hang in a state that only an operator can end, so it is killed.
             self.kill(id).await;
         }
         for id in std::mem::take(&mut self.set_aside) {
@@ -192,20 +192,21 @@ impl World {
         Ok(())
     }
 
-    /// Fails if the node has become a member without them.
+    /// Fails if the node became a member without its data.
     fn put_data_back(&self, id: u64) -> io::Result<()> {
         let directory = self.cluster.node(id).config().data_dir.clone();
         let identity = fs::read_to_string(directory.join(FILE_NAME)).unwrap_or_default();
-        // It may have been ended before it made one.
+        // The node may have been killed before it created the directory.
         let _ = fs::remove_dir_all(&directory);
         fs::rename(aside(&directory), &directory)?;
         match identity.contains(MEMBER) {
-            true => Err(io::Error::other(format!("node {id} was taken in without its data"))),
+            true => Err(io::Error::other(format!("node {id} was accepted as a member without its data"))),
             false => Ok(()),
         }
     }
 
-    /// Waits until there is a new leader, and for a while after that: now both believe to lead. False: there was none.
+    /// Waits for a new leader, and for a while after that: meanwhile two nodes act as leaders. `false`: there was no
+    /// new leader.
     async fn another_leads(&self, old: u64, lasting: Duration) -> bool {
         let by = Instant::now() + NEW_LEADER_WAIT;
         while self.goes_on(by) {
@@ -222,7 +223,7 @@ impl World {
         self.cluster.nodes().map(crate::local::Node::id).collect()
     }
 
-    /// Nobody is told, or everybody is.
+    /// Either holds the link without an error, or resets its connections.
     fn cut_from_clients(&mut self, node: u64) {
         let link = self.links.of_clients(node);
         if self.random.random() {
@@ -246,7 +247,7 @@ impl World {
             self.links.all().filter(|_| self.random.random()).for_each(crate::chaos::links::Link::reset);
             self.rest(30..250).await;
         }
-        // Whoever waits for an answer now has to come back for it.
+        // Every pending call now has to be repeated.
         self.links.all().for_each(crate::chaos::links::Link::reset);
     }
 
@@ -261,7 +262,7 @@ impl World {
         }
     }
 
-    /// Kills a client that has something in its hands, and starts another in its place. The locks that the dead one held.
+    /// Kills a client that holds a lock, and starts another in its place. Returns the locks that it held.
     pub(in crate::chaos) async fn kill_a_holder(&mut self) -> io::Result<Vec<Lock>> {
         let (stopped, held) = self.stop_holders(1).await;
         for place in stopped {
@@ -270,7 +271,8 @@ impl World {
         Ok(held)
     }
 
-    /// About half of them stand still, and meanwhile somebody else takes over what they hold, and writes: when they go on, they are late.
+    /// Stops about half of the clients. Meanwhile the operator acquires their locks and writes, so that the clients are
+    /// late when they continue.
     async fn pause_client(&mut self) -> io::Result<bool> {
         let until = Instant::now() + CLIENT_PAUSE;
         let (stopped, held) = self.stop_holders(self.clients.count().div_ceil(2)).await;
@@ -279,8 +281,8 @@ impl World {
         Ok(!stopped.is_empty() && !held.is_empty())
     }
 
-    /// Stops so many clients, of which one at least holds something: which clients, and what they hold. Only who stands still holds what
-    /// it is seen to hold until something is done about it. With bad luck, nothing.
+    /// Stops `count` clients, until at least one of them holds a lock; returns the clients and their locks. Only a
+    /// stopped client is sure to still hold the locks that a read shows. The result may be empty.
     async fn stop_holders(&mut self, count: usize) -> (Vec<usize>, Vec<Lock>) {
         let by = Instant::now() + HOLDER_WAIT;
         loop {
@@ -302,7 +304,7 @@ impl World {
         }
     }
 
-    /// Kills all nodes, and starts them again.
+    /// Kills all nodes and restarts them.
     pub(in crate::chaos) async fn restart_all(&mut self) -> io::Result<()> {
         self.kill_all().await;
         self.start_all()
@@ -337,7 +339,7 @@ impl World {
         Ok(())
     }
 
-    /// Where a node's wall clock is read from, if it runs under libfaketime.
+    /// The file with a node's clock offset, if it runs under libfaketime.
     pub(in crate::chaos) fn clock_file(&self, id: u64) -> PathBuf {
         self.cluster.path().join(format!("node{id}")).join("clock")
     }
@@ -357,7 +359,7 @@ impl World {
         let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:{how}"));
         match Trace::attach(&self.tools, pid, &["-e", &trace, "-e", &inject]).await {
             Ok(trace) => self.traces.push(trace),
-            // It also ends when the node does.
+            // It also exits when the node does.
             Err(_) => return Ok(!self.cluster.node_mut(id).is_alive()),
         }
         Ok(true)

@@ -1,9 +1,10 @@
-//! Who breaks things.
+//! Fault injection.
 //!
-//! A run goes from calm to a fault, from there to its end, and to the question whether the cluster serves again. [`Fault`] lists what can
-//! be done to it, `plan` says in which order, `aim` whom it hits, `inject` does it, and `tools` finds the programs that some of it needs.
+//! A run alternates between calm, a fault and its end, with a check that the cluster serves again. [`Fault`] lists the
+//! faults, `plan` orders them, `aim` selects their targets, `inject` executes them, and `tools` finds the programs that
+//! some need.
 //!
-//! What is deliberately absent: faults that need root. No namespaces, no mounts: all of this runs on anybody's machine.
+//! Deliberately absent: faults that need root. Without namespaces and mounts, a run works on any machine.
 
 mod aim;
 pub(super) mod inject;
@@ -14,55 +15,55 @@ use std::{fmt, str::FromStr};
 
 pub use self::plan::Plan;
 
-/// What can be done to a cluster and its clients.
+/// The faults.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Fault {
-    /// A majority and a minority do not hear each other. The leader may be in either.
+    /// A majority and a minority cannot communicate. The leader may be in either.
     PartitionHalves,
-    /// What the leader, or a follower, sends to its peers is lost; it hears them still.
+    /// Data from one node (the leader or a follower) to its peers are lost; it still receives theirs.
     PartitionOneWay,
-    /// One node hears all, the others are split in two.
+    /// One node communicates with all, the others are split in two groups.
     PartitionBridge,
-    /// The leader and its peers do not hear each other; clients reach all.
+    /// The leader and its peers cannot communicate; clients reach all nodes.
     PartitionLeader,
-    /// No node hears another.
+    /// No node can communicate with another.
     PartitionAll,
-    /// Clients do not reach the leader; its peers do.
+    /// Clients cannot reach the leader; its peers can.
     PartitionClients,
-    /// All is slow, now more and now less.
+    /// All traffic is delayed by varying times.
     Delay,
-    /// Connections between nodes are reset again and again.
+    /// Connections between nodes are reset repeatedly.
     Resets,
     /// Requests reach the leader, its answers are lost, then the connection breaks.
     ReplyLost,
-    /// The leader's process is stopped for longer than its lease, and goes on.
+    /// The leader's process is stopped for longer than its lease, then continued.
     PauseLeader,
-    /// The same, for a follower.
+    /// A follower's process is stopped, then continued.
     PauseFollower,
-    /// A client's process is stopped with locks in its hands until they are somebody else's, and goes on.
+    /// A client's process that holds locks is stopped until other sessions hold them, then continued.
     PauseClient,
-    /// The leader is killed, and started again later.
+    /// The leader is killed, and restarted later.
     KillLeader,
-    /// The same, for a follower.
+    /// A follower is killed, and restarted later.
     KillFollower,
     /// All nodes are killed at once.
     KillAll,
-    /// One node after the other is killed and started again.
+    /// The nodes are killed and restarted one after another.
     KillStaggered,
-    /// Some nodes are down for a while; then all are, and one of those that went on without them loses its data. It is started without
-    /// them, beside those who do not know what it did: it must not be taken for who it was.
+    /// Some nodes are stopped for a while; then all are, and one that continued without them loses its data. It is
+    /// started together with the nodes that lack its latest entries: they must not accept it under its old identity.
     DataGone,
-    /// A node's wall clock jumps by hours, forward and back.
+    /// A node's wall clock jumps by hours, forwards and back.
     ClockJump,
-    /// A node's disk takes a long time to make anything durable.
+    /// Syncs on a node's disk take long.
     SlowSync,
-    /// A node's disk fails to make anything durable. The node ends, and is started again.
+    /// Syncs on a node's disk fail. The node exits and is restarted.
     FailedSync,
-    /// A node's disk is full. As above.
+    /// A node's disk is full. The node exits and is restarted.
     DiskFull,
 }
 
-/// Faults of a kind, with a name of their own.
+/// Groups of faults, with names for the command line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Group {
@@ -104,24 +105,24 @@ impl Fault {
         FAULTS.iter().map(|(fault, ..)| *fault)
     }
 
-    /// As on the command line and in a history.
+    /// The name on the command line and in a history.
     pub fn name(self) -> &'static str {
         FAULTS.iter().find(|(fault, ..)| *fault == self).map_or("", |(.., name)| name)
     }
 
-    /// Whether it is over when it is done. The others are kept up for a while.
+    /// Whether the fault ends by itself. The other faults last for a random time.
     fn has_its_own_time(self) -> bool {
         matches!(self, Self::PauseClient | Self::KillAll | Self::KillStaggered | Self::DataGone)
     }
 
-    /// With which others it belongs.
+    /// Its group.
     pub fn group(self) -> Group {
         FAULTS.iter().find(|(fault, ..)| *fault == self).map_or(Group::Network, |(_, group, _)| *group)
     }
 }
 
 impl Group {
-    /// As on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Partition => "partition",
@@ -140,12 +141,12 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Faults that were chosen: names, groups, or `all`, with commas between.
+/// Chosen faults: names, groups, or `all`, separated by commas.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Faults {
-    /// Each once.
+    /// The faults, without duplicates.
     pub chosen: Vec<Fault>,
-    /// As they were asked for.
+    /// The text of the choice.
     pub words: String,
 }
 
@@ -162,7 +163,7 @@ impl FromStr for Faults {
                 let names: Vec<_> = FAULTS.iter().map(|(.., name)| *name).collect();
                 let names = names.join(", ");
                 return Err(format!(
-                    "{word:?} is no fault: choose all, partition, network, pause, kill, clock, disk, or of {names}"
+                    "{word:?} is no fault: choose all, a group (partition, network, pause, kill, clock, disk) or one of {names}"
                 ));
             }
         }

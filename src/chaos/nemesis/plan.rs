@@ -1,4 +1,4 @@
-//! Which fault comes when: drawn from a seed.
+//! The order of faults, drawn from a seed.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -6,10 +6,10 @@ use rand::{SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
 
 use super::{Fault, Group};
 
-/// About how long a fault takes, with the calm before it and the recovery after it.
+/// Approximate duration of a fault with the calm before and the recovery after it.
 const CYCLE: Duration = Duration::from_secs(8);
 
-/// The order of faults. Each comes once before any comes again.
+/// The order of faults: each occurs once before any is repeated.
 #[derive(Clone, Debug)]
 pub struct Plan {
     deck: Vec<Fault>,
@@ -18,21 +18,21 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Of these faults.
+    /// An order of these faults.
     pub fn new(faults: &[Fault], seed: u64) -> Self {
         let mut plan = Self { deck: faults.to_vec(), left: VecDeque::new(), random: StdRng::seed_from_u64(seed) };
         plan.shuffle();
         plan
     }
 
-    /// Those that come in the given time, if nothing takes longer than usual: at least one.
+    /// The faults that fit into this duration at the usual pace: at least one.
     pub fn within(&self, duration: Duration) -> Vec<Fault> {
         let count = (duration.as_secs_f64() / CYCLE.as_secs_f64()).floor().max(1.0);
-        // Far below where a float is not exact.
+        // Far below the limit at which floats are exact.
         self.left.iter().copied().take(count as usize).collect()
     }
 
-    /// One of each group in turn, so that a short run has seen something of everything.
+    /// Alternates between the groups, so that a short run covers all groups.
     fn shuffle(&mut self) {
         self.deck.shuffle(&mut self.random);
         let mut groups: Vec<(Group, VecDeque<Fault>)> = Vec::new();
@@ -51,7 +51,7 @@ impl Plan {
 impl Iterator for Plan {
     type Item = Fault;
 
-    /// Without end, unless there are no faults at all.
+    /// Endless, unless there are no faults.
     fn next(&mut self) -> Option<Fault> {
         if self.left.is_empty() {
             self.shuffle();

@@ -1,4 +1,4 @@
-//! Programs of the machine that some faults need, and what to do without them: say so.
+//! Programs of the machine that some faults need. A fault whose program is missing is skipped and reported.
 
 use std::{
     env, fs, io,
@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{Fault, Group};
 
-/// Names the library where it is somewhere else.
+/// Environment variable with the path of the library.
 const LIBFAKETIME: &str = "LOCKKEEPER_LIBFAKETIME";
 const LIBFAKETIME_PLACES: [&str; 5] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -24,11 +24,11 @@ const LIBFAKETIME_PLACES: [&str; 5] = [
     "/usr/lib/faketime/libfaketimeMT.so.1",
     "/usr/local/lib/faketime/libfaketimeMT.so.1",
 ];
-/// An strace that may not attach ends sooner than this.
+/// An strace that may not attach exits within this time.
 const ATTACHED: Duration = Duration::from_millis(400);
 const DETACHED: Duration = Duration::from_secs(5);
 
-/// What is there. Dropped once all nodes are dead, it removes what they left behind.
+/// The available tools. Drop, after all nodes are dead, removes files that killed processes left behind.
 #[derive(Debug, Default)]
 pub(in crate::chaos) struct Tools {
     strace: Option<PathBuf>,
@@ -46,7 +46,7 @@ impl Tools {
         Self { strace, libfaketime, faked: Vec::new() }
     }
 
-    /// Forgets strace if it may not attach to this process: where that is forbidden, it is forbidden for all.
+    /// Disables strace if it may not attach to this process: then it may not attach to any.
     pub(in crate::chaos) async fn try_on(&mut self, pid: u32) {
         match Trace::attach(self, pid, &["-e", "trace=none"]).await {
             Ok(trace) => trace.detach().await,
@@ -54,7 +54,7 @@ impl Tools {
         }
     }
 
-    /// Why a fault cannot be. `None`: it can.
+    /// Why a fault is not possible. `None`: it is.
     pub(in crate::chaos) fn missing(&self, fault: Fault) -> Option<&'static str> {
         match fault.group() {
             Group::Clock if self.libfaketime.is_none() => Some("libfaketime is not installed"),
@@ -69,32 +69,33 @@ impl Tools {
         self.libfaketime.as_deref()
     }
 
-    /// To be told of each process that it is loaded into.
+    /// Must be called for each process into which the library is loaded.
     pub(in crate::chaos) fn is_loaded_into(&mut self, pid: u32) {
         self.faked.push(pid);
     }
 }
 
 impl Drop for Tools {
-    /// libfaketime makes a shared memory and a semaphore for each process. One that ends removes them; one that is killed does not.
+    /// libfaketime creates a shared memory and a semaphore for each process. A process that exits removes them; a
+    /// killed process does not.
     fn drop(&mut self) {
         for pid in &self.faked {
             for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
-                // Not there, most often: the process ended by itself.
+                // Usually absent, since the process has exited normally.
                 let _ = fs::remove_file(Path::new("/dev/shm").join(name));
             }
         }
     }
 }
 
-/// An strace that meddles with a process. Dropped, it is killed, and lets go of the process.
+/// An strace that injects faults into a process. Drop kills it, which detaches it.
 #[derive(Debug)]
 pub(in crate::chaos) struct Trace {
     child: Child,
 }
 
 impl Trace {
-    /// With all threads of the process. Fails if it may not.
+    /// Attaches to all threads of the process. Fails without permission.
     pub(in crate::chaos) async fn attach(tools: &Tools, pid: u32, arguments: &[&str]) -> io::Result<Self> {
         let strace = tools.strace.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let mut command = Command::new(strace);
@@ -108,12 +109,12 @@ impl Trace {
         }
     }
 
-    /// Ends it, and waits until it has.
+    /// Ends the strace and waits for its exit.
     pub(in crate::chaos) async fn detach(mut self) {
         if let Some(pid) = self.child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
             let _ = kill_process(pid, Signal::TERM);
         }
-        // One that does not listen is killed by the drop.
+        // If it does not exit, the drop kills it.
         let _ = timeout(DETACHED, self.child.wait()).await;
     }
 }

@@ -1,10 +1,10 @@
-//! Whether enough happened: a run in which nothing did has shown nothing.
+//! Whether a run had enough activity to prove anything.
 //!
-//! That a property had nothing to look at, its own verdict says. This is about the run as a whole.
+//! The verdict of a property tells whether it had evidence. This module is about the run as a whole.
 
 use crate::chaos::report::Summary;
 
-/// What did not happen, although it does in any run that is worth something.
+/// The activities that did not occur, although a meaningful run has them all.
 pub fn missing(summary: &Summary) -> Vec<&'static str> {
     let counts = [
         (summary.grants, "no lock was granted"),

@@ -1,4 +1,5 @@
-//! A task that speaks to the nodes without the library: what happens once must happen once, however often it is sent, and however late.
+//! A task that calls the nodes without the client library, to test idempotency: a request must be executed once,
+//! however often and late it is sent.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,9 +22,9 @@ use crate::{
     },
 };
 
-/// Requests of a session that are asked for again long after they were answered.
+/// Answered requests of a session that are retried much later.
 const ANSWERED_MAX: usize = 3;
-/// Sendings of one request, and some for good measure.
+/// Maximum number of attempts of one request.
 const SENDINGS_MAX: u32 = 8;
 const OPERATIONS_OF_A_HOLD: u32 = 6;
 const BETWEEN_SENDINGS: std::ops::Range<u64> = 20..150;
@@ -32,22 +33,22 @@ struct Caller {
     shared: Arc<Shared>,
     random: StdRng,
     nodes: Vec<Channel>,
-    /// Which of the nodes to ask: the next one, after one that did not answer.
+    /// Index of the node to call; advanced after a failed call.
     next: usize,
 }
 
-/// A session of its own.
+/// A session of the caller.
 struct Session {
     id: String,
     ttl: Duration,
     last_request: u64,
     renewed_ns: u64,
     is_over: bool,
-    /// Requests that were answered, and that it still cares about. The oldest first.
+    /// Answered requests whose ids are still open, oldest first.
     answered: Vec<Answered>,
 }
 
-/// A request, to be sent again.
+/// A request for a retry.
 #[derive(Clone)]
 struct Answered {
     request: u64,
@@ -56,22 +57,22 @@ struct Answered {
 }
 
 impl Session {
-    /// The id of a request, while all from `lowest` on may be asked for again, and those that were answered and are cared about.
+    /// The request id message: open are all ids from `lowest` on, and the answered ones that are kept.
     fn numbered(&self, id: u64, lowest: u64) -> RequestId {
         let kept = self.answered.iter().map(|answered| answered.request).filter(|request| *request < lowest);
         RequestId { id, lowest, kept: kept.collect() }
     }
 }
 
-/// What became of a request that was sent.
+/// The result of an attempt.
 enum Sent<A> {
     Answered(A),
     Refused(Reason),
-    /// Nobody knows: to be sent again.
+    /// Unknown outcome: to be retried.
     Unknown,
 }
 
-/// Until it is time to end.
+/// Runs until the workload finishes.
 pub(super) async fn run(shared: Arc<Shared>, mut random: StdRng) {
     let nodes = shared.parts.nodes.clone();
     let next = random.random_range(0..nodes.len().max(1));
@@ -95,7 +96,7 @@ impl Caller {
         self.shared.pause(pause).await;
     }
 
-    /// Sends it once. What is not answered within the limit may still take effect.
+    /// One attempt. Without an answer within the limit, the request may still take effect.
     async fn send<A>(
         &mut self,
         limit: Duration,
@@ -142,7 +143,7 @@ impl Caller {
         self.close(&session).await;
     }
 
-    /// One of the requests that were answered some time ago, now and then: whatever was in between, the answer is the same.
+    /// Sometimes retries a request that was answered earlier: its answer must not have changed.
     async fn ask_again(&mut self, session: &mut Session) {
         let Some(Answered { request, lock, wait }) = session.answered.choose(&mut self.random).cloned() else { return };
         if percent(&mut self.random, 50)
@@ -170,7 +171,7 @@ impl Caller {
         }
     }
 
-    /// Whether that was decided.
+    /// Whether the attempt had a final answer.
     async fn renew(&mut self, session: &mut Session) -> bool {
         let sent_ns = self.shared.parts.recorder.timeline().now_ns();
         let begun = self.shared.parts.recorder.begin(&[], Call::Renew { session: session.id.clone() });
@@ -194,7 +195,7 @@ impl Caller {
         }
     }
 
-    /// Acquires, sends that again, and gives it back. True: it does not, and will not be heard of again.
+    /// Acquires, sometimes with retries, and releases. `true`: it keeps the lock and stops renewing.
     async fn hold(&mut self, session: &mut Session) -> bool {
         let (round, place) = (locks::round(self.shared.parts.recorder.timeline()), self.random.random_range(EXCLUSIVE));
         if !self.shared.budget.spend(round, &[place], OPERATIONS_OF_A_HOLD) {
@@ -219,7 +220,7 @@ impl Caller {
                     continue;
                 }
             }
-            // What is decided stays decided, however often it is asked for.
+            // A final answer stays the same, however often it is requested.
             if token.is_none() || !percent(&mut self.random, 30) {
                 break;
             }
@@ -233,7 +234,7 @@ impl Caller {
         is_silent
     }
 
-    /// Gives back what was granted, or gives it up. True: it does not, and will not be heard of again.
+    /// Releases the grant or cancels the acquire. `true`: it keeps the lock and stops renewing.
     async fn settle(&mut self, session: &mut Session, lock: &str, request: u64, token: Option<u64>) -> bool {
         match token {
             Some(_) if percent(&mut self.random, 6) => return true,
@@ -249,7 +250,7 @@ impl Caller {
         false
     }
 
-    /// The token; `None` if it was not to be had.
+    /// The token; `None` if the lock was not available.
     async fn acquire(
         &mut self,
         session: &Session,
@@ -280,7 +281,7 @@ impl Caller {
             },
             lock_delay_ms: 0,
         };
-        // Now and then it hangs up, whatever is on its way.
+        // Sometimes it breaks the call early.
         let limit = if percent(&mut self.random, 30) { some_ms(&mut self.random, 1..60) } else { ATTEMPT_LIMIT };
         let begun = self.shared.parts.recorder.begin(&[lock.to_owned()], call);
         let mut service = LocksClient::new(self.node());
@@ -302,7 +303,7 @@ impl Caller {
         }
     }
 
-    /// Releases by the token, or by the request. Sent again until it is decided.
+    /// Releases by token or by request id. Retried until there is a final answer.
     async fn give_back(&mut self, session: &mut Session, lock: &str, call: Call, acquire: u64) {
         session.last_request += 1;
         let target = if let Call::Release { token, .. } = &call {
@@ -332,7 +333,7 @@ impl Caller {
                 Ok(_) => return begun.ok(Answer::Release {}),
                 Err(status) if words::is_decided(&status) => {
                     session.is_over = is_over(words::reason_of(&status));
-                    // Once the session is over, nobody remembers what became of the sendings before.
+                    // After the end of the session, the outcome of the earlier attempts is no longer stored.
                     return match may_have_worked {
                         true => begun.unknown(status.message()),
                         false => words::end_call(begun, &status),
@@ -362,7 +363,7 @@ impl Caller {
         }
     }
 
-    /// Renews no more, and asks when it should be over what became of it.
+    /// Stops renewing, and asks for the session's state when it should have expired.
     async fn fall_silent(&mut self, mut session: Session) {
         let silence = session.ttl * 2;
         self.shared.pause(silence).await;
@@ -383,7 +384,7 @@ fn sent<A>(begun: crate::chaos::record::Begun, status: &Status) -> Sent<A> {
         words::end_call(begun, status);
         return Sent::Refused(words::reason_of(status));
     }
-    // Even if this sending did nothing, it is not over: the next one may.
+    // Even if this attempt was not executed, a later one may be.
     begun.unknown(status.message());
     Sent::Unknown
 }

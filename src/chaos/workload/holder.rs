@@ -1,4 +1,4 @@
-//! A task that uses the library, as an application would.
+//! A task that uses the client library, as an application does.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,11 +20,11 @@ use crate::{
     machine::{Permits, Token, Want},
 };
 
-/// Operations that one hold may do on each of its locks.
+/// Budget of operations of one hold on each of its locks.
 const OPERATIONS_OF_A_HOLD: u32 = 6;
-/// How long who waits for ever does so, before something else comes up.
+/// Milliseconds after which an unlimited wait is dropped.
 const PATIENCE: std::ops::Range<u64> = 20..2_500;
-/// After an error, so that a cluster that is down is not hammered.
+/// Pause after an error, so that an unavailable cluster is not overloaded.
 const AFTER_ERROR: Duration = Duration::from_millis(200);
 
 struct Holder {
@@ -33,7 +33,7 @@ struct Holder {
     registers: Writes,
 }
 
-/// Until it is time to end.
+/// Runs until the workload finishes.
 pub(super) async fn run(shared: Arc<Shared>, random: StdRng) {
     let registers = Writes::new(&shared.parts.place, shared.parts.recorder.clone());
     let mut holder = Holder { shared, random, registers };
@@ -49,7 +49,8 @@ impl Holder {
     async fn open(&mut self) -> Option<Session> {
         let ttl = *TTLS.choose(&mut self.random)?;
         let options = SessionOptions { ttl, label: self.shared.parts.name.clone() };
-        // The library draws the session's name: it is known when it is open. What is not acknowledged never holds anything.
+        // The library draws the session id, so it is known only after the open. A session whose open was not
+        // acknowledged holds nothing.
         let begun_ns = self.shared.parts.recorder.timeline().now_ns();
         match self.shared.parts.client.open(options).await {
             Ok(session) => {
@@ -60,7 +61,7 @@ impl Holder {
         }
     }
 
-    /// Trust ends a margin before the TTL does, and then the library ends the session itself: that is the lease that it has.
+    /// The library ends the session itself a margin before its TTL; the recorded lease ends at that moment.
     fn opened(&self, session: &Session, ttl: Duration, begun_ns: u64) {
         let recorder = &self.shared.parts.recorder;
         let renewal = *session.renewals().borrow();
@@ -70,7 +71,7 @@ impl Holder {
         begun.ok(Answer::Open(Lease { ttl_ms: Some(millis(trusted)), sent_ns: Some(sent_ns) }));
     }
 
-    /// A session's life: some holds, and its end.
+    /// Uses a session: several holds, then its close.
     async fn live(&mut self, session: &Session) {
         let _watching = watch(self.shared.parts.recorder.clone(), session);
         for _ in 0..self.random.random_range(4..25) {
@@ -125,7 +126,7 @@ impl Holder {
         self.hold(session, &locks).await;
     }
 
-    /// The locks in these places, when the budget has them; otherwise none, a little later.
+    /// The locks at these places, if the budget allows; otherwise none, after a pause.
     async fn locks(&mut self, places: &[usize]) -> Vec<Lock> {
         let round = locks::round(self.shared.parts.recorder.timeline());
         if self.shared.budget.spend(round, places, OPERATIONS_OF_A_HOLD) {
@@ -170,7 +171,7 @@ impl Holder {
         let patience = some_ms(&mut self.random, PATIENCE);
         let granted = tokio::select! {
             granted = acquire => granted,
-            // Dropped in the middle, it is taken back in the background: whatever became of it.
+            // The dropped acquire is released in the background, whatever its state.
             () = self.shared.pause(patience), if wait == Wait::Forever => {
                 begun.unknown("given up");
                 return None;
@@ -199,7 +200,7 @@ impl Holder {
         }
     }
 
-    /// The critical section: writes, and does not look.
+    /// The critical section: writes without checking the lock.
     async fn inside(&mut self, guard: &Guard, locks: &[Lock]) {
         let token = guard.token().0;
         self.registers.write_all(locks, token).await;
@@ -236,7 +237,7 @@ impl Holder {
     }
 }
 
-/// Writes down that an operator took the grant back, when its holder hears of it.
+/// Records that an operator revoked the grant, when its holder is told.
 fn tell_of_loss(recorder: Recorder, guard: &Guard) {
     let (session, token) = (name(guard.session()), Some(guard.token().0));
     guard.on_danger(Duration::ZERO, move |danger| {
@@ -246,9 +247,9 @@ fn tell_of_loss(recorder: Recorder, guard: &Guard) {
     });
 }
 
-/// Writes down the session's renewals, and its loss.
+/// Records the session's renewals and its loss.
 pub(in crate::chaos) fn watch(recorder: Recorder, session: &Session) -> AbortOnDropHandle<()> {
-    // Not the session itself: it would be open for as long as it is watched.
+    // Keeps only a clone that the task drops when the session is lost.
     let (mut renewals, session) = (session.renewals(), session.clone());
     AbortOnDropHandle::new(tokio::spawn(async move {
         loop {

@@ -1,4 +1,5 @@
-//! Which locks a run uses: a new set every few seconds, so that each lock's story stays short enough to be searched.
+//! The locks of a run: a new set every few seconds, so that the history of each lock stays short enough for the
+//! linearizability search.
 
 use std::{collections::HashMap, ops::Range, sync::Mutex, time::Duration};
 
@@ -6,32 +7,32 @@ use crate::chaos::{history::Mode, record::Timeline};
 
 /// How long one set of locks is in use.
 const ROUND: Duration = Duration::from_secs(3);
-/// Operations on one lock, in all processes together: the search for an order of steps grows with them.
+/// Operations on one lock by all processes together; they determine the cost of the linearizability search.
 const OPERATIONS_MAX: u32 = 160;
-/// How the locks of a set are held. Those that come first are also acquired together.
+/// The modes of the locks of a set. The first ones are also acquired together.
 const MODES: [Mode; 7] =
     [Mode::Exclusive, Mode::Exclusive, Mode::Exclusive, Mode::Exclusive, Mode::Shared, Mode::Shared, Mode::Permits(2)];
 
-/// A lock of the present set.
+/// A lock of a set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lock {
     /// Its name.
     pub name: String,
-    /// How it is held; where that is shared, now and then also exclusively.
+    /// Its mode; a shared lock is sometimes acquired exclusively too.
     pub mode: Mode,
 }
 
-/// The places of locks that are only held exclusively.
+/// The places of locks with exclusive mode.
 pub(super) const EXCLUSIVE: Range<usize> = 0..4;
-/// How many locks there are in a set.
+/// Number of locks in a set.
 pub(in crate::chaos) const COUNT: usize = MODES.len();
 
-/// The number of the present set. All processes go on to the next one at the same moment.
+/// The number of the current set. All processes change to the next one at the same time.
 pub(in crate::chaos) fn round(timeline: Timeline) -> u64 {
     timeline.now_ns() / u64::try_from(ROUND.as_nanos()).expect("a few seconds")
 }
 
-/// A lock of a set, by its place in it.
+/// The lock at this place of a set.
 pub(in crate::chaos) fn of(round: u64, place: usize) -> Lock {
     let mode = MODES[place % COUNT];
     let kind = match mode {
@@ -42,7 +43,7 @@ pub(in crate::chaos) fn of(round: u64, place: usize) -> Lock {
     Lock { name: format!("{round}/{kind}/{place}"), mode }
 }
 
-/// The operations that this process may still do on each lock of the present set.
+/// The remaining operations of this process on each lock of the current set.
 #[derive(Debug)]
 pub(super) struct Budget {
     per_lock: u32,
@@ -50,12 +51,12 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// One of so many processes.
+    /// The budget of one of `processes` processes.
     pub(super) fn new(processes: u32) -> Self {
         Self { per_lock: (OPERATIONS_MAX / processes.max(1)).max(1), spent: Mutex::default() }
     }
 
-    /// Spends this many operations on each of these locks of a round. False: that is too many.
+    /// Spends this many operations on each of these locks of a round. `false`: the budget does not allow it.
     pub(super) fn spend(&self, round: u64, places: &[usize], operations: u32) -> bool {
         let mut spent = self.spent.lock().expect("nothing panics while it has the budget");
         if spent.0 != round {

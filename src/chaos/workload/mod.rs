@@ -1,17 +1,19 @@
-//! What clients do while the faults come.
+//! The operations of clients during a run.
 //!
-//! Each client is a process of its own (`lockkeeper chaos-client`), so that it can be stopped and killed in the middle of what it does;
-//! in a simulation, a simulated one ([`run`]). It runs several tasks at once, each with sessions of its own, and writes its part of the
-//! history:
+//! Each client is a separate process (`lockkeeper chaos-client`), so that it can be stopped and killed at any moment;
+//! in a simulation, a simulated one ([`run`]). It runs several concurrent tasks, each with its own sessions, and writes
+//! its part of the history:
 //!
-//! * `holder`: uses the library, as an application would: acquires in all ways, writes to what the lock protects, releases, reads;
-//! * `caller`: speaks to the nodes without the library: it sends the same request again, cancels by the request's id, renews by hand, and
-//!   now and then falls silent with a lock in its hands.
+//! * `holder`: uses the client library as an application does: acquires in all modes, writes to the protected resource,
+//!   releases, reads;
+//! * `caller`: sends requests to the nodes without the library: retries requests, cancels by request id, renews by
+//!   single calls, and sometimes stops renewing while it holds a lock.
 //!
-//! A holder writes *without* looking whether it still holds the lock. That is what a process does that was stopped between the look and
-//! the write, and what fences are for.
+//! A holder writes *without* checking that it still holds the lock. So does a process that is paused between the check
+//! and the write; fencing is for that case.
 //!
-//! * `locks`: which locks, by turns; `resource`: what they protect; `writes`: writing to it; `words`: answers, in the words of a history.
+//! * `locks`: the locks in use; `resource`: the protected registers; `writes`: writes to them; `words`: converts
+//!   answers into history events.
 
 mod caller;
 pub(super) mod holder;
@@ -41,69 +43,70 @@ use self::resource::Place;
 use super::record::{Recorder, Timeline};
 use crate::client::Client;
 
-/// How long sessions live. Short, so that they expire while somebody looks.
+/// TTLs of sessions. Short, so that sessions expire during a run.
 pub(super) const TTLS: [Duration; 3] =
     [Duration::from_millis(1_200), Duration::from_millis(1_600), Duration::from_millis(2_400)];
-/// Tasks of each kind, in each process.
+/// Number of tasks of each kind in each process.
 const HOLDERS: u64 = 3;
 const CALLERS: u64 = 1;
-/// How long a client's call may take: longer than an election, shorter than a fault.
+/// Limit of a client's call: longer than an election, shorter than a fault.
 pub const CALL_LIMIT: Duration = Duration::from_secs(3);
-/// How long one node is given to answer.
+/// Limit of one attempt at a node.
 pub const ATTEMPT_LIMIT: Duration = Duration::from_millis(700);
-/// Between two lines that say how far it is.
+/// Interval of the progress lines.
 const TELL_EVERY: Duration = Duration::from_millis(500);
 
-/// What one client process is told.
+/// The options of one client process.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// Its name in the history.
     pub name: String,
-    /// Where it finds the nodes.
+    /// The addresses of the nodes.
     pub endpoints: String,
-    /// The socket of what the locks protect.
+    /// The socket of the protected registers.
     pub resource: PathBuf,
-    /// Where its part of the history goes. A new file.
+    /// File for its part of the history. Must not exist.
     pub out: PathBuf,
-    /// Zero of the history, on the clock of this machine, nanoseconds.
+    /// The start of the history on the clock of this machine, nanoseconds.
     pub base_ns: u64,
-    /// So that it does the same again, if the cluster does.
+    /// Seed of its operations.
     pub seed: u64,
-    /// Client processes of the run.
+    /// Number of client processes of the run.
     pub processes: u32,
 }
 
-/// What a client is made of.
+/// The parts that a client is built from.
 #[derive(Clone, Debug)]
 pub struct Parts {
     /// Its name in the history.
     pub name: String,
-    /// So that it does the same again, if the cluster does.
+    /// Seed of its operations.
     pub seed: u64,
-    /// Clients of the run.
+    /// Number of clients of the run.
     pub clients: u32,
-    /// Its way to the cluster, by the library.
+    /// The client library.
     pub client: Client,
-    /// Its way to each node, without.
+    /// A channel to each node, for calls without the library.
     pub nodes: Vec<Channel>,
-    /// What the locks protect.
+    /// The protected registers.
     pub place: Place,
-    /// Its part of the history.
+    /// The recorder of its part of the history.
     pub recorder: Recorder,
-    /// False: its tasks stop where they are next, as those of a stopped process do, until it is true.
+    /// While `false`, its tasks pause at their next step, as those of a stopped process do.
     pub going: watch::Receiver<bool>,
 }
 
-/// What the tasks of a client share.
+/// The state that the tasks of a client share.
 #[derive(Debug)]
 struct Shared {
     parts: Parts,
     budget: locks::Budget,
-    /// It is time to end.
+    /// Cancelled when the tasks should finish.
     finish: CancellationToken,
 }
 
-/// Runs a client process until its stdin closes; then ends what it has begun. Fails if its history is not whole.
+/// Runs a client process until its stdin closes, then completes its pending operations. Fails if its part of the
+/// history is incomplete.
 pub async fn run_client(options: ClientOptions) -> io::Result<()> {
     let recorder = Recorder::create(&options.out, &options.name, Timeline::of_base(options.base_ns))?;
     let client = Client::builder(&options.endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build();
@@ -115,7 +118,7 @@ pub async fn run_client(options: ClientOptions) -> io::Result<()> {
         nodes: options.endpoints.split(',').filter_map(channel).collect(),
         place: Place::Socket(options.resource),
         recorder: recorder.clone(),
-        // A process is stopped by others.
+        // Other processes stop this one by a signal.
         going: watch::channel(true).1,
     };
     let finish = CancellationToken::new();
@@ -133,13 +136,13 @@ pub async fn run_client(options: ClientOptions) -> io::Result<()> {
     }
 }
 
-/// A way to one node, without the library.
+/// A channel to one node, without the library.
 pub(super) fn channel(address: &str) -> Option<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
     Some(endpoint.connect_timeout(ATTEMPT_LIMIT).tcp_nodelay(true).connect_lazy())
 }
 
-/// Uses locks until `finish`, then ends what it has begun.
+/// Uses locks until `finish`, then completes the pending operations.
 pub async fn run(parts: Parts, finish: CancellationToken) {
     let shared = Arc::new(Shared { budget: locks::Budget::new(parts.clients), parts, finish });
     let mut tasks = JoinSet::new();
@@ -155,7 +158,7 @@ pub async fn run(parts: Parts, finish: CancellationToken) {
 
 async fn until_stdin_closes() {
     let (closed, wait) = oneshot::channel();
-    // A thread of its own, not one of the runtime's: those are waited for when the runtime ends, and this one may sit in a read.
+    // A separate thread: the runtime waits for its own threads at its end, and this one may block in a read.
     std::thread::spawn(move || {
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         let _ = closed.send(());
@@ -163,7 +166,7 @@ async fn until_stdin_closes() {
     let _ = wait.await;
 }
 
-/// Says on stdout how many operations were begun and how many grants there were, until nobody listens or it cannot write.
+/// Prints the numbers of begun operations and of grants on stdout, until stdout is closed or the recorder fails.
 async fn tell(recorder: &Recorder) {
     let mut ticks = interval(TELL_EVERY);
     while recorder.failure().is_none() {
@@ -180,24 +183,24 @@ impl Shared {
         self.finish.is_cancelled() || self.parts.recorder.failure().is_some()
     }
 
-    /// Waits so long, or until it is time to end.
+    /// Waits for this time, or until the tasks should finish.
     async fn pause(&self, time: Duration) {
         tokio::select! {
             biased;
             () = self.finish.cancelled() => {}
             () = sleep(time) => {}
         }
-        // An error says that nobody is there any more who could stop it.
+        // An error means that the sender is gone; nobody can pause the tasks then.
         let _ = self.parts.going.clone().wait_for(|going| *going).await;
     }
 }
 
-/// Milliseconds, by chance.
+/// A random number of milliseconds.
 fn some_ms(random: &mut StdRng, range: std::ops::Range<u64>) -> Duration {
     Duration::from_millis(random.random_range(range))
 }
 
-/// It happens in so many of a hundred cases.
+/// True with this probability in percent.
 fn percent(random: &mut StdRng, of_hundred: u32) -> bool {
     random.random_range(0..100) < of_hundred
 }

@@ -1,7 +1,8 @@
-//! What the locks protect: for each lock a register that checks tokens, and beside it one that takes whatever comes.
+//! The protected resources: for each lock a fenced register, which checks tokens, and an unfenced one, which accepts
+//! every write.
 //!
-//! They live in the runner, and outlast the clients: a write that is refused, or comes too late, is one that a real storage would have
-//! seen. Reached over a Unix socket, one line a write and one line an answer; where clients are no processes, at once.
+//! They live in the runner and outlive the clients, as a real storage would: a late write arrives even if its client is
+//! dead. Clients use a Unix socket, with one line per write and one line per answer; simulated clients call directly.
 
 use std::{
     collections::HashMap,
@@ -32,7 +33,7 @@ use crate::{
     machine::Token,
 };
 
-/// Clients that are connected at once.
+/// Concurrent client connections.
 const CONNECTIONS_MAX: usize = 1_024;
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -45,24 +46,24 @@ struct Write {
     fenced: bool,
 }
 
-/// What a register says to a write.
+/// The answer of a register to a write.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "snake_case")]
 pub enum Written {
-    /// Taken, as its so manieth.
+    /// Accepted; the number of writes accepted so far.
     Accepted(u64),
-    /// The token is too old.
+    /// Refused: the token is too old.
     Refused,
 }
 
-/// The registers.
+/// A server of the registers.
 #[derive(Debug)]
 pub(in crate::chaos) struct Resource {
     registers: Arc<Registers>,
     _serving: AbortOnDropHandle<()>,
 }
 
-/// The registers themselves.
+/// The registers.
 pub struct Registers {
     fence: Fence<Memory>,
     fenced: Mutex<HashMap<String, u64>>,
@@ -72,7 +73,7 @@ pub struct Registers {
 }
 
 impl Resource {
-    /// Listens on this socket, until it is dropped.
+    /// Serves on this socket until it is dropped.
     pub(in crate::chaos) fn serve(socket: &Path) -> io::Result<Self> {
         let listener = UnixListener::bind(socket)?;
         let registers = Arc::new(Registers::new()?);
@@ -80,12 +81,12 @@ impl Resource {
         Ok(Self { registers, _serving: AbortOnDropHandle::new(serving) })
     }
 
-    /// Writes that the registers which check have refused.
+    /// Number of writes that fenced registers refused.
     pub(in crate::chaos) fn refused(&self) -> u64 {
         self.registers.refused()
     }
 
-    /// Writes that the others took, although they came too late: each would have overwritten a newer one.
+    /// Number of late writes that unfenced registers accepted: each overwrote a newer write.
     pub(in crate::chaos) fn late(&self) -> u64 {
         self.registers.late()
     }
@@ -116,19 +117,19 @@ async fn serve(stream: UnixStream, registers: Arc<Registers>) -> io::Result<()> 
 }
 
 impl Registers {
-    /// Without a write so far. Fails never, but for a reason that the fence has.
+    /// Empty registers. Fails only if the fence cannot be opened.
     pub fn new() -> io::Result<Self> {
         let fence = Fence::open(Memory).map_err(io::Error::other)?;
         let (fenced, open) = (Mutex::default(), Mutex::default());
         Ok(Self { fence, fenced, open, late: AtomicU64::new(0), refused: AtomicU64::new(0) })
     }
 
-    /// Writes that the registers which check have refused.
+    /// Number of writes that fenced registers refused.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Writes that the others took, although they came too late: each would have overwritten a newer one.
+    /// Number of late writes that unfenced registers accepted: each overwrote a newer write.
     pub fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
@@ -167,7 +168,7 @@ impl Registers {
     }
 }
 
-/// As a fence knows it; permits it does not.
+/// The mode for the fence; it has none for permits.
 fn hold(mode: Mode) -> Option<Hold> {
     match mode {
         Mode::Exclusive => Some(Hold::Exclusive),
@@ -182,16 +183,16 @@ impl std::fmt::Debug for Registers {
     }
 }
 
-/// Where a client finds the registers.
+/// The location of the registers.
 #[derive(Clone, Debug)]
 pub enum Place {
     /// In another process, at this socket.
     Socket(PathBuf),
-    /// In this one.
+    /// In this process.
     Here(Arc<Registers>),
 }
 
-/// A client's way to the registers.
+/// A client's access to the registers.
 #[derive(Debug)]
 pub(super) enum Way {
     Socket(Connection),
@@ -206,7 +207,7 @@ impl Way {
         }
     }
 
-    /// Fails if there is no answer: then nobody knows whether it was taken, and this way is of no more use.
+    /// Fails if there is no answer: the write may have been accepted, and this access must not be used again.
     pub(super) async fn write(&mut self, lock: &str, token: u64, mode: Mode, fenced: bool) -> io::Result<Written> {
         let write = Write { lock: lock.to_owned(), token, mode, fenced };
         match self {

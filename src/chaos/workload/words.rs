@@ -1,4 +1,4 @@
-//! What clients and nodes say, in the words of a history.
+//! Converts answers of clients and nodes into history events.
 
 use tonic::Status;
 use tonic_types::StatusExt as _;
@@ -12,44 +12,44 @@ use crate::{
     proto::v1::{GetResponse, LockInfo, Reason, mode::Kind},
 };
 
-/// Ends an operation that has no answer, or a refusal for one.
+/// Ends an operation that failed.
 pub(in crate::chaos) fn end(begun: Begun, error: &Error) {
     match error {
         Error::Invalid(_) | Error::Endpoint(_) => begun.failed("invalid"),
         Error::Refused(refused) => begun.failed(reason(refused.reason)),
-        // It had left its queue for a while: what it saw says nothing of the order in which others were served.
+        // It lost its place in the queue for a while, so it is no evidence about the order of grants.
         Error::NotAcquired(not) if not.place_lost => begun.failed("place_lost"),
         Error::NotAcquired(not) => begun.failed(if not.waited { "timed_out" } else { "busy" }),
         Error::NotEnsured { .. } => begun.failed("not_ensured"),
         Error::NoCluster { .. } => begun.failed("unavailable"),
-        // It may have worked before the session was over.
+        // It may have taken effect before the session ended.
         Error::Lost(loss) => begun.unknown(loss.to_string()),
         Error::Unknown { why } => begun.unknown(why.clone()),
     }
 }
 
-/// The same, for a call that was sent once, to one node.
+/// Ends an operation that was one call to one node.
 pub(in crate::chaos) fn end_call(begun: Begun, status: &Status) {
     match retry(status).as_deref() {
         Some("safe") => begun.failed("unavailable"),
-        // What it asked for did happen, and is over.
+        // The request was executed, and its grant is over.
         Some("no") if reason_of(status) == Reason::Revoked => begun.unknown(status.message()),
         Some("no") => begun.failed(reason(reason_of(status))),
         _ => begun.unknown(status.message()),
     }
 }
 
-/// It did nothing, and may be sent again.
+/// The request was not executed and may be retried.
 pub(super) fn is_safe(status: &Status) -> bool {
     retry(status).as_deref() == Some("safe")
 }
 
-/// It was refused for good: to send it again would change nothing.
+/// The refusal is final: a retry would get it again.
 pub(in crate::chaos) fn is_decided(status: &Status) -> bool {
     retry(status).as_deref() == Some("no")
 }
 
-/// Why a call was refused.
+/// The reason of a refusal.
 pub(super) fn reason_of(status: &Status) -> Reason {
     let info = status.get_details_error_info();
     info.and_then(|info| Reason::from_str_name(&format!("REASON_{}", info.reason))).unwrap_or_default()
@@ -67,7 +67,7 @@ fn reason(reason: Reason) -> String {
     reason.as_str_name().trim_start_matches("REASON_").to_lowercase()
 }
 
-/// How a session was lost. `None`: it was not, its holder ended it.
+/// The reason of a session's loss. `None`: its holder ended it.
 pub(super) fn loss(loss: &Loss) -> Option<&'static str> {
     match loss {
         Loss::Closed | Loss::Released => None,
@@ -78,7 +78,7 @@ pub(super) fn loss(loss: &Loss) -> Option<&'static str> {
     }
 }
 
-/// What a linearizable read shows.
+/// The view that a linearizable read returns.
 pub(in crate::chaos) fn view(answer: &GetResponse) -> View {
     let empty = LockInfo::default();
     let lock = answer.lock.as_ref().unwrap_or(&empty);

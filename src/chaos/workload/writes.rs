@@ -1,4 +1,4 @@
-//! Writes to what locks protect, and writes down that it did.
+//! Writes to the protected resources, and records the writes.
 
 use super::{
     locks::Lock,
@@ -9,7 +9,7 @@ use crate::chaos::{
     record::Recorder,
 };
 
-/// Somebody who writes.
+/// A writer with a recorder.
 #[derive(Debug)]
 pub(in crate::chaos) struct Writes {
     place: Place,
@@ -18,12 +18,12 @@ pub(in crate::chaos) struct Writes {
 }
 
 impl Writes {
-    /// To the registers in this place.
+    /// A writer to the registers at this place.
     pub(in crate::chaos) fn new(place: &Place, recorder: Recorder) -> Self {
         Self { place: place.clone(), recorder, way: None }
     }
 
-    /// To the register that takes everything, and to the one that checks: permits have no order that it could check.
+    /// Writes to the unfenced and to the fenced register of each lock. Permits have no order, so no fenced write.
     pub(in crate::chaos) async fn write_all(&mut self, locks: &[Lock], token: u64) {
         for lock in locks {
             for fenced in [false, true] {
