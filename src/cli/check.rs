@@ -118,7 +118,7 @@ fn text(history: &History, findings: &[Finding]) -> String {
             Verdict::Violated(violations) if violations.count == 1 => "VIOLATED once".to_owned(),
             Verdict::Violated(violations) => format!("VIOLATED {} times", violations.count),
             Verdict::Undecided(why) => format!("undecided: {why}"),
-            Verdict::Vacuous => "vacuous: no evidence".to_owned(),
+            Verdict::Vacuous => "not tested: no evidence".to_owned(),
         };
         let counts: Vec<_> = evidence.iter().map(|(what, count)| format!("{count} {what}")).collect();
         text.push_str(&format!("  {property:<24}  {verdict} ({})\n", counts.join(", ")));

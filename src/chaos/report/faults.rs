@@ -1,4 +1,4 @@
-//! Faults and nodes: what was done to the cluster, and who led it.
+//! Faults, and the history of each node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,47 +6,47 @@ use serde::Serialize;
 
 use crate::chaos::history::{Fact, History, What};
 
-/// A span of time, and the lines that tell of its begin and its end.
+/// A span of time with the lines of its begin and end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Span {
     pub(super) from_ns: u64,
     pub(super) to_ns: u64,
-    /// The second is the first where the history ends before the span does.
+    /// The second line equals the first if the span had not ended at the end of the history.
     pub(super) lines: (usize, usize),
 }
 
-/// A fault that was injected.
+/// An injected fault.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Injected {
     #[serde(flatten)]
     pub(super) span: Span,
-    /// Whom it hit, for people.
+    /// Its targets, for people.
     pub(super) hit: String,
     #[serde(skip)]
     nodes: Vec<u64>,
 }
 
-/// What happened to a node.
+/// The history of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Node {
-    /// As leader of a term: until it was killed, or until another was elected.
+    /// Leaderships by term: until the node was killed or another was elected.
     pub(super) led: Vec<(u64, Span)>,
-    /// Killed, and not started yet.
+    /// Times between kill and restart.
     pub(super) down: Vec<Span>,
-    /// Under a fault that hit it.
+    /// Faults that hit the node.
     pub(super) faulty: Vec<(String, Injected)>,
-    /// Moments: snapshots and tables.
+    /// Snapshots and tables.
     pub(super) moments: Vec<(Moment, u64, usize)>,
 }
 
-/// A moment in a node's life.
+/// A kind of point event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Moment {
     Snapshot,
     Table,
 }
 
-/// All that was injected, by name, each in order.
+/// All injected faults, by name and in order.
 pub(super) fn faults(history: &History) -> BTreeMap<&str, Vec<Injected>> {
     let mut faults: BTreeMap<&str, Vec<Injected>> = BTreeMap::new();
     let mut open: BTreeMap<&str, (u64, usize, Vec<u64>, String)> = BTreeMap::new();
@@ -75,7 +75,7 @@ pub(super) fn faults(history: &History) -> BTreeMap<&str, Vec<Injected>> {
     faults
 }
 
-/// Those that it names, and those that are not heard any more.
+/// The named nodes, and those whose data were held.
 fn all_hit(nodes: &[u64], silent: &[(u64, u64)]) -> Vec<u64> {
     let all: BTreeSet<u64> = nodes.iter().copied().chain(silent.iter().map(|(from, _)| *from)).collect();
     all.into_iter().collect()
@@ -102,7 +102,7 @@ fn words(nodes: &[u64], silent: &[(u64, u64)]) -> String {
     parts.join("; ")
 }
 
-/// All nodes that the history names.
+/// All nodes in the history.
 pub(super) fn nodes(history: &History) -> BTreeMap<u64, Node> {
     let mut nodes: BTreeMap<u64, Node> = BTreeMap::new();
     let mut leader: Option<(u64, u64, u64, usize)> = None;

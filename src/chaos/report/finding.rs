@@ -1,49 +1,49 @@
-//! What a checker found out, as a report shows it.
+//! The findings of a checker, in the form of a report.
 
 use serde::Serialize;
 
 use crate::chaos::checker;
 
-/// The judgement of one property.
+/// The finding about one property.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// Which, in words: `mutual exclusion`.
+    /// The name of the property: `mutual exclusion`.
     pub property: String,
-    /// What was found out.
+    /// The verdict.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// How much there was to look at: what, and how many of it.
+    /// The amount of evidence: labels with counts.
     pub evidence: Vec<(String, u64)>,
 }
 
-/// What was found out.
+/// The verdict about a property.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
-    /// Everything that was looked at is as it should be.
+    /// No violation in the evidence.
     Holds,
-    /// It is broken.
+    /// The property is violated.
     Violated {
-        /// How often.
+        /// Number of violations.
         count: u64,
-        /// Some of the places, at most `count`.
+        /// Some of the violations, at most `count`.
         shown: Vec<Violation>,
     },
-    /// Not found out.
+    /// Undecided.
     Undecided {
-        /// Why, in a sentence.
+        /// The reason, in a sentence.
         why: String,
     },
-    /// There was nothing to look at.
+    /// There was no evidence.
     Vacuous,
 }
 
-/// One place where a property is broken.
+/// One violation of a property.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Violation {
-    /// What is wrong, in a sentence.
+    /// The violation in one sentence.
     pub says: String,
-    /// The lines of the history that show it, rising.
+    /// The lines of the history that show it, sorted.
     pub lines: Vec<usize>,
 }
 
@@ -64,7 +64,7 @@ impl From<checker::Finding> for Finding {
 }
 
 impl Verdict {
-    /// In one word, for a table.
+    /// The verdict as a word in a table.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Holds => "holds",

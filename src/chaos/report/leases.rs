@@ -1,7 +1,7 @@
-//! Sessions, as their clients could trust them.
+//! Sessions and their deadlines, as known to their clients.
 //!
-//! A session is certain from the answer to its open until its deadline: the sending of the last acknowledged open or renewal, plus
-//! the TTL.
+//! A session is certainly alive from the answer to its open until its deadline: the sending of the last acknowledged
+//! open or renewal, plus the TTL.
 
 use std::collections::BTreeMap;
 
@@ -10,65 +10,65 @@ use crate::chaos::history::{Answer, Call, Ended, Fact, History, Operation, What}
 /// One session.
 #[derive(Clone, Debug)]
 pub(super) struct Lease<'h> {
-    /// Who opened it.
+    /// The client that opened it.
     pub(super) client: &'h str,
-    /// When, and in which line, the answer came.
+    /// Time and line of the answer.
     pub(super) opened: (u64, usize),
-    /// Acknowledgements in the order of their arrivals.
+    /// In the order of their arrival.
     acknowledged: Vec<Acknowledged>,
-    /// Begin and end of the close that may have ended it, and the line that tells.
+    /// Begin and end of the close that may have ended it, and its line.
     pub(super) closed: Option<(u64, u64, usize)>,
-    /// When the whole session was noticed as lost, and the line that tells.
+    /// When the client noticed the loss of the whole session, and the line.
     pub(super) lost: Option<(u64, usize)>,
 }
 
-/// An open or a renewal that was answered.
+/// An acknowledged open or renewal.
 #[derive(Clone, Copy, Debug)]
 struct Acknowledged {
     at_ns: u64,
     line: usize,
-    /// The best that was known then.
+    /// The latest deadline known at that time.
     deadline_ns: u64,
 }
 
-/// How a session ended, as far as its client knows.
+/// How a session ended, as known to its client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LeaseEnd {
     Closed,
     Lost,
     Expired,
-    /// The history ends first.
+    /// It had not ended at the end of the history.
     Open,
 }
 
 impl Lease<'_> {
-    /// Until when it was certain at a moment, and the line of the acknowledgement that says so.
+    /// The deadline as known at a moment, and the line of the acknowledgement.
     pub(super) fn deadline_at(&self, moment_ns: u64) -> (u64, usize) {
         let known = self.acknowledged.partition_point(|one| one.at_ns <= moment_ns);
         self.acknowledged[..known].last().map_or(self.opened, |one| (one.deadline_ns, one.line))
     }
 
-    /// Until when it was certain, and how and in which line that ended.
+    /// Until when it was certainly alive, how that ended, and the line.
     pub(super) fn until(&self, last_ns: u64) -> (u64, LeaseEnd, usize) {
         let (deadline_ns, line) = self.deadline_at(u64::MAX);
         let closed = self.closed.map(|(invoked_ns, _, line)| (invoked_ns, LeaseEnd::Closed, line));
         let lost = self.lost.map(|(at_ns, line)| (at_ns, LeaseEnd::Lost, line));
         let ends = [closed, lost, Some((deadline_ns, LeaseEnd::Expired, line)), Some((last_ns, LeaseEnd::Open, line))];
-        // The first of several that are as early counts: who closed in the last moment closed.
+        // Of several ends at the same time the first in this list counts: a close at the deadline is a close.
         ends.into_iter().flatten().min_by_key(|(at_ns, ..)| *at_ns).unwrap_or((last_ns, LeaseEnd::Open, line))
     }
 
     fn acknowledge(&mut self, at_ns: u64, line: usize, sent_ns: u64, ttl_ms: u64) {
         let best = self.acknowledged.last().map_or(0, |one| one.deadline_ns);
         let deadline_ns = sent_ns.saturating_add(ttl_ms.saturating_mul(1_000_000));
-        // An old answer that arrives late tells nothing new.
+        // An older acknowledgement that arrives late does not move the deadline.
         if deadline_ns > best {
             self.acknowledged.push(Acknowledged { at_ns, line, deadline_ns });
         }
     }
 }
 
-/// All sessions whose opening was answered, by their names.
+/// All sessions with an answered open, by name.
 pub(super) fn leases<'h>(history: &'h History, operations: &[Operation<'h>]) -> BTreeMap<&'h str, Lease<'h>> {
     let mut answers: BTreeMap<usize, &Operation<'h>> = BTreeMap::new();
     for operation in operations {
@@ -120,7 +120,7 @@ fn answered<'h>(
             *ttl = answer.ttl_ms.unwrap_or(*ttl);
             lease.acknowledge(at_ns, line, answer.sent_ns.unwrap_or(operation.invoked_ns), *ttl);
         }
-        // One that certainly did nothing does not end it. Of one without an answer nobody knows: the session is certain no more.
+        // A failed close does not end the session. After a close without an answer, the session is no longer certain.
         (Call::Close { .. }, Ended::Ok(_) | Ended::Info | Ended::Open) => {
             if let Some(lease) = leases.get_mut(&**session) {
                 lease.closed.get_or_insert((operation.invoked_ns, at_ns, line));

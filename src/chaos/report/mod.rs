@@ -1,20 +1,21 @@
-//! What a run was like, for people: a summary, and a page on which a violation can be *seen*.
+//! Reports on a run, for people: a summary, and a page that shows violations on a timeline.
 //!
-//! [`Report::text`] is for a terminal, [`Report::document`] (`report.json`) for programs, and [`Report::page`] (`report.html`) for
-//! eyes: one file that needs nothing else, no network, no server, no framework. On it, time runs from left to right; faults shade all
-//! lanes; nodes lead; locks are held and waited for; clients do their operations. Each verdict that a checker found leads to its place.
+//! [`Report::text`] is for a terminal, [`Report::document`] (`report.json`) for programs, and [`Report::page`]
+//! (`report.html`) for a browser: one self-contained file without network, server or framework. Its time axis runs from
+//! left to right; faults shade all lanes; nodes, locks and clients have lanes with their leadership, tenures, waits and
+//! operations. Each violation links to its place.
 //!
-//! * `finding`: what a checker hands over;
-//! * `leases`, `tenures`, `faults`: the story that a history tells, sorted out;
-//! * `summary`, `text`: how much of everything there was;
+//! * `finding`: the findings of a checker;
+//! * `leases`, `tenures`, `faults`: derived from the history;
+//! * `summary`, `text`: counts;
 //! * `timeline`, `packed`, `page`: the page's data, and the page.
 //!
-//! Bars show what *holders* could know: a tenure lasts from the answer to its acquire until the release was sent or the session's
-//! deadline passed. Two bars of an exclusive lock that overlap are two holders at once.
+//! Bars show what *holders* could know: a tenure lasts from the answer to its acquire until its release was sent or the
+//! session's deadline passed. Two overlapping bars of an exclusive lock are two concurrent holders.
 //!
-//! What is deliberately absent: any judgement. That is the checker's, which is handed in; the same history without verdicts is drawn
-//! just the same. And escaping by hand: names reach the page only as JSON in which `<`, `>` and `&` are written as `\u003c`, `\u003e`
-//! and `\u0026`, and are shown only as text.
+//! Deliberately absent: verdicts of its own; the checker's findings are an input, and a history without findings is
+//! drawn the same way. Escaping at each place of use is absent too: names reach the page only as JSON in which `<`, `>`
+//! and `&` are written as `\u003c`, `\u003e` and `\u0026`, and are shown only as text.
 
 mod faults;
 mod finding;
@@ -34,17 +35,17 @@ pub use self::{
 };
 use super::history::{History, ReadError, operations};
 
-/// What a history itself does not tell.
+/// Information about a run that its history does not contain.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct About {
     /// The command that repeats the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// What was run, and in which version.
+    /// The programs of the run with their versions.
     pub versions: Vec<(String, String)>,
 }
 
-/// A history, told in three ways.
+/// A report in three forms.
 #[derive(Clone, Debug)]
 pub struct Report<'h> {
     history: &'h History,
@@ -53,7 +54,7 @@ pub struct Report<'h> {
     summary: Summary,
 }
 
-/// `report.json`. Its fields only ever grow.
+/// The contents of `report.json`. Fields are only ever added.
 #[derive(Serialize)]
 struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,9 +66,9 @@ struct Document<'a> {
 }
 
 impl<'h> Report<'h> {
-    /// Of a history, and of what a checker found out about it: nothing, if none looked.
+    /// A report of a history and of a checker's findings, which may be empty.
     ///
-    /// Fails as [`operations`] does, on a history that was put together by hand and contradicts itself.
+    /// Fails as [`operations`] does, on a contradictory history that was built in memory.
     ///
     /// ```
     /// use lockkeeper::chaos::{history::History, report::{About, Report}};
@@ -86,22 +87,22 @@ impl<'h> Report<'h> {
         Ok(Self { history, about, findings, summary })
     }
 
-    /// How much of everything there was.
+    /// The counts.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 
-    /// For a terminal: tables, and what is wrong. Ends in a line break.
+    /// The text for a terminal: tables and violations. Ends with a line break.
     pub fn text(&self) -> String {
         text::text(self.history.meta().seed, &self.about, &self.summary, &self.findings)
     }
 
-    /// For programs: a JSON document, `report.json`.
+    /// The JSON document for programs, `report.json`.
     pub fn document(&self) -> String {
         serde_json::to_string_pretty(&self.as_document()).expect("it has no map whose keys are not strings")
     }
 
-    /// For eyes: a page that stands alone, `report.html`.
+    /// The self-contained page for a browser, `report.html`.
     pub fn page(&self) -> String {
         let operations = operations(self.history).expect("it was told the same history before");
         page::page(&self.as_document(), &timeline::timeline(self.history, &operations))

@@ -1,8 +1,8 @@
-//! Events, small: what a page of a hundred thousand of them can carry.
+//! A compact encoding of events, for pages with a hundred thousand of them.
 //!
-//! Most lines of a history are of a few shapes. A packed event is an array: its line, the number of its shape, and what fills the
-//! shape's holes, from left to right. A shape is the line's JSON with holes: 0 for a number or a truth value, 1 for a text. Texts are
-//! kept once and named by their numbers. Nothing is lost but the order of fields.
+//! Most lines of a history have one of a few shapes. A packed event is an array: its line, the number of its shape, and
+//! the values of the shape's holes from left to right. A shape is the line's JSON with holes: 0 for a number or a
+//! boolean, 1 for a text. Texts are interned and referred to by number. Only the order of fields is lost.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::chaos::history::History;
 
-/// Texts, each kept once.
+/// Interned texts.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(super) struct Texts {
@@ -21,7 +21,7 @@ pub(super) struct Texts {
 }
 
 impl Texts {
-    /// The number of a text.
+    /// The number of a text; interns it if it is new.
     pub(super) fn number(&mut self, text: &str) -> usize {
         if let Some(place) = self.places.get(text) {
             return *place;
@@ -32,17 +32,17 @@ impl Texts {
     }
 }
 
-/// All events of a history.
+/// All events of a history, packed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Packed {
     shapes: Vec<Value>,
-    /// Each: line, shape, and what fills the holes.
+    /// Each: line, shape, and the values of the holes.
     events: Vec<Vec<Value>>,
     #[serde(skip)]
     known: HashMap<String, usize>,
 }
 
-/// The largest number that JavaScript keeps exactly.
+/// The largest integer that JavaScript represents exactly.
 const EXACT_MAX: u64 = (1 << 53) - 1;
 
 impl Packed {
@@ -69,7 +69,7 @@ impl Packed {
     }
 }
 
-/// Moves the values of a shape's holes to the row.
+/// Moves the values of a shape's holes into the row.
 fn empty(value: &mut Value, row: &mut Vec<Value>, texts: &mut Texts) {
     match value {
         Value::Object(fields) => fields.values_mut().for_each(|field| empty(field, row, texts)),
@@ -93,7 +93,7 @@ fn empty(value: &mut Value, row: &mut Vec<Value>, texts: &mut Texts) {
 mod tests {
     use super::*;
 
-    /// As the page does it.
+    /// The decoder of the page.
     fn fill(shape: &Value, row: &mut impl Iterator<Item = Value>, texts: &Texts) -> Value {
         match shape {
             Value::Object(fields) => fields
@@ -122,7 +122,7 @@ mod tests {
         let history = History::read(text.as_bytes()).expect("it is a history");
         let mut texts = Texts::default();
         let packed = Packed::of(&history, &mut texts);
-        // Two are of one shape.
+        // Two events have the same shape.
         assert_eq!((packed.events.len(), packed.shapes.len()), (5, 4));
         for row in &packed.events {
             let line = row[0].as_u64().and_then(|line| usize::try_from(line).ok()).expect("a line");
@@ -131,7 +131,7 @@ mod tests {
             let event = fill(&packed.shapes[shape], &mut holes, &texts);
             assert_eq!(holes.next(), None);
             let there = history.line(line).expect("it has this line");
-            // What JavaScript would round is a text.
+            // Numbers that JavaScript would round are texts.
             let exact = there
                 .replace("18446744073709551615", "\"18446744073709551615\"")
                 .replace("9007199254740993", "\"9007199254740993\"");

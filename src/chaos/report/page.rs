@@ -1,4 +1,4 @@
-//! The page: its frame, its looks, its script, and the data, in one file.
+//! The page: frame, style, scripts and data in one file.
 
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ pub(super) fn page(report: &Document<'_>, timeline: &Timeline) -> String {
     let parts = [("/*LOOKS*/", LOOKS), ("/*DATA*/", &harmless(&data)), ("/*SCRIPT*/", &scripts)];
     let mut page = String::with_capacity(data.len() + scripts.len() + FRAME.len());
     let mut rest = FRAME;
-    // From the front to the back of the frame alone: what a part brings in is never looked at for places.
+    // Each placeholder is searched only after the parts inserted before, so the contents of a part cannot contain one.
     for (place, part) in parts {
         let (before, after) = rest.split_once(place).expect("the frame has a place for each part, in this order");
         page.push_str(before);
@@ -38,7 +38,8 @@ pub(super) fn page(report: &Document<'_>, timeline: &Timeline) -> String {
     page
 }
 
-/// JSON that cannot end the element it is in, whatever names it carries: outside of strings JSON has none of these.
+/// Escapes JSON so that no name in it can end the script element. Outside of strings, JSON has none of these
+/// characters.
 fn harmless(json: &str) -> String {
     json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }

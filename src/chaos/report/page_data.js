@@ -1,12 +1,12 @@
 'use strict';
-// The data: what the page carries, unpacked as it is needed.
+// The data of the page, unpacked on demand.
 
 const { report, timeline } = JSON.parse(document.getElementById('data').textContent);
 const texts = timeline.texts;
 const firstNs = timeline.first_ns;
 const wholeNs = Math.max(timeline.last_ns - firstNs, 1000);
 
-/** The events, by place. `timeline.events` has arrays: line, shape, what fills the shape's holes. */
+/** Lines and times of the events. Rows of `timeline.events` are: line, shape, values of the shape's holes. */
 const lineOf = Float64Array.from(timeline.events, (row) => row[0]);
 const timeOf = (() => {
   const holes = (value) => (value !== null && typeof value === 'object' ? Object.values(value).reduce((sum, part) => sum + holes(part), 0) : 1);
@@ -21,13 +21,13 @@ const timeOf = (() => {
   return Float64Array.from(timeline.events, (row) => row[holeOfTime[row[1]]]);
 })();
 
-/** The place of the event of this line, or -1. */
+/** The index of the event with this line, or -1. */
 function placeOf(line) {
   const place = firstAtLeast(lineOf, line);
   return lineOf[place] === line ? place : -1;
 }
 
-/** The event of this line, as its line in the history says it. */
+/** The event with this line, as in the history. */
 function eventOf(line) {
   const place = placeOf(line);
   if (place < 0) return null;
@@ -42,7 +42,7 @@ function eventOf(line) {
   return fill(timeline.shapes[row[1]]);
 }
 
-/** The locks of an event: the end of an operation leaves them to its begin. */
+/** The locks of an event. The end of an operation has those of its begin. */
 const locksOf = (() => {
   let begun = null;
   return (event, line) => {
@@ -56,7 +56,7 @@ function timeOfLine(line) {
   return place < 0 ? null : timeOf[place];
 }
 
-/** The first place in a rising array whose value is at least this. */
+/** The first index in a sorted array whose value is at least `least`. */
 function firstAtLeast(values, least) {
   let low = 0;
   let high = values.length;
@@ -68,7 +68,7 @@ function firstAtLeast(values, least) {
   return low;
 }
 
-/** Bars, in the order of their begins, with what it takes to find those in sight without looking at all of them. */
+/** A layer of bars sorted by begin, with running maxima of their ends, to find the visible ones by binary search. */
 function bars(kind, items) {
   let latest = -Infinity;
   const untils = Float64Array.from(items, (item) => (latest = Math.max(latest, item.over ?? item.to)));
@@ -90,7 +90,7 @@ const lockLane = ({ name, tenures, waits, marks }) => ({
 });
 const byBegin = (a, b) => a.from - b.from;
 
-/** All lanes: a name, who has to do with it, and layers of bars from the top to the bottom. */
+/** All lanes: a name, and layers of bars from top to bottom. */
 const sections = [
   {
     title: 'Faults',
@@ -101,7 +101,7 @@ const sections = [
     lanes: timeline.nodes.map(({ name, led, down, faulty, marks }) => ({
       name,
       layers: [
-        // A layer of their own: in that of the leader they would be left out as covered by its bar.
+        // A separate layer: in the leader's layer they would be skipped as covered by its bar.
         bars('faulty', faulty.map(([fault, one, row]) => ({ ...span('faulty', one), row, name: fault, hit: one.hit }))),
         bars('node', [...led.map(([term, one]) => ({ ...span('led', one), term })), ...down.map((one) => span('down', one))].sort(byBegin)),
         bars('marks', marks.map(mark).sort(byBegin)),
@@ -121,12 +121,12 @@ const sections = [
 const [faultSection, nodeSection, clientSection, ...lockSections] = sections;
 const allLocks = lockSections.flatMap((section) => section.lanes);
 
-/** Whether the lane has to do with one of these lines. */
+/** Whether the lane has an item with one of these lines. */
 function concerns(lane, lines) {
   return lane.layers.some((layer) => layer.items.some((item) => lines.has(item.lines[0]) || lines.has(item.lines[1])));
 }
 
-/** What a checker found broken, each with its property. */
+/** The violations found by the checker, with their properties. */
 const violations = report.findings
   .filter((finding) => finding.verdict === 'violated')
   .flatMap((finding) => finding.shown.map((one) => ({ ...one, property: finding.property })));

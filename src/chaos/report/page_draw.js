@@ -1,14 +1,14 @@
-// Painting: lanes, bars and marks, as far as they are in sight.
+// Painting of visible lanes, bars and marks.
 
 const AXIS = 24;
 const HEADING = 22;
 const PAD = 5;
-/** Of one row of each layer: its height, and the gap below. */
+/** For one row of each layer: its height, and the gap below. */
 const ROW = { fault: [14, 2], faulty: [4, 1], node: [16, 2], tenures: [16, 2], waits: [4, 1], sessions: [5, 2], operations: [9, 2], marks: [9, 0] };
 
 const canvas = document.getElementById('canvas');
 const pen = canvas.getContext('2d');
-/** Red is for violations alone, amber for faults. */
+/** Red is reserved for violations, amber for faults. */
 const HUES = [205, 160, 265, 185, 300, 95, 230, 135];
 let look = {};
 
@@ -35,7 +35,7 @@ const toneOf = (client, faint) => {
 const layerHeight = (layer) => (layer.items.length ? layer.rows * (ROW[layer.kind][0] + ROW[layer.kind][1]) : 0);
 const laneHeight = (lane) => Math.max(2 * PAD + lane.layers.reduce((sum, layer) => sum + layerHeight(layer), 0), 20);
 
-/** Calls `paint` for what is in sight, a dot on a dot left out. */
+/** Calls `paint` for the visible items; skips an item that would cover the same pixels as the one before. */
 function eachInSight(layer, view, paint) {
   const [height, gap] = ROW[layer.kind];
   const painted = new Float64Array(layer.rows).fill(-Infinity);
@@ -44,7 +44,7 @@ function eachInSight(layer, view, paint) {
     if (item.from > view.from + view.span) break;
     const left = view.x(item.from);
     const right = Math.max(view.x(item.to), left + 1);
-    // Where bars are narrower than a pixel, one stands for all. What was chosen is painted in any case.
+    // Bars narrower than a pixel are merged. Selected items are always painted.
     if (right <= painted[item.row] + 0.6 && item.from !== item.to && !isChosen(item)) continue;
     painted[item.row] = right;
     paint(item, left, right, item.row * (height + gap), height);
@@ -55,7 +55,7 @@ const isChosen = (item) => chosen.lines.size > 0 && (chosen.lines.has(item.lines
 
 function paintLane(lane, top, view) {
   let y = top + PAD;
-  // Where the filter names a client, the bars of others stand back.
+  // If the filter names a client, bars of other clients are faded.
   const named = lane.name.toLowerCase().includes(wanted);
   for (const layer of lane.layers) {
     if (!layer.items.length) continue;
@@ -78,7 +78,7 @@ function paintLane(lane, top, view) {
   }
 }
 
-/** As much of the text as there is room for. */
+/** Paints as much of the text as fits. */
 function label(text, left, right, y, height, color, view) {
   const from = Math.max(left, view.left) + 4;
   const room = Math.floor((Math.min(right, view.right) - from - 2) / 6.1);
@@ -186,7 +186,7 @@ function cross(x, y, height, color) {
 }
 const tick = (color) => (x, y, height) => box(x - 0.5, x + 0.5, y + 2, height - 2, color());
 
-/** Marks that matter have a shape of their own; all others are ticks. */
+/** Important marks have their own shape; all others are ticks. */
 const MARKS = {
   refused: (x, y, height) => cross(x, y, height, look.refused),
   lost: (x, y, height) => shape(look.lost, [x, y], [x + 4.5, y + height / 2], [x, y + height], [x - 4.5, y + height / 2]),

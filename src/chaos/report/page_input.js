@@ -1,4 +1,4 @@
-// Hands and keys.
+// Pointer and keyboard input.
 
 function listen() {
   let drag = null;

@@ -1,4 +1,4 @@
-// The view: what is in sight, and what is chosen.
+// The visible section and the selection.
 
 const stage = document.getElementById('stage');
 const tip = document.getElementById('tip');
@@ -6,10 +6,10 @@ const overview = document.getElementById('overview');
 const filterBox = document.getElementById('filter');
 const NARROWEST_NS = 1000;
 
-/** What is chosen: lines of the history, as a violation or a pinned bar names them. */
+/** The selection: lines of the history, from a violation or a pinned bar. */
 let chosen = { lines: new Set(), bad: false, title: '', at: 0, only: false };
 let scroll = 0;
-/** What the filter asks for, in small letters. */
+/** The text of the filter, in lower case. */
 let wanted = '';
 let rows = [];
 let tall = 0;
@@ -28,7 +28,7 @@ const view = {
   },
 };
 
-/** Which lanes there are, from the top to the bottom. */
+/** Lays out the lanes from top to bottom. */
 function arrange() {
   wanted = filterBox.value.trim().toLowerCase();
   rows = [];
@@ -56,7 +56,7 @@ function isWanted(section, lane) {
   if (section === faultSection) return true;
   if (!wanted) return true;
   if (lane.name.toLowerCase().includes(wanted)) return true;
-  // A client's name shows the locks it had to do with, and a lock's name the clients that had to do with it.
+  // A client's name also matches the locks that it used, and a lock's name the clients that used it.
   return (lane.friends ??= friendsOf(section, lane)).some((name) => name.includes(wanted));
 }
 
@@ -179,7 +179,7 @@ function paintChosen() {
   pen.setLineDash([]);
 }
 
-/** The numbers of the chosen lines, on the axis, as far as there is room. */
+/** The numbers of the selected lines on the axis, where they fit. */
 function paintChosenNumbers() {
   let taken = -Infinity;
   for (const line of chosen.lines) {
@@ -208,7 +208,7 @@ function paintRail() {
   thumb.style.top = `${AXIS + (scroll / Math.max(tall - room, 1)) * (room - Math.max((room / tall) * room, 24))}px`;
 }
 
-/** The whole run in small: how many events, faults, violations, and what is in sight. */
+/** The overview of the whole run: density of events, faults, violations, and the visible section. */
 const densities = new Map();
 function densityOf(width) {
   if (!densities.has(width)) {
@@ -245,7 +245,7 @@ function paintOverview() {
   small.fillText('whole run', 8, high / 2);
 }
 
-/** What is under the pointer: marks before bars, short bars before long ones. */
+/** The item under the pointer: marks before bars, short bars before long ones. */
 function hit(x, y) {
   if (x < view.left || y < AXIS) return null;
   const row = rowsInSight().find((one) => y >= one.y - scroll + AXIS && y < one.y + one.height - scroll + AXIS);
@@ -271,7 +271,7 @@ function hit(x, y) {
   return best;
 }
 
-/** Chooses lines. `only`: no other lanes than those they have to do with. */
+/** Selects lines. `only`: show only the lanes that concern them. */
 function choose(title, lines, bad, only) {
   chosen = { title, lines: new Set(lines), bad, only, at: -1 };
   if (only) chosen.lanes = new Set([...faultsAt(chosen.lines), ...[clientSection, ...lockSections].flatMap((section) => section.lanes.filter((lane) => concerns(lane, chosen.lines)))]);
@@ -279,7 +279,7 @@ function choose(title, lines, bad, only) {
   arrange();
 }
 
-/** The faults of that time, or of shortly before. */
+/** The faults at this time or shortly before. */
 function faultsAt(lines) {
   const times = [...lines].map(timeOfLine).filter((time) => time !== null);
   const [from, to] = [Math.min(...times) - 1e9, Math.max(...times)];
@@ -293,7 +293,7 @@ function unchoose() {
   arrange();
 }
 
-/** Brings the chosen lines into sight, with some room around them. */
+/** Moves the view to the selected lines, with a margin. */
 function showChosen() {
   const times = [...chosen.lines].map(timeOfLine).filter((time) => time !== null);
   if (!times.length) return;
@@ -303,7 +303,7 @@ function showChosen() {
   move(from - room, to - from + 2 * room);
 }
 
-/** Scrolls to the first lane that has to do with these lines, unless one is in sight. */
+/** Scrolls to the first lane with one of these lines, unless one is visible. */
 function reveal(lines) {
   const concerned = rows.filter((row) => row.lane && concerns(row.lane, lines));
   const seen = (row) => row.y >= scroll && row.y + row.height <= scroll + view.height - AXIS;

@@ -1,4 +1,4 @@
-// Words: header, verdicts, summary, tips. Names are set as text, never as markup.
+// Texts: header, verdicts, summary, tooltips. Names are set as text, never as markup.
 
 function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
@@ -11,14 +11,14 @@ function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** One unit for all times and lengths: they are to be compared. */
+/** All times and durations use one unit, to be comparable. */
 const seconds = (ns, digits = 6) => `${(ns / 1e9).toFixed(digits)} s`;
 const many = (count, one, more = `${one}s`) => `${count.toLocaleString('en')} ${count === 1 ? one : more}`;
 
 function outcomeOfAll() {
   const count = (verdict) => report.findings.filter((finding) => finding.verdict === verdict).length;
   const [violated, undecided, vacuous, all] = [count('violated'), count('undecided'), count('vacuous'), report.findings.length];
-  if (!all) return ['none', 'Not judged'];
+  if (!all) return ['none', 'Not checked'];
   if (violated) return ['bad', `${violated} of ${many(all, 'property', 'properties')} violated`];
   if (undecided) return ['doubt', `${undecided} of ${many(all, 'property', 'properties')} undecided`];
   if (vacuous) return ['doubt', `${many(all - vacuous, 'property holds', 'properties hold')}, ${vacuous} not tested`];
@@ -30,7 +30,7 @@ function writeHead() {
   const [kind, words] = outcomeOfAll();
   const facts = [
     ['Seed', report.seed],
-    ['Duration', `${seconds(summary.duration_ms * 1e6, 3)}${summary.ended ? '' : ', cut off'}`],
+    ['Duration', `${seconds(summary.duration_ms * 1e6, 3)}${summary.ended ? '' : ', incomplete'}`],
     ['Events', summary.events.toLocaleString('en')],
     ['Grants', summary.grants.toLocaleString('en')],
     ['Faults', summary.faults_injected],
@@ -50,7 +50,7 @@ function writeHead() {
 function writeVerdicts() {
   const place = document.getElementById('verdicts');
   if (!report.findings.length) {
-    place.append(make('p', { class: 'note', textContent: 'This history was drawn without being judged: there are no verdicts.' }));
+    place.append(make('p', { class: 'note', textContent: 'This report has no verdicts, since the history was not checked.' }));
     return;
   }
   const rank = ['violated', 'undecided', 'vacuous', 'holds'];
@@ -61,7 +61,7 @@ function writeVerdicts() {
   }
   const chips = sorted.filter((one) => one.verdict === 'vacuous' || one.verdict === 'holds').map((finding) => {
     const evidence = finding.evidence.map(([what, count]) => `${count.toLocaleString('en')} ${what}`).join(', ');
-    const [sign, kind, words] = finding.verdict === 'holds' ? ['✓', 'good', evidence || 'holds'] : ['–', 'none', 'nothing to look at'];
+    const [sign, kind, words] = finding.verdict === 'holds' ? ['✓', 'good', evidence || 'holds'] : ['–', 'none', 'not tested: no evidence'];
     return make('li', { class: kind }, make('b', { textContent: `${sign} ${finding.property}` }), make('span', { textContent: words }));
   });
   if (chips.length) place.append(make('ul', { class: 'chips' }, ...chips));
@@ -71,7 +71,7 @@ function violated(finding) {
   const items = finding.shown.map((one) => {
     const { id } = violations.find((known) => known.says === one.says && known.property === finding.property && String(known.lines) === String(one.lines));
     const link = make('a', { href: `#${id}`, textContent: one.says });
-    // A second click on the same link is no change of the address.
+    // A second click on the same link does not change the hash, so there is no hashchange event.
     link.addEventListener('click', () => location.hash === `#${id}` && followHash());
     return make('li', {}, link, make('small', { textContent: ` line${one.lines.length === 1 ? '' : 's'} ${one.lines.join(', ')}` }));
   });
@@ -98,7 +98,7 @@ function writeSummary() {
     ['nodes started', summary.nodes_started], ['snapshots installed', summary.snapshots_installed],
   ];
   const place = document.getElementById('summary');
-  place.append(make('h2', { textContent: 'What happened' }));
+  place.append(make('h2', { textContent: 'Summary' }));
   const tables = make('div', { class: 'tables' },
     table('Operations', ['', 'begun', 'ok', 'unknown', 'failed'], summary.operations.map((one) => [one.f, one.invoked, one.ok, one.unknown, reasons(one.failed) || '–'])),
     table('Counts', ['', ''], counts),
@@ -108,15 +108,15 @@ function writeSummary() {
 
 function writeLegend() {
   const entries = [
-    ['tenure', 'held: token and client; the left edge is the grant'], ['shared', 'held with others'], ['tail', 'release sent, not answered yet'],
-    ['wait', 'waits'], ['unknown', 'outcome not known'], ['lead', 'leads; ■ took a snapshot'], ['down', 'node down'],
-    ['fault', 'a fault, shaded over all lanes; a bar above each node that it hit'], ['refused', '✕ refused write'], ['lost', '◆ loss noticed'], ['forced', '▼ forced release'],
+    ['tenure', 'held: token and client; the left edge is the grant'], ['shared', 'shared or permit'], ['tail', 'release sent, not answered yet'],
+    ['wait', 'waits'], ['unknown', 'unknown outcome'], ['lead', 'leader; ■ installed a snapshot'], ['down', 'node down'],
+    ['fault', 'a fault, shaded over all lanes; a bar above each target node'], ['refused', '✕ refused write'], ['lost', '◆ loss noticed'], ['forced', '▼ forced release'],
   ];
   document.getElementById('legend').append(...entries.map(([kind, words]) => make('span', {}, make('i', { class: `swatch ${kind}` }), words)));
 }
 
-const WAYS = [['wheel', 'zoom at the pointer'], ['Shift + wheel', 'move in time'], ['wheel over the names', 'move up and down'], ['drag', 'move'], ['click', 'pin what is under the pointer; on a name: show it alone'],
-  ['← → ↑ ↓', 'move'], ['+ −', 'zoom'], ['0', 'the whole run'], ['Home, End', 'its begin, its end'], ['N, P', 'next, previous chosen event'], ['Esc', 'choose nothing']];
+const WAYS = [['wheel', 'zoom at the pointer'], ['Shift + wheel', 'scroll in time'], ['wheel over the names', 'scroll up and down'], ['drag', 'move'], ['click', 'pin the item under the pointer; on a name: show only its lanes'],
+  ['← → ↑ ↓', 'move'], ['+ −', 'zoom'], ['0', 'the whole run'], ['Home, End', 'begin and end of the run'], ['N, P', 'next and previous event of the selection'], ['Esc', 'clear the selection']];
 function toggleKeys() {
   const keys = document.getElementById('keys');
   if (!keys.childElementCount) keys.append(make('dl', {}, ...WAYS.flatMap(([key, words]) => [make('dt', { textContent: key }), make('dd', { textContent: words })])));
@@ -124,12 +124,12 @@ function toggleKeys() {
   document.getElementById('help').setAttribute('aria-expanded', String(!keys.hidden));
 }
 
-const MARK_NAMES = { refused: 'write refused: an old token', lost: 'loss noticed', died: 'client killed', force_release: 'forced release', revoked: 'revoked by force', unknown: 'outcome not known', snapshot: 'snapshot installed', renewed: 'renewed', table: 'table hash', failed: 'did not happen', write: 'write accepted' };
+const MARK_NAMES = { refused: 'write refused: an old token', lost: 'loss noticed', died: 'client killed', force_release: 'forced release', revoked: 'revoked by force', unknown: 'unknown outcome', snapshot: 'snapshot installed', renewed: 'renewed', table: 'table hash', failed: 'failed', write: 'write accepted' };
 function titleOf(item, lane) {
   const lasted = seconds(item.to - item.from);
   switch (item.kind) {
     case 'tenure': return `${lane.name} held by ${item.client} for ${lasted}: token ${item.token}, ${item.mode}; end: ${item.end}`;
-    case 'wait': return `${item.client} asked for ${lane.name}: ${item.how} after ${lasted}`;
+    case 'wait': return `${item.client} requested ${lane.name}: ${item.how} after ${lasted}`;
     case 'operation': return `${lane.name}: ${item.f}, ${item.how} after ${lasted}`;
     case 'session': return `session ${item.session} of ${lane.name}: ${lasted}; end: ${item.end}`;
     case 'led': return `${lane.name} led term ${item.term} for ${lasted}`;
@@ -139,7 +139,7 @@ function titleOf(item, lane) {
   }
 }
 
-/** One event, in one line of text: who, what, and the rest. */
+/** One event in one line of text: process, operation and values. */
 function wordsOf(event, line) {
   const flat = (value) => (value !== null && typeof value === 'object' ? JSON.stringify(value).replaceAll('"', '') : String(value));
   const value = Object.entries(event.value ?? {}).map(([name, one]) => `${name} ${flat(one)}`).join(', ');
@@ -203,10 +203,10 @@ function showPinned() {
   const close = make('button', { textContent: 'Close (Esc)' });
   close.addEventListener('click', unchoose);
   place.className = chosen.bad ? 'bad' : '';
-  place.append(make('div', { class: 'bar' }, make('h3', { textContent: chosen.title || 'Chosen' }), close), list);
+  place.append(make('div', { class: 'bar' }, make('h3', { textContent: chosen.title || 'Selection' }), close), list);
 }
 
-// What is too long to look at from end to end is folded, and so are the locks of probes. What is searched for is shown in any case.
+// Sections with many lanes are folded, and so are those of probes. Search results are always shown.
 faultSection.open = nodeSection.open = true;
 for (const section of [clientSection, lockSections[0]]) section.open = section.lanes.length <= 40;
 readLook();

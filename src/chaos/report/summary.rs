@@ -1,4 +1,4 @@
-//! How much of everything there was.
+//! The counts of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,71 +14,71 @@ use crate::chaos::history::{Answer, Ended, Fact, Function, History, Operation, R
 /// Counts over a whole history.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Summary {
-    /// From the first line to the last, milliseconds.
+    /// Time from the first to the last line, milliseconds.
     pub duration_ms: u64,
-    /// Lines that say something.
+    /// Lines with an event.
     pub events: usize,
-    /// The last line says that the run was not cut off.
+    /// Whether the run is complete.
     pub ended: bool,
-    /// Processes that did operations.
+    /// Processes with operations.
     pub clients: usize,
-    /// Locks that were named.
+    /// Locks that occur in the history.
     pub locks: usize,
-    /// Opens that were answered.
+    /// Sessions with an answered open.
     pub sessions: usize,
-    /// Operations, by what they asked for.
+    /// Counts of operations by function.
     pub operations: Vec<OperationCount>,
-    /// Grants that were answered, each counted once.
+    /// Answered grants, each counted once.
     pub grants: usize,
-    /// How often a lock was granted after another session had it.
+    /// Grants of a lock whose holder before was another session.
     pub hand_overs: usize,
-    /// Sessions that were over before they were closed: their deadline passed, or their holder noticed the loss.
+    /// Sessions that ended without a close: their deadline passed, or their client noticed the loss.
     pub expiries: usize,
-    /// Losses that holders noticed, by how.
+    /// Losses that holders noticed, by reason.
     pub losses: BTreeMap<String, usize>,
-    /// Grants that an operator took back.
+    /// Grants that an operator revoked.
     pub forced_releases: usize,
-    /// Writes to a resource that it refused for their tokens.
+    /// Writes that a resource refused due to an old token.
     pub refused_writes: usize,
     /// Clients that were killed.
     pub clients_killed: usize,
-    /// Elections that were won.
+    /// Elections that a node won.
     pub elections: usize,
     /// Nodes that were killed.
     pub nodes_killed: usize,
-    /// Nodes that ran again.
+    /// Restarts of nodes.
     pub nodes_started: usize,
-    /// Snapshots that a node took from its leader.
+    /// Snapshots that a node installed from its leader.
     pub snapshots_installed: usize,
-    /// Faults that were injected. Kills that are part of one are counted beside it, not added to it.
+    /// Injected faults. Kills that are part of a fault are counted separately.
     pub faults_injected: usize,
-    /// Faults, by name.
+    /// Counts of faults by name.
     pub faults: Vec<FaultCount>,
 }
 
-/// How operations of one kind ended.
+/// Outcomes of the operations of one kind.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct OperationCount {
-    /// As in a history's `f`.
+    /// The value of `f` in a history.
     pub f: &'static str,
-    /// Begun.
+    /// Number of begins.
     pub invoked: usize,
-    /// Did what they were to.
+    /// Number of successes.
     pub ok: usize,
-    /// Certainly did not, by reason.
+    /// Failures, by reason.
     pub failed: BTreeMap<String, usize>,
-    /// Nobody knows.
+    /// Number of unknown outcomes.
     pub unknown: usize,
 }
 
-/// How often one fault was injected.
+/// The injections of one fault.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct FaultCount {
     /// Its name.
     pub name: String,
-    /// How often.
+    /// Number of injections.
     pub times: usize,
-    /// In all, milliseconds.
+    /// Total duration, milliseconds.
     pub lasted_ms: u64,
 }
 
@@ -156,7 +156,7 @@ fn by_function(operations: &[Operation<'_>]) -> Vec<OperationCount> {
     counts.into_values().collect()
 }
 
-/// Shared holders come together: only one that has let go hands over.
+/// Concurrent shared holders do not count: a hand-over needs an ended tenure.
 fn hand_overs(tenures: &[Tenure<'_>]) -> usize {
     let mut last: BTreeMap<&str, &Tenure<'_>> = BTreeMap::new();
     let mut count = 0;

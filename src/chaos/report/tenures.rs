@@ -1,17 +1,17 @@
-//! Who held which lock from when until when, as far as holders know.
+//! Tenures: which grant held which lock and when, as known to holders.
 //!
-//! A tenure is certain from the answer to its acquire until the first of: the sending of what gives it back, its session's deadline,
-//! a loss that was noticed, a forced release. After a release was sent and before its answer, nobody knows: such a tail is told
-//! apart.
+//! A tenure is certain from the answer to its acquire until the earliest of: the sending of its release, its session's
+//! deadline, a noticed loss, a forced release. The time between the sending of a release and its answer is uncertain
+//! and shown separately.
 //!
-//! What is deliberately absent: grants that are only known from a reader's view. To judge with those is the checker's work.
+//! Deliberately absent: grants that are known only from reads. The checker uses those.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::leases::{Lease, LeaseEnd};
 use crate::chaos::history::{Acquire, Answer, Call, Ended, Fact, Found, History, Mode, Operation, What};
 
-/// One grant's hold of one lock.
+/// A grant's tenure of one lock.
 #[derive(Clone, Debug)]
 pub(super) struct Tenure<'h> {
     pub(super) lock: &'h str,
@@ -23,11 +23,11 @@ pub(super) struct Tenure<'h> {
     pub(super) from_ns: u64,
     /// Until when it is certain.
     pub(super) until_ns: u64,
-    /// When it was certainly over, if it is known; not before `until_ns`.
+    /// When it was certainly over, if known; not before `until_ns`.
     pub(super) over_ns: u64,
     pub(super) end: End,
     pub(super) granted_line: usize,
-    /// The line that tells of the end.
+    /// The line of the end.
     pub(super) ended_line: usize,
 }
 
@@ -39,11 +39,11 @@ pub(super) enum End {
     Revoked,
     Lost,
     Expired,
-    /// The history ends first.
+    /// It had not ended at the end of the history.
     Open,
 }
 
-/// What may end a tenure.
+/// An event that may end a tenure.
 #[derive(Clone, Copy, Debug)]
 struct Ending {
     until_ns: u64,
@@ -52,7 +52,7 @@ struct Ending {
     line: usize,
 }
 
-/// A forced release: of one token, or of all that hold the lock; and whether it opens at once.
+/// A forced release of one token or of all holders, and whether it takes effect at once.
 #[derive(Clone, Copy, Debug)]
 struct Forced {
     token: Option<u64>,
@@ -60,18 +60,18 @@ struct Forced {
     ending: Ending,
 }
 
-/// What ends grants before their sessions do.
+/// Events that end grants before their sessions end.
 #[derive(Default)]
 struct Endings<'h> {
     of_grant: HashMap<(&'h str, u64), Vec<Ending>>,
-    /// Cancels, by session and request, or by process and number.
+    /// Cancels, by session and request, or by process and operation number.
     of_request: HashMap<(&'h str, u64), Vec<Ending>>,
     of_op: HashMap<(&'h str, u64), Vec<Ending>>,
     /// By lock.
     forced: HashMap<&'h str, Vec<Forced>>,
 }
 
-/// All of them, in the order of the answers.
+/// All tenures, in the order of the answers.
 pub(super) fn tenures<'h>(
     history: &'h History,
     operations: &[Operation<'h>],
@@ -103,7 +103,7 @@ pub(super) fn tenures<'h>(
     tenures
 }
 
-/// A grant that was answered, by the acquire itself or by a later sending of the same.
+/// A granted acquire, answered directly or by a retry.
 struct Grant<'h> {
     session: &'h str,
     token: u64,
@@ -137,7 +137,7 @@ fn grants<'h>(operations: &[Operation<'h>]) -> Vec<Grant<'h>> {
         let (from_ns, line) = (answered.ended_ns, answered.ended_line);
         let Operation { locks, process, op, .. } = *asked;
         let grant = Grant { session: &acquire.session, token, locks, acquire, process, op, from_ns, line };
-        // The first answer counts; a repeat of it says the same. One token for two owners is two grants: that must be seen.
+        // The first answer counts; retries have the same answer. A token with two owners is shown as two grants.
         let known = grants.entry((grant.session, token, grant.locks));
         known.and_modify(|first: &mut Grant<'h>| first.from_ns = first.from_ns.min(from_ns)).or_insert(grant);
     }
@@ -147,7 +147,8 @@ fn grants<'h>(operations: &[Operation<'h>]) -> Vec<Grant<'h>> {
 fn endings<'h>(history: &'h History, operations: &[Operation<'h>]) -> Endings<'h> {
     let mut endings = Endings::default();
     for operation in operations {
-        // What certainly did not happen ends nothing. What may have: from its sending on, nothing is certain.
+        // An operation that failed ends nothing. After the sending of one with an unknown outcome, the grant is no
+        // longer certain.
         let over_ns = match operation.ended {
             Ended::Fail(_) => continue,
             Ended::Ok(_) => operation.ended_ns,
@@ -182,7 +183,7 @@ fn endings<'h>(history: &'h History, operations: &[Operation<'h>]) -> Endings<'h
     endings
 }
 
-/// What the answer says, or else what was asked for.
+/// The tokens in the answer, or the requested token if there is no answer.
 fn forced(operation: &Operation<'_>, asked: Option<u64>) -> Vec<Option<u64>> {
     if let Ended::Ok(Answer::ForceRelease { revoked }) = operation.ended {
         return revoked.iter().copied().map(Some).collect();
@@ -191,7 +192,7 @@ fn forced(operation: &Operation<'_>, asked: Option<u64>) -> Vec<Option<u64>> {
 }
 
 impl Endings<'_> {
-    /// The first of all that end this grant's hold of this lock. An end of before the grant is another one's.
+    /// The first event that ends this grant's tenure of this lock. Events before the grant concern an earlier one.
     fn first(&self, grant: &Grant<'_>, lock: &str, lease: &Lease<'_>, last_ns: u64) -> Ending {
         let (until_ns, end, line) = lease.until(last_ns);
         let over_ns = match (end, lease.closed) {
@@ -216,7 +217,8 @@ impl Endings<'_> {
             if token.is_some_and(|token| token != grant.token) || ending.over_ns < grant.from_ns {
                 continue;
             }
-            // Unless the lock opens at once, the holder may go on until the deadline that its session had; renewals do not help it.
+            // Without `now`, the holder may use the lock until the deadline that its session had then; later renewals
+            // do not extend it.
             let until_ns = if *now { ending.until_ns } else { lease.deadline_at(ending.over_ns).0 };
             consider(Ending { until_ns, over_ns: ending.over_ns.max(until_ns), ..*ending });
         }
@@ -240,7 +242,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A session of 100 ms, sent at 1 ms; a grant of token 1, asked at 3 ms and answered at 4 ms; then what is given; the end at 500 ms.
+    /// A session of 100 ms, sent at 1 ms; a grant of token 1, requested at 3 ms and answered at 4 ms; then the given
+    /// events; end at 500 ms.
     fn story(events: &[&str]) -> (u64, u64, End) {
         let mut text = String::new();
         let mut line = |at_ms: u64, rest: &str| text.push_str(&format!("{{\"time_ns\":{},{rest}}}\n", at_ms * MS));

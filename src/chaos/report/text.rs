@@ -1,10 +1,10 @@
-//! The summary for a terminal.
+//! The summary as text.
 
 use std::fmt::Write as _;
 
 use super::{About, Finding, Summary, Verdict};
 
-/// Every part ends in a line break; parts stand apart by an empty line.
+/// Each part ends with a line break; an empty line separates parts.
 pub(super) fn text(seed: Option<u64>, about: &About, summary: &Summary, findings: &[Finding]) -> String {
     let mut parts = vec![head(seed, about, summary), columns(&operations(summary)), columns(&counts(summary))];
     if !summary.faults.is_empty() {
@@ -19,7 +19,7 @@ pub(super) fn text(seed: Option<u64>, about: &About, summary: &Summary, findings
 
 fn head(seed: Option<u64>, about: &About, summary: &Summary) -> String {
     let Summary { events, clients, locks, sessions, .. } = summary;
-    let cut_off = if summary.ended { "" } else { "; it was cut off" };
+    let cut_off = if summary.ended { "" } else { "; incomplete" };
     let mut text = format!(
         "{} in {}: {}, {}, {}{cut_off}\n",
         count(*events, "event"),
@@ -32,7 +32,7 @@ fn head(seed: Option<u64>, about: &About, summary: &Summary) -> String {
         let _ = writeln!(text, "seed {seed}");
     }
     if let Some(command) = &about.command {
-        let _ = writeln!(text, "repeat with: {}", plain(command));
+        let _ = writeln!(text, "to repeat: {}", plain(command));
     }
     text
 }
@@ -88,7 +88,7 @@ fn faults(summary: &Summary) -> Rows {
 }
 
 fn verdicts(findings: &[Finding]) -> Rows {
-    let mut rows = vec![row(["PROPERTY", "VERDICT", "LOOKED AT"])];
+    let mut rows = vec![row(["PROPERTY", "VERDICT", "EVIDENCE"])];
     for finding in findings {
         let evidence: Vec<_> = finding.evidence.iter().map(|(what, count)| format!("{count} {what}")).collect();
         rows.push(row([&finding.property, finding.verdict.word(), &evidence.join(", ")]));
@@ -116,7 +116,7 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }
 
-/// Aligned columns: to the right where all but the title are numbers.
+/// Aligns columns: to the right if all cells below the title are numbers.
 fn columns(rows: &Rows) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
@@ -139,7 +139,7 @@ fn duration(ms: u64) -> String {
     format!("{}.{:03} s", ms / 1_000, ms % 1_000)
 }
 
-/// Names are anybody's: one must not move a terminal's cursor.
+/// Names are arbitrary: control characters must not reach the terminal.
 fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -1,7 +1,7 @@
-//! What the page draws: lanes of bars and marks, each with the lines that tell of it.
+//! The contents of the page's timeline: lanes of bars and marks, each with its lines of the history.
 //!
-//! Bars and marks are arrays, in the order of the type that is named beside each; a page can have a hundred thousand of them. Times
-//! are nanoseconds, names are numbers of texts.
+//! Bars and marks are arrays in the order of the tuple types below, since a page can have a hundred thousand of them.
+//! Times are in nanoseconds; names are numbers of interned texts.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::chaos::history::{Call, Ended, Fact, Function, History, Mode, Operation, Wait, What};
 
-/// All that is drawn.
+/// All contents of the timeline.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Timeline {
     first_ns: u64,
@@ -23,9 +23,9 @@ pub(super) struct Timeline {
     faults: Vec<FaultLane>,
     nodes: Vec<NodeLane>,
     clients: Vec<ClientLane>,
-    /// Those that clients use.
+    /// Locks of the clients.
     locks: Vec<LockLane>,
-    /// Those that the run itself uses, by what for.
+    /// Locks of the run itself, by purpose.
     probes: Vec<Probes>,
     #[serde(flatten)]
     packed: Packed,
@@ -43,7 +43,7 @@ struct NodeLane {
     name: String,
     led: Vec<(u64, Span)>,
     down: Vec<Span>,
-    /// Each in a row of its own where several hit the node at once.
+    /// Concurrent faults of a node are in separate rows.
     faulty: Vec<(String, Injected, usize)>,
     marks: Vec<Mark>,
 }
@@ -63,7 +63,7 @@ impl LockLane {
     }
 }
 
-/// Locks of one kind of probe: the part of their names before the slash, and what it means.
+/// The locks of one kind of probe: the prefix of their names, and its meaning.
 #[derive(Debug, Serialize)]
 struct Probes {
     name: &'static str,
@@ -71,18 +71,15 @@ struct Probes {
     locks: Vec<LockLane>,
 }
 
-/// The kinds of probes in a run of `lockkeeper chaos`, by the names of their locks.
+/// The kinds of probes in a run of `lockkeeper chaos`, by prefix of the lock names.
 const PROBES: [(&str, &str); 4] = [
-    (
-        "fresh",
-        "taken and given back all the time, each asked of every node: whether a node that lost its office still answers",
-    ),
-    ("vigil", "held and awaited from before a fault until after it: whether the holder and the queue are still there"),
-    ("pledge", "acquired before a fault, and the same request sent again after it: whether it has the same answer"),
-    ("forced", "taken from their holders before a fault: whether the holders still hear of it after it"),
+    ("fresh", "short-lived locks, read directly from every node: does a deposed leader still answer?"),
+    ("vigil", "held and awaited across a fault: are the holder and the queue still there?"),
+    ("pledge", "acquired before a fault and retried with the same request id after it: is the answer the same?"),
+    ("forced", "taken by force before a fault: is the holder told of it after the fault?"),
 ];
 
-/// The process that probes.
+/// The process that uses the probes.
 const PROBER: &str = "operator";
 
 #[derive(Debug, Default, Serialize)]
@@ -93,19 +90,19 @@ struct ClientLane {
     marks: Vec<Mark>,
 }
 
-/// Begin, certain end, known end, row, token, session, client, mode, how it ended, the line of the grant, the line of the end.
+/// Begin, certain end, known end, row, token, session, client, mode, end, line of the grant, line of the end.
 type TenureBar = (u64, u64, u64, usize, u64, usize, usize, usize, usize, usize, usize);
 
-/// Begin, end, row, name, how it ended, the line of the answer to the open, the line that tells of the end.
+/// Begin, end, row, name, kind of end, line of the answer to the open, line of the end.
 type SessionBar = (u64, u64, usize, usize, usize, usize, usize);
 
-/// Begin, end, row, what, how it ended (see [`outcome`]), the client, the line of the begin, the line of the end.
+/// Begin, end, row, operation, outcome (see [`outcome`]), client, line of the begin, line of the end.
 type OperationBar = (u64, u64, usize, usize, usize, usize, usize, usize);
 
-/// When, what, the line, another line or the same.
+/// Time, kind, line, second line or the same.
 type Mark = (u64, &'static str, usize, usize);
 
-/// No lane has more rows of one kind than this: what is beyond shares the last.
+/// Maximum number of rows of one kind in a lane; further bars share the last row.
 const ROWS_MAX: usize = 12;
 
 pub(super) fn timeline(history: &History, operations: &[Operation<'_>]) -> Timeline {
@@ -131,7 +128,7 @@ pub(super) fn timeline(history: &History, operations: &[Operation<'_>]) -> Timel
     timeline
 }
 
-/// Sorts out the locks of probes. What a client touched is no probe's, whatever its name.
+/// Separates the locks of probes from those of clients. A lock that a client used is no probe, whatever its name.
 fn without_probes(locks: Vec<LockLane>, of_clients: &HashSet<&str>) -> (Vec<LockLane>, Vec<Probes>) {
     let mut probes: Vec<_> = PROBES.map(|(name, says)| Probes { name, says, locks: Vec::new() }).into();
     let mut others = Vec::new();
@@ -174,7 +171,7 @@ fn node_lanes(history: &History) -> Vec<NodeLane> {
     faults::nodes(history).into_iter().map(lane).collect()
 }
 
-/// When clients were killed.
+/// The times at which clients were killed.
 fn dead(history: &History) -> HashMap<&str, u64> {
     let mut dead = HashMap::new();
     for (_, event) in &history.events {
@@ -279,7 +276,7 @@ impl<'h> Scene<'h> {
         (operation.invoked_ns, to_ns, row, what, how, client, operation.invoked_line, operation.ended_line)
     }
 
-    /// When it was answered, or given up as unknown, or its client died, or the history ends.
+    /// When it was answered or given up, its client died, or the history ends.
     fn end_of(&self, operation: &Operation<'h>) -> u64 {
         if !operation.is_unknown() {
             return operation.ended_ns;
@@ -292,7 +289,7 @@ impl<'h> Scene<'h> {
     }
 }
 
-/// `ok`, `unknown`, or why not.
+/// `ok`, `unknown`, or the reason of the failure.
 fn outcome<'h>(operation: &Operation<'h>) -> &'h str {
     match operation.ended {
         Ended::Ok(_) => "ok",
@@ -301,7 +298,7 @@ fn outcome<'h>(operation: &Operation<'h>) -> &'h str {
     }
 }
 
-/// What a lock's lane shows of an operation that is no wait.
+/// The mark on a lock's lane for an operation that is no wait.
 fn mark(operation: &Operation<'_>) -> &'static str {
     match (operation.call.function(), operation.ended) {
         (_, Ended::Info | Ended::Open) => "unknown",
@@ -341,14 +338,14 @@ fn lease_end(end: LeaseEnd) -> &'static str {
     }
 }
 
-/// Rows of bars that do not overlap.
+/// Assigns rows to bars so that they do not overlap.
 #[derive(Debug, Default)]
 struct Rows {
     ends_ns: Vec<u64>,
 }
 
 impl Rows {
-    /// The first row that is free then, or the last if there would be too many.
+    /// The first free row at this time, or the last row if there are too many.
     fn place(&mut self, from_ns: u64, to_ns: u64) -> usize {
         let free = self.ends_ns.iter().position(|end_ns| *end_ns <= from_ns);
         let row = free.unwrap_or(self.ends_ns.len()).min(ROWS_MAX - 1);

@@ -27,21 +27,21 @@ use crate::chaos::{
     record::{Recorder, Timeline},
 };
 
-/// What all client processes of a run are told.
+/// The settings common to all client processes of a run.
 #[derive(Clone, Debug)]
 pub(in crate::chaos) struct Setting {
     pub(in crate::chaos) program: PathBuf,
     pub(in crate::chaos) endpoints: String,
     pub(in crate::chaos) socket: PathBuf,
-    /// Where their parts of the history go.
+    /// Directory of their parts of the history.
     pub(in crate::chaos) parts: PathBuf,
-    /// What they say on stderr.
+    /// File for their stderr.
     pub(in crate::chaos) log: PathBuf,
     pub(in crate::chaos) timeline: Timeline,
     pub(in crate::chaos) seed: u64,
 }
 
-/// The client processes: always as many, whoever is killed.
+/// The client processes. Their number is constant: a killed client is replaced.
 #[derive(Debug)]
 pub(in crate::chaos) struct Clients {
     setting: Setting,
@@ -50,7 +50,7 @@ pub(in crate::chaos) struct Clients {
     totals: Totals,
 }
 
-/// Operations and grants of all client processes so far, those that are gone included.
+/// Operations and grants of all client processes so far, including those that were killed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Totals(Arc<(AtomicU64, AtomicU64)>);
 
@@ -65,7 +65,7 @@ struct Client {
     number: usize,
     generation: u32,
     child: Child,
-    /// Closed, it tells the process to finish.
+    /// Its close tells the process to finish.
     stdin: Option<ChildStdin>,
 }
 
@@ -98,7 +98,8 @@ impl Clients {
             .arg("chaos-client")
             .args(arguments.iter().flat_map(|(flag, value)| [OsString::from(flag), value.clone()]));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).kill_on_drop(true);
-        // In a group of its own it hears of no Ctrl-C. And if we die while it is stopped, its group is orphaned, and the system ends it.
+        // In its own process group it gets no Ctrl-C. If this process dies while the client is stopped, the kernel ends
+        // the orphaned group.
         command.process_group(0);
         let mut child = command.spawn()?;
         if let Some(stdout) = child.stdout.take() {
@@ -113,7 +114,7 @@ impl Clients {
         self.totals.clone()
     }
 
-    /// Kills it in the middle of what it does, and starts another in its place.
+    /// Kills a client at any point of its work, and starts another in its place.
     pub(in crate::chaos) async fn replace(&mut self, place: usize) -> io::Result<()> {
         let (count, client) = (self.running.len(), &mut self.running[place]);
         client.child.start_kill()?;
@@ -124,7 +125,7 @@ impl Clients {
         Ok(())
     }
 
-    /// So many of them, by chance, by their places.
+    /// The places of `count` random clients.
     pub(in crate::chaos) fn some(&self, count: usize, random: &mut StdRng) -> Vec<usize> {
         rand::seq::index::sample(random, self.running.len(), count.min(self.running.len())).into_vec()
     }
@@ -137,7 +138,7 @@ impl Clients {
         self.running[place].name()
     }
 
-    /// Whether there was somebody to send it to.
+    /// Whether the process exists.
     pub(in crate::chaos) fn signal(&self, place: usize, signal: Signal) -> bool {
         self.running[place].signal(signal)
     }
@@ -148,16 +149,16 @@ impl Clients {
         }
     }
 
-    /// One that ended by itself: that is none of its business.
+    /// A client that exited by itself, which is an error.
     pub(in crate::chaos) fn deserter(&mut self) -> Option<String> {
         self.running.iter_mut().find_map(|client| match client.child.try_wait() {
             Ok(None) => None,
-            Ok(Some(status)) => Some(format!("client {} ended by itself: {status}", client.name())),
+            Ok(Some(status)) => Some(format!("client {} exited by itself: {status}", client.name())),
             Err(error) => Some(format!("client {} cannot be waited for: {error}", client.name())),
         })
     }
 
-    /// Asks all to finish what they began, and waits for them. What is wrong with those that did not.
+    /// Tells all clients to finish, and waits for them. Returns the errors of those that did not.
     pub(in crate::chaos) async fn finish(&mut self, by: Instant) -> Vec<String> {
         self.running.iter_mut().for_each(|client| client.stdin = None);
         let mut troubles = Vec::new();
@@ -165,9 +166,9 @@ impl Clients {
             match timeout_at(by, client.child.wait()).await {
                 Ok(Ok(status)) if status.success() => {}
                 Ok(Ok(status)) if status.signal().is_some() => {
-                    troubles.push(format!("client {} ended by itself: {status}", client.name()));
+                    troubles.push(format!("client {} exited by itself: {status}", client.name()));
                 }
-                Ok(Ok(status)) => troubles.push(format!("client {} could not do its work: {status}", client.name())),
+                Ok(Ok(status)) => troubles.push(format!("client {} failed: {status}; see clients.log", client.name())),
                 Ok(Err(error)) => troubles.push(format!("client {} cannot be waited for: {error}", client.name())),
                 Err(_) => {
                     troubles.push(format!("client {} did not finish in time", client.name()));
@@ -191,7 +192,7 @@ impl Client {
     }
 }
 
-/// Who comes back after being killed is somebody else.
+/// A replaced client has a new name, since a process that died does not return under its name.
 fn name(number: usize, generation: u32) -> String {
     match generation {
         1 => format!("c{number}"),
@@ -199,12 +200,12 @@ fn name(number: usize, generation: u32) -> String {
     }
 }
 
-/// Where a process's part of the history goes.
+/// The file of a process's part of the history.
 pub(super) fn part(parts: &Path, name: &str) -> PathBuf {
     parts.join(format!("{name}.jsonl"))
 }
 
-/// Its counts, one line each time.
+/// Reads the process's counters, one line each time.
 async fn listen(stdout: ChildStdout, totals: Totals) {
     let mut lines = BufReader::new(stdout).lines();
     let (mut operations, mut grants) = (0, 0);
@@ -218,5 +219,5 @@ async fn listen(stdout: ChildStdout, totals: Totals) {
     }
 }
 
-/// How long clients may take to finish: a call and its repetitions, and some.
+/// How long clients may take to finish: a call with its retries, plus a margin.
 pub(super) const FINISH: Duration = Duration::from_secs(30);

@@ -1,8 +1,8 @@
-//! Locks that come and go, beside one that stays: what is granted is seen at once, whoever is asked, and what is given back is the one
-//! thing that was given back.
+//! Short-lived locks beside a long-lived one: a grant must be visible at once on every node, and a release must end
+//! exactly the released grant.
 //!
-//! Clients read through the library, which asks whoever leads. A node that only believes to lead is asked too seldom to be found out, so
-//! here each node is asked, directly, for what the moment before was granted or given back by whichever of them leads.
+//! Clients read through the library, which asks the leader. A deposed leader that does not know of its successor is
+//! rarely asked. So here each node is asked directly about a lock that was granted or released a moment before.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::{
 const EVERY: Duration = Duration::from_millis(250);
 
 impl Operator {
-    /// In the background, until it is told to finish: then nothing of it is left.
+    /// Runs in the background until `finish`; then all its locks are released.
     pub fn come_and_go(&self, finish: CancellationToken) -> AbortOnDropHandle<()> {
         let operator = self.clone();
         AbortOnDropHandle::new(tokio::spawn(async move {
@@ -39,7 +39,7 @@ impl Operator {
         }))
     }
 
-    /// For as long as the session lives.
+    /// Runs for as long as the session lives.
     async fn beside_one_that_stays(&self, session: &Session, number: &mut u64, finish: &CancellationToken) {
         let mut next = || {
             *number += 1;
@@ -58,7 +58,7 @@ impl Operator {
         self.release(stays).await;
     }
 
-    /// Asks each node, and nobody else.
+    /// Asks each node directly.
     async fn ask_all(&self, lock: &str) {
         future::join_all(self.nodes.iter().map(|node| self.ask(node.clone(), lock))).await;
     }

@@ -1,7 +1,7 @@
-//! A grant that was taken by force before a fault, and whose holder hears of it after it.
+//! A grant that was taken by force before a fault, and whose holder is told after it.
 //!
-//! Clients hear of such a loss on their keep-alive streams at once, and let go: what the cluster remembers of it is then forgotten. This
-//! holder has no such stream. Its session outlives the fault, and the first that it hears is the answer to a renewal.
+//! Normal clients are told on their keep-alive streams at once and release, so the cluster drops its record. This
+//! holder has no such stream. Its session outlives the fault, and the answer to its first renewal must report the loss.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::{
 
 const BETWEEN_RENEWALS: Duration = Duration::from_millis(100);
 
-/// The session that held it.
+/// The session that held the grant.
 #[derive(Debug)]
 pub(super) struct Forced {
     session: AttachedSession,
@@ -28,7 +28,7 @@ pub(super) struct Forced {
 }
 
 impl Operator {
-    /// Acquires this lock, which is used once, and takes it from itself. `None`: there is no cluster at the moment.
+    /// Acquires this lock, which is used once, and takes the grant by force. `None`: the cluster is not available.
     pub(super) async fn force_from_itself(&self, lock: &str) -> Option<Forced> {
         let session = self.open_detached().await?;
         let want = Want {
@@ -55,7 +55,7 @@ impl Operator {
         Some(Forced { session, lock: lock.to_owned(), token })
     }
 
-    /// Renews the session until that is answered: its holder knows then. It lets go, and that is all.
+    /// Renews the session until there is an answer, which tells the holder. Then releases the grant.
     pub(super) async fn hear_of_force(&self, forced: Forced, by: Instant) {
         let Forced { session, lock, token } = forced;
         while !self.renew_and_hear(&session).await && Instant::now() < by {
@@ -74,7 +74,7 @@ impl Operator {
         }
     }
 
-    /// Whether there was an answer for good. What it says is written down before its end.
+    /// Whether there was a final answer. The losses that it reports are recorded before its end.
     async fn renew_and_hear(&self, session: &AttachedSession) -> bool {
         let id = session.id().to_string();
         let begun = self.recorder.begin(&[], Call::Renew { session: id.clone() });

@@ -1,4 +1,4 @@
-//! One history out of the parts that the processes wrote.
+//! Merges the parts that the processes wrote into one history.
 
 use std::{
     fs::{self, File},
@@ -15,16 +15,16 @@ struct Timed {
     time_ns: u64,
 }
 
-/// Writes the history, in the order of its times. A process that was killed may have left half a line: that it did not tell.
+/// Writes the history, sorted by time. A killed process may have left an incomplete last line, which is dropped.
 pub(super) fn merge(parts: &Path, meta: Meta, out: &Path) -> io::Result<()> {
     let mut lines = Vec::new();
     let mut paths = fs::read_dir(parts)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
-    // Lines of the same moment are in the order of the parts' names.
+    // Lines of the same time are in the order of the parts' names.
     paths.sort();
     for path in paths {
         read(&path, &mut lines)?;
     }
-    // Stable: a process's own lines of the same moment stay as they are.
+    // Stable: lines of one process with the same time keep their order.
     lines.sort_by_key(|(time_ns, _)| *time_ns);
 
     let mut writer = Writer::new(BufWriter::new(File::create_new(out)?));

@@ -1,21 +1,21 @@
-//! A run: a cluster of real processes on this machine, clients that use it, somebody who breaks things, and the history of all that.
+//! A run: a cluster of real processes on this machine, clients that use it, fault injection, and the history of all
+//! this.
 //!
 //! ```text
-//! DIR/history.jsonl    what happened: see `lockkeeper::chaos::history`
+//! DIR/history.jsonl    the history: see `lockkeeper::chaos::history`
 //! DIR/nodes/node1/…    the nodes' data, configurations and logs
-//! DIR/clients.log      what the clients said on stderr
+//! DIR/clients.log      stderr of the clients
 //! ```
 //!
-//! * `clients`: the client processes; `observe`: what the nodes say of themselves;
-//! * `operator`: what the runner does itself; `vigil`, `pledge` and `forced`: what lasts through each fault; `two_leaders`: a
-//!   leader that does not know of its successor;
-//!   `comings`: what comes and goes all the while;
-//! * `merge`: one history out of many parts; [`worth`]: whether enough happened.
+//! * `clients`: the client processes; `observe`: the status of the nodes;
+//! * `operator`: the operations of the runner itself; `vigil`, `pledge` and `forced`: state that must survive each
+//!   fault; `two_leaders`: a deposed leader that does not know of its successor; `comings`: short-lived locks;
+//! * `merge`: merges the parts of the history; [`worth`]: whether there was enough activity.
 //!
-//! A run never judges: that is [`super::checker`]'s, and anybody can do it again from the file. It only says what kept it from being a
-//! run at all: a fault that could not be done, a node that ended by itself, a cluster that did not come back.
+//! A run gives no verdict: [`super::checker`] does, and can repeat it from the file. A run reports only what made it
+//! fail as a run: a fault that was not possible, a node that exited by itself, a cluster that did not recover.
 //!
-//! Whatever is started ends with the run, also when its future is dropped or its process is killed.
+//! All processes end with the run, also if its future is dropped or its process is killed.
 
 pub(super) mod clients;
 mod comings;
@@ -61,55 +61,55 @@ use crate::{
     server::config::RaftConfig,
 };
 
-/// Before each fault: long enough for the locks of a dead client to pass on.
+/// Time before each fault: long enough for the locks of a dead client to be granted to others.
 const CALM: Duration = Duration::from_millis(2_500);
-/// How much later than promised things may happen. Generous: it is to find what is lost, not what is slow.
+/// The promised bounds. Generous, since they are to detect lost requests rather than slow ones.
 const EXPIRY_BOUND_MS: u64 = 8_000;
 const HANDOVER_BOUND_MS: u64 = 8_000;
 const LIVENESS_BOUND_MS: u64 = 20_000;
 const LIVENESS_BOUND: Duration = Duration::from_millis(LIVENESS_BOUND_MS);
-/// The cluster's time has whole milliseconds.
+/// Stamps are whole milliseconds.
 const STAMP_NS: u64 = 1_000_000;
-/// For how long all nodes are sought at one index while clients go on; at the end, when nobody does anything.
+/// How long to look for all nodes at one index while clients work, and at the end without clients.
 const COMPARE: Duration = Duration::from_millis(1_500);
 const COMPARE_AT_END: Duration = Duration::from_secs(10);
-/// Few, so that whoever was away for a while needs a snapshot, and whoever starts again begins with one.
+/// Small, so that a node that was away needs a snapshot, and a restarted node begins with one.
 const SNAPSHOT_ENTRIES: u64 = 25;
 const KEEP_ENTRIES: u64 = 10;
-/// What is done to each cluster at the end.
+/// The fault at the end of each run.
 const RESTART: &str = "restart-at-rest";
-/// For how long a snapshot is waited for before it.
+/// How long to wait for a snapshot before it.
 const SNAPSHOT_BOUND: Duration = Duration::from_secs(10);
-/// A machine that is so much slower than was thought ends the run before all faults had their turn.
+/// A run ends before all faults were injected if the machine is slower than expected by more than this factor.
 const SLOWNESS_MAX: u32 = 4;
-/// Between two words on how far it is.
+/// Interval of progress reports.
 const TELL_EVERY: Duration = Duration::from_millis(250);
 
-/// What run to make.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The program `lockkeeper`: nodes and clients are processes of it.
     pub program: PathBuf,
-    /// How many nodes: 3 or more.
+    /// Number of nodes: 3 or more.
     pub nodes: usize,
-    /// For how long there are faults. What comes before and after is not counted.
+    /// Duration of the faults, without the time before and after.
     pub duration: Duration,
-    /// The order of faults, and what clients try, come from it. What comes of that depends on the machine.
+    /// Seed of the order of faults and of the clients' operations. Their results also depend on the machine.
     pub seed: u64,
-    /// Which faults.
+    /// The faults.
     pub faults: Vec<Fault>,
-    /// How many client processes.
+    /// Number of client processes.
     pub clients: usize,
-    /// Where to put it all: does not exist yet.
+    /// Directory for all files. Must not exist.
     pub directory: PathBuf,
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
-    /// What happens now.
+    /// The current phase.
     pub phase: String,
-    /// Since the first fault could have come.
+    /// Time since the first fault was possible.
     pub elapsed: Duration,
     /// Operations begun.
     pub operations: u64,
@@ -117,38 +117,38 @@ pub struct Progress {
     pub grants: u64,
     /// Elections seen.
     pub elections: usize,
-    /// Who leads, if that is known.
+    /// The leader, if it is known.
     pub leader: Option<u64>,
 }
 
-/// A run that was made, for better or worse.
+/// The result of a completed run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// The history.
+    /// The file of the history.
     pub history: PathBuf,
-    /// What went wrong that no history shows: a node that ended by itself, or does not come back.
+    /// Errors that the history does not show: a node that exited by itself or did not recover.
     pub troubles: Vec<String>,
-    /// Faults that were to be, and hit nothing.
+    /// Planned faults without a target.
     pub missed: Vec<Fault>,
-    /// Faults that were chosen and could not be, and why.
+    /// Chosen faults that were not possible, with the reason.
     pub skipped: Vec<(Fault, String)>,
-    /// Faults that were chosen and did not get their turn.
+    /// Chosen faults for which there was no time.
     pub not_reached: Vec<Fault>,
-    /// Writes that the resource refused, for their tokens were old.
+    /// Writes that a fenced register refused due to old tokens.
     pub refused_writes: u64,
-    /// Such writes, where the resource takes everything: each would have been lost or corrupted data.
+    /// Late writes that an unfenced register accepted: each overwrote a newer write.
     pub late_writes: u64,
 }
 
-/// Why there was no run. Nothing runs any more.
+/// Why there was no run. No process is left.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The directory, or something in it.
+    /// The directory, or a file in it.
     #[error("{}: {source}", path.display())]
     Directory {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The cluster did not start.
@@ -162,7 +162,8 @@ pub enum RunError {
     Io(#[from] io::Error),
 }
 
-/// Makes a run. When `stop` is cancelled, it ends early, in good order: faults are undone, clients finish, and there is a history.
+/// Executes a run. When `stop` is cancelled, it ends early: faults are healed, clients finish, and the history is
+/// complete.
 pub async fn run(
     options: Options,
     progress: watch::Sender<Progress>,
@@ -198,7 +199,7 @@ impl Run {
         let phase = watch::Sender::new("starting".to_owned());
         progress.send_modify(|progress| progress.phase.clone_from(&phase.borrow()));
         let timeline = Timeline::begin();
-        // Beside the history, so that it is on the same disk. The socket is not: its path must be short.
+        // On the disk of the history. The socket is elsewhere, since its path must be short.
         let parts = tempfile::Builder::new().prefix("parts-").tempdir_in(&options.directory)?;
         let recorder = |name: &str| Recorder::create(&clients::part(parts.path(), name), name, timeline);
         let nemesis = recorder("nemesis")?;
@@ -239,7 +240,7 @@ impl Run {
         Ok(Self { world, resource, parts, _sockets: sockets, stop, phase, _telling: telling, outcome })
     }
 
-    /// Faults, one after the other, until the time is over and those that were to be have been.
+    /// Injects one fault after another until the time is over and the planned faults were injected.
     async fn break_things(&mut self, options: &Options) -> io::Result<()> {
         let began = Instant::now();
         let mut plan = self.plan(options);
@@ -266,7 +267,7 @@ impl Run {
         }
         finish.cancel();
         let _ = coming.await;
-        // Who breaks a run off has not asked for more than there was.
+        // An interrupted run has not missed its planned faults.
         if !self.stop.is_cancelled() {
             self.outcome.missed = planned.into_iter().filter(|fault| !fired.contains(fault)).collect();
         }
@@ -277,7 +278,7 @@ impl Run {
         Ok(())
     }
 
-    /// Without the faults that cannot be here.
+    /// The order of the faults that are possible on this machine.
     fn plan(&mut self, options: &Options) -> Plan {
         let missing = |fault: &Fault| Some((*fault, self.world.tools.missing(*fault)?.to_owned()));
         self.outcome.skipped = options.faults.iter().filter_map(missing).collect();
@@ -289,7 +290,7 @@ impl Run {
         !self.stop.is_cancelled() && self.outcome.troubles.is_empty()
     }
 
-    /// A client dies with something in its hands, and that passes on.
+    /// Kills a client that holds a lock; its locks must be granted to others.
     async fn calm(&mut self) -> io::Result<()> {
         let until = Instant::now() + CALM;
         let held = self.world.kill_a_holder().await?;
@@ -298,7 +299,7 @@ impl Run {
             () = self.stop.cancelled() => (true, ()),
         };
         if !all {
-            self.outcome.troubles.push("a client was killed, and not all locks were to be had after that".to_owned());
+            self.outcome.troubles.push("after a client was killed, not all of its locks became available".to_owned());
         }
         Ok(())
     }
@@ -308,7 +309,7 @@ impl Run {
         self.world.inflict(fault).await
     }
 
-    /// Ends the fault, and sees whether the cluster comes back.
+    /// Ends the fault and checks that the cluster recovers.
     async fn recover(&mut self, fault: Fault, late: Option<Pledge>, vigil: Option<Vigil>) {
         self.set_phase("healing");
         if let Err(error) = self.world.heal().await {
@@ -326,23 +327,23 @@ impl Run {
         if let Some(vigil) = vigil
             && !operator.end_vigil(vigil).await
         {
-            return self.outcome.troubles.push(format!("after {fault}, those who had waited were not all served"));
+            return self.outcome.troubles.push(format!("after {fault}, not all waiters were served"));
         }
         if !operator.probe(by).await {
             let bound = LIVENESS_BOUND.as_secs();
-            return self.outcome.troubles.push(format!("{bound} s after {fault}, not all locks were served"));
+            return self.outcome.troubles.push(format!("after {fault}, not all locks were served within {bound} s"));
         }
         self.world.observer.compare_tables(Instant::now() + COMPARE).await;
         self.outcome.troubles.extend(self.world.clients.deserter());
     }
 
-    /// All finish, and the history is put together.
+    /// Lets all processes finish, and merges the history.
     async fn close(mut self, options: &Options) -> Result<Outcome, RunError> {
         self.set_phase("finishing");
         if let Err(error) = self.world.heal().await {
             self.outcome.troubles.push(error.to_string());
         }
-        // Whatever was under way when it was broken off.
+        // The run may have been interrupted during a fault.
         self.world.recorder.fact(Fact::Heal { name: None });
         let troubles = self.world.clients.finish(Instant::now() + clients::FINISH).await;
         self.outcome.troubles.extend(troubles);
@@ -354,13 +355,13 @@ impl Run {
                 }
                 self.world.operator.read_all().await;
                 if !self.world.observer.compare_tables(Instant::now() + COMPARE_AT_END).await {
-                    self.outcome.troubles.push("at rest, not all nodes came to the same index".to_owned());
+                    self.outcome.troubles.push("without load, not all nodes reached the same index".to_owned());
                 }
             }
         }
         self.world.recorder.fact(Fact::End);
         if let Some(error) = self.world.recorder.failure() {
-            self.outcome.troubles.push(format!("the history is not whole: {error}"));
+            self.outcome.troubles.push(format!("the history is incomplete: {error}"));
         }
         let Self {
             world: World { mut cluster, links, observer, clients, .. }, resource, mut parts, mut outcome, ..
@@ -374,8 +375,7 @@ impl Run {
         Ok(outcome)
     }
 
-    /// The clients are gone, and hold nothing. All nodes take a snapshot of that, and start from it: also what is in no grant any more is
-    /// remembered.
+    /// Restarts all nodes from snapshots without clients, to check that snapshots also keep state beyond grants.
     async fn restart_at_rest(&mut self) {
         let World { observer, operator, .. } = &self.world;
         let index = observer.applied_index();
@@ -387,7 +387,7 @@ impl Run {
         self.world.recorder.fact(Fact::Heal { name: Some(RESTART.to_owned()) });
         let by = Instant::now() + LIVENESS_BOUND;
         if let Err(error) = restarted {
-            self.outcome.troubles.push(format!("at rest: {error}"));
+            self.outcome.troubles.push(format!("restart without load: {error}"));
         } else if let Err(error) = self.world.cluster.ready(LIVENESS_BOUND).await {
             self.outcome.troubles.push(format!("after a {RESTART}: {error}"));
         } else if !self.world.operator.probe(by).await {
@@ -400,7 +400,7 @@ impl Run {
     }
 }
 
-/// Says how far it is, until it is dropped.
+/// Reports the progress until it is dropped.
 fn tell(
     world: &World,
     timeline: Timeline,
@@ -440,7 +440,7 @@ fn meta(seed: u64) -> Meta {
     }
 }
 
-/// A cluster is founded by nodes that agree on their addresses. Only then do they take the ways that can be broken.
+/// Founds the cluster with direct addresses, on which its nodes must agree; then routes it through the links.
 async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, Links, Tools), RunError> {
     let raft = RaftConfig { snapshot_entries: SNAPSHOT_ENTRIES, keep_entries: KEEP_ENTRIES, ..RaftConfig::default() };
     let mut cluster = LocalCluster::start(local::Options {
@@ -469,7 +469,7 @@ async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, 
     Ok((cluster, links, tools))
 }
 
-/// The wall clock alone: what the monotonic one says is nobody's to change.
+/// Fakes the wall clock only, not the monotonic clock.
 fn fake_clock(cluster: &mut LocalCluster, id: u64, library: &Path) -> io::Result<()> {
     let clock = cluster.path().join(format!("node{id}")).join("clock");
     fs::write(&clock, "+0")?;

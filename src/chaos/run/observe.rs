@@ -1,4 +1,4 @@
-//! Watching the nodes, by what they say of themselves.
+//! Observes the nodes through their status.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,16 +16,16 @@ use crate::{
     proto::v1::{Role, StatusRequest, StatusResponse, cluster_client::ClusterClient},
 };
 
-/// Between two questions to a node.
+/// Interval of the requests to a node.
 const EVERY: Duration = Duration::from_millis(60);
-/// For how long a node may think about one.
+/// Timeout of a request.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// What was said longer ago is not known.
+/// Older statuses are not used.
 const FRESH: Duration = Duration::from_millis(1_000);
-/// Between two attempts to find all nodes at the same index.
+/// Pause between two attempts to find all nodes at the same index.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(40);
 
-/// Watches all nodes, not through the links, and writes down elections and snapshots.
+/// Observes all nodes directly, not through the links, and records elections and snapshots.
 #[derive(Debug)]
 pub struct Observer {
     nodes: BTreeMap<u64, Channel>,
@@ -34,7 +34,7 @@ pub struct Observer {
     _watching: Vec<AbortOnDropHandle<()>>,
 }
 
-/// What was seen last. Cheap to clone.
+/// The latest observations. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sight(Arc<Mutex<Seen>>);
 
@@ -50,7 +50,7 @@ impl Observer {
         Self::watch(cluster.nodes().map(|node| (node.id(), channel(&node.endpoint()))).collect(), recorder)
     }
 
-    /// Watches nodes by their ids, in the background until it is dropped.
+    /// Observes these nodes in the background until it is dropped.
     pub fn watch(nodes: BTreeMap<u64, Channel>, recorder: Recorder) -> Self {
         let seen = Sight::default();
         let watching = nodes.iter().map(|(id, channel)| {
@@ -61,7 +61,7 @@ impl Observer {
         Self { nodes, seen, recorder, _watching: watching }
     }
 
-    /// Who says that it leads, in the highest term; as soon as somebody does. `None`: nobody did by then.
+    /// The leader of the highest term, as soon as a node reports to be one. `None`: no node did by this time.
     pub async fn leader_by(&self, by: Instant) -> Option<u64> {
         loop {
             match self.seen.leader() {
@@ -71,12 +71,12 @@ impl Observer {
         }
     }
 
-    /// How far the log was applied, anywhere.
+    /// The highest applied index of all nodes.
     pub fn applied_index(&self) -> u64 {
         self.seen.lock().statuses.values().map(|(_, status)| status.applied_index).max().unwrap_or(0)
     }
 
-    /// Whether all nodes have snapshots that reach up to there.
+    /// Whether all nodes have snapshots that include this index.
     pub fn snapshots_reach(&self, index: u64) -> bool {
         self.seen.lock().statuses.values().all(|(_, status)| status.snapshot_index >= index)
     }
@@ -85,7 +85,8 @@ impl Observer {
         self.seen.clone()
     }
 
-    /// Looks until all nodes are found at the same index, and writes down their tables there. False: they were not, by then.
+    /// Tries until all nodes are at the same index, and records their table hashes. `false`: they were not by this
+    /// time.
     pub async fn compare_tables(&self, by: Instant) -> bool {
         loop {
             let looks = self.nodes.iter().map(|(id, channel)| async { (*id, status(channel.clone(), true).await) });
@@ -116,7 +117,7 @@ impl Sight {
         leaders.max_by_key(|status| status.term).map(|status| status.node_id)
     }
 
-    /// So many elections were seen.
+    /// Number of observed elections.
     pub(super) fn elections(&self) -> usize {
         self.lock().elected.len()
     }
@@ -145,7 +146,7 @@ async fn watch(id: u64, channel: Channel, seen: Sight, recorder: Recorder) {
     }
 }
 
-/// A node that takes a snapshot from its leader has no log before it. One that makes its own keeps some.
+/// A node that installed a snapshot from its leader has no log entries before it. A node that built its own keeps some.
 fn installed(status: &StatusResponse) -> Option<u64> {
     (status.snapshot_index > 0 && status.purged_index == status.snapshot_index).then_some(status.snapshot_index)
 }

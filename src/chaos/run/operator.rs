@@ -1,5 +1,5 @@
-//! What the runner itself does to the locks: reads them, takes some back, takes over what others have in their hands, and asks after each
-//! heal whether they are served.
+//! The runner's own operations: reads locks, revokes grants, acquires the locks of stopped clients, and checks after
+//! each heal that locks are served.
 
 use std::{path::Path, time::Duration};
 
@@ -21,11 +21,11 @@ use crate::{
 
 const EVERY: std::ops::Range<u64> = 150..600;
 const REASON: &str = "the run has it so";
-/// Longer than a dead session may live, so that one that lives longer is seen to.
+/// Longer than the TTL of a dead session plus its bound, so that a session that lives longer is detected.
 const INHERIT: Duration = Duration::from_millis(4_000 + super::EXPIRY_BOUND_MS);
-/// Longer than all probes of one heal take.
+/// Longer than all probes of one heal.
 pub(super) const PROBE_TTL: Duration = Duration::from_secs(20);
-/// Longer than it takes until a fault comes, lasts and is over.
+/// Longer than the time before a fault, its duration and the recovery.
 pub(super) const LASTING_TTL: Duration = super::LIVENESS_BOUND.saturating_mul(3);
 
 /// The runner's own client.
@@ -33,14 +33,14 @@ pub(super) const LASTING_TTL: Duration = super::LIVENESS_BOUND.saturating_mul(3)
 pub struct Operator {
     pub(super) client: Client,
     pub(super) recorder: Recorder,
-    /// Each by itself.
+    /// A channel to each node.
     pub(super) nodes: Vec<Channel>,
-    /// What the locks protect.
+    /// The protected registers.
     place: Place,
 }
 
 impl Operator {
-    /// With these ways to the cluster, and to each node by itself, which give up as those of the workload do.
+    /// An operator with this client and these channels to the nodes, whose limits are those of the workload.
     pub fn new(client: Client, nodes: Vec<Channel>, place: Place, recorder: Recorder) -> Self {
         Self { client, recorder, nodes, place }
     }
@@ -51,7 +51,7 @@ impl Operator {
         Ok(Self::new(client, nodes, Place::Socket(socket.to_owned()), recorder))
     }
 
-    /// Reads locks, and takes some back, in the background until this is dropped.
+    /// Reads locks and revokes some grants, in the background until it is dropped.
     pub fn go_round(&self, seed: u64) -> AbortOnDropHandle<()> {
         let (operator, mut random) = (self.clone(), StdRng::seed_from_u64(seed));
         AbortOnDropHandle::new(tokio::spawn(async move {
@@ -67,7 +67,7 @@ impl Operator {
         }))
     }
 
-    /// What a read shows of it: nothing, if there was no answer.
+    /// The state of the lock; empty if there was no answer.
     pub(super) async fn look(&self, lock: &str) -> v1::LockInfo {
         let begun = self.recorder.begin(&[lock.to_owned()], Call::Get {});
         match self.client.get(lock).await {
@@ -82,8 +82,8 @@ impl Operator {
         }
     }
 
-    /// The locks of the present set that these clients have in their hands, as they can be taken over: by one who has them alone. One of
-    /// several permits is no such lock.
+    /// The locks of the current set that these clients hold and another client can acquire exclusively. Permits are
+    /// left out.
     pub async fn in_the_hands_of(&self, clients: &[String]) -> Vec<locks::Lock> {
         let round = locks::round(self.recorder.timeline());
         let present = (0..locks::COUNT).map(|place| locks::of(round, place));
@@ -106,7 +106,8 @@ impl Operator {
         }
     }
 
-    /// Queues for these locks and all of the present set at once, whoever has them: the dead too. Whether all were to be had.
+    /// Acquires these locks and all others of the current set concurrently, also those of dead holders. Returns whether
+    /// all were granted.
     pub async fn wait_for_all(&self, theirs: &[locks::Lock]) -> bool {
         let round = locks::round(self.recorder.timeline());
         let present = (0..locks::COUNT).map(|place| locks::of(round, place));
@@ -114,7 +115,8 @@ impl Operator {
         self.take_over(&theirs.iter().cloned().chain(others).collect::<Vec<_>>()).await
     }
 
-    /// Queues for these locks at once, and writes to what each of them protects as soon as it has it. Whether all were to be had.
+    /// Acquires these locks concurrently, and writes to each resource as soon as its lock is granted. Returns whether
+    /// all were granted.
     pub async fn take_over(&self, locks: &[locks::Lock]) -> bool {
         let Some(session) = self.open(Instant::now() + super::LIVENESS_BOUND).await else { return false };
         let takes = locks.iter().map(async |lock| match self.acquire(&session, lock, INHERIT).await {
@@ -125,7 +127,7 @@ impl Operator {
                 true
             }
             Err(_) => {
-                // Who has it, if it is not let go.
+                // Records the holder that did not release.
                 self.look(&lock.name).await;
                 false
             }
@@ -135,7 +137,7 @@ impl Operator {
         all
     }
 
-    /// Whether fresh acquires of all locks are answered by then.
+    /// Whether new acquires of all locks are answered by this time.
     pub async fn probe(&self, by: Instant) -> bool {
         let Some(session) = self.open(by).await else { return false };
         let round = locks::round(self.recorder.timeline());
@@ -175,7 +177,7 @@ impl Operator {
         }
     }
 
-    /// Whether an acquire is granted, or refused for good: that too is an answer.
+    /// Whether an acquire gets a final answer: a grant or a refusal.
     async fn is_served(&self, session: &Session, lock: &locks::Lock, by: Instant) -> bool {
         loop {
             match self.acquire(session, lock, Duration::ZERO).await {
@@ -231,17 +233,17 @@ impl Operator {
         }
     }
 
-    /// Renews a session, one time after the other, until this is the case, or for so long: entries for the log, and nothing else changes.
+    /// Renews a session repeatedly until `is_enough` or `by`: this adds log entries and changes nothing else.
     pub async fn renew_until(&self, by: Instant, is_enough: impl AsyncFn() -> bool) {
         let Some(session) = self.open(by).await else { return };
         while Instant::now() < by && !is_enough().await {
-            // A failure is as good as a renewal: it is tried again.
+            // A failed renewal is followed by the next one.
             let _ = session.renew().await;
         }
         self.close(session).await;
     }
 
-    /// Reads the locks that are, or were last, in use: what the run ends with.
+    /// Reads the locks of the last rounds: the final state of the run.
     pub async fn read_all(&self) {
         let round = locks::round(self.recorder.timeline());
         for round in round.saturating_sub(4)..=round {

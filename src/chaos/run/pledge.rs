@@ -1,7 +1,9 @@
-//! A request that was answered before a fault, and is sent again after it: it has happened, and has the same answer.
+//! A request that was answered before a fault and is retried after it: it must not be executed again and must have the
+//! same answer.
 //!
-//! Clients do that too, while their sessions live. This one's session outlives the fault. One is given long before, so that it is in a
-//! snapshot and not in the log; another one the moment before, so that it is the last thing in the log.
+//! Clients retry too, but only while their sessions live. This session outlives the fault. One request is sent long
+//! before the fault, so that it is in a snapshot and not in the log; another just before it, so that it is at the end
+//! of the log.
 
 use std::time::Duration;
 
@@ -18,11 +20,11 @@ use crate::{
     proto::v1::{AcquireRequest, RequestId, Want, acquire_response::Outcome, locks_client::LocksClient},
 };
 
-/// The only one of its session: the library numbers none of its own there.
+/// The only request id of its session, in which the library sends no other requests.
 const REQUEST: u64 = 1;
 const BETWEEN_SENDINGS: Duration = Duration::from_millis(60);
 
-/// The session, and the lock that it was granted.
+/// The session and its lock.
 #[derive(Debug)]
 pub struct Pledge {
     session: Session,
@@ -30,7 +32,7 @@ pub struct Pledge {
 }
 
 impl Operator {
-    /// Acquires this lock, which is used once. `None`: there is no cluster at the moment.
+    /// Acquires this lock, which is used once. `None`: the cluster is not available.
     pub async fn pledge(&self, lock: &str) -> Option<Pledge> {
         let session = self.open_for(LASTING_TTL, Instant::now()).await?;
         let pledge = Pledge { session, lock: lock.to_owned() };
@@ -38,7 +40,7 @@ impl Operator {
         Some(pledge)
     }
 
-    /// Looks whether it is still held, and acquires it again, by the same request.
+    /// Reads the lock, then retries the acquire with the same request id.
     pub async fn redeem(&self, pledge: Pledge, by: Instant) {
         self.look(&pledge.lock).await;
         self.send_until_answered(&pledge, true, by).await;
@@ -55,7 +57,7 @@ impl Operator {
         }
     }
 
-    /// Whether there was an answer for good.
+    /// Whether there was a final answer.
     async fn send(&self, mut node: LocksClient<tonic::transport::Channel>, pledge: &Pledge, is_again: bool) -> bool {
         let session = pledge.session.id().to_string();
         let call = match is_again {
@@ -92,7 +94,7 @@ impl Operator {
                 true
             }
             Err(status) => {
-                // Even if this sending did nothing, the next one may.
+                // Even if this attempt was not executed, a later one may be.
                 begun.unknown(status.message());
                 false
             }

@@ -1,7 +1,7 @@
-//! Two nodes that lead at a time: one of them was elected, and the other does not know of it.
+//! Two nodes that act as leader at the same time: the new leader, and a deposed one that does not know of it.
 //!
-//! Something happens at the one, and is read at the other while what it had asked for long ago is still being answered. What it shows
-//! is the checker's business.
+//! A lock is acquired at the new leader and read at the old one while old answers to it are still arriving. The checker
+//! judges the answers.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ use crate::{
     },
 };
 
-/// For the answer of a node to what it knows by itself.
+/// How long a node may take to answer from local state.
 const AT_ONCE: Duration = Duration::from_millis(60);
 
-/// A lock that is acquired at one leader and read at the other; and the session that acquires it.
+/// A lock that is acquired at one leader and read at the other, and the session of the acquire.
 #[derive(Debug)]
 pub struct TwoLeaders {
     session: Session,
@@ -32,14 +32,14 @@ pub struct TwoLeaders {
 }
 
 impl Operator {
-    /// Opens the session, while there is one leader. `None`: there is none.
+    /// Opens the session while there is one leader. `None`: there is none.
     pub async fn before_two_leaders(&self, lock: &str) -> Option<TwoLeaders> {
         let session = self.open_for(LASTING_TTL, Instant::now()).await?;
         Some(TwoLeaders { session, lock: lock.to_owned() })
     }
 
-    /// Sends the leader the largest request that there is: its followers have more time to answer that. The locks are nobody else's, and
-    /// not in the history.
+    /// Sends the leader the largest possible request, for which its followers have a longer timeout. Its locks are used
+    /// by no other client and are not in the history.
     pub async fn send_much(&self, leaders: &TwoLeaders) -> Result<(), Error> {
         let want = |number| {
             let name = LockName::new(&format!("{}/much/{number}", leaders.lock))?;
@@ -50,7 +50,7 @@ impl Operator {
         leaders.session.acquire_wants(wants).no_wait().await.map(drop)
     }
 
-    /// Whether this node says, at once, that it leads and can serve.
+    /// Whether this node reports at once that it is a serving leader.
     pub async fn leads(&self, node: u64) -> bool {
         let mut node = ClusterClient::new(self.nodes[node as usize - 1].clone());
         let status = timeout(AT_ONCE, node.status(v1::StatusRequest::default())).await;
@@ -58,7 +58,7 @@ impl Operator {
         status.is_ok_and(|status| status.is_ok_and(|status| serves(status.into_inner())))
     }
 
-    /// Acquires the lock at this node, or does not.
+    /// Tries to acquire the lock at this node.
     pub async fn acquire_at(&self, leaders: &TwoLeaders, node: u64) {
         let session = leaders.session.id().to_string();
         let call = Call::Acquire(Acquire { session: session.clone(), ..Acquire::default() });
@@ -89,7 +89,7 @@ impl Operator {
         }
     }
 
-    /// There is one leader again.
+    /// Ends the test when there is one leader again.
     pub async fn after_two_leaders(&self, leaders: TwoLeaders) {
         self.look(&leaders.lock).await;
         self.close(leaders.session).await;

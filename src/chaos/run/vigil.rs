@@ -1,8 +1,7 @@
-//! A lock that is held, a queue that stands, a request that was answered, and a grant that was taken by force, from before a fault until
-//! after it.
+//! State that must survive each fault: a held lock, a queue, an answered request, and a grant that was taken by force.
 //!
-//! Whatever is done to a cluster, what it acknowledged before is there afterwards, and those who waited are served in their order. Clients
-//! hold and wait for short times, so what they happen to have when a fault comes is by chance. This is there at each one.
+//! After a fault, all acknowledged changes must still be there, and waiters must be served in order. Clients hold and
+//! wait only for short times, so their state at the moment of a fault is random. This state exists at every fault.
 
 use std::time::Duration;
 
@@ -24,15 +23,15 @@ use crate::{
     machine::Token,
 };
 
-/// Of those who queue, while it is held by one who would share it. Who would share it too, and comes later, must not overtake.
+/// Modes of the waiters behind a shared holder. The later shared waiter must not overtake the exclusive one before it.
 const LINE: [Mode; 4] = [Mode::Exclusive, Mode::Shared, Mode::Exclusive, Mode::Exclusive];
-/// For how long one is expected to be seen in the queue.
+/// How long to wait until a waiter is visible in the queue.
 const SEEN_BY: Duration = Duration::from_secs(2);
-/// How long it may take until one who has the lock knows it. Longer than is promised, so that a broken promise is seen.
+/// How long a granted waiter may take to be told. Longer than the promised bound, so that a violation becomes visible.
 const TOLD_WITHIN: Duration = Duration::from_millis(HANDOVER_BOUND_MS + 1_500);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
-/// A lock of its own, and those who want it.
+/// A lock with a holder and waiters.
 #[derive(Debug)]
 pub struct Vigil {
     lock: Lock,
@@ -45,7 +44,7 @@ pub struct Vigil {
 }
 
 impl Operator {
-    /// On the lock of this number, which is used once. `None`: it was not to be had.
+    /// Sets up the state on the lock with this number, which is used once. `None`: the lock was not available.
     pub async fn begin_vigil(&self, number: u32) -> Option<Vigil> {
         let lock = Lock { name: format!("vigil/{number}"), mode: Mode::Shared };
         let session = self.open_for(LASTING_TTL, Instant::now()).await?;
@@ -64,7 +63,7 @@ impl Operator {
         Some(vigil)
     }
 
-    /// Waits until it has the lock, and gives it on.
+    /// Waits for the lock, then releases it.
     async fn stand(self, session: Session, lock: Lock) {
         if let Ok(guard) = self.acquire(&session, &lock, LASTING_TTL).await {
             self.release(guard).await;
@@ -72,7 +71,7 @@ impl Operator {
         self.close(session).await;
     }
 
-    /// Whoever comes after this came later.
+    /// Waits until the waiter is in the queue, so that the next one is behind it.
     async fn see_in_line(&self, lock: &str, session: &str, standing: &AbortOnDropHandle<()>) {
         let by = Instant::now() + SEEN_BY;
         while !standing.is_finished() && Instant::now() < by {
@@ -83,7 +82,7 @@ impl Operator {
         }
     }
 
-    /// Asks whether all is as it was, gives the lock back, and sees the queue served by then. Whether it was.
+    /// Checks the state after a fault, releases the lock and waits for the queue to be served. Returns whether it was.
     pub async fn end_vigil(&self, vigil: Vigil) -> bool {
         let Vigil { lock, session, guard, line, pledge, forced, _watching } = vigil;
         self.hear_of_force(forced, Instant::now() + LIVENESS_BOUND).await;
