@@ -164,8 +164,8 @@ async fn a_node_that_ends_at_once_is_shown_by_the_end_of_its_log() {
 
     let options = Options { directory: Some(directory.path().join("cluster")), ..Options::new(program) };
     let message = LocalCluster::start(options).await.unwrap_err().to_string();
-    assert!(message.contains("ended (exit status: 3)"), "{message}");
-    assert!(message.contains("node.log ends with\n"), "{message}");
+    assert!(message.contains("exited (exit status: 3)"), "{message}");
+    assert!(message.contains("node.log:\n"), "{message}");
     assert!(message.ends_with("  the first line\n  no luck today"), "{message}");
 }
 
@@ -180,7 +180,7 @@ async fn a_cluster_that_does_not_serve_says_what_is_missing() {
     let timeout = Duration::from_millis(100);
     let options = Options { nodes, directory: Some(path.clone()), timeout, ..Options::new(program) };
     let message = LocalCluster::start(options).await.unwrap_err().to_string();
-    assert!(message.contains("node 1 does not answer; no node leads"), "{message}");
+    assert!(message.contains("node 1 does not answer; there is no leader"), "{message}");
     assert!(message.contains("node1/node.log"), "{message}");
 }
 

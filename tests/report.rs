@@ -165,7 +165,7 @@ fn locks_of_probes_stand_apart_and_are_explained() {
     assert_eq!(names(&timeline["locks"]), ["fresh/2", "jobs"], "what a client uses is no probe's");
     assert_eq!(names(&timeline["probes"]), ["fresh"]);
     assert_eq!(names(&timeline["probes"][0]["locks"]), ["fresh/1"]);
-    assert!(timeline["probes"][0]["says"].as_str().is_some_and(|says| says.contains("whether")));
+    assert!(timeline["probes"][0]["says"].as_str().is_some_and(|says| says.contains("leader")));
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn the_program_makes_a_page_of_a_file() -> Result<(), Box<dyn Error>> {
     fs::write(&history, STORY)?;
     let output = report(&[&history, "--out", &page, "--command", "make chaos"])?;
     assert!(output.status.success(), "{output:?}");
-    assert!(String::from_utf8(output.stdout)?.contains("repeat with: make chaos\n"));
+    assert!(String::from_utf8(output.stdout)?.contains("to repeat: make chaos\n"));
     assert_eq!(data(&fs::read_to_string(&page)?)["report"]["seed"], 7);
     let output = report(&[&history, "-o", "json"])?;
     assert_eq!(serde_json::from_slice::<Value>(&output.stdout)?["summary"]["events"], 34);

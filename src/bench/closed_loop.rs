@@ -1,4 +1,4 @@
-//! Workers that do something again and again, each as soon as its last time is over.
+//! Closed loops: workers that begin each operation when the previous one has ended.
 
 use std::{fmt::Display, time::Duration};
 
@@ -11,22 +11,22 @@ use tokio_util::sync::CancellationToken;
 
 use super::{BenchError, Series, Timing, recorder::Recorder};
 
-/// After a failure: a cluster that refuses at once is not asked without a pause.
+/// Pause after a failure, so that a cluster that refuses at once is not flooded.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long workers may take to end. In a queue, one ends when its turn comes.
+/// How long workers may take to end. A queued acquire ends when it is granted.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
-/// Does something, one time after the other.
+/// An operation that is repeated.
 pub trait Worker: Send + 'static {
-    /// Why it may fail: a figure, and no reason to stop.
+    /// The error of a failed operation. Failures are counted and do not stop the worker.
     type Error: Display + Send;
 
-    /// Does it once, and answers how long took what counts of it. Dropped before its end when somebody asks to stop.
+    /// Executes the operation once, and returns its latency. The future is dropped when the measurement is stopped.
     fn once(&mut self) -> impl Future<Output = Result<Duration, Self::Error>> + Send;
 }
 
-/// Lets them work, and measures it. `servers`: the processes of what they load, if those are on this machine. So another service can
-/// be measured in the very way in which this one is.
+/// Runs the workers and measures them. `servers`: the processes of the measured service, if they are on this machine.
+/// Public, so that other services can be measured in the same way.
 pub async fn measure<W: Worker>(
     workers: Vec<W>,
     timing: &Timing,
@@ -39,7 +39,7 @@ pub async fn measure<W: Worker>(
     let tasks: Vec<JoinHandle<()>> = workers.into_iter().enumerate().map(start).collect();
     let handles: Vec<_> = tasks.iter().map(JoinHandle::abort_handle).collect();
     let timed = recorder.run(timing, servers, stop).await;
-    // Who asked to stop does not wait for turns to come.
+    // An early stop does not wait for queued acquires.
     let limit = if timed.is_ok() { END_LIMIT } else { Duration::ZERO };
     if timeout(limit, join_all(tasks)).await.is_err() {
         handles.iter().for_each(|handle| handle.abort());

@@ -1,4 +1,4 @@
-//! What is in the table while something else is measured: locks that are held, sessions that live.
+//! Background state during a measurement: held locks or live sessions.
 
 use std::{
     fmt,
@@ -15,18 +15,18 @@ use super::{
 };
 use crate::client::{Error, Guard, Session};
 
-/// Who acquires locks that are just held, where nobody says otherwise.
+/// Number of sessions that hold the background locks.
 const HOLDERS: usize = 256;
 
-/// What there is beside the work that is measured.
+/// The background state of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Beside {
     /// Nothing.
     #[default]
     Nothing,
-    /// So many locks that are held, and that nobody else wants.
+    /// Held, uncontended locks.
     Locks(usize),
-    /// So many sessions that are renewed, and hold nothing.
+    /// Sessions that are renewed and hold nothing.
     Sessions(usize),
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for Beside {
     }
 }
 
-/// It only grows.
+/// The background state. It only grows.
 #[derive(Default)]
 pub(super) struct Crowd {
     sessions: Vec<Session>,
@@ -48,7 +48,7 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    /// Until there are so many.
+    /// Grows to this size.
     pub(super) async fn grow(&mut self, target: &Target, to: Beside) -> Result<(), BenchError> {
         let sessions = match to {
             Beside::Nothing => return Ok(()),
@@ -68,7 +68,7 @@ impl Crowd {
     }
 }
 
-/// Acquires locks with these numbers, each session one at a time. They are held until their sessions end.
+/// Acquires the locks with these numbers, one at a time per session. They are held until their sessions end.
 pub(super) async fn hold(prefix: &str, sessions: &[Session], numbers: Range<usize>) -> Result<Latencies, Error> {
     let latencies = Mutex::new(Latencies::default());
     let hold = |worker: usize| {
@@ -87,7 +87,7 @@ pub(super) async fn hold(prefix: &str, sessions: &[Session], numbers: Range<usiz
     Ok(latencies.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// It ends with its session. Were it dropped, each of a million would be released by a call of its own.
+/// Forgets the guard: the grant ends with its session. A drop would release each of a million locks by a separate call.
 fn keep(held: Guard) {
     std::mem::forget(held);
 }

@@ -1,8 +1,8 @@
-//! `failover`: how long nobody gets a lock when the leader is killed.
+//! `failover`: the time without service after the leader is killed.
 //!
-//! One client acquires and releases, one lock after the other. The leader is killed between two of them (SIGKILL); what counts is the
-//! time until the next pair is done, by the client's own retries. Then the node is started again, and when it has caught up the next
-//! leader is killed.
+//! One client acquires and releases locks, one after another. The leader is killed (SIGKILL) between two pairs; the
+//! figure is the time to the next completed pair, with the client's own retries. Then the node is restarted, and after
+//! it has caught up the next leader is killed.
 
 use std::time::{Duration, Instant};
 
@@ -19,16 +19,17 @@ use crate::{
     local::{LocalCluster, Signal},
 };
 
-/// How long a node is given to answer before the client asks the next: as the peers' clients.
+/// How long a node may take to answer before the client asks the next; the same as for clients of the other measured
+/// services.
 const ATTEMPT: Duration = Duration::from_millis(250);
 /// A failover that takes longer has failed.
 const LIMIT: Duration = Duration::from_secs(60);
-/// After each restart: nodes get to know each other again.
+/// Pause after each restart, for the nodes to reconnect.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Longer than a failover may take: losing the session would be another story.
+/// Longer than any failover, so that the session survives.
 const TTL: Duration = Duration::from_secs(120);
 
-/// Kills so many leaders as there are repetitions.
+/// Kills one leader per repetition.
 pub(super) async fn failover(
     target: &mut Target,
     timing: &Timing,
@@ -85,7 +86,7 @@ async fn once(
     Ok(took)
 }
 
-/// Of a lock that nobody else wants: there is nothing to wait for.
+/// Acquires and releases an uncontended lock.
 async fn pair(session: &Session, prefix: &str) -> Result<(), Error> {
     let name = format!("{prefix}{:016x}", rand::random::<u64>());
     session.acquire(&name).no_wait().await?.release().await

@@ -1,77 +1,78 @@
-//! What a measurement says: figures by name, and how they spread over its repetitions.
+//! The results of a measurement: figures by name, and their spread over the repetitions.
 
 use serde_json::{Map, Value, json};
 
-/// What is measured. In documents it goes by [`Figure::name`], with its unit last.
+/// A measured quantity. In documents it is named [`Figure::name`], with its unit last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Figure {
-    /// Operations a second.
+    /// Operations per second.
     PerSecond,
-    /// Half of the operations took no longer, µs.
+    /// Latency that 50 % of the operations do not exceed, µs.
     P50,
-    /// The same of 90 in 100.
+    /// Latency that 90 % of the operations do not exceed, µs.
     P90,
-    /// The same of 99 in 100.
+    /// Latency that 99 % of the operations do not exceed, µs.
     P99,
-    /// The same of 999 in 1,000.
+    /// Latency that 99.9 % of the operations do not exceed, µs.
     P999,
-    /// The longest, µs.
+    /// The longest latency, µs.
     Longest,
-    /// CPU time of all nodes for one operation, µs.
+    /// CPU time of all nodes per operation, µs.
     ServersPerOperation,
-    /// How many processors all nodes together kept busy.
+    /// Processors used by all nodes together.
     Servers,
-    /// The same, of the program that made the load.
+    /// Processors used by the load generator.
     Generator,
-    /// The same, of all others on the machine: more than a little, and the rest is not worth much.
+    /// Processors used by other processes on the machine. If this is more than a little, the other figures are
+    /// unreliable.
     Others,
-    /// Operations of the worker that got the fewest.
+    /// Operations of the worker with the fewest.
     Fewest,
-    /// Operations of the worker that got the most.
+    /// Operations of the worker with the most.
     Most,
-    /// Operations that failed.
+    /// Failed operations.
     Errors,
-    /// Acquires that were sent, a second.
+    /// Acquires sent per second.
     Sent,
-    /// Requests that were refused for being too many, a second.
+    /// Requests refused due to load shedding, per second.
     Refused,
-    /// Half of the refusals took no longer, µs.
+    /// Latency that 50 % of the refusals do not exceed, µs.
     RefusedP50,
-    /// The same of 99 in 100.
+    /// Latency that 99 % of the refusals do not exceed, µs.
     RefusedP99,
-    /// Elections meanwhile.
+    /// Elections during the measurement.
     Elections,
-    /// From the kill of the leader to the first success, ms.
+    /// Time from the kill of the leader to the first success, ms.
     Failover,
-    /// Locks that were held at the end.
+    /// Locks held at the end.
     Held,
-    /// How long it took to get them, s.
+    /// Time to acquire them, s.
     Fill,
-    /// By how much a node's memory grew, bytes a lock; mean of the nodes.
+    /// Growth of a node's memory, bytes per lock; mean of the nodes.
     MemoryPerLock,
-    /// By how much its data on the disk grew, bytes a lock; mean of the nodes.
+    /// Growth of a node's data on disk, bytes per lock; mean of the nodes.
     DiskPerLock,
-    /// From the start of a node to when it serves and has applied all that was committed when it was started, ms.
+    /// Time from the start of a node until it serves and has applied all entries that were committed at its start, ms.
     Restart,
 }
 
 impl Figure {
-    /// In documents.
+    /// The name in documents.
     pub fn name(self) -> &'static str {
         self.words().0
     }
 
-    /// At the head of a column; `None`: it has no column.
+    /// The title of its column; `None`: it has no column.
     pub fn title(self) -> Option<&'static str> {
         self.words().1
     }
 
-    /// Whether a table says how far the repetitions lie apart. Where every column did, nobody could read it.
+    /// Whether the table shows its spread. With a spread in every column the table would be unreadable.
     pub(super) fn is_shown_with_spread(self) -> bool {
         matches!(self, Self::PerSecond | Self::P50 | Self::P99 | Self::Failover)
     }
 
-    /// Whether it says how fair a work is.
+    /// Whether it measures fairness.
     pub(super) fn is_of_fairness(self) -> bool {
         matches!(self, Self::Fewest | Self::Most)
     }
@@ -91,7 +92,7 @@ impl Figure {
             Self::Fewest => ("fewest", Some("FEWEST")),
             Self::Most => ("most", Some("MOST")),
             Self::Errors => ("errors", Some("ERRORS")),
-            Self::Sent => ("sent_per_second", Some("SENT A SECOND")),
+            Self::Sent => ("sent_per_second", Some("SENT PER SECOND")),
             Self::Refused => ("refused_per_second", Some("REFUSED")),
             Self::RefusedP50 => ("refused_p50_us", Some("REFUSED P50 µs")),
             Self::RefusedP99 => ("refused_p99_us", Some("P99 µs")),
@@ -106,17 +107,17 @@ impl Figure {
     }
 }
 
-/// What one repetition brought, in the order in which it is shown. `None`: not known.
+/// The results of one repetition, in display order. `None`: unknown.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Figures(Vec<(Figure, Option<f64>)>);
 
 impl Figures {
-    /// Adds one; `None`: it is not known.
+    /// Adds a figure; `None`: unknown.
     pub fn put(&mut self, figure: Figure, value: impl Into<Option<f64>>) {
         self.0.push((figure, value.into()));
     }
 
-    /// One of them; `None`: it was not measured, or is not known.
+    /// A figure; `None`: not measured or unknown.
     pub fn get(&self, figure: Figure) -> Option<f64> {
         self.0.iter().find(|(known, _)| *known == figure)?.1
     }
@@ -127,19 +128,19 @@ impl Figures {
     }
 }
 
-/// How a figure spreads over the repetitions.
+/// The spread of a figure over the repetitions.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Spread {
-    /// Of an even number: the mean of the two in the middle.
+    /// For an even number of values: the mean of the two middle ones.
     pub median: f64,
-    /// The lowest.
+    /// The minimum.
     pub min: f64,
-    /// The highest.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of none there is no spread.
+    /// `None` without values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -154,19 +155,19 @@ impl Spread {
     }
 }
 
-/// One of the conditions under which a series was measured.
+/// A condition of a series.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Condition {
-    /// So many.
+    /// A number.
     Count(usize),
-    /// As this word says.
+    /// A text.
     Word(String),
-    /// It says nothing here.
+    /// Not applicable.
     None,
 }
 
 impl Condition {
-    /// In a cell of a table.
+    /// The text in a table cell.
     pub(super) fn cell(&self) -> String {
         match self {
             Self::Count(count) => count.to_string(),
@@ -190,29 +191,29 @@ impl From<usize> for Condition {
     }
 }
 
-/// The same work under the same conditions, several times.
+/// Repetitions of one work under the same conditions.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// The conditions: the name of each with its unit last, as in `workers`.
+    /// The conditions: names (with units last, as in `workers`) and values.
     pub conditions: Vec<(&'static str, Condition)>,
-    /// What each time brought.
+    /// The results of each repetition.
     pub repetitions: Vec<Figures>,
-    /// The latencies of all of them together.
+    /// The latencies of all repetitions.
     pub latencies: super::Latencies,
 }
 
 impl Series {
-    /// What was measured, in the order in which it is shown.
+    /// The measured figures, in display order.
     pub fn figures(&self) -> impl Iterator<Item = Figure> {
         self.repetitions.first().into_iter().flat_map(|first| first.0.iter().map(|(figure, _)| *figure))
     }
 
-    /// How one of them spreads. `None`: it was not measured, or is not known.
+    /// The spread of a figure. `None`: not measured or unknown.
     pub fn spread(&self, figure: Figure) -> Option<Spread> {
         Spread::of(self.repetitions.iter().filter_map(|figures| figures.get(figure)))
     }
 
-    /// As a document: conditions, then the spread of each figure, then each repetition.
+    /// A document: conditions, the spread of each figure, and each repetition.
     pub fn document(&self) -> Value {
         let mut document: Map<String, Value> =
             self.conditions.iter().map(|(name, value)| ((*name).to_owned(), value.document())).collect();
@@ -225,7 +226,7 @@ impl Series {
         Value::Object(document)
     }
 
-    /// The conditions in short, as `workers 64`.
+    /// The conditions as a short text, such as `workers 64`.
     pub fn label(&self) -> String {
         let said = self.conditions.iter().filter(|(_, value)| *value != Condition::None);
         let words = said.map(|(name, value)| format!("{name} {}", value.cell()));
@@ -233,7 +234,7 @@ impl Series {
     }
 }
 
-/// Three decimals tell all that a measurement can.
+/// Rounds to three decimals, which exceed the precision of a measurement.
 fn rounded(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
 }

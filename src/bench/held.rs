@@ -1,4 +1,4 @@
-//! `held`: what a lock costs that is just held, and a restart with many of them.
+//! `held`: the cost of held locks, and a restart with many of them.
 
 use std::{
     path::PathBuf,
@@ -20,20 +20,20 @@ use crate::{
     local::{LocalCluster, Node},
 };
 
-/// After the last acquire, and before memory is measured: what is under way comes to rest.
+/// Pause after the last acquire, before memory is measured: lets pending work finish.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// How many locks to hold, and how many acquire them.
+/// The number of locks and of workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
-    /// Locks, each by a grant of its own.
+    /// Locks, each with its own grant.
     pub locks: usize,
     /// Workers that acquire them.
     pub workers: usize,
 }
 
 impl Held {
-    /// Fills a cluster, and measures what that does to its nodes if they are ours.
+    /// Fills a cluster, and measures memory, disk and restart of its nodes if this program started them.
     pub(super) async fn measure(
         self,
         target: &mut Target,
@@ -80,7 +80,7 @@ impl Held {
     }
 }
 
-/// A node's use of memory and disk, bytes; the mean of all nodes.
+/// Memory and disk usage of a node, bytes; mean of all nodes.
 #[derive(Clone, Copy, Debug)]
 struct Footprint {
     memory: Option<f64>,
@@ -97,7 +97,7 @@ impl Footprint {
     }
 }
 
-/// After a kill. Where there is no quorum without it, it is left alone.
+/// Kills and restarts a follower. Skipped if the others are no quorum.
 async fn restart_a_follower(cluster: &mut LocalCluster) -> Result<Option<Duration>, BenchError> {
     let leader = leader(cluster).await?;
     let follower = cluster.nodes().map(Node::id).find(|&id| id != leader);

@@ -1,4 +1,4 @@
-//! How long operations took: a histogram of fixed size that keeps three digits of each (Gil Tene's HdrHistogram).
+//! Latencies in a histogram of fixed size, with three significant digits (Gil Tene's HdrHistogram).
 
 use std::{fmt, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{Figure, Figures};
 const SHORTEST: Duration = Duration::from_micros(1);
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// Latencies, any number of them. What is below 1 µs counts as that, what is above 10 minutes as those.
+/// A histogram of latencies. Values below 1 µs count as 1 µs, values above 10 minutes as 10 minutes.
 #[derive(Clone)]
 pub struct Latencies(Histogram<u64>);
 
@@ -24,7 +24,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Adds one.
+    /// Adds a latency.
     pub fn record(&mut self, latency: Duration) {
         self.0.saturating_record(nanoseconds(latency.clamp(SHORTEST, LONGEST)));
     }
@@ -33,17 +33,17 @@ impl Latencies {
         self.0.add(&others.0).expect("all have the same bounds");
     }
 
-    /// How many there are.
+    /// Number of latencies.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// That which a fraction (0 to 1) of them does not exceed.
+    /// The latency that this fraction (0 to 1) of them does not exceed.
     pub fn quantile(&self, fraction: f64) -> Duration {
         Duration::from_nanos(self.0.value_at_quantile(fraction))
     }
 
-    /// Their quantiles for the figures; not known if there are none.
+    /// Adds the quantiles to the figures; unknown if there are no latencies.
     pub(super) fn put_into(&self, figures: &mut Figures) {
         use Figure::{Longest, P50, P90, P99, P999};
         for (figure, fraction) in [(P50, 0.5), (P90, 0.9), (P99, 0.99), (P999, 0.999), (Longest, 1.0)] {

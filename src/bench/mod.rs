@@ -1,19 +1,20 @@
-//! How fast a cluster is, and what it costs.
+//! Benchmarks: throughput, latency and resource use of a cluster.
 //!
-//! Each [`Work`] is a question that people ask of a lock service. Load comes from closed loops: so many workers, each of which begins its
-//! next operation when its last one is done. So the latencies are those of a service that is as busy as its clients can make it; how it
-//! fares at a fixed rate is asked by `keepalive`, where sessions have one, and how beyond its limits, by `overload`.
+//! Each [`Work`] is a workload. Load comes from closed loops: each of a number of workers begins its next operation
+//! when the previous one is done. So the latencies are those at full load. Latency at a fixed rate is measured by
+//! `keepalive`, behaviour beyond the limit by `overload`.
 //!
-//! After a warm-up there are several repetitions, one after the other without a pause. What is shown of each figure is the median and
-//! how far the repetitions lie apart: one number alone says little on a machine that does other things too. What those use is shown.
+//! After a warm-up there are several consecutive repetitions. Each figure is shown as the median and the spread over
+//! the repetitions, since a single value is unreliable on a shared machine. The CPU use of other processes is shown
+//! too.
 //!
-//! How it is put together:
+//! The modules:
 //!
-//! * `target`: the cluster that is measured, one of its own or any other;
-//! * `pairs`, `read`, `keep_alive`, `failover`, `held`, `overload`: the works; `closed_loop` lets workers work, `crowd` fills the table
-//!   before;
-//! * `recorder`: when operations count; [`Latencies`], `usage`: what is counted;
-//! * [`Figure`], [`Series`], [`Report`]: what comes out; [`picture`]: latencies to look at.
+//! * `target`: the measured cluster, started by the benchmark or already running;
+//! * `pairs`, `read`, `keep_alive`, `failover`, `held`, `overload`: the workloads; `closed_loop` runs workers, `crowd`
+//!   sets up background state;
+//! * `recorder`: windows and counts; [`Latencies`], `usage`: the measured quantities;
+//! * [`Figure`], [`Series`], [`Report`]: the results; [`picture`]: a plot of latencies.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -30,8 +31,8 @@
 //! # }
 //! ```
 //!
-//! Left out: load from several machines (start it on each, against `--endpoints`), and latencies at rates that are given, below what a
-//! service can do.
+//! Left out: load from several machines (start the program on each, with `--endpoints`), and latencies at fixed rates
+//! below the limit.
 
 mod closed_loop;
 mod crowd;
@@ -69,36 +70,36 @@ use crate::{client, local::LocalError};
 use crowd::Crowd;
 use target::Target;
 
-/// What is measured.
+/// The workload.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Work {
-    /// Acquire, then release, a lock that nobody else wants: pairs.
+    /// Pairs of acquire and release of uncontended locks.
     Uncontended {
-        /// How many do so at a time; one measurement for each number.
+        /// Numbers of concurrent workers; one measurement each.
         workers: Vec<usize>,
     },
-    /// All acquire and release the same lock: hand-overs.
+    /// Hand-overs: all workers acquire and release the same lock.
     Contended {
-        /// How many do so at a time; one measurement for each number.
+        /// Numbers of concurrent workers; one measurement each.
         workers: Vec<usize>,
     },
-    /// Who holds a lock? Linearizable reads.
+    /// Linearizable reads of held locks.
     Read {
-        /// How many ask at a time; one measurement for each number.
+        /// Numbers of concurrent workers; one measurement each.
         workers: Vec<usize>,
     },
     /// Renewals of sessions.
     KeepAlive(KeepAlive),
-    /// The leader is killed, once in each repetition: how long until the next pair is done.
+    /// Kills the leader in each repetition, and measures the time to the next completed pair.
     Failover,
-    /// Many locks that are just held: memory, and the restart of a node. Once, whatever the repetitions.
+    /// Holds many locks, and measures memory and a restart. Always one repetition.
     Held(Held),
-    /// More acquires than can be served: what is served all the same, and how the rest is refused.
+    /// More acquires than the cluster can serve: goodput and load shedding.
     Overload(Overload),
 }
 
 impl Work {
-    /// On the command line.
+    /// The name on the command line.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Uncontended { .. } => "uncontended",
@@ -111,111 +112,109 @@ impl Work {
         }
     }
 
-    /// What an operation is, and what its latency.
+    /// The meaning of an operation and its latency.
     pub fn meaning(&self) -> &'static str {
         match self {
-            Self::Uncontended { .. } => {
-                "an operation is a pair: acquire, then release, of a lock that nobody else wants"
-            }
+            Self::Uncontended { .. } => "an operation is a pair of acquire and release of an uncontended lock",
             Self::Contended { .. } => {
-                "an operation is a hand-over of one lock that all want; its latency is the wait for it"
+                "an operation is a hand-over of one contended lock; its latency is the wait for the grant"
             }
-            Self::Read { .. } => "an operation is a linearizable read of a lock that is held",
+            Self::Read { .. } => "an operation is a linearizable read of a held lock",
             Self::KeepAlive(_) => "an operation is a renewal of a session",
-            Self::Failover => "from the kill of the leader to the next acquire and release that is done",
+            Self::Failover => "time from the kill of the leader to the next completed acquire and release",
             Self::Held(_) => "an operation is an acquire; the locks stay held",
-            Self::Overload(_) => "an operation is a pair: acquire, then release, of a lock that nobody else wants",
+            Self::Overload(_) => "an operation is a pair of acquire and release of an uncontended lock",
         }
     }
 }
 
-/// How long to measure.
+/// The measurement windows.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Timing {
-    /// Before anything counts.
+    /// Duration of the warm-up.
     pub warm_up: Duration,
-    /// Of each repetition.
+    /// Duration of each repetition.
     pub duration: Duration,
-    /// How many.
+    /// Number of repetitions.
     pub repetitions: usize,
 }
 
-/// All that there is to say about a measurement beforehand.
+/// The options of a measurement.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What to measure.
+    /// The workload.
     pub work: Work,
-    /// What is in the table meanwhile, one case after the other: each more than the one before. With `Uncontended`, `Contended` and `Read`
-    /// only; none is one case, with nothing.
+    /// Background states, each larger than the one before. Only with `Uncontended`, `Contended` and `Read`; an empty
+    /// list means one case without background state.
     pub beside: Vec<Beside>,
-    /// Of which cluster.
+    /// The cluster.
     pub place: Where,
-    /// How long.
+    /// The measurement windows.
     pub timing: Timing,
 }
 
-/// Why there are no figures. A cluster of our own does not run any more after any of them.
+/// Why a measurement failed. A cluster that the benchmark started is stopped after any of these errors.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// It was asked for what cannot be. Nothing was started.
+    /// An option is invalid. Nothing was started.
     #[error("{0}")]
     Invalid(String),
-    /// The cluster of our own did not start, or a node of it ended.
+    /// The benchmark's own cluster did not start, or one of its nodes exited.
     #[error(transparent)]
     Local(#[from] LocalError),
-    /// The cluster could not be used.
+    /// The client could not use the cluster.
     #[error(transparent)]
     Client(#[from] client::Error),
-    /// A node did not answer as it should.
+    /// A node refused a call.
     #[error("{}", .0.message())]
     Call(#[from] tonic::Status),
-    /// Only a cluster of our own is killed.
-    #[error("failover kills nodes: it is measured with a cluster of its own only, so leave --endpoints out")]
+    /// Only a cluster that the benchmark started may be killed.
+    #[error("failover kills nodes, so it runs only on a cluster of its own: leave out --endpoints")]
     OwnOnly,
-    /// In all repetitions together nothing succeeded.
+    /// No operation succeeded in any repetition.
     #[error("no operation succeeded ({errors} failed): {first}")]
     Nothing {
-        /// How many failed.
+        /// Number of failures.
         errors: u64,
-        /// Why the first did.
+        /// The first error.
         first: String,
     },
-    /// The sessions may expire before they are first renewed.
+    /// The sessions could expire before their first renewal.
     #[error(
-        "to open {sessions} sessions took {took:.1?}, too much of a TTL of {ttl:?}: choose fewer, or a longer --ttl"
+        "opening {sessions} sessions took {took:.1?}, more than half of their TTL of {ttl:?}: choose fewer --sessions or a longer --ttl"
     )]
     SlowToOpen {
-        /// How many.
+        /// Number of sessions.
         sessions: usize,
-        /// How long that took.
+        /// Time to open them.
         took: Duration,
         /// Their TTL.
         ttl: Duration,
     },
-    /// More is sent than goes through.
-    #[error("renewals do not go through as fast as they are due: choose a lower --rate, or fewer --workers")]
+    /// Renewals are sent faster than the server takes them.
+    #[error("renewals are due faster than the server takes them: choose a lower --rate or fewer --workers")]
     TooFast,
-    /// By the node.
+    /// The node ended a stream.
     #[error("the node ended a stream of renewals: it may no longer lead")]
     StreamEnded,
-    /// In the time that there was.
-    #[error("no node led, or no lock was to be had, within {0:?}")]
+    /// There was no success within the limit.
+    #[error("no leader, or no successful acquire, within {0:?}")]
     NoFailover(Duration),
-    /// In the time that there was.
-    #[error("the node that was started again did not catch up within {0:?}")]
+    /// The restarted node did not catch up within the limit.
+    #[error("the restarted node did not catch up within {0:?}")]
     NotRestarted(Duration),
-    /// Somebody asked for it.
+    /// The measurement was stopped by a request.
     #[error("stopped")]
     Stopped,
 }
 
-/// Hears how far it is, in a line at a time.
+/// Receives progress messages, one line each.
 pub type Tell = dyn Fn(&str) + Send + Sync;
 
-/// Measures. Fails when there is no figure to show; what fails now and then is a figure.
+/// Runs a measurement. Fails if there is no figure; single failed operations are counted as a figure.
 ///
-/// Cancel `stop` to end it early, in good order: with [`BenchError::Stopped`]. Dropped, it leaves nothing running; sessions in a cluster that
-/// is not its own expire.
+/// Cancel `stop` to end it early, with [`BenchError::Stopped`]. A dropped future leaves nothing running; sessions in a
+/// cluster that was already running expire.
 pub async fn run(options: Options, stop: CancellationToken, tell: &Tell) -> Result<Report, BenchError> {
     options.check()?;
     let Options { work, beside, place, timing } = &options;
@@ -247,7 +246,7 @@ pub async fn run(options: Options, stop: CancellationToken, tell: &Tell) -> Resu
     Ok(Report { options, series })
 }
 
-/// What workers do again and again.
+/// The operation of closed-loop workers.
 #[derive(Clone, Copy)]
 enum Loop {
     Uncontended,
@@ -255,7 +254,7 @@ enum Loop {
     Read,
 }
 
-/// Each number of workers beside each crowd.
+/// Measures each number of workers with each background state.
 async fn closed_loops(
     target: &Target,
     work: Loop,
@@ -290,34 +289,36 @@ async fn closed_loops(
     measured
 }
 
-/// Says what came out of one series, for those who wait for the next.
+/// Reports the throughput of a series.
 fn told(series: Series, tell: &Tell) -> Series {
     if let Some(rate) = series.spread(Figure::PerSecond) {
-        tell(&format!("{}: {:.0} a second", series.label(), rate.median));
+        tell(&format!("{}: {:.0} per second", series.label(), rate.median));
     }
     series
 }
 
-/// So many workers, or sessions, and no more: beyond that, it is this program that is measured.
+/// Limits of workers and sessions: beyond them, this program would be the bottleneck.
 const WORKERS_MAX: usize = 10_000;
-/// See above.
+/// As [`WORKERS_MAX`].
 const SESSIONS_MAX: usize = 100_000;
 
 impl Options {
-    /// Refuses what cannot be measured.
+    /// Refuses invalid options.
     fn check(&self) -> Result<(), BenchError> {
         let problem = match &self.work {
             Work::Uncontended { workers } | Work::Contended { workers } | Work::Read { workers } => problem_of(workers),
             Work::KeepAlive(keep_alive) if keep_alive.sessions > SESSIONS_MAX => {
-                Some(format!("{} sessions are too many: at most {SESSIONS_MAX}", keep_alive.sessions))
+                Some(format!("{} sessions exceed the maximum of {SESSIONS_MAX}: choose fewer", keep_alive.sessions))
             }
             Work::KeepAlive(keep_alive) => keep_alive.problem().or_else(|| problem_of(&keep_alive.in_flight)),
-            Work::Held(held) if held.locks == 0 => Some("no locks: at least one must be held".to_owned()),
+            Work::Held(held) if held.locks == 0 => Some("0 locks: choose at least 1".to_owned()),
             Work::Held(held) => problem_of(&[held.workers]),
             Work::Overload(overload) => overload.problem().or_else(|| problem_of(&[overload.workers])),
             Work::Failover => match &self.place {
                 Where::Endpoints(_) => return Err(BenchError::OwnOnly),
-                Where::Own { nodes, .. } if *nodes < 3 => Some(format!("{nodes} nodes survive no kill: at least 3 do")),
+                Where::Own { nodes, .. } if *nodes < 3 => {
+                    Some(format!("{nodes} nodes have no quorum after a kill: choose at least 3"))
+                }
                 Where::Own { .. } => None,
             },
         };
@@ -326,19 +327,24 @@ impl Options {
             Beside::Locks(locks) => *locks,
             Beside::Sessions(sessions) => *sessions,
         });
-        let problem = problem
-            .or_else(|| (!sizes.is_sorted()).then(|| "what is beside only grows: let the numbers rise".to_owned()));
+        let problem = problem.or_else(|| {
+            (!sizes.is_sorted()).then(|| "the background state can only grow: give rising numbers".to_owned())
+        });
         let problem = problem.or_else(|| {
             let too_many = self.beside.iter().any(|beside| matches!(beside, Beside::Sessions(n) if *n > SESSIONS_MAX));
-            too_many.then(|| format!("too many sessions beside: at most {SESSIONS_MAX}"))
+            too_many.then(|| format!("background sessions exceed the maximum of {SESSIONS_MAX}: choose fewer"))
         });
         let timeless = self.timing.repetitions == 0 || self.timing.duration.is_zero();
-        let problem = problem.or_else(|| timeless.then(|| "no time to measure in".to_owned()));
+        let problem = problem.or_else(|| {
+            timeless.then(|| {
+                "the measurement has no duration: choose at least 1 repetition and a duration above 0".to_owned()
+            })
+        });
         problem.map_or(Ok(()), |problem| Err(BenchError::Invalid(problem)))
     }
 }
 
 fn problem_of(workers: &[usize]) -> Option<String> {
     let wrong = workers.iter().find(|&&workers| workers == 0 || workers > WORKERS_MAX);
-    wrong.map(|wrong| format!("{wrong} workers: there are 1 to {WORKERS_MAX}"))
+    wrong.map(|wrong| format!("{wrong} workers: choose from 1 to {WORKERS_MAX}"))
 }

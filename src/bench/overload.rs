@@ -1,12 +1,12 @@
-//! `overload`: more acquires than can be served.
+//! `overload`: more acquires than the cluster can serve.
 //!
-//! First the best rate is measured, by closed loops. Then acquires are sent at a multiple of that rate, whatever becomes of the earlier
-//! ones (an open loop), as by a crowd of clients that do not know of each other: on streams, without the client library, which would
-//! slow down when it is refused. What is granted is released; a release that is refused is sent again. A service that is overloaded
-//! should go on at its best rate and refuse the rest at once.
+//! First the highest rate is measured with closed loops. Then acquires are sent at a multiple of that rate without
+//! waiting for answers (an open loop), as by many independent clients: on streams, without the client library, which
+//! would back off after refusals. Grants are released; a refused release is sent again. An overloaded service should
+//! keep its highest rate and shed the rest at once.
 //!
-//! On one machine the load competes with the servers for the processors, and each refusal costs both some. How much was really sent is
-//! a figure for that reason.
+//! On one machine the load generator competes with the servers for processors, and each refusal costs both of them.
+//! Therefore the rate that was really sent is a figure too.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -36,28 +36,28 @@ use crate::{
     },
 };
 
-/// Streams that share the load, each on a connection of its own.
+/// Streams that share the load, each on its own connection.
 const STREAMS: usize = 16;
-/// Requests of one stream that wait for their answers, at most: what is due beyond that is not sent. Together they are twice the
-/// commands that a leader lets wait.
+/// Maximum number of pending requests of a stream; acquires that are due beyond it are not sent. All streams together
+/// allow twice the number of commands that a leader queues.
 const UNDER_WAY: usize = 1_024;
-/// Requests that are handed to the connection and not yet on their way.
+/// Requests queued for the connection.
 const PIPE: usize = 1_024;
-/// How often what is due is sent.
+/// Interval at which due requests are sent.
 const TICK: Duration = Duration::from_millis(1);
 
-/// How much more is asked for than can be had.
+/// The degree of overload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Overload {
-    /// Workers of the closed loops that find the best rate.
+    /// Workers of the closed loops that find the highest rate.
     pub workers: usize,
-    /// So many times the best rate is sent.
+    /// The multiple of the highest rate to send.
     pub factor: u32,
 }
 
 impl Overload {
     pub(super) fn problem(self) -> Option<String> {
-        (self.factor == 0).then(|| "0 times the best rate is no load".to_owned())
+        (self.factor == 0).then(|| "factor 0 sends no load: choose at least 1".to_owned())
     }
 
     pub(super) async fn measure(
@@ -69,7 +69,7 @@ impl Overload {
     ) -> Result<Vec<Series>, BenchError> {
         let mut best = pairs::uncontended(target, self.workers, timing, stop).await?;
         let rate = best.spread(Figure::PerSecond).map_or(0.0, |rate| rate.median);
-        tell(&format!("at its best: {rate:.0} a second; now {} times as much", self.factor));
+        tell(&format!("highest rate: {rate:.0} per second; now sending {} times that rate", self.factor));
         best.conditions = vec![("load", Condition::Word(format!("{} workers", self.workers)))];
         for figures in &mut best.repetitions {
             for figure in [Figure::Sent, Figure::Refused, Figure::RefusedP50, Figure::RefusedP99, Figure::Elections] {
@@ -87,11 +87,11 @@ impl Overload {
             .map(|(place, session)| load(session, &target.prefix, place, per_stream, recorder.clone()));
         let servers = target.servers();
         let timed = tokio::select! {
-            // They end when it is over.
+            // The streams end only with an error.
             ended = try_join_all(streams) => return Err(ended.err().unwrap_or(BenchError::StreamEnded)),
             timed = recorder.run(timing, servers.as_deref(), stop) => timed,
         };
-        // A node that does not answer now may be the one that knew the highest.
+        // If the node with the highest term does not answer, the number of elections is too low.
         let elected = target.terms().await.zip(terms).map(|(now, before)| now.saturating_sub(before) as f64);
         close(sessions).await;
         let conditions = vec![("load", Condition::Word(format!("{} × the best", self.factor)))];
@@ -103,17 +103,17 @@ impl Overload {
     }
 }
 
-/// A request that is not answered.
+/// A pending request.
 #[derive(Clone, Copy)]
 struct UnderWay {
-    /// When its pair began.
+    /// Begin of its pair.
     began: Instant,
     sent: Instant,
-    /// The token that it gives back; `None`: it is an acquire.
+    /// The token to release; `None`: it is an acquire.
     releases: Option<u64>,
 }
 
-/// One stream, on which so many acquires a second are due.
+/// A stream with a fixed rate of acquires.
 struct Stream<'a> {
     session_id: &'a str,
     prefix: &'a str,
@@ -122,18 +122,18 @@ struct Stream<'a> {
     recorder: Recorder,
     number: u64,
     under_way: HashMap<u64, UnderWay>,
-    /// Releases that were refused, or not sent yet.
+    /// Releases that were refused or not sent yet.
     to_release: VecDeque<(Instant, u64)>,
 }
 
-/// Does not end but with an error.
+/// Runs until it fails.
 async fn load(session: &Session, prefix: &str, place: usize, rate: f64, recorder: Recorder) -> Result<(), BenchError> {
     let session_id = session.id().to_string();
     let (pipe, requests) = mpsc::channel(PIPE);
     let (under_way, to_release) = (HashMap::new(), VecDeque::new());
     let mut stream =
         Stream { session_id: &session_id, prefix, pipe, place, recorder, number: 0, under_way, to_release };
-    // The first request opens the stream: a server answers when it has seen one.
+    // The first request opens the stream, since the server answers only after it.
     stream.acquire();
     let mut service = LocksClient::new(session.core().client.caller.nodes.preferred().channel);
     let mut answers = service.pipeline(ReceiverStream::new(requests)).await?.into_inner();
@@ -164,7 +164,7 @@ impl Stream<'_> {
         }
     }
 
-    /// All that is to be released, as far as it goes.
+    /// Sends the due releases, until the limit of pending requests.
     fn release(&mut self) {
         while let Some(&(began, token)) = self.to_release.front() {
             let target = Some(Released::Token(token));
@@ -176,9 +176,9 @@ impl Stream<'_> {
         }
     }
 
-    /// Answers whether it was sent: not if too much is under way.
+    /// Returns whether the request was sent: not beyond the limit of pending requests.
     fn send(&mut self, what: Asked, began: Instant, releases: Option<u64>) -> bool {
-        // There is always room for releases.
+        // Releases have a higher limit, so that they are always possible.
         let room = if releases.is_some() { 2 * UNDER_WAY } else { UNDER_WAY };
         if self.under_way.len() >= room {
             return false;
@@ -199,7 +199,7 @@ impl Stream<'_> {
                     self.to_release.push_back((began, grant.token));
                     self.release();
                 }
-                _ => self.recorder.note(self.place, Err("a lock that nobody wants was not granted")),
+                _ => self.recorder.note(self.place, Err("an uncontended lock was not granted")),
             },
             Some(Answer::Release(_)) => self.recorder.note::<&str>(self.place, Ok(began.elapsed())),
             Some(Answer::Failure(failure)) if failure.code == i32::from(Code::ResourceExhausted) => {
@@ -208,7 +208,7 @@ impl Stream<'_> {
             }
             Some(Answer::Failure(failure)) => self.recorder.note(self.place, Err(failure.message)),
             Some(Answer::Check(_) | Answer::Get(_)) | None => {
-                self.recorder.note(self.place, Err("an answer to another question"));
+                self.recorder.note(self.place, Err("an answer of another kind than the request"));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `uncontended` and `contended`: acquires and releases.
+//! `uncontended` and `contended`: pairs of acquire and release.
 
 use std::{
     sync::Arc,
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::client::{Error, Session};
 
-/// Acquires and releases a lock that nobody else wants, another one each time. What counts is both together.
+/// Acquires and releases an uncontended lock, a new one each time. Its latency includes both calls.
 struct Alone {
     session: Session,
     prefix: Arc<str>,
@@ -31,7 +31,7 @@ impl Worker for Alone {
     }
 }
 
-/// Acquires and releases the lock that all want. What counts is how long it waited.
+/// Acquires and releases one lock that all workers want. Its latency is the wait for the grant.
 struct Together {
     session: Session,
     name: Arc<str>,
@@ -49,7 +49,7 @@ impl Worker for Together {
     }
 }
 
-/// Locks of each worker's own.
+/// Each worker has its own locks.
 pub(super) async fn uncontended(
     target: &Target,
     workers: usize,
@@ -60,7 +60,7 @@ pub(super) async fn uncontended(
     each_with_a_session(target, workers, timing, stop, worker).await
 }
 
-/// One lock for all.
+/// All workers use one lock.
 pub(super) async fn contended(
     target: &Target,
     workers: usize,

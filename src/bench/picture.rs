@@ -1,7 +1,7 @@
-//! A picture of latencies: an SVG file that needs nothing else.
+//! A plot of latencies: a self-contained SVG file.
 //!
-//! To the right, quantiles: each step is ten times as rare as the one before (90 %, 99 %, 99.9 %, …), so that what happens seldom has as
-//! much room as what happens always. Upwards, latency, by powers of ten.
+//! The horizontal axis shows quantiles, each step ten times rarer than the one before (90 %, 99 %, 99.9 %, …), so that
+//! rare latencies get as much space as common ones. The vertical axis shows latency in powers of ten.
 
 use std::fmt::Write as _;
 
@@ -13,11 +13,11 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 220.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 60.0;
-/// Points of a curve between two powers of ten.
+/// Points of a curve per power of ten.
 const POINTS_PER_DECADE: usize = 24;
-/// The rarest that is shown: one in a million.
+/// The rarest quantile shown: one in a million.
 const DECADES_MAX: usize = 6;
-/// Told apart also by those who do not see all colours (Okabe and Ito).
+/// Colours that colour-blind people can distinguish (Okabe and Ito).
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
 /// Draws a curve for each series that has latencies.
@@ -48,9 +48,9 @@ pub fn svg(report: &Report) -> String {
     svg + "</svg>\n"
 }
 
-/// What the picture has room for.
+/// The ranges of the axes.
 struct Axes {
-    /// One in ten to the power of this is the rarest shown.
+    /// The rarest quantile shown is one in ten to this power.
     decades: usize,
     /// Powers of ten of a microsecond.
     lowest: i32,
@@ -61,7 +61,7 @@ impl Axes {
     fn around<'l>(all: impl Iterator<Item = &'l Latencies>) -> Self {
         let (mut decades, mut lowest, mut highest) = (1, i32::MAX, i32::MIN);
         for latencies in all {
-            // Rarer than one of all there are is nothing.
+            // The rarest quantile of n values is one in n.
             decades = decades.max(latencies.count().ilog10() as usize);
             lowest = lowest.min(microseconds(latencies, 0.0).log10().floor() as i32);
             highest = highest.max(microseconds(latencies, 1.0).log10().ceil() as i32);
@@ -70,7 +70,7 @@ impl Axes {
         Self { decades: decades.min(DECADES_MAX), lowest, highest: highest.clamp(lowest + 1, 9) }
     }
 
-    /// Where a quantile is: `rarity` 2 is 99 %.
+    /// The position of a quantile: `rarity` 2 is 99 %.
     fn x(&self, rarity: f64) -> f64 {
         LEFT + rarity / self.decades as f64 * (WIDTH - LEFT - RIGHT)
     }
@@ -91,7 +91,7 @@ impl Axes {
             line(svg, (LEFT, y), (WIDTH - RIGHT, y), "#ddd", 1.0);
             text(svg, LEFT - 8.0, y + 4.0, "end", &duration(power));
         }
-        text(svg, (LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 14.0, "middle", "so many of all operations took no longer");
+        text(svg, (LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 14.0, "middle", "fraction of operations that took no longer");
     }
 
     fn curve(&self, svg: &mut String, latencies: &Latencies, colour: &str) {
@@ -121,7 +121,7 @@ fn percent(decade: usize) -> String {
     }
 }
 
-/// Of a power of ten of microseconds.
+/// The label of a power of ten of microseconds.
 fn duration(power: i32) -> String {
     let (unit, power) = match power {
         ..3 => ("µs", power),

@@ -1,4 +1,4 @@
-//! `read`: linearizable reads of locks that are held.
+//! `read`: linearizable reads of held locks.
 
 use std::{
     sync::Arc,
@@ -15,12 +15,12 @@ use super::{
 };
 use crate::client::{Client, Error, Guard, Session};
 
-/// How many locks there are to read.
+/// Number of locks to read.
 const LOCKS: usize = 1_000;
-/// Acquires that are under way at a time while they are made.
+/// Concurrent acquires while the locks are set up.
 const AT_A_TIME: usize = 64;
 
-/// Asks who holds a lock.
+/// Reads random locks.
 struct Reader {
     client: Client,
     prefix: Arc<str>,
@@ -41,7 +41,7 @@ fn name(prefix: &str, number: usize) -> String {
     format!("{prefix}read/{number}")
 }
 
-/// Measures them.
+/// Measures linearizable reads.
 pub(super) async fn read(
     target: &Target,
     workers: usize,

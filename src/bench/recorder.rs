@@ -1,7 +1,7 @@
-//! When operations count: not while all warms up, then in one window after the other.
+//! Counts operations by window: none during the warm-up, then in one window after another.
 //!
-//! An operation belongs to the window in which it ends. What began before a window is counted in it, what ends after it is not: over
-//! many operations the two weigh the same.
+//! An operation belongs to the window in which it ends. An operation that began before a window and ends in it is
+//! counted, one that ends after it is not: over many operations these balance.
 
 use std::{
     fmt::Display,
@@ -17,22 +17,22 @@ use tokio_util::sync::CancellationToken;
 
 use super::{BenchError, Condition, Figure, Figures, Latencies, Series, Timing, usage::Cpu};
 
-/// Where workers report. Clones are the same.
+/// Records the results of workers. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Recorder(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// 0: warming up. From 1 on: the window of this number. One more than there are windows: all is over.
+    /// 0: warm-up. From 1 on: number of the window. Above the number of windows: the measurement is over.
     phase: AtomicUsize,
     windows: Vec<Mutex<Window>>,
 }
 
-/// What happened in one window.
+/// The results of one window.
 #[derive(Clone, Debug)]
 struct Window {
     latencies: Latencies,
-    /// How long refusals took.
+    /// Latencies of refusals.
     refused: Latencies,
     sent: u64,
     of_worker: Vec<u64>,
@@ -40,7 +40,7 @@ struct Window {
     first_error: Option<String>,
 }
 
-/// How long a window lasted, and what was used meanwhile.
+/// The duration of a window and the CPU time used in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timed {
     elapsed: Duration,
@@ -61,7 +61,7 @@ impl Recorder {
         Self(Arc::new(Shared { phase: AtomicUsize::new(0), windows }))
     }
 
-    /// Takes note of an operation that has just ended.
+    /// Records an operation that has just ended.
     pub(super) fn note<E: Display>(&self, worker: usize, outcome: Result<Duration, E>) {
         self.in_window(|window| match outcome {
             Ok(latency) => {
@@ -75,12 +75,12 @@ impl Recorder {
         });
     }
 
-    /// An operation was begun; only where that is a figure.
+    /// Counts a sent operation; only for works with that figure.
     pub(super) fn sent(&self) {
         self.in_window(|window| window.sent += 1);
     }
 
-    /// Something was refused for being too much, after this time.
+    /// Records a refusal due to load shedding after this time.
     pub(super) fn refused(&self, after: Duration) {
         self.in_window(|window| window.refused.record(after));
     }
@@ -91,7 +91,7 @@ impl Recorder {
         }
     }
 
-    /// Adds to each repetition what was sent, and refused.
+    /// Adds the figures of sent and refused requests to each repetition.
     pub(super) fn put_refusals(&self, series: &mut Series, timed: &[Timed]) {
         for ((window, timed), figures) in self.0.windows.iter().zip(timed).zip(&mut series.repetitions) {
             let window = window.lock().expect("nothing panics while it has the window");
@@ -104,7 +104,7 @@ impl Recorder {
         }
     }
 
-    /// Nothing counts any more.
+    /// Whether the measurement is over.
     pub(super) fn is_over(&self) -> bool {
         self.phase() > self.0.windows.len()
     }
@@ -117,7 +117,7 @@ impl Recorder {
         self.0.phase.store(self.0.windows.len() + 1, Ordering::Relaxed);
     }
 
-    /// Lets time pass: the warm-up, then each window. When this returns, also early, all is over.
+    /// Runs the warm-up and all windows. After it returns, also early, the measurement is over.
     pub(super) async fn run(
         &self,
         timing: &Timing,
@@ -141,7 +141,7 @@ impl Recorder {
         timed
     }
 
-    /// What it was, as figures. Fails if nothing succeeded in any window.
+    /// The figures of all windows. Fails if no operation succeeded in any window.
     pub(super) fn series(
         &self,
         conditions: Vec<(&'static str, Condition)>,
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn what_ends_in_a_window_counts_and_nothing_else() {
         let recorder = Recorder::new(2, 2);
-        // Warming up, in the two windows, and when all is over.
+        // During the warm-up, in the two windows, and after the end.
         for phase in 0..=3 {
             at(&recorder, phase);
             assert_eq!(recorder.is_over(), phase == 3);
@@ -228,7 +228,7 @@ mod tests {
         }
         let error = recorder.series(Vec::new(), &[timed(), timed()]).unwrap_err();
         assert!(error.to_string().contains("(2 failed): no leader"), "{error}");
-        // A repetition in which everything failed is a figure beside others.
+        // A repetition without a success is valid if another one has successes.
         recorder.note::<&str>(0, Ok(MS));
         let series = recorder.series(Vec::new(), &[timed(), timed()]).unwrap();
         assert_eq!(series.repetitions[0].get(Figure::PerSecond), Some(0.0));

@@ -1,4 +1,4 @@
-//! What came out, for programs and for people.
+//! The results, for programs and for people.
 
 use std::fmt::Write as _;
 
@@ -6,17 +6,17 @@ use serde_json::{Value, json};
 
 use super::{Figure, Options, Series, Spread, Where, Work, usage};
 
-/// What was measured, and what came out.
+/// The options and results of a measurement.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What was measured.
+    /// The options.
     pub options: Options,
-    /// A series for each number of workers, or rate.
+    /// One series for each number of workers or rate.
     pub series: Vec<Series>,
 }
 
 impl Report {
-    /// For programs. Its fields only ever grow.
+    /// A document for programs. Fields are only ever added.
     pub fn document(&self) -> Value {
         let Options { work, place, timing, .. } = &self.options;
         let cluster = match place {
@@ -36,7 +36,7 @@ impl Report {
         })
     }
 
-    /// What stands above the table.
+    /// The lines above the table.
     pub fn heading(&self) -> String {
         let Options { work, place, timing, .. } = &self.options;
         let cluster = match place {
@@ -46,21 +46,21 @@ impl Report {
         let mut text = format!("{}: {}\n{cluster}; ", work.name(), work.meaning());
         let repetitions = self.series.first().map_or(0, |series| series.repetitions.len());
         let spread = if repetitions > 1 { "median (lowest–highest) of " } else { "" };
-        // To write to a string does not fail.
+        // Writing to a string does not fail.
         let _ = write!(text, "{} processors; {spread}{repetitions}", usage::processors());
         if self.has(Figure::Servers) {
             let _ = write!(text, " × {:?} after {:?}", timing.duration, timing.warm_up);
         }
         if cfg!(debug_assertions) {
-            text.push_str("\nDEBUG BUILD: these figures say nothing about a release");
+            text.push_str("\nDEBUG BUILD: these figures are not those of a release build");
         }
         text + "\n"
     }
 
-    /// The heads of the columns, then the cells of each row.
+    /// The column titles, then the cells of each row.
     pub fn table(&self) -> Vec<Vec<String>> {
         let figures: Vec<Figure> = self.series.first().into_iter().flat_map(Series::figures).collect();
-        // Elsewhere all have the same, or it does not matter.
+        // In other workloads fairness does not matter.
         let is_fairness_asked = matches!(self.options.work, Work::Contended { .. });
         let shown = figures.into_iter().filter(|figure| is_fairness_asked || !figure.is_of_fairness());
         let columns: Vec<(Figure, &str)> = shown.filter_map(|figure| Some((figure, figure.title()?))).collect();
@@ -89,7 +89,7 @@ fn cell(figure: Figure, spread: Option<Spread>) -> String {
     }
 }
 
-/// Three digits, or all before the point.
+/// Three significant digits, or all digits before the decimal point.
 fn number(value: f64) -> String {
     match value {
         _ if value == value.trunc() || value.abs() >= 100.0 => thousands(value),

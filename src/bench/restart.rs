@@ -1,4 +1,4 @@
-//! Starting a node again, and waiting until it is worth something.
+//! Restarts a node and waits until it has caught up.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,11 @@ use super::{BenchError, target::leader};
 use crate::local::LocalCluster;
 
 const LIMIT: Duration = Duration::from_secs(300);
-/// Between two looks at how far it is.
+/// Interval of the status requests.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Starts a node that is down, and waits until it serves and has applied all that was committed when it was started. Answers how long
-/// that took.
+/// Starts a stopped node and waits until it serves and has applied all entries that were committed at its start.
+/// Returns the time taken.
 pub(super) async fn restart(cluster: &mut LocalCluster, node: u64) -> Result<Duration, BenchError> {
     let leader = leader(cluster).await?;
     let committed = cluster.node(leader).status().await?.committed_index;

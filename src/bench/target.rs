@@ -1,4 +1,4 @@
-//! The cluster that is measured: one that runs somewhere, or one of its own, which ends with the measurement.
+//! The measured cluster: a running one, or one that the benchmark starts and stops.
 
 use std::{
     path::PathBuf,
@@ -16,39 +16,39 @@ use crate::{
     proto::v1::Role,
 };
 
-/// Connections, at the most: workers share them, as an application's tasks would.
+/// Maximum number of connections: workers share them, as tasks of an application do.
 const CONNECTIONS_MAX: usize = 16;
-/// Sessions that are opened, or closed, at a time.
+/// Sessions that are opened or closed concurrently.
 const AT_A_TIME: usize = 64;
-/// Of the workers' sessions: longer than any election, so that they are not what is measured.
+/// TTL of the workers' sessions: longer than any election, so that their expiry has no influence.
 const SESSION_TTL: Duration = Duration::from_secs(30);
-/// How long sessions may take to be closed at the end. What is left expires.
+/// How long closing the sessions may take. The rest expires.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a cluster may take to elect a leader.
 const LEADER_LIMIT: Duration = Duration::from_secs(60);
 
-/// Which cluster to measure.
+/// The cluster to measure.
 #[derive(Clone, Debug)]
 pub enum Where {
-    /// One of its own, on this machine, in a temporary directory.
+    /// A new cluster on this machine, in a temporary directory.
     Own {
         /// The program `lockkeeper`.
         program: PathBuf,
-        /// How many nodes.
+        /// Number of nodes.
         nodes: usize,
     },
-    /// One that runs: host:port, with commas between.
+    /// A running cluster: host:port, separated by commas.
     Endpoints(String),
 }
 
-/// The cluster that is measured.
+/// The measured cluster.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) endpoints: String,
-    /// Under which all names are that this run uses: nobody else's.
+    /// Prefix of all lock names of this run; used by no other client.
     pub(super) prefix: Arc<str>,
-    /// Dropped, its nodes are killed.
+    /// Its nodes are killed on drop.
     own: Option<LocalCluster>,
 }
 
@@ -66,28 +66,28 @@ impl Target {
         Ok(Self { endpoints, prefix, own })
     }
 
-    /// Its nodes' processes. `None`: they are not known.
+    /// The processes of its nodes. `None`: unknown.
     pub(super) fn servers(&self) -> Option<Vec<u32>> {
         Some(self.own.as_ref()?.nodes().filter_map(local::Node::pid).collect())
     }
 
-    /// How many terms there were in its cluster, if that is our own.
+    /// The highest term of the cluster, if the benchmark started it.
     pub(super) async fn terms(&self) -> Option<u64> {
         self.own.as_ref()?.statuses().await.values().map(|status| status.term).max()
     }
 
-    /// The cluster, if it is one of our own.
+    /// The cluster, if the benchmark started it.
     pub(super) fn own(&mut self) -> Option<&mut LocalCluster> {
         self.own.as_mut()
     }
 
-    /// Clients with a connection each, for so many workers.
+    /// Clients for this number of workers, each with its own connection.
     pub(super) fn clients(&self, workers: usize) -> Result<Vec<Client>, BenchError> {
         let clients = (0..workers.clamp(1, CONNECTIONS_MAX)).map(|_| Ok(Client::new(&self.endpoints)?));
         clients.collect()
     }
 
-    /// A session for each worker, spread over so many connections as there may be.
+    /// One session per worker, spread over the connections.
     pub(super) async fn sessions(&self, workers: usize) -> Result<Vec<Session>, BenchError> {
         let clients = self.clients(workers)?;
         let open = |worker: usize| {
@@ -99,7 +99,7 @@ impl Target {
     }
 }
 
-/// Closes them, and all that they hold. What cannot be closed expires.
+/// Closes the sessions and releases all their grants. A session that cannot be closed expires.
 pub(super) async fn close(sessions: Vec<Session>) {
     let closing = stream::iter(sessions).for_each_concurrent(AT_A_TIME, |session| async move {
         let _ = session.close().await;
@@ -107,7 +107,7 @@ pub(super) async fn close(sessions: Vec<Session>) {
     let _ = timeout(CLOSE_LIMIT, closing).await;
 }
 
-/// Who leads; waits until somebody does.
+/// The leader; waits until there is one.
 pub(super) async fn leader(cluster: &LocalCluster) -> Result<u64, BenchError> {
     let began = Instant::now();
     loop {

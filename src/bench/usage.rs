@@ -1,8 +1,8 @@
-//! What processes use of the machine, as Linux counts it in `/proc`. Elsewhere, and of processes elsewhere, it is not known.
+//! Resource usage of processes, from Linux' `/proc`. Unknown on other systems and for processes on other machines.
 
 use std::{fs, path::Path, time::Duration};
 
-/// CPU time used so far, by whom.
+/// CPU time used so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cpu {
     servers: Option<Duration>,
@@ -11,13 +11,13 @@ pub(super) struct Cpu {
 }
 
 impl Cpu {
-    /// Up to now; `servers`: their processes, if they are known.
+    /// The CPU time up to now; `servers`: the servers' processes, if they are known.
     pub(super) fn used(servers: Option<&[u32]>) -> Self {
         let servers = servers.and_then(|pids| pids.iter().map(|&pid| of_process(pid)).sum());
         Self { servers, generator: of_process(std::process::id()), machine: of_machine() }
     }
 
-    /// Since an earlier moment.
+    /// The CPU time since an earlier reading.
     pub(super) fn since(self, earlier: Self) -> Self {
         let between = |now: Option<Duration>, then: Option<Duration>| Some(now?.saturating_sub(then?));
         Self {
@@ -27,34 +27,34 @@ impl Cpu {
         }
     }
 
-    /// By the nodes of the cluster, all together.
+    /// CPU time of all nodes of the cluster.
     pub(super) fn servers(&self) -> Option<Duration> {
         self.servers
     }
 
-    /// By this process, which makes the load.
+    /// CPU time of this process, the load generator.
     pub(super) fn generator(&self) -> Option<Duration> {
         self.generator
     }
 
-    /// By all others on this machine: a figure that was taken beside a busy neighbour shows.
+    /// CPU time of all other processes on this machine: shows whether other load disturbed the measurement.
     pub(super) fn others(&self) -> Option<Duration> {
         Some(self.machine?.saturating_sub(self.generator?).saturating_sub(self.servers.unwrap_or_default()))
     }
 }
 
-/// Of all its threads, in user mode and in the kernel.
+/// CPU time of all threads of a process, in user mode and kernel mode.
 fn of_process(pid: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which may contain anything: state is the first field, user and system time are the 12th and 13th.
+    // After the name, which may contain anything: state is the first field, user and system time are the 12th and 13th.
     let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(2);
     Some(ticks(fields.map(|ticks| ticks.parse::<u64>().ok()).sum::<Option<u64>>()?))
 }
 
-/// Of all processors, but for idling and waiting for disks.
+/// CPU time of all processors, without idle and I/O wait.
 fn of_machine() -> Option<Duration> {
     const IDLE_AND_WAITING: [usize; 2] = [3, 4];
-    // What guests use is counted as user time too.
+    // Guest time is included in user time.
     const FIELDS: usize = 8;
     let stat = fs::read_to_string("/proc/stat").ok()?;
     let fields = stat.lines().next()?.split_whitespace().skip(1).take(FIELDS).enumerate();
@@ -66,7 +66,7 @@ fn ticks(ticks: u64) -> Duration {
     Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Memory of a process that is in RAM, bytes. `None`: there is no such process, or this is not Linux.
+/// Resident memory of a process, bytes. `None`: there is no such process, or this is not Linux.
 pub fn resident_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -74,7 +74,7 @@ pub fn resident_bytes(pid: u32) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// What the files under a directory occupy on its disk, bytes. What goes away meanwhile does not count.
+/// Disk usage of the files under a directory, bytes. Files that vanish meanwhile are not counted.
 pub(super) fn disk_bytes(directory: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     const BLOCK_BYTES: u64 = 512;
@@ -87,19 +87,19 @@ pub(super) fn disk_bytes(directory: &Path) -> u64 {
     entries.flatten().map(bytes).sum()
 }
 
-/// How many processors there are for this process.
+/// Number of processors available to this process.
 pub(super) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What kind they are.
+/// The processor model.
 pub(super) fn processor() -> Option<String> {
     let info = fs::read_to_string("/proc/cpuinfo").ok()?;
     let model = info.lines().find_map(|line| line.strip_prefix("model name"))?;
     Some(model.trim_start_matches([' ', '\t', ':']).to_owned())
 }
 
-/// The system, and its version.
+/// The operating system and its version.
 pub(super) fn kernel() -> String {
     let system = rustix::system::uname();
     format!("{} {}", system.sysname().to_string_lossy(), system.release().to_string_lossy())
@@ -115,7 +115,7 @@ mod tests {
     fn a_process_that_works_is_seen_to() {
         let (pid, began) = (std::process::id(), Cpu::used(Some(&[std::process::id()])));
         let (mut sum, enough, start) = (0_u64, Some(Duration::from_millis(50)), Instant::now());
-        // It is both here, read one after the other: a step of the system's clock may lie between them.
+        // The same process is both server and generator here; its clock may advance between the two readings.
         let used = loop {
             let used = Cpu::used(Some(&[pid])).since(began);
             if used.servers() >= enough && used.generator() >= enough {

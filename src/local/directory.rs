@@ -1,4 +1,4 @@
-//! Where a cluster on this machine lies; see [`super`] for what is in there.
+//! The directory of a cluster on this machine; [`super`] lists its contents.
 
 use std::{
     fs::{self, File},
@@ -14,22 +14,22 @@ use crate::server::config::{Config, Overrides};
 const CONFIG: &str = "node.toml";
 const LOCK: &str = "lock";
 
-/// A directory that nobody else uses as long as this lives.
+/// A directory, locked against other users while this exists.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
     temporary: Option<TempDir>,
-    /// Locked; the system unlocks it when the process ends, however it does.
+    /// Locked; the operating system releases the lock when the process ends.
     _lock: File,
 }
 
 impl Directory {
-    /// This one, made if need be. Refuses one in which there is anything else: the cluster would mix with it, and whoever clears it away
-    /// later would lose more than the cluster.
+    /// Opens this directory, and creates it if needed. Refuses a directory with other files: the cluster would mix with
+    /// them, and a later removal of the cluster would delete them.
     pub(super) fn open(path: &Path) -> Result<Self, LocalError> {
         let fail = |source| LocalError::Directory { path: path.to_owned(), source };
         fs::create_dir_all(path).map_err(fail)?;
-        // The nodes' configurations name it, wherever they are started from.
+        // An absolute path, since the nodes' configurations contain it.
         let path = path.canonicalize().map_err(fail)?;
         if let Some(file) = foreign(&path).map_err(fail)? {
             return Err(LocalError::Foreign { path, file });
@@ -38,7 +38,7 @@ impl Directory {
         Ok(Self { path, temporary: None, _lock: lock })
     }
 
-    /// A new one, removed when this is dropped.
+    /// A new directory, removed on drop.
     pub(super) fn temporary() -> Result<Self, LocalError> {
         let fail = |source| LocalError::Directory { path: std::env::temp_dir(), source };
         let temporary = tempfile::Builder::new().prefix("lockkeeper-").tempdir().map_err(fail)?;
@@ -47,7 +47,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Leaves it where it is, even if it is temporary.
+    /// Keeps the directory, even if it is temporary.
     pub(super) fn keep(&mut self) {
         if let Some(temporary) = &mut self.temporary {
             temporary.disable_cleanup(true);
@@ -58,18 +58,18 @@ impl Directory {
         &self.path
     }
 
-    /// The folder of one node.
+    /// The directory of one node.
     pub(super) fn node(&self, node_id: u64) -> PathBuf {
         self.path.join(format!("node{node_id}"))
     }
 
-    /// The configurations of the nodes that are here, which count from 1.
+    /// The configurations of the nodes in this directory; ids count from 1.
     pub(super) fn configs(&self) -> Result<Vec<Config>, LocalError> {
         let files = (1..).map(|node_id| config_file(&self.node(node_id))).take_while(|file| file.exists());
         files.map(|file| Ok(Config::load(&file, Overrides::default())?)).collect()
     }
 
-    /// Writes the configuration of one node.
+    /// Writes the configuration of a node.
     pub(super) fn write(&self, config: &Config) -> Result<(), LocalError> {
         let folder = self.node(config.node_id);
         let file = config_file(&folder);
@@ -80,12 +80,12 @@ impl Directory {
     }
 }
 
-/// Where the configuration of the node in this folder is.
+/// The configuration file in a node's directory.
 pub(super) fn config_file(folder: &Path) -> PathBuf {
     folder.join(CONFIG)
 }
 
-/// The first of the names in this directory that are not of a cluster.
+/// The first name in this directory that does not belong to a cluster.
 fn foreign(path: &Path) -> io::Result<Option<String>> {
     let mut foreign = None;
     for entry in fs::read_dir(path)? {

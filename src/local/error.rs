@@ -1,43 +1,43 @@
-//! Why a cluster on this machine does not run.
+//! Errors of a cluster on this machine.
 
 use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
 use super::EXIT_ADDRESS_IN_USE;
 use crate::server::config::ConfigError;
 
-/// Why a cluster on this machine does not run. After any of them, none of its nodes does.
+/// Why a cluster on this machine does not run. After any of these errors none of its nodes runs.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
     /// Nothing was started.
-    #[error("cannot use {}: {source}: name a directory that this user can write", path.display())]
+    #[error("cannot use {}: {source}: choose a directory that this user can write", path.display())]
     Directory {
-        /// What could not be used.
+        /// The path that could not be used.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Nothing was started.
-    #[error("{} belongs to a cluster that runs: stop that first, or name another directory", .0.display())]
+    #[error("{} belongs to a running cluster: stop that cluster first, or choose another directory", .0.display())]
     InUse(PathBuf),
     /// Nothing was started, and nothing changed.
     #[error(
-        "{} has a file of another kind, {file:?}: name an empty or a new directory, or one that a cluster was kept in before",
+        "{} contains a file that is not part of a cluster, {file:?}: choose an empty or new directory, or one with a cluster",
         path.display()
     )]
     Foreign {
-        /// Where.
+        /// The directory.
         path: PathBuf,
-        /// The first of what no cluster has put there.
+        /// The first foreign file.
         file: String,
     },
     /// Nothing was started, and nothing changed.
-    #[error("{} holds a cluster of {has}, not of {asked}: leave the number out, or name another directory", path.display())]
+    #[error("{} has a cluster of {has} nodes, not of {asked}: leave out --nodes, or choose another directory", path.display())]
     OtherSize {
-        /// Where.
+        /// The directory.
         path: PathBuf,
-        /// Its nodes.
+        /// Its number of nodes.
         has: usize,
-        /// The nodes that were asked for.
+        /// The requested number of nodes.
         asked: usize,
     },
     /// Nothing was started.
@@ -46,32 +46,32 @@ pub enum LocalError {
     /// Nothing was started.
     #[error("cannot find free ports on 127.0.0.1: {0}")]
     NoPorts(io::Error),
-    /// The program is not there, or cannot be run.
+    /// The program does not exist or cannot be run.
     #[error("cannot run {}: {source}", program.display())]
     Spawn {
         /// The program.
         program: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A node ended by itself.
-    #[error("node {node_id} ended ({status}); its log {} ends with\n{}", log.display(), indented(tail))]
+    /// A node exited by itself.
+    #[error("node {node_id} exited ({status}); the end of its log {}:\n{}", log.display(), indented(tail))]
     Died {
-        /// Which.
+        /// The node.
         node_id: u64,
-        /// How.
+        /// Its exit status.
         status: ExitStatus,
-        /// Its log.
+        /// Its log file.
         log: PathBuf,
-        /// The last lines of that.
+        /// The last lines of the log.
         tail: String,
     },
-    /// It did not serve in time.
+    /// The cluster did not serve in time.
     #[error("the cluster does not serve after {:.1} s: {}; see {}", after.as_secs_f64(), missing.join("; "), listed(logs))]
     NotReady {
-        /// How long it was waited for.
+        /// How long this was waited for.
         after: Duration,
-        /// What was missing at the end.
+        /// Conditions that were not met at the end.
         missing: Vec<String>,
         /// The logs of its nodes.
         logs: Vec<PathBuf>,
@@ -79,7 +79,7 @@ pub enum LocalError {
 }
 
 impl LocalError {
-    /// A node found one of its ports taken.
+    /// Whether a node exited because one of its ports was in use.
     pub(super) fn is_address_in_use(&self) -> bool {
         matches!(self, Self::Died { status, .. } if status.code() == Some(EXIT_ADDRESS_IN_USE.into()))
     }

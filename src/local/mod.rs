@@ -1,20 +1,19 @@
-//! A whole cluster on this machine: real nodes, each a process of its own, on free ports of 127.0.0.1.
+//! A whole cluster on this machine: real nodes, each in its own process, on free ports of 127.0.0.1.
 //!
-//! For trying things out (`lockkeeper dev`) and for tests that need what no simulation has: processes that are killed, paused and
-//! started again.
+//! For demonstrations (`lockkeeper dev`), and for tests that need real processes: kills, pauses and restarts.
 //!
 //! ```text
-//! DIR/lock            held while somebody runs this cluster
-//! DIR/node1/node.toml its configuration
-//! DIR/node1/node.log  what it logged since its first start here
+//! DIR/lock            locked while the cluster runs
+//! DIR/node1/node.toml configuration of the node
+//! DIR/node1/node.log  its log since its first start here
 //! DIR/node1/data/     its data
 //! DIR/node2/…
 //! ```
 //!
-//! No node outlives its cluster. Dropping it kills them; and should the process that runs it be killed itself, its ends of the pipes
-//! that are the nodes' stdin close, at which they stop.
+//! No node outlives its cluster. Drop kills the nodes. If the process that runs the cluster is killed, the pipes to the
+//! nodes' stdin close, and the nodes stop.
 //!
-//! Deliberately absent: to start a dead node again by itself. A cluster that mends itself hides what one wants to see.
+//! Deliberately absent: automatic restarts of dead nodes, which would hide failures.
 
 mod directory;
 mod error;
@@ -40,37 +39,37 @@ pub use error::LocalError;
 pub use node::{Node, Signal};
 pub(crate) use ports::any_free as free_port;
 
-/// With which a node ends that finds one of its addresses taken.
+/// Exit code of a node that finds one of its addresses in use.
 pub const EXIT_ADDRESS_IN_USE: u8 = 21;
-/// The nodes of a cluster, unless said otherwise.
+/// Default number of nodes.
 pub const NODES_DEFAULT: usize = 3;
-/// How long a node that was told to stop may take before it is killed.
+/// How long a node may take to exit after SIGTERM before it is killed.
 pub const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// Between two questions whether the cluster is ready yet.
+/// Interval of the readiness checks.
 const READY_POLL: Duration = Duration::from_millis(50);
-/// Ports that were free when they were chosen may be taken when the nodes come to them. So often in a row they are not.
+/// Attempts with new ports: a free port can be taken before its node binds it.
 const PORT_ATTEMPTS: usize = 5;
 
-/// What cluster to run.
+/// The options of a cluster.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The program `lockkeeper`.
     pub program: PathBuf,
-    /// How many nodes. `None`: as many as the directory has, or else [`NODES_DEFAULT`].
+    /// Number of nodes. `None`: the number in the directory, otherwise [`NODES_DEFAULT`].
     pub nodes: Option<usize>,
-    /// Where to keep it, for the next time. `None`: in a temporary directory, removed at the end.
+    /// Directory of a persistent cluster. `None`: a temporary directory, removed at the end.
     pub directory: Option<PathBuf>,
-    /// How a new cluster replicates.
+    /// Raft configuration of a new cluster.
     pub raft: RaftConfig,
-    /// What the nodes log; `None`: as [`Config::default`] has it.
+    /// Log filter of the nodes; `None`: that of [`Config::default`].
     pub log: Option<String>,
-    /// How long it may take until it serves.
+    /// How long the cluster may take to serve.
     pub timeout: Duration,
 }
 
 impl Options {
-    /// Runs this program, and all else by default.
+    /// Options with this program and defaults for the rest.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -83,16 +82,16 @@ impl Options {
     }
 }
 
-/// A cluster that runs.
+/// A running cluster.
 #[derive(Debug)]
 pub struct LocalCluster {
-    // Before the directory: the nodes are dead when it is removed.
+    // Dropped before the directory, so that the nodes are dead when it is removed.
     nodes: BTreeMap<u64, Node>,
     directory: Directory,
 }
 
 impl LocalCluster {
-    /// Starts all nodes, and waits until the cluster serves. When that fails nothing runs any more, but the logs are kept.
+    /// Starts all nodes, and waits until the cluster serves. On failure no node is left running, but the logs are kept.
     pub async fn start(options: Options) -> Result<Self, LocalError> {
         let deadline = Instant::now() + options.timeout;
         let mut cluster = Self::lay_out(&options)?;
@@ -112,7 +111,7 @@ impl LocalCluster {
         }
     }
 
-    /// Prepares the nodes, and starts none.
+    /// Prepares the nodes without starting them.
     fn lay_out(options: &Options) -> Result<Self, LocalError> {
         let directory = match &options.directory {
             Some(path) => Directory::open(path)?,
@@ -158,40 +157,41 @@ impl LocalCluster {
         Ok(())
     }
 
-    /// Where it lies.
+    /// The directory of the cluster.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Its nodes, in the order of their ids.
+    /// Its nodes, sorted by id.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.values()
     }
 
-    /// One of its nodes. Panics if it has no such node.
+    /// The node with this id. Panics if there is none.
     pub fn node(&self, node_id: u64) -> &Node {
         self.nodes.get(&node_id).expect("the caller knows the ids: they count from 1")
     }
 
-    /// The same, to start and stop it.
+    /// As [`LocalCluster::node`], to start and stop it.
     pub fn node_mut(&mut self, node_id: u64) -> &mut Node {
         self.nodes.get_mut(&node_id).expect("the caller knows the ids: they count from 1")
     }
 
-    /// Where clients reach its nodes, as URLs.
+    /// The addresses of its nodes for clients, as URLs.
     pub fn endpoints(&self) -> Vec<String> {
         self.nodes().map(Node::endpoint).collect()
     }
 
-    /// What each node says of itself; without those that do not answer.
+    /// The status of each node that answers.
     pub async fn statuses(&self) -> BTreeMap<u64, pb::StatusResponse> {
         let ask = async |node: &Node| (node.id(), node.status().await);
         let answers = future::join_all(self.nodes().map(ask)).await;
         answers.into_iter().filter_map(|(id, answer)| Some((id, answer.ok()?))).collect()
     }
 
-    /// Lets nodes find each other elsewhere than where they listen: behind a proxy, say. `way` tells how a node (by its id) finds a
-    /// member. Holds from a node's next start on. A cluster can be founded only by nodes that agree on their addresses, so start it first.
+    /// Routes the traffic between nodes, for example through a proxy. `way` gives the addresses at which a node (by id)
+    /// reaches a member. Takes effect at a node's next start. Start the cluster first: nodes can found it only if they
+    /// agree on their addresses.
     pub fn route(&mut self, way: impl Fn(u64, &Member) -> Member) -> Result<(), LocalError> {
         for node in self.nodes.values_mut() {
             node.route(&way);
@@ -200,7 +200,7 @@ impl LocalCluster {
         Ok(())
     }
 
-    /// Waits until every node that was started serves, and one of them leads. Fails if one ends meanwhile.
+    /// Waits until every started node serves and there is a leader. Fails if a node exits meanwhile.
     pub async fn ready(&mut self, within: Duration) -> Result<(), LocalError> {
         self.ready_by(Instant::now() + within).await
     }
@@ -224,7 +224,7 @@ impl LocalCluster {
         }
     }
 
-    /// What keeps the cluster from being ready, if these are its nodes' answers.
+    /// The conditions for readiness that these answers do not meet.
     fn not_ready(&self, statuses: &BTreeMap<u64, pb::StatusResponse>) -> Vec<String> {
         let trouble = |node: &Node| match statuses.get(&node.id()) {
             None => Some(format!("node {} does not answer", node.id())),
@@ -233,12 +233,12 @@ impl LocalCluster {
         };
         let mut missing: Vec<_> = self.nodes().filter(|node| node.is_running()).filter_map(trouble).collect();
         if !statuses.values().any(|status| status.role() == pb::Role::Leader && status.serving) {
-            missing.push("no node leads".to_owned());
+            missing.push("there is no leader".to_owned());
         }
         missing
     }
 
-    /// Waits until a running node ends, however it does. Never returns if none runs.
+    /// Waits until a running node exits. Never returns if none runs.
     pub async fn next_death(&mut self) -> (u64, ExitStatus) {
         let running = self.nodes.values_mut().filter(|node| node.is_running());
         let mut deaths: FuturesUnordered<_> =
@@ -249,12 +249,12 @@ impl LocalCluster {
         }
     }
 
-    /// Tells all nodes to stop, and kills those that do not within [`STOP_GRACE`].
+    /// Stops all nodes, and kills those that have not exited within [`STOP_GRACE`].
     pub async fn stop(&mut self) {
         future::join_all(self.nodes.values_mut().map(Node::stop)).await;
     }
 
-    /// Kills all nodes at once, and waits until they are dead.
+    /// Kills all nodes at once, and waits for their exit.
     pub async fn kill(&mut self) {
         self.nodes.values().for_each(|node| node.signal(Signal::KILL));
         future::join_all(self.nodes.values_mut().map(Node::kill)).await;
@@ -263,7 +263,7 @@ impl LocalCluster {
 
 impl Drop for LocalCluster {
     fn drop(&mut self) {
-        // All at once; the nodes' own drop then waits for each.
+        // Kills all at once; the drop of each node then waits for its exit.
         self.nodes.values().for_each(|node| node.signal(Signal::KILL));
     }
 }
@@ -271,7 +271,7 @@ impl Drop for LocalCluster {
 /// The configurations of a new cluster.
 fn new_configs(directory: &Directory, nodes: usize, raft: &RaftConfig) -> Result<Vec<Config>, LocalError> {
     let members = ports::members(1..=nodes as u64)?;
-    // A name of its own, so that nodes of two such clusters cannot mix when one takes over ports of the other.
+    // A unique name, so that nodes of two clusters do not mix when one reuses ports of the other.
     let cluster_id = format!("local-{:08x}", rand::random::<u32>());
     let config = |member: &Member| Config {
         cluster_id: cluster_id.clone(),

@@ -1,4 +1,4 @@
-//! One node of a cluster on this machine: a process.
+//! A node of a cluster on this machine: a process.
 
 use std::{
     ffi::OsString,
@@ -24,12 +24,12 @@ use crate::{
     server::config::{Config, Member},
 };
 
-/// How long a node may take to say how it is.
+/// Timeout of a status request.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
-/// Of its log, when it ends by itself.
+/// Part of the log shown when a node exits by itself.
 const TAIL_LINES: usize = 20;
 const TAIL_BYTES: u64 = 16 * 1024;
-/// Environment of ours that speaks of *one* node would be wrong for all of these.
+/// Environment variables for a single node, which must not reach all nodes.
 const NOT_INHERITED: [&str; 7] = [
     "LOCKKEEPER_CONFIG",
     "LOCKKEEPER_CLUSTER_ID",
@@ -40,7 +40,7 @@ const NOT_INHERITED: [&str; 7] = [
     "LOCKKEEPER_BOOTSTRAP",
 ];
 
-/// A node: running, or not.
+/// A node, running or not.
 #[derive(Debug)]
 pub struct Node {
     program: PathBuf,
@@ -54,7 +54,7 @@ pub struct Node {
 #[derive(Debug)]
 struct Process {
     child: Child,
-    /// Kept open, and never written: when it closes, the node stops.
+    /// Kept open and never written: the node stops when it closes.
     _stdin: Option<ChildStdin>,
 }
 
@@ -75,52 +75,52 @@ impl Node {
         self.config.members.iter_mut().for_each(|member| *member = way(node_id, member));
     }
 
-    /// Gives it this in its environment, from its next start on.
+    /// Sets environment variables, from its next start on.
     pub fn set_environment(&mut self, variables: impl IntoIterator<Item = (OsString, OsString)>) {
         self.environment = variables.into_iter().collect();
     }
 
-    /// Its id; they count from 1.
+    /// Its id, from 1 on.
     pub fn id(&self) -> u64 {
         self.config.node_id
     }
 
-    /// How it is configured.
+    /// Its configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Where that is written.
+    /// Its configuration file.
     pub fn config_file(&self) -> &Path {
         &self.config_file
     }
 
-    /// Where it logs.
+    /// Its log file.
     pub fn log_file(&self) -> &Path {
         &self.log_file
     }
 
-    /// Where clients reach it, as a URL.
+    /// Its address for clients, as a URL.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.config.client_listen)
     }
 
-    /// Its process; `None` when it does not run.
+    /// Its process id; `None`: it does not run.
     pub fn pid(&self) -> Option<u32> {
         self.process.as_ref()?.child.id()
     }
 
-    /// Whether it was started, and is not known to have ended.
+    /// Whether it was started and is not known to have exited.
     pub fn is_running(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Whether its process is there: neither dead nor waiting to be waited for.
+    /// Whether its process is alive: neither exited nor a zombie.
     pub(crate) fn is_alive(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| matches!(process.child.try_wait(), Ok(None)))
     }
 
-    /// Starts it, unless it runs. Returns at once: see [`super::LocalCluster::ready`].
+    /// Starts it, unless it runs. Does not wait for readiness: see [`super::LocalCluster::ready`].
     pub fn spawn(&mut self) -> Result<(), LocalError> {
         if self.is_running() {
             return Ok(());
@@ -132,26 +132,27 @@ impl Node {
         NOT_INHERITED.iter().for_each(|name| _ = command.env_remove(name));
         command.envs(self.environment.iter().cloned());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
-        // Ctrl-C goes to all of a terminal's foreground group. In one of its own, a node hears from its cluster alone.
+        // Ctrl-C reaches the whole foreground group of a terminal. In its own group, a node gets signals only from its
+        // cluster.
         command.process_group(0);
         let child = command.spawn();
         let mut child = child.map_err(|source| LocalError::Spawn { program: self.program.clone(), source })?;
-        // Taken out, for `Child::wait` would close it.
+        // Taken out, since `Child::wait` would close it.
         let stdin = child.stdin.take();
         self.process = Some(Process { child, _stdin: stdin });
         Ok(())
     }
 
-    /// Sends it a signal, if it runs.
+    /// Sends a signal, if it runs.
     pub fn signal(&self, signal: Signal) {
         let pid = self.pid().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         if let Some(pid) = pid {
-            // That it has just ended is no error. The pid is still its own: it has not been waited for.
+            // A process that has just exited is no error. Its pid is not reused before it is waited for.
             let _ = kill_process(pid, signal);
         }
     }
 
-    /// Waits until it has ended, however that happens. Only for a node that runs.
+    /// Waits for its exit. Only for a running node.
     pub(super) async fn wait(&mut self) -> ExitStatus {
         let process = self.process.as_mut().expect("only a node that runs is waited for");
         let status = process.child.wait().await.expect("a child can be waited for until it was");
@@ -159,14 +160,14 @@ impl Node {
         status
     }
 
-    /// Kills it (SIGKILL) and waits until it is dead. `None`: it did not run.
+    /// Kills it (SIGKILL) and waits for its exit. `None`: it did not run.
     pub async fn kill(&mut self) -> Option<ExitStatus> {
         self.process.as_ref()?;
         self.signal(Signal::KILL);
         Some(self.wait().await)
     }
 
-    /// Tells it to stop (SIGTERM), and kills it if it has not done so within [`STOP_GRACE`]. `None`: it did not run.
+    /// Stops it (SIGTERM), and kills it if it has not exited within [`STOP_GRACE`]. `None`: it did not run.
     pub async fn stop(&mut self) -> Option<ExitStatus> {
         self.process.as_ref()?;
         self.signal(Signal::TERM);
@@ -176,7 +177,7 @@ impl Node {
         }
     }
 
-    /// If it has ended by itself: how. After that it does not run.
+    /// If it has exited by itself: the error. Afterwards it counts as not running.
     pub(crate) fn has_died(&mut self) -> Option<LocalError> {
         let status = self.process.as_mut()?.child.try_wait().expect("a child can be waited for until it was")?;
         self.process = None;
@@ -188,7 +189,7 @@ impl Node {
         tail(&self.log_file).unwrap_or_else(|error| format!("(its log cannot be read: {error})"))
     }
 
-    /// What it says of itself.
+    /// Its status.
     pub async fn status(&self) -> Result<pb::StatusResponse, tonic::Status> {
         let mut client = pb::cluster_client::ClusterClient::new(self.channel().await?);
         let call = client.status(pb::StatusRequest::default());
@@ -205,14 +206,14 @@ impl Node {
         connection.map_err(|error| tonic::Status::unavailable(error.to_string()))
     }
 
-    /// The command that starts it by hand.
+    /// The command line that starts it.
     pub fn command_line(&self) -> String {
         format!("{} serve --config {}", self.program.display(), self.config_file.display())
     }
 }
 
 impl Drop for Node {
-    /// Kills it, and waits: who looks afterwards finds neither a process nor files that change.
+    /// Kills it and waits for its exit: afterwards there is no process and no changing file.
     fn drop(&mut self) {
         let Some(process) = &mut self.process else { return };
         if process.child.start_kill().is_err() {

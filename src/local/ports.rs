@@ -1,22 +1,22 @@
 //! Free ports of 127.0.0.1.
 //!
-//! Port 0 would be the simple way. But what it gives lies in the range from which outgoing connections are given their own ports:
-//! while a node is down one of those may take its port, and a caller that keeps trying to reach it may even connect to
-//! itself. So the ports come from below that range, drawn at random and tried.
+//! Port 0 would be simpler. But it gives ports of the ephemeral range, from which outgoing connections get their ports:
+//! while a node is down, an outgoing connection may take its port, and a client that retries may even connect to
+//! itself. So ports are drawn at random below that range and tested.
 
 use std::{io, net::TcpListener};
 
 use super::error::LocalError;
 use crate::server::config::Member;
 
-/// Below the outgoing range of Linux (32768) and of the BSDs (49152), above what services like to use.
+/// Below the ephemeral range of Linux (32768) and of the BSDs (49152), above the usual ports of services.
 const RANGE: std::ops::Range<u16> = 15_000..32_000;
-/// Draws for one port. So many in a row are taken on no machine on which this is to work.
+/// Attempts to find one port.
 const DRAWS_MAX: usize = 1_000;
 
 /// Members with these ids on free ports.
 pub(super) fn members(ids: impl Iterator<Item = u64>) -> Result<Vec<Member>, LocalError> {
-    // Each is held until all are chosen, or two would be the same.
+    // Each port is held until all are chosen, so that none is chosen twice.
     let mut held = Vec::new();
     let mut address = || -> Result<String, LocalError> {
         let listener = any_free().map_err(LocalError::NoPorts)?;
@@ -27,14 +27,14 @@ pub(super) fn members(ids: impl Iterator<Item = u64>) -> Result<Vec<Member>, Loc
     ids.map(|node_id| Ok(Member { node_id, client_address: address()?, peer_address: address()? })).collect()
 }
 
-/// Whether all of these can be listened on at this moment.
+/// Whether all of these addresses can be bound now.
 pub(super) fn all_free<'a>(members: impl Iterator<Item = &'a Member>) -> bool {
     members
         .flat_map(|member| [&member.client_address, &member.peer_address])
         .all(|address| TcpListener::bind(address).is_ok())
 }
 
-/// One that is free, held.
+/// A listener on a free port.
 pub(crate) fn any_free() -> io::Result<TcpListener> {
     let draw = || TcpListener::bind(("127.0.0.1", rand::random_range(RANGE)));
     let mut last = draw();

@@ -281,7 +281,9 @@ async fn the_default_endpoints_are_called_so() {
     );
     let (code, _, err) = text(&output(lockkeeper(&["get", "a"]).env("LOCKKEEPER_ENDPOINTS", "here")).await);
     assert!(
-        code == 2 && err.contains("\"here\" is not host:port") && err.contains("(from LOCKKEEPER_ENDPOINTS)"),
+        code == 2
+            && err.contains("\"here\" is not of the form host:port")
+            && err.contains("(from LOCKKEEPER_ENDPOINTS)"),
         "{err}"
     );
     let (code, _, err) = text(&output(lockkeeper(&["get"]).env("LOCKKEEPER_ENDPOINTS", "127.0.0.1:1")).await);

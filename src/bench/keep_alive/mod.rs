@@ -1,8 +1,8 @@
-//! `keepalive`: what it costs to keep sessions alive.
+//! `keepalive`: the cost of renewals.
 //!
-//! Sessions share streams, as `proto` allows and as clients of other services do by themselves. (A [`crate::client::Session`] has a stream
-//! of its own: as many streams as sessions show what that costs.) Renewals come at a fixed rate, evenly over the sessions, or so many
-//! are in flight all the time, each answer sending the next.
+//! Sessions share streams, as the protocol allows and as clients of other services do. (A [`crate::client::Session`]
+//! has its own stream: with as many streams as sessions, this measures that case.) Renewals are sent at a fixed rate,
+//! evenly over the sessions, or with a fixed number in flight.
 
 mod stream;
 
@@ -23,32 +23,32 @@ use crate::{
     machine::Ttl,
 };
 
-/// Opens and closes that are under way at a time.
+/// Concurrent opens and closes.
 const AT_A_TIME: usize = 256;
 /// How long streams may take to end, and sessions to be closed.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// What to keep alive.
+/// The options of this workload.
 #[derive(Clone, PartialEq, Debug)]
 pub struct KeepAlive {
-    /// How many sessions.
+    /// Number of sessions.
     pub sessions: usize,
-    /// How long each lives without a renewal.
+    /// TTL of each session.
     pub ttl: Duration,
-    /// Streams that they share, up to 10,000 sessions on each.
+    /// Streams that the sessions share, up to 10,000 sessions each.
     pub streams: usize,
-    /// How fast; one measurement for each.
+    /// Rates; one measurement each.
     pub rates: Vec<Rate>,
-    /// In flight, all streams together, where there is no limit to the rate; one measurement for each number.
+    /// Renewals in flight over all streams, for an unlimited rate; one measurement each.
     pub in_flight: Vec<usize>,
 }
 
-/// How fast to renew.
+/// The rate of renewals.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Rate {
-    /// So many a second.
+    /// Renewals per second.
     PerSecond(f64),
-    /// As many as are answered.
+    /// Unlimited: each answer triggers the next renewal.
     Max,
 }
 
@@ -59,7 +59,7 @@ impl FromStr for Rate {
         match text.parse::<f64>() {
             _ if text == "max" => Ok(Self::Max),
             Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(Self::PerSecond(rate)),
-            Ok(_) | Err(_) => Err("neither a number of renewals a second nor `max`".to_owned()),
+            Ok(_) | Err(_) => Err("give a number of renewals per second above 0, or `max`".to_owned()),
         }
     }
 }
@@ -74,21 +74,24 @@ impl fmt::Display for Rate {
 }
 
 impl KeepAlive {
-    /// What of it cannot be.
+    /// An error in the options.
     pub(super) fn problem(&self) -> Option<String> {
         let ttl_ms = u32::try_from(self.ttl.as_millis()).unwrap_or(u32::MAX);
         if let Err(invalid) = Ttl::from_millis(ttl_ms) {
-            return Some(format!("a ttl of {:?} cannot be: {invalid}", self.ttl));
+            return Some(format!("a TTL of {:?} is invalid: {invalid}", self.ttl));
         }
-        // Where the client library begins to worry.
+        // The age at which the client library treats a renewal as late.
         let slowest = self.sessions as f64 / (self.ttl.as_secs_f64() * 0.9);
         let too_slow = self.rates.iter().find(|rate| matches!(rate, Rate::PerSecond(rate) if *rate < slowest));
         if self.streams == 0 || self.streams > self.sessions {
-            return Some(format!("{} streams for {} sessions: each stream needs one", self.streams, self.sessions));
+            return Some(format!(
+                "{} streams for {} sessions: choose from 1 to the number of sessions",
+                self.streams, self.sessions
+            ));
         }
         too_slow.map(|rate| {
             format!(
-                "at {rate} renewals a second, {} sessions with a TTL of {:?} expire: {} a second keep them alive",
+                "at {rate} renewals per second, {} sessions with a TTL of {:?} expire: choose a --rate of at least {}",
                 self.sessions,
                 self.ttl,
                 slowest.ceil()
@@ -96,7 +99,7 @@ impl KeepAlive {
         })
     }
 
-    /// What is to be measured, one after the other.
+    /// The measurements, in order.
     pub(super) fn cases(&self) -> Vec<(Rate, usize)> {
         let of_rate = |&rate: &Rate| match rate {
             Rate::PerSecond(_) => vec![(rate, 0)],
@@ -119,7 +122,7 @@ impl KeepAlive {
             let client = clients[place % clients.len()].clone();
             let of_stream = sessions.iter().skip(place).step_by(self.streams).map(|session| session.id()).collect();
             let pace = match rate {
-                // Each stream its share, one after the other: evenly over all.
+                // Each stream sends its share with an offset: evenly over all streams.
                 Rate::PerSecond(rate) => {
                     Pace::every(Duration::from_secs_f64(self.streams as f64 / rate), place as f64 / rate)
                 }
@@ -148,7 +151,7 @@ impl KeepAlive {
         recorder.series(conditions, &timed)
     }
 
-    /// Fails if that takes so long that the first may be over before they are renewed.
+    /// Opens the sessions. Fails if it takes so long that the first ones may expire before their first renewal.
     async fn open(&self, clients: &[Client]) -> Result<Vec<AttachedSession>, BenchError> {
         let open = |place: usize| {
             let client = clients[place % clients.len()].clone();

@@ -1,4 +1,4 @@
-//! One stream of renewals, and the answers to them.
+//! A stream of renewals and their answers.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,19 +15,19 @@ use crate::{
     proto::v1::{KeepAliveRequest, KeepAliveResponse, keep_alive_response::What, sessions_client::SessionsClient},
 };
 
-/// Renewals that are handed to the connection and not yet on their way.
+/// Renewals queued for the connection.
 const PIPE: usize = 1_024;
-/// A renewal that is not answered by then failed.
+/// Timeout of a renewal.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is looked for such, and whether all is over.
+/// Interval of the checks for timeouts and for the end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// When the next renewal goes out.
+/// When the next renewal is sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pace {
-    /// One after each such time, the first after another.
+    /// At a fixed interval, the first after an offset.
     Every { period: Duration, first: Duration },
-    /// Whenever fewer than so many are under way.
+    /// Whenever fewer than this number are in flight.
     InFlight(usize),
 }
 
@@ -37,7 +37,7 @@ impl Pace {
     }
 }
 
-/// Renews the sessions, one after the other and around again, until the recorder says that it is over.
+/// Renews the sessions in turn until the measurement is over.
 pub(super) async fn renew(
     client: Client,
     sessions: Vec<SessionId>,
@@ -47,7 +47,7 @@ pub(super) async fn renew(
 ) -> Result<(), BenchError> {
     let (pipe, requests) = mpsc::channel(PIPE);
     let mut stream = Renewals::new(sessions, pipe, place, recorder);
-    // The first renewal opens the stream: a server answers when it has seen one.
+    // The first renewal opens the stream, since the server answers only after it.
     stream.send()?;
     let mut service = SessionsClient::new(client.caller.nodes.preferred().channel);
     let mut answers = service.keep_alive(ReceiverStream::new(requests)).await?.into_inner();
@@ -83,14 +83,14 @@ pub(super) async fn renew(
     Ok(())
 }
 
-/// What of one stream is under way.
+/// The state of a stream.
 struct Renewals {
     sessions: Vec<String>,
     pipe: mpsc::Sender<KeepAliveRequest>,
     place: usize,
     recorder: Recorder,
     sequence: u64,
-    /// When each was sent, by its number.
+    /// Sending times by sequence number.
     unanswered: BTreeMap<u64, Instant>,
 }
 
@@ -100,13 +100,14 @@ impl Renewals {
         Self { sessions, pipe, place, recorder, sequence: 0, unanswered: BTreeMap::new() }
     }
 
-    /// The next one.
+    /// Sends the next renewal.
     fn send(&mut self) -> Result<(), BenchError> {
         let session_id = self.sessions[self.sequence as usize % self.sessions.len()].clone();
         self.sequence += 1;
         self.unanswered.insert(self.sequence, Instant::now());
         let request = KeepAliveRequest { session_id, sequence: self.sequence };
-        // Full: the server takes renewals more slowly than they are due. That is no state to measure in.
+        // A full queue means that the server takes renewals more slowly than they are due; a measurement would be
+        // meaningless.
         self.pipe.try_send(request).map_err(|_| BenchError::TooFast)
     }
 
@@ -125,7 +126,7 @@ impl Renewals {
     fn give_up_late_ones(&mut self) {
         while let Some(oldest) = self.unanswered.first_entry().filter(|oldest| oldest.get().elapsed() > PATIENCE) {
             oldest.remove();
-            self.recorder.note(self.place, Err("a renewal was not answered"));
+            self.recorder.note(self.place, Err("a renewal was not answered within the timeout"));
         }
     }
 }
