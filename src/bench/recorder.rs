@@ -87,14 +87,14 @@ impl Recorder {
 
     fn in_window(&self, change: impl FnOnce(&mut Window)) {
         if let Some(window) = self.phase().checked_sub(1).and_then(|window| self.0.windows.get(window)) {
-            change(&mut window.lock().expect("nothing panics while it has the window"));
+            change(&mut window.lock().expect("no code panics while it holds this lock"));
         }
     }
 
     /// Adds the figures of sent and refused requests to each repetition.
     pub(super) fn put_refusals(&self, series: &mut Series, timed: &[Timed]) {
         for ((window, timed), figures) in self.0.windows.iter().zip(timed).zip(&mut series.repetitions) {
-            let window = window.lock().expect("nothing panics while it has the window");
+            let window = window.lock().expect("no code panics while it holds this lock");
             let (refused, elapsed) = (&window.refused, timed.elapsed.as_secs_f64());
             let quantile = |fraction| (refused.count() > 0).then(|| refused.quantile(fraction).as_secs_f64() * 1e6);
             figures.put(Figure::Sent, window.sent as f64 / elapsed);
@@ -151,7 +151,7 @@ impl Recorder {
         let (mut errors, mut first_error) = (0, None);
         let mut repetitions = Vec::with_capacity(timed.len());
         for (window, timed) in self.0.windows.iter().zip(timed) {
-            let window = window.lock().expect("nothing panics while it has the window");
+            let window = window.lock().expect("no code panics while it holds this lock");
             latencies.add(&window.latencies);
             repetitions.push(window.figures(timed));
             errors += window.errors;

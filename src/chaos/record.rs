@@ -129,7 +129,7 @@ impl Recorder {
 
     fn write(&self, op: Option<u64>, locks: Vec<String>, what: What) {
         let Shared { process, timeline, sink, failure, .. } = &*self.shared;
-        let mut sink = sink.lock().expect("nothing panics while it has the sink");
+        let mut sink = sink.lock().expect("no code panics while it holds this lock");
         // The clock is read under the lock, so that times rise from line to line.
         let event = Event { time_ns: timeline.now_ns(), process: process.clone(), op, locks, what };
         let mut line = Writer::new(Vec::new());

@@ -112,7 +112,7 @@ impl Elect {
 
 fn text(leader: Option<&Leader>) -> String {
     match leader {
-        None => "nobody leads".to_owned(),
+        None => "no leader".to_owned(),
         Some(leader) => {
             let line =
                 format!("epoch {}  {}  {}", leader.epoch.0, show::cell(&leader.label), show::data(&leader.value));

@@ -88,7 +88,7 @@ impl Caller {
     }
 
     fn rng(&self) -> std::sync::MutexGuard<'_, StdRng> {
-        self.random.lock().expect("nothing panics while it has the random numbers")
+        self.random.lock().expect("no code panics while it holds this lock")
     }
 
     /// Sends the request until a node answers. `send` builds the request anew for each attempt.

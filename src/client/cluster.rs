@@ -166,7 +166,7 @@ impl Client {
     /// use lockkeeper::machine::Token;
     ///
     /// if !client.check("reports/nightly", Token(42)).await?.held {
-    ///     println!("somebody else has it, or nobody");
+    ///     println!("token 42 does not hold the lock");
     /// }
     /// # Ok(())
     /// # }

@@ -73,7 +73,7 @@ impl Contact {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("nothing panics while it has the state")
+        self.0.lock().expect("no code panics while it holds this lock")
     }
 }
 

@@ -84,7 +84,7 @@ impl Nodes {
         if let Some(node) = self.configured.iter().find(|node| *node.address == *address) {
             return Ok(node.clone());
         }
-        let mut learned = self.learned.lock().expect("nothing panics while it has the nodes");
+        let mut learned = self.learned.lock().expect("no code panics while it holds this lock");
         if let Some(node) = learned.get(address) {
             return Ok(node.clone());
         }

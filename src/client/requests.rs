@@ -45,7 +45,7 @@ impl Requests {
     }
 
     fn ids(&self) -> MutexGuard<'_, Ids> {
-        self.0.lock().expect("nothing panics while it has the ids")
+        self.0.lock().expect("no code panics while it holds this lock")
     }
 }
 

@@ -272,11 +272,11 @@ pub(super) async fn renew(client: &Client, id: SessionId) -> Result<Renewed, Err
     let sent = std::sync::Mutex::new(caller.clock.now());
     let call = caller.call(caller.plan(), |node| {
         // An answer belongs to the last attempt, so its sending time counts.
-        *sent.lock().expect("nothing panics while it has the moment") = caller.clock.now();
+        *sent.lock().expect("no code panics while it holds this lock") = caller.clock.now();
         with!(SessionsClient, node, renew, request)
     });
     let v1::RenewSessionResponse { ttl_ms, revoked, more_revoked } = call.await?;
-    let sent = *sent.lock().expect("nothing panics while it has the moment");
+    let sent = *sent.lock().expect("no code panics while it holds this lock");
     let sent = counted_from(sent, &*caller.clock);
     Ok(Renewed { sent, ttl: Duration::from_millis(ttl_ms.into()), revoked, more_revoked })
 }

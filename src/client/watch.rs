@@ -35,7 +35,7 @@ use crate::proto::v1::{WatchRequest, WatchResponse, locks_client::LocksClient, w
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a watch sees nothing before it is asked"]
+#[must_use = "a watch does nothing before it is polled"]
 pub struct Watch {
     client: Client,
     request: WatchRequest,
@@ -87,7 +87,7 @@ impl Watch {
     ///     match watch.next().await?.what {
     ///         Some(What::State(state)) => println!("{} locks", state.locks.len()),
     ///         Some(What::Changes(changes)) => println!("{:?}", changes.changes),
-    ///         Some(What::TooOld(_)) => println!("what was known is out of date; the state follows"),
+    ///         Some(What::TooOld(_)) => println!("the index is too old; the state follows"),
     ///         Some(What::Progress(_)) | None => {}
     ///     }
     /// }

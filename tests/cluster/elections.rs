@@ -313,7 +313,7 @@ async fn the_program_leads_and_observes() {
     let client = client(&cluster);
     let mut text = Elect::start(&cluster, &["--observe", NAME]);
     let mut json = Elect::start(&cluster, &["--observe", NAME, "-o", "json"]);
-    assert!(text.line().await.ends_with("  nobody leads"));
+    assert!(text.line().await.ends_with("  no leader"));
     let nobody = json.document().await;
     assert!(nobody["leader"].is_null() && nobody["name"] == NAME, "{nobody}");
 
@@ -339,7 +339,7 @@ async fn the_program_leads_and_observes() {
 
     client.force_release(NAME, "enough").await.expect("the cluster answers");
     assert_eq!(second.ends().await, Some(11));
-    assert!(text.line().await.ends_with("  nobody leads"));
+    assert!(text.line().await.ends_with("  no leader"));
     assert!(json.document().await["leader"].is_null());
     for (observer, signal) in [(text, Signal::TERM), (json, Signal::INT)] {
         observer.signal(signal);

@@ -230,7 +230,7 @@ fn lateness(way: Way, random: &Mutex<StdRng>) -> Duration {
     match way {
         Way::Open | Way::Held => Duration::ZERO,
         Way::Delayed { latency, jitter } => {
-            let part: f64 = random.lock().expect("nothing panics while it has the random numbers").random();
+            let part: f64 = random.lock().expect("no code panics while it holds this lock").random();
             latency + jitter.mul_f64(part)
         }
     }

@@ -123,7 +123,7 @@ impl Sight {
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.0.lock().expect("nothing panics while it has what was seen")
+        self.0.lock().expect("no code panics while it holds this lock")
     }
 }
 

@@ -58,7 +58,7 @@ impl Budget {
 
     /// Spends this many operations on each of these locks of a round. `false`: the budget does not allow it.
     pub(super) fn spend(&self, round: u64, places: &[usize], operations: u32) -> bool {
-        let mut spent = self.spent.lock().expect("nothing panics while it has the budget");
+        let mut spent = self.spent.lock().expect("no code panics while it holds this lock");
         if spent.0 != round {
             *spent = (round, HashMap::new());
         }

@@ -140,7 +140,7 @@ impl Registers {
         }
         let Some(hold) = hold(write.mode) else { return Err(io::Error::other("permits are not ordered")) };
         let count = async || {
-            let mut counts = self.fenced.lock().expect("nothing panics while it has the registers");
+            let mut counts = self.fenced.lock().expect("no code panics while it holds this lock");
             let count = counts.entry(write.lock.clone()).or_default();
             *count += 1;
             *count
@@ -156,7 +156,7 @@ impl Registers {
     }
 
     fn write_open(&self, write: Write) -> u64 {
-        let mut registers = self.open.lock().expect("nothing panics while it has the registers");
+        let mut registers = self.open.lock().expect("no code panics while it holds this lock");
         let (count, seen) = registers.entry(write.lock).or_default();
         *count += 1;
         if let Some(hold) = hold(write.mode) {

@@ -30,7 +30,7 @@
 //! loop {
 //!     match leaders.next().await? {
 //!         Some(leader) => println!("{} leads, epoch {}", leader.label, leader.epoch.0),
-//!         None => println!("nobody leads"),
+//!         None => println!("no leader"),
 //!     }
 //! }
 //! # }

@@ -52,7 +52,7 @@ use crate::{
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "an observer sees nothing before it is asked"]
+#[must_use = "an observer does nothing before it is polled"]
 pub struct Observe {
     client: Client,
     name: LockName,

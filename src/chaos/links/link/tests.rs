@@ -28,7 +28,7 @@ async fn passes(from: &mut TcpStream, to: &mut TcpStream) {
 }
 
 async fn is_silent(stream: &mut TcpStream) {
-    assert!(timeout(SHORT, stream.read_u8()).await.is_err(), "nothing was to come");
+    assert!(timeout(SHORT, stream.read_u8()).await.is_err(), "no data were expected");
 }
 
 #[tokio::test]
