@@ -427,8 +427,8 @@ impl Services {
         let sessions = SessionsServer::new(self.sessions.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let locks = LocksServer::new(self.locks.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
         Routes::default()
-            .add_service(self.passed_on(InterceptedService::new(sessions, origin::from_peer)))
-            .add_service(self.passed_on(InterceptedService::new(locks, origin::from_peer)))
+            .add_service(InterceptedService::new(self.passed_on(sessions), origin::from_peer))
+            .add_service(InterceptedService::new(self.passed_on(locks), origin::from_peer))
     }
 
     fn passed_on<S>(&self, service: S) -> PassedOn<S> {
