@@ -9,11 +9,11 @@ use super::{
 };
 use crate::proto::v1::ResizeResponse;
 
-/// Gives a semaphore another size while it is in use. Larger, it lets in who waits; smaller, it takes nothing from those who hold it, and
-/// lets nobody in until enough of them have left.
+/// Changes the size of a semaphore in use. A larger size is granted to waiters at once; a smaller one revokes no grant, and no permit is
+/// granted until fewer than the new size are held.
 ///
-/// From then on this size counts, and acquires that name another one (--permits) are no longer refused: until nobody holds or awaits the
-/// semaphore and it carries no data. Until then, have the clients name the new size.
+/// From then on an acquire that names another size (--permits) is treated as if it named this one, until the semaphore has neither
+/// holders, waiters nor data. Change the clients' number before that.
 #[derive(Args, Debug)]
 pub(super) struct Resize {
     /// The semaphore: a lock that is held or awaited with --permits.
@@ -53,7 +53,8 @@ fn text(permits: u32, resized: &ResizeResponse) -> String {
     let mut text =
         format!("permits  {permits}, {permits_before} before\nheld     {holder_count}\nwaiting  {queue_length}\n");
     if *holder_count > u64::from(permits) {
-        text += &format!("nobody is granted it until fewer than {permits} are held\n");
+        let until = if permits == 1 { "none is held".to_owned() } else { format!("fewer than {permits} are held") };
+        text += &format!("no permit is granted until {until}\n");
     }
     text
 }
@@ -66,6 +67,7 @@ mod tests {
     fn more_holders_than_permits_are_explained() {
         let resized = ResizeResponse { permits_before: 3, holder_count: 3, queue_length: 1 };
         assert_eq!(text(4, &resized), "permits  4, 3 before\nheld     3\nwaiting  1\n");
-        assert!(text(2, &resized).ends_with("waiting  1\nnobody is granted it until fewer than 2 are held\n"));
+        assert!(text(2, &resized).ends_with("waiting  1\nno permit is granted until fewer than 2 are held\n"));
+        assert!(text(1, &resized).ends_with("no permit is granted until none is held\n"));
     }
 }

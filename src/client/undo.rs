@@ -59,13 +59,13 @@ impl Client {
         self.caller.call(self.caller.plan_once(), |node| with!(LocksClient, node, drop_data, request)).await
     }
 
-    /// Gives a semaphore that is held or awaited another size, 1 to 1,000,000: an operator's act. Larger, it lets in whoever waits;
-    /// smaller, it takes nothing from those who hold it, and lets nobody in until enough of them have left.
+    /// Changes the size of a semaphore that is held or awaited to `permits`, 1 to 1,000,000: an operator's act. A larger size is granted
+    /// to waiters at once; a smaller one revokes no grant, and no permit is granted until fewer than the new size are held.
     ///
-    /// From then on this size counts, and acquires that name another one are granted or wait within it, rather than refused: until nobody
-    /// holds or awaits the semaphore and it carries no data. So the clients can be moved to the new number one by one, in that time.
+    /// From then on an acquire that names another size is treated as if it named this one, until the semaphore has neither holders,
+    /// waiters nor data. In that time the clients can be moved to the new number one by one.
     ///
-    /// Fails with [`Error::Refused`] and [`NotSemaphore`](v1::Reason::NotSemaphore) if nobody holds or awaits it as a semaphore, and else
+    /// Fails with [`Error::Refused`] and [`NotSemaphore`](v1::Reason::NotSemaphore) if it is neither held nor awaited as a semaphore, and else
     /// as the calls of [`Client`] do. It is not repeated once its outcome is unknown: another operator may have resized it meanwhile.
     /// Dropped before its end, it may have taken effect.
     ///

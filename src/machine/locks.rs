@@ -56,7 +56,7 @@ impl Lock {
         self.rare.as_ref()?.resized
     }
 
-    /// How one who asks for this mode holds it: whoever asks for a permit gets one of the operator's size, if there is one.
+    /// How the lock is held by a grant that asked for this mode: a permit is one of the operator's size, if there is one.
     pub(super) fn as_used(&self, mode: Mode) -> Mode {
         match self.resized() {
             Some(permits) if mode.permits().is_some() => Mode::Permit(permits),
@@ -64,7 +64,7 @@ impl Lock {
         }
     }
 
-    /// Gives a semaphore another size, until nobody holds or awaits it and it carries no data. Those who hold it stay.
+    /// Changes the size of a semaphore, until it has neither holders, waiters nor data. Its holders stay.
     pub(super) fn resize(&mut self, permits: Permits) {
         self.rare_mut().resized = Some(permits);
         self.held_as = self.held_as.map(|mode| self.as_used(mode));

@@ -49,12 +49,11 @@ impl Machine {
         Reply::DataDropped { dropped, more_after: last.filter(|_| next.is_some()) }
     }
 
-    /// Gives a semaphore another size: larger, it lets in who waits; smaller, it takes nothing from those who hold it, and lets nobody in
-    /// until enough of them have left.
+    /// Changes the size of a semaphore. A larger size is granted to waiters; a smaller one revokes no grant, and no permit is granted until
+    /// fewer than the new size are held.
     ///
-    /// From now on acquires are granted within this size whatever size they name, for as long as somebody holds or awaits the semaphore or
-    /// it carries data: clients that name the old size and clients that name the new one get along while they are replaced. After that
-    /// whoever comes first names the size again.
+    /// From now on an acquire that names another size is treated as if it named this one, until the semaphore has neither holders, waiters
+    /// nor data: a fleet of clients cannot change its number at one moment. After that, the next acquire names the size again.
     pub(super) fn resize(
         &mut self,
         name: &LockName,

@@ -32,6 +32,9 @@ pub(super) fn pass_on<T>(from: Option<Address>, onward: &mut Request<T>) {
     }
 }
 
+/// The type of [`from_peer`].
+pub(super) type FromPeer = fn(Request<()>) -> Result<Request<()>, Status>;
+
 /// An interceptor for the peers' port: what a follower says.
 pub(super) fn from_peer(mut request: Request<()>) -> Result<Request<()>, Status> {
     let said = request.metadata().get(KEY).and_then(|said| said.to_str().ok()?.parse().ok());

@@ -157,7 +157,7 @@ async fn a_semaphore_in_use_is_resized() {
     for endpoint in cluster.endpoints() {
         let (code, out, err) = text(&run(&cluster, &["resize", "seats", "1", "--endpoints", &endpoint]).await);
         assert_eq!(code, 0, "{err}");
-        assert!(out.ends_with("nobody is granted it until fewer than 1 are held\n"), "{out}");
+        assert!(out.ends_with("no permit is granted until none is held\n"), "{out}");
     }
     let (_, out, _) = text(&run(&cluster, &["get", "seats"]).await);
     assert!(out.contains("held by 2, permit of 1\nsize     permit of 1, set by an operator\n"), "{out}");

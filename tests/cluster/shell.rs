@@ -163,7 +163,7 @@ async fn all_sessions_of_a_label_are_closed() {
     fail(&cluster, &["session", "close"], 2).await;
 }
 
-/// From where they were opened: the client's address, also where a follower passed the call on, and whatever the client says itself.
+/// From where they were opened: the client's address, also where a follower passed the call on, and not what the client says itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_sessions_from_an_address_are_closed() {
     let cluster = cluster().await;
