@@ -32,7 +32,7 @@ use super::{
     gateway::{Dial, Gateway},
     health,
     locks::Locks,
-    origin,
+    origin::{self, FromPeer},
     passed_on::PassedOn,
     pulse::Pulse,
     sessions::Sessions,
@@ -426,13 +426,12 @@ impl Services {
     fn for_peers(&self) -> Routes {
         let sessions = SessionsServer::new(self.sessions.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let locks = LocksServer::new(self.locks.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        Routes::default()
-            .add_service(InterceptedService::new(self.passed_on(sessions), origin::from_peer))
-            .add_service(InterceptedService::new(self.passed_on(locks), origin::from_peer))
+        Routes::default().add_service(self.passed_on(sessions)).add_service(self.passed_on(locks))
     }
 
-    fn passed_on<S>(&self, service: S) -> PassedOn<S> {
-        PassedOn { service, tasks: self.tasks.clone() }
+    /// With the client's address, as the follower saw it.
+    fn passed_on<S>(&self, service: S) -> InterceptedService<PassedOn<S>, FromPeer> {
+        InterceptedService::new(PassedOn { service, tasks: self.tasks.clone() }, origin::from_peer)
     }
 
     /// What is around all of them.

@@ -11,7 +11,8 @@
 //! * `calls`: calls without a message, and streams that are opened and left;
 //! * `arrivals`: connections that say nothing, or half a preface, until places or descriptors are short, at both ports;
 //! * `messages`: many small requests on one stream;
-//! * `readers`: answers that nobody reads, of each kind of call.
+//! * `readers`: answers that nobody reads, of each kind of call;
+//! * `bulk`: one request that causes much work: sessions with many locks end, many sessions expire, many waiters are granted.
 //!
 //! `frames` speaks HTTP/2 by hand: no library sends such things. Sizes fit a debug build and a minute and a half; with
 //! `LOCKKEEPER_ABUSE_FULL=1` they are those of the attacks that once brought nodes down. The tests take turns: each wants the machine.
@@ -24,6 +25,7 @@
 //! [`Stage::survives`]: stage::Stage::survives
 
 mod arrivals;
+mod bulk;
 mod calls;
 mod floods;
 mod frames;

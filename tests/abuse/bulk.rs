@@ -1,0 +1,164 @@
+//! One thing that causes much: sessions with many locks that end, sessions that expire together, many that wait for one lock, a snapshot of
+//! a large table that is installed. What each causes is done in bounded pieces, and others are served between them.
+
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream};
+use lockkeeper::proto::v1::{
+    self, acquire_response::Outcome, locks_client::LocksClient, mode, sessions_client::SessionsClient,
+};
+use tokio::time::{Instant, timeout};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::{
+    sized,
+    stage::{Descriptors, Stage},
+    support::{LONG, until},
+};
+
+/// Calls under way at one time.
+const AT_ONCE: usize = 64;
+/// Locks in one acquire, the most that there may be.
+const LOCKS: usize = 64;
+/// Locks of one session: it may hold 100,000.
+const LOCKS_PER_SESSION: usize = 99_968;
+/// Waits of one session, of 1,024 at most.
+const WAITS_PER_SESSION: usize = 1_000;
+/// A TTL that no case lives to see the end of.
+const TTL_MS: u32 = 3_600_000;
+
+/// The leader, spoken to directly.
+#[derive(Clone)]
+struct Leader {
+    sessions: SessionsClient<Channel>,
+    locks: LocksClient<Channel>,
+}
+
+impl Leader {
+    async fn of(stage: &Stage) -> Self {
+        let endpoint = format!("http://{}", stage.leader().await);
+        let channel = Endpoint::from_shared(endpoint).expect("an address").connect().await.expect("it serves");
+        Self { sessions: SessionsClient::new(channel.clone()), locks: LocksClient::new(channel) }
+    }
+
+    async fn open(&self, ttl_ms: u32) -> String {
+        let request = v1::OpenSessionRequest { ttl_ms, label: "bulk".to_owned(), ..Default::default() };
+        let answer = timeout(LONG, self.sessions.clone().open(request)).await.expect("answered in time");
+        answer.expect("a session").into_inner().session_id
+    }
+
+    async fn close(&self, session_id: String) {
+        let request = v1::CloseSessionRequest { session_id, ..Default::default() };
+        timeout(LONG, self.sessions.clone().close(request)).await.expect("answered in time").expect("closed");
+    }
+
+    /// Acquires, and waits for as long as it takes.
+    async fn acquire(&self, session_id: &str, locks: Vec<v1::Want>) {
+        let wait = Some(v1::acquire_request::Wait::WaitForever(true));
+        let request = v1::AcquireRequest { session_id: session_id.to_owned(), locks, wait, ..Default::default() };
+        let answer = self.locks.clone().acquire(request).await.expect("an answer").into_inner();
+        assert!(matches!(answer.outcome, Some(Outcome::Granted(_))), "{answer:?}");
+    }
+
+    /// Sessions that hold so many locks together.
+    async fn hold(&self, locks: usize) -> Vec<String> {
+        let mut sessions = Vec::new();
+        for first in (0..locks).step_by(LOCKS_PER_SESSION) {
+            let session = self.open(TTL_MS).await;
+            let (number, last) = (sessions.len(), locks.min(first + LOCKS_PER_SESSION) - first);
+            let acquire = async |from: usize| {
+                let want = |lock: usize| want(&format!("bulk/{number}/{lock}"));
+                self.acquire(&session, (from..last.min(from + LOCKS)).map(want).collect()).await;
+            };
+            let acquires = stream::iter((0..last).step_by(LOCKS)).map(acquire).buffer_unordered(AT_ONCE);
+            acquires.collect::<()>().await;
+            sessions.push(session);
+        }
+        sessions
+    }
+}
+
+fn want(name: &str) -> v1::Want {
+    v1::Want { name: name.to_owned(), ..Default::default() }
+}
+
+/// How many sessions and locks there are.
+async fn counts(stage: &Stage) -> (u64, u64) {
+    until("a leader that says how much there is", async || {
+        let statuses = stage.cluster.statuses().await;
+        statuses.values().find(|status| status.serving).map(|status| (status.sessions, status.locks))
+    })
+    .await
+}
+
+/// Waits until there are no more sessions and locks than before.
+async fn cleared(stage: &Stage, before: (u64, u64)) {
+    let began = Instant::now();
+    timeout(5 * LONG, async {
+        until("what was left to be cleared away", async || {
+            let now = counts(stage).await;
+            // The bystander holds one lock more or less at any time.
+            (now.0 <= before.0 && now.1 <= before.1 + 1).then_some(())
+        })
+        .await;
+    })
+    .await
+    .expect("cleared away in time");
+    println!("cleared away after {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn much_that_ends_at_once() {
+    let mut stage = Stage::open(Descriptors::AsTheyAre).await;
+    let before = counts(&stage).await;
+    let own = Leader::of(&stage).await;
+
+    let sessions = own.hold(sized(20_000, 1_000_000)).await;
+    stage.remember_memory();
+    stage
+        .survives("sessions with many locks close", async |stage: &Stage| {
+            stream::iter(sessions).map(|session| own.close(session)).buffer_unordered(AT_ONCE).collect::<()>().await;
+            cleared(stage, before).await;
+        })
+        .await;
+
+    stage
+        .survives("sessions expire together", async |stage: &Stage| {
+            let ends = Instant::now() + Duration::from_secs(sized(4, 40) as u64);
+            let open = async |_| {
+                let ttl_ms = (ends - Instant::now()).as_millis().max(1_000) as u32;
+                own.open(ttl_ms).await;
+            };
+            let opens = stream::iter(0..sized(2_000, 100_000)).map(open).buffer_unordered(AT_ONCE);
+            opens.collect::<()>().await;
+            assert!(counts(stage).await.0 > before.0);
+            cleared(stage, before).await;
+        })
+        .await;
+
+    stage
+        .survives("many wait for one lock, which they can share", async |stage: &Stage| {
+            let (waits, holder) = (sized(2_000, 16_000), own.open(TTL_MS).await);
+            own.acquire(&holder, vec![want("awaited")]).await;
+            let sessions: Vec<_> =
+                stream::iter(0..waits.div_ceil(WAITS_PER_SESSION)).then(|_| own.open(TTL_MS)).collect().await;
+            let shared = v1::Mode { kind: Some(mode::Kind::Shared(mode::Shared {})) };
+            let shared = v1::Want { mode: Some(shared), ..want("awaited") };
+            let wait = async |number: usize| {
+                own.acquire(&sessions[number / WAITS_PER_SESSION], vec![shared.clone()]).await;
+            };
+            let waiting = stream::iter(0..waits).map(wait).buffer_unordered(waits).collect::<()>();
+            let releases = async {
+                until("all to wait", async || {
+                    let statuses = stage.cluster.statuses().await;
+                    statuses.values().any(|status| status.serving && status.waiters == waits as u64).then_some(())
+                })
+                .await;
+                own.close(holder).await;
+            };
+            timeout(5 * LONG, async { tokio::join!(waiting, releases) }).await.expect("all are granted");
+            stream::iter(sessions).map(|session| own.close(session)).buffer_unordered(AT_ONCE).collect::<()>().await;
+            cleared(stage, before).await;
+        })
+        .await;
+}
