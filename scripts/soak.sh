@@ -35,7 +35,7 @@ while (($(date +%s) < end)); do
     clients=$(pick 3 5 8)
     out=$directory/$seed
     code=0
-    "$program" chaos --duration "$run" --seed "$seed" --nodes "$nodes" --faults "$faults" --clients "$clients" \
+    "$program" chaos run --duration "$run" --seed "$seed" --nodes "$nodes" --faults "$faults" --clients "$clients" \
         --out "$out" >"$directory/$seed.txt" 2>"$directory/$seed.log" || code=$?
     counts=$(tail -n 1 "$directory/$seed.txt")
     echo "$(date -u +%FT%TZ) exit $code seed $seed nodes $nodes faults $faults clients $clients: $counts" | tee -a "$tally"

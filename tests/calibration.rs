@@ -1,4 +1,4 @@
-//! Whether `lockkeeper chaos` finds what is there: each bug of [`lockkeeper::planted`] is put in, and must be convicted of what it breaks.
+//! Whether `lockkeeper chaos run` finds what is there: each bug of [`lockkeeper::planted`] is put in, and must be convicted of what it breaks.
 //!
 //! Runs are short, their seeds and faults are known. A run that says of itself that it has shown too little is no verdict, and is made
 //! again; one that acquits a bug is a failure. So is one that convicts a cluster without any.
@@ -130,7 +130,7 @@ async fn run(bug: Option<Planted>, faults: &str, duration: &str) -> Judged {
     let folder = tempfile::tempdir().expect("a directory");
     let out = folder.path().join("run");
     let program = Command::new(env!("CARGO_BIN_EXE_lockkeeper"))
-        .args(["chaos", "--duration", duration, "--faults", faults, "--seed", &SEED.to_string(), "--out"])
+        .args(["chaos", "run", "--duration", duration, "--faults", faults, "--seed", &SEED.to_string(), "--out"])
         .arg(&out)
         .env("LOCKKEEPER_PLANTED_BUG", bug.map_or("", Planted::name))
         .stdin(Stdio::null())

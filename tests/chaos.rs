@@ -1,4 +1,4 @@
-//! `lockkeeper chaos`: short runs of it, judged.
+//! `lockkeeper chaos run`: short runs of it, judged.
 //!
 //! One after the other: each has a machine's worth of processes.
 
@@ -29,7 +29,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
 fn chaos(out: &Path, arguments: &[&str]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_lockkeeper"))
-        .args(["chaos", "--out"])
+        .args(["chaos", "run", "--out"])
         .arg(out)
         .args(arguments)
         .stdin(Stdio::null())

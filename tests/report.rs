@@ -68,7 +68,7 @@ fn findings() -> Vec<Finding> {
 
 fn about() -> About {
     About {
-        command: Some("lockkeeper chaos --seed 7".to_owned()),
+        command: Some("lockkeeper chaos run --seed 7".to_owned()),
         versions: vec![("lockkeeper".to_owned(), "1".to_owned())],
     }
 }
@@ -86,7 +86,7 @@ fn the_document_tells_the_same() -> Result<(), Box<dyn Error>> {
     let history = story();
     let document: Value = serde_json::from_str(&Report::of(&history, about(), findings())?.document())?;
     assert_eq!(document["seed"], 7);
-    assert_eq!(document["command"], "lockkeeper chaos --seed 7");
+    assert_eq!(document["command"], "lockkeeper chaos run --seed 7");
     let summary = &document["summary"];
     // The node and the client that were killed are counted beside it.
     assert_eq!(summary["faults_injected"], 1);
@@ -230,7 +230,7 @@ fn two_holders_at_once_are_drawn_below_each_other() -> Result<(), Box<dyn Error>
 }
 
 fn report(arguments: &[&str]) -> Result<std::process::Output, std::io::Error> {
-    Command::new(env!("CARGO_BIN_EXE_lockkeeper")).arg("report").args(arguments).output()
+    Command::new(env!("CARGO_BIN_EXE_lockkeeper")).args(["chaos", "report"]).args(arguments).output()
 }
 
 #[test]

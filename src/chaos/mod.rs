@@ -10,7 +10,7 @@
 //! * [`mod@run`]: a whole run with all of these.
 //!
 //! The first three are plain libraries without network, clock or tokio. So histories from real processes, from a
-//! simulation and written by hand are all checked in the same way: `lockkeeper check FILE`. The others use
+//! simulation and written by hand are all checked in the same way: `lockkeeper chaos check FILE`. The others use
 //! [`crate::client`] and [`crate::local`].
 
 pub mod checker;

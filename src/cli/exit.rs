@@ -2,10 +2,10 @@
 //!
 //! | code | meaning |
 //! |---|---|
-//! | 0 | success; `verify`: the token holds the lock; `status`: a leader serves; `check`, `chaos`: all properties hold |
+//! | 0 | success; `check`: the token holds the lock; `status`: a leader serves; `chaos run`, `chaos check`: all properties hold |
 //! | 1 | an error without a code of its own; `status`: there is a leader that cannot commit |
 //! | 2 | wrong usage or an invalid argument, such as a directory that cannot be written |
-//! | 10 | not acquired: busy, or not in time; `verify`: the token does not hold the lock |
+//! | 10 | not acquired: busy, or not in time; `check`: the token does not hold the lock |
 //! | 11 | the lock or the session is lost, or is no longer held |
 //! | 12 | no node was reachable, or none knew a leader; nothing happened; `dev`: the cluster did not start |
 //! | 13 | the cluster refused the request |
@@ -13,8 +13,8 @@
 //! | 20 | `serve`: the node cannot start or cannot continue |
 //! | 21 | `serve`: one of its addresses is in use by another program |
 //! | 22 | `serve`: the shutdown did not complete in time |
-//! | 30 | `check`, `chaos`: a property is violated |
-//! | 31 | `check`, `chaos`: a property is undecided, or there was no evidence for it |
+//! | 30 | `chaos run`, `chaos check`: a property is violated |
+//! | 31 | `chaos run`, `chaos check`: a property is undecided, or there was no evidence for it |
 //! | 126 | `lock`, `elect`, `dev`: the command could not be run; 127: it was not found |
 //! | 128 + n | terminated by signal n, or the command was |
 //!
@@ -28,10 +28,10 @@ use crate::{client, local::EXIT_ADDRESS_IN_USE, proto::v1::Reason, raft::log::EX
 /// The exit codes, at the end of `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
-    0  success; verify: held; status: a leader serves; check, chaos: all hold
+    0  success; check: held; status: a leader serves; chaos: all properties hold
     1  an error without a code of its own; status: the leader cannot commit
     2  wrong usage or an invalid argument
-   10  not acquired: busy, or not in time; verify: not held
+   10  not acquired: busy, or not in time; check: not held
    11  the lock or the session is lost, or is no longer held
    12  no node was reachable, or none knew a leader; nothing happened;
        dev: the cluster did not start
@@ -40,8 +40,8 @@ Exit codes:
    20  serve: the node cannot start or cannot continue
    21  serve: one of its addresses is in use by another program
    22  serve: the shutdown did not complete in time
-   30  check, chaos: a property is violated
-   31  check, chaos: a property is undecided, or there was no evidence for it
+   30  chaos: a property is violated
+   31  chaos: a property is undecided, or there was no evidence for it
   126  lock, elect, dev: the command could not be run; 127: it was not found
 128+n  terminated by signal n, or the command was
 lock, elect and dev return any other exit code of their command.";

@@ -7,7 +7,6 @@ mod acquire;
 mod arguments;
 mod bench;
 mod chaos;
-mod chaos_client;
 mod check;
 mod completions;
 mod dev;
@@ -25,7 +24,6 @@ mod man;
 mod output;
 mod release;
 mod remove_waiter;
-mod report;
 mod resize;
 mod serve;
 mod session;
@@ -35,7 +33,6 @@ mod signals;
 mod status;
 mod terminal;
 mod update;
-mod verify;
 mod views;
 mod waiting;
 mod wanted;
@@ -77,7 +74,6 @@ enum Command {
     List(list::List),
     Watch(watch::Watch),
     Sessions(sessions::Sessions),
-    Verify(verify::Verify),
     Check(check::Check),
     Chaos(chaos::Chaos),
     Bench(bench::Bench),
@@ -87,11 +83,8 @@ enum Command {
     DropData(drop_data::DropData),
     Resize(resize::Resize),
     Status(status::Status),
-    Report(report::ReportOf),
     Completions(completions::Completions),
     Man(man::Man),
-    #[command(hide = true)]
-    ChaosClient(chaos_client::ChaosClient),
     #[command(hide = true)]
     Keep(job::Keep),
     #[command(hide = true)]
@@ -175,18 +168,15 @@ pub fn run() -> ExitCode {
         Command::List(list) => block_on(list.run()),
         Command::Watch(watch) => block_on(watch.run()),
         Command::Sessions(sessions) => block_on(sessions.run()),
-        Command::Verify(verify) => block_on(verify.run()),
-        Command::Check(check) => check.run(),
+        Command::Check(check) => block_on(check.run()),
         Command::Chaos(chaos) => block_on(chaos.run()),
         Command::Bench(bench) => block_on(bench.run()),
-        Command::ChaosClient(client) => block_on(client.run()),
         Command::ForceRelease(force_release) => block_on(force_release.run()),
         Command::RemoveWaiter(remove_waiter) => block_on(remove_waiter.run()),
         Command::LiftDelay(lift_delay) => block_on(lift_delay.run()),
         Command::DropData(drop_data) => block_on(drop_data.run()),
         Command::Resize(resize) => block_on(resize.run()),
         Command::Status(status) => block_on(status.run()),
-        Command::Report(report) => report.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
         Command::Keep(keep) => block_on(keep.run()),
@@ -252,7 +242,7 @@ mod tests {
             "acquire a --wait 5",
             "dev --timeout 5",
             "session open --ttl 5",
-            "chaos --duration 5",
+            "chaos run --duration 5",
         ] {
             let refused = Cli::try_parse_from(format!("lockkeeper {line}").split(' ')).unwrap_err().to_string();
             assert!(refused.contains("5 has no unit: write 5s"), "{line}: {refused}");

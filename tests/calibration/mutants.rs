@@ -1,6 +1,6 @@
 //! Small bugs, each where a promise hangs on one line, and for each a scenario that convicts it.
 //!
-//! The faults that `lockkeeper chaos` makes would find them seldom or never: they show when two things meet that are milliseconds apart, or
+//! The faults that `lockkeeper chaos run` makes would find them seldom or never: they show when two things meet that are milliseconds apart, or
 //! when the power fails. A scenario brings just that about, in one process or a few, in seconds. It is an ordinary test, and holds. With
 //! the bug, it fails, and says what it saw.
 

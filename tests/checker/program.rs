@@ -1,4 +1,4 @@
-//! `lockkeeper check`: what it prints, and what it ends with.
+//! `lockkeeper chaos check`: what it prints, and what it ends with.
 
 use std::{
     fs,
@@ -16,7 +16,8 @@ use crate::reference;
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checker/histories");
     let program = env!("CARGO_BIN_EXE_lockkeeper");
-    let output = Command::new(program).arg("check").args(arguments).current_dir(folder).output().expect("it runs");
+    let output =
+        Command::new(program).args(["chaos", "check"]).args(arguments).current_dir(folder).output().expect("it runs");
     let text = |bytes| String::from_utf8(bytes).expect("text");
     (output.status.code(), text(output.stdout), text(output.stderr))
 }

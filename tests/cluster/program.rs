@@ -65,12 +65,12 @@ async fn what_is_shown_is_what_is() {
     assert!(code == 0 && out.contains("test"), "{out}");
 
     let token_text = token.to_string();
-    assert_eq!(text(&run(&cluster, &["verify", "seat/A5", &token_text]).await).0, 0);
-    assert_ne!(text(&run(&cluster, &["verify", "seat/A5", "999999"]).await).0, 0);
+    assert_eq!(text(&run(&cluster, &["check", "seat/A5", &token_text]).await).0, 0);
+    assert_ne!(text(&run(&cluster, &["check", "seat/A5", "999999"]).await).0, 0);
 
     let (code, out, err) = text(&run(&cluster, &["force-release", "seat/A5", "--reason", "test", "--now"]).await);
     assert_eq!(code, 0, "{out}{err}");
-    assert_ne!(text(&run(&cluster, &["verify", "seat/A5", &token_text]).await).0, 0, "it was taken back");
+    assert_ne!(text(&run(&cluster, &["check", "seat/A5", &token_text]).await).0, 0, "it was taken back");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -132,7 +132,7 @@ async fn each_command_says_what_it_did() {
         let err = fail(&cluster, &all(zero), 2).await;
         assert!(err.contains("there is no token 0"), "{err}");
     }
-    let err = fail(&cluster, &["verify", "a", "0"], 2).await;
+    let err = fail(&cluster, &["check", "a", "0"], 2).await;
     assert!(err.contains("there is no token 0"), "{err}");
     succeed(&cluster, &of_token(&["release"])).await;
     fail(&cluster, &of_token(&["release"]), 11).await;

@@ -71,7 +71,7 @@ struct Probes {
     locks: Vec<LockLane>,
 }
 
-/// The kinds of probes in a run of `lockkeeper chaos`, by prefix of the lock names.
+/// The kinds of probes in a run of `lockkeeper chaos run`, by prefix of the lock names.
 const PROBES: [(&str, &str); 4] = [
     ("fresh", "short-lived locks, read directly from every node: does a deposed leader still answer?"),
     ("vigil", "held and awaited across a fault: are the holder and the queue still there?"),

@@ -95,7 +95,7 @@ impl Clients {
         let log: File = OpenOptions::new().create(true).append(true).open(log)?;
         let mut command = Command::new(program);
         command
-            .arg("chaos-client")
+            .args(["chaos", "client"])
             .args(arguments.iter().flat_map(|(flag, value)| [OsString::from(flag), value.clone()]));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).kill_on_drop(true);
         // In its own process group it gets no Ctrl-C. If this process dies while the client is stopped, the kernel ends

@@ -1,6 +1,6 @@
 //! The operations of clients during a run.
 //!
-//! Each client is a separate process (`lockkeeper chaos-client`), so that it can be stopped and killed at any moment;
+//! Each client is a separate process (`lockkeeper chaos client`), so that it can be stopped and killed at any moment;
 //! in a simulation, a simulated one ([`run`]). It runs several concurrent tasks, each with its own sessions, and writes
 //! its part of the history:
 //!

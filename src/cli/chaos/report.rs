@@ -1,4 +1,4 @@
-//! `report`: a report on a history.
+//! `chaos report`: a report on a history.
 
 use std::{
     fs::{self, File},
@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Args, ValueHint};
 
-use super::{
+use super::super::{
     exit::{Exit, Failure},
     output::{Format, Output, print},
 };
@@ -23,7 +23,7 @@ use crate::{
 
 /// Reports on a run: a summary, and a page with its timeline.
 ///
-/// The page is one self-contained HTML file. It shows where a property is violated; `check` also returns that as its
+/// The page is one self-contained HTML file. It shows where a property is violated; `chaos check` also returns that as its
 /// exit code, this command does not.
 #[derive(Args, Debug)]
 pub(super) struct ReportOf {

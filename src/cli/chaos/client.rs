@@ -1,15 +1,15 @@
-//! `chaos-client`: a client process of a chaos run. Started by `lockkeeper chaos`, not by people.
+//! `chaos client`: a client process of a run. Started by `chaos run`, not by people.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Exit, Failure};
+use super::super::{Exit, Failure};
 use crate::chaos::workload::{ClientOptions, run_client};
 
-/// A client of `lockkeeper chaos`: uses locks until stdin closes.
+/// A client process of `chaos run`: uses locks until stdin closes.
 #[derive(Args, Debug)]
-pub(super) struct ChaosClient {
+pub(super) struct Client {
     #[arg(long)]
     name: String,
     #[arg(long)]
@@ -26,7 +26,7 @@ pub(super) struct ChaosClient {
     processes: u32,
 }
 
-impl ChaosClient {
+impl Client {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let Self { name, endpoints, resource, out, base_ns, seed, processes } = self;
         run_client(ClientOptions { name, endpoints, resource, out, base_ns, seed, processes }).await?;

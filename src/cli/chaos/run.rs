@@ -1,4 +1,4 @@
-//! `chaos`: a run under faults on this machine, and its verdict.
+//! `chaos run`: a run under faults on this machine, and its verdict.
 
 use std::{
     env,
@@ -12,7 +12,10 @@ use clap::{Args, ValueHint};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{Exit, Failure, check::Worst, output::print, show, signals::Signals};
+use super::{
+    super::{Exit, Failure, output::print, show, signals::Signals},
+    check::Worst,
+};
 use crate::{
     chaos::{
         checker::{Finding, check},
@@ -33,12 +36,12 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Ctrl-C ends the run early with a complete history. Exit code 0: all properties hold; 30: one is violated; 31: one is
 /// undecided, or there was too little activity.
 #[derive(Args, Debug)]
-pub(super) struct Chaos {
+pub(super) struct Run {
     /// Number of nodes
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(3..=7))]
     nodes: u8,
     /// Duration of the faults
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = super::arguments::duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = super::super::arguments::duration)]
     duration: Duration,
     /// Seed of the faults and of the clients' operations [default: random]
     #[arg(long, value_name = "NUMBER")]
@@ -54,7 +57,7 @@ pub(super) struct Chaos {
     out: Option<PathBuf>,
 }
 
-impl Chaos {
+impl Run {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let seed = self.seed.unwrap_or_else(|| rand::random::<u32>().into());
         let options = Options {
@@ -86,7 +89,7 @@ impl Chaos {
         let Self { nodes, duration, faults, clients, .. } = self;
         let (duration, faults) = (humantime::format_duration(*duration).to_string().replace(' ', ""), &faults.words);
         format!(
-            "lockkeeper chaos --nodes {nodes} --duration {duration} --faults {faults} --clients {clients} --seed {seed}"
+            "lockkeeper chaos run --nodes {nodes} --duration {duration} --faults {faults} --clients {clients} --seed {seed}"
         )
     }
 }
