@@ -84,7 +84,7 @@ fn interval(ttl: Duration) -> Duration {
     ttl / 3
 }
 
-/// How long an answer may take before the next node is asked. Interval and patience together leave time for three more
+/// How long an answer may take before the next node is asked. The interval and this timeout leave time for three more
 /// nodes.
 fn patience(ttl: Duration) -> Duration {
     (ttl / 6).min(Duration::from_secs(2))
