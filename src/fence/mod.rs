@@ -197,7 +197,7 @@ impl<S: Store> Fence<S> {
 /// An admitted token, and the lock on its resource: no other token passes there until this is dropped.
 ///
 /// Asking for a second one at the same resource while holding the first waits for ever.
-#[must_use = "the write is to be made while it lives"]
+#[must_use = "make the write while it lives"]
 pub struct Admission {
     _place: OwnedMutexGuard<Place>,
 }

@@ -141,7 +141,7 @@ mod tests {
     #[tokio::test]
     async fn a_call_that_is_dropped_before_anybody_waits_for_it_has_broken_off_too() {
         let calls = Calls::default();
-        let mut breaks = calls.breaks().expect("nobody else listens");
+        let mut breaks = calls.breaks().expect("the only listener");
         assert!(calls.breaks().is_none());
         drop(calls.begin(TICKET));
         let mut second = calls.begin(TICKET);
@@ -158,7 +158,7 @@ mod tests {
     #[tokio::test]
     async fn one_that_has_its_end_or_is_sent_away_has_not_broken_off() {
         let calls = Calls::default();
-        let mut breaks = calls.breaks().expect("nobody else listens");
+        let mut breaks = calls.breaks().expect("the only listener");
         let call = calls.begin(TICKET);
         calls.end(TICKET, &WaitEnd::Cancelled);
         assert_eq!(call.end().await, Some(WaitEnd::Cancelled));

@@ -357,7 +357,7 @@ impl Identity {
         if !self.has_started_as(start) {
             return Err(self.is_outdated(witness, format!("a start ({start}) that is none of this directory's starts")));
         }
-        let mut shown = self.shown.lock().expect("nobody panics with the lock held");
+        let mut shown = self.shown.lock().expect("no code panics with the lock held");
         match start == self.start {
             true => shown.remove(&witness),
             false => shown.insert(witness, start),
@@ -367,7 +367,7 @@ impl Identity {
 
     /// The start to show a peer, as proof that the present start follows from one that the peer remembers.
     pub fn shown_to(&self, node_id: u64) -> Option<Start> {
-        self.shown.lock().expect("nobody panics with the lock held").get(&node_id).copied()
+        self.shown.lock().expect("no code panics with the lock held").get(&node_id).copied()
     }
 
     /// Records that this directory lacks a promise that a peer remembers: the node must end.
@@ -523,7 +523,7 @@ impl Identity {
             known.send_replace(record);
             Ok(())
         });
-        written.await.expect("the writer does not panic, and nobody aborts it")
+        written.await.expect("the writer does not panic, and it is never aborted")
     }
 }
 

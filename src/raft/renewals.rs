@@ -160,7 +160,7 @@ mod tests {
             })
         };
         let ids = |gathered: Option<Vec<Wanted>>| -> Vec<u128> {
-            gathered.expect("somebody asked").iter().map(|wanted| wanted.session.0).collect()
+            gathered.expect("there are renewals").iter().map(|wanted| wanted.session.0).collect()
         };
         let _asked = [(1, Some(20_000), 0), (2, Some(20_000), 60), (3, Some(3_000), 80), (4, Some(20_000), 105)]
             .map(|(id, ttl_ms, after_ms)| ask(id, ttl_ms, after_ms));

@@ -271,7 +271,7 @@ impl Table {
 
     /// Replaces the state by a snapshot, and returns the old state: dropping it takes time in proportion to its size, which must not be
     /// spent under the lock.
-    #[must_use = "drop it where nobody waits"]
+    #[must_use = "drop it where no caller waits"]
     pub(super) fn restore(&self, restored: Applied) -> Applied {
         let mut applied = self.write();
         let before = std::mem::replace(&mut *applied, restored);

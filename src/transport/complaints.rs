@@ -16,7 +16,7 @@ pub(super) struct Complaints {
 impl Complaints {
     /// Counts an event. `Some`: log it now, with the number of events since the last line.
     pub(super) fn count(&self) -> Option<u64> {
-        let mut state = self.state.lock().expect("nobody panics with it");
+        let mut state = self.state.lock().expect("no code panics with the lock held");
         let (count, logged) = &mut *state;
         *count += 1;
         if logged.is_some_and(|logged| logged.elapsed() < APART) {

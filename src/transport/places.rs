@@ -147,7 +147,7 @@ impl Places {
 
 impl Shared {
     fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().expect("nobody panics with it")
+        self.books.lock().expect("no code panics with the lock held")
     }
 
     fn now_ms(&self) -> u64 {

@@ -179,7 +179,7 @@ async fn a_disk_that_hangs_is_given_up() {
     let hang = Mutex::new(hang);
     let mut log = Log::with_limit(Duration::from_millis(400), move || {
         // Returns only when the test ends and drops the sender.
-        let _ = hang.lock().expect("nobody else").recv();
+        let _ = hang.lock().expect("no other lock").recv();
         Ok(())
     });
     let mut flushed = Box::pin(log.append(0).await);
@@ -204,7 +204,7 @@ async fn one_flush_serves_all_that_has_gathered() {
     let gate = Mutex::new(gate);
     let mut log = Log::on(move || {
         // Once the sender is dropped, flushes no longer wait.
-        let _ = gate.lock().expect("nobody else").recv_timeout(Duration::from_millis(300));
+        let _ = gate.lock().expect("no other lock").recv_timeout(Duration::from_millis(300));
         Ok(())
     });
     let mut answers = vec![log.append(0).await];

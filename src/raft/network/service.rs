@@ -94,7 +94,7 @@ where
 
     /// The ids of peers whose stream of appends broke off instead of ending in order. For one listener: later calls return `None`.
     pub fn departures(&self) -> Option<mpsc::Receiver<u64>> {
-        self.shared.departures.lock().expect("nobody panics with the lock held").take()
+        self.shared.departures.lock().expect("no code panics with the lock held").take()
     }
 
     /// The connections from the peers.
@@ -135,7 +135,7 @@ where
     }
 
     fn report(&self, reason: &str) {
-        let mut last = self.shared.refusal.lock().expect("nobody panics with the lock held");
+        let mut last = self.shared.refusal.lock().expect("no code panics with the lock held");
         if *last != reason {
             tracing::warn!("refused a peer's call: {reason}");
             *last = reason.into();
@@ -258,11 +258,11 @@ struct Fault(Arc<Mutex<Option<Status>>>);
 
 impl Fault {
     fn set(&self, status: Status) {
-        *self.0.lock().expect("nobody panics with the lock held") = Some(status);
+        *self.0.lock().expect("no code panics with the lock held") = Some(status);
     }
 
     fn take(&self) -> Option<Status> {
-        self.0.lock().expect("nobody panics with the lock held").take()
+        self.0.lock().expect("no code panics with the lock held").take()
     }
 }
 
