@@ -14,8 +14,8 @@
 
 use super::*;
 
-/// A session: its entry with the address of its client, its deadline, its place in other indexes. No more where the address is known: a
-/// version that knows of none counts the same.
+/// A session: its entry with its client's address, its deadline, its place in other indexes. Counted the same with and without an
+/// address, as by versions without the field.
 const SESSION: usize = 420;
 /// A lock's entry, without its name.
 const LOCK: usize = 112;

@@ -313,7 +313,7 @@ impl Digest for Record {
                 }
             }
             Self::Ended { session, end } => into.variant(1, &[session, end]),
-            // Not the address: a version that knows of none has the same hash, and nothing is decided by it.
+            // Without the address: versions without the field have the same hash, and nothing is decided by it.
             Self::Session { session, label, ttl, deadline, opened, address: _, open } => {
                 into.variant(2, &[session, label, ttl, deadline, opened, open]);
             }

@@ -24,8 +24,8 @@ struct Rare {
     keep_data: bool,
     /// The end of the lock-delay.
     closed_until: Option<Stamp>,
-    /// The size that an operator gave this semaphore: it counts, and not the sizes that acquires name. Never without a holder, a waiter
-    /// or data.
+    /// The size that an operator gave this semaphore. It overrides the sizes that acquires name. Never without a holder, a waiter or
+    /// data.
     resized: Option<Permits>,
 }
 
@@ -46,7 +46,7 @@ impl Lock {
         self.resized().map(Mode::Permit).or(self.held_as).or_else(awaited_as)
     }
 
-    /// How its holders hold it.
+    /// The mode of its holders.
     pub(super) fn held_as(&self) -> Option<Mode> {
         self.held_as
     }
@@ -91,7 +91,7 @@ impl Lock {
         }
     }
 
-    /// Answers how it is held.
+    /// Returns the mode in which it is held.
     pub(super) fn add_holder(&mut self, token: Token, mode: Mode) -> Mode {
         let mode = self.as_used(mode);
         self.holders.insert(token);
@@ -123,7 +123,7 @@ impl Lock {
         queue.map(|(ticket, mode)| (*ticket, self.as_used(*mode)))
     }
 
-    /// Answers how it waits to hold it.
+    /// Returns the mode in which it will be held.
     pub(super) fn add_waiter(&mut self, ticket: Ticket, mode: Mode) -> Mode {
         self.rare_mut().queue.insert(ticket, mode);
         self.as_used(mode)
@@ -166,7 +166,7 @@ impl Lock {
         Arc::make_mut(self.rare.get_or_insert_default())
     }
 
-    /// Forgets the operator's size when its use is over, and drops what is empty.
+    /// Forgets the operator's size when the semaphore is out of use, and drops empty fields.
     fn tidy(&mut self) {
         let Some(rare) = &self.rare else { return };
         let is_used = self.held_as.is_some() || !rare.queue.is_empty() || rare.data.is_some();

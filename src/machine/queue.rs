@@ -230,7 +230,7 @@ impl Machine {
                 continue;
             }
             let before = events.len();
-            // Before it leaves its queues: a semaphore that only it waits for would be out of use in between, and forget its size.
+            // Granted before it leaves its queues: a semaphore whose only waiter leaves would be out of use, and forget its size.
             let Waiting { session, request, acquire, .. } = self.waits[&ticket].clone();
             let grant = self.grant(session, request, &acquire, events);
             name_ticket(&mut events[before..], ticket);

@@ -40,7 +40,7 @@ pub enum Record {
         deadline: Stamp,
         /// When it was opened.
         opened: WallTime,
-        /// From where.
+        /// The address from which it was opened, if known.
         address: Option<Address>,
         /// The request ids whose replies its client may still ask for.
         open: OpenIds,

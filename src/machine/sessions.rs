@@ -11,7 +11,7 @@ pub(super) struct Session {
     pub(super) ttl: Ttl,
     pub(super) deadline: Stamp,
     pub(super) opened: WallTime,
-    /// From where it was opened. It is not in the hash.
+    /// The address from which it was opened. Not part of the hash.
     pub(super) address: Option<Address>,
     /// The request ids whose replies the client may still ask for.
     pub(super) open: OpenIds,

@@ -53,7 +53,7 @@ impl Machine {
     /// fewer than the new size are held.
     ///
     /// From now on an acquire that names another size is treated as if it named this one, until the semaphore has neither holders, waiters
-    /// nor data: a fleet of clients cannot change its number at one moment. After that, the next acquire names the size again.
+    /// nor data: a fleet of clients cannot change the size at one moment. After that, the next acquire sets the size again.
     pub(super) fn resize(
         &mut self,
         name: &LockName,

@@ -27,7 +27,7 @@ pub(super) fn read_label(label: &str) -> Result<Label, Malformed> {
     Label::new(label).map_err(|_| Malformed("a label that is out of its limits"))
 }
 
-/// Empty: it is not known.
+/// Empty: unknown.
 pub(super) fn write_address(address: Option<Address>) -> String {
     address.map_or_else(String::new, |address| address.to_string())
 }

@@ -103,7 +103,7 @@ pub enum Command {
         ttl: Ttl,
         /// The client's label, for people.
         label: Label,
-        /// From where: `None` where that is not known, and in logs of versions that did not ask. It stays as it was at the first opening.
+        /// The client's address; `None` if unknown, and in logs of versions without it. A repeat does not change it.
         address: Option<Address>,
     },
     /// Renews sessions.

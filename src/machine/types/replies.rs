@@ -154,9 +154,9 @@ pub enum Refusal {
     },
     /// The request id was used for a request of another kind.
     RequestReused,
-    /// To [`Command::Resize`]: nobody holds or awaits the lock, or it is in use otherwise than as a semaphore.
+    /// To [`Command::Resize`]: the lock is neither held nor awaited, or it is not used as a semaphore.
     NotSemaphore {
-        /// Which.
+        /// The lock's name.
         name: LockName,
     },
     /// A limit was reached.
@@ -223,10 +223,10 @@ pub enum Reply {
     Resized {
         /// The size before.
         before: Permits,
-        /// How many hold it now, those included that the new size let in at once. If they exceed the new size, nobody is granted it until
-        /// enough of them have left.
+        /// Number of holders now, including waiters that the new size granted at once. If it exceeds the new size, no permit is granted until
+        /// enough of them are released.
         holders: u64,
-        /// How many wait for it now.
+        /// Number of waiters now.
         waiters: u64,
     },
     /// To [`Command::Tick`].

@@ -60,7 +60,7 @@ pub struct LockView {
     pub keep_data: bool,
     /// Milliseconds until its lock-delay ends; 0 if there is none.
     pub delay_remaining_ms: u64,
-    /// An operator gave this semaphore its size; what acquires name does not count.
+    /// Whether an operator gave this semaphore its size, which overrides the sizes that acquires name.
     pub resized: bool,
 }
 

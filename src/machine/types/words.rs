@@ -55,8 +55,8 @@ pub struct LockName(Arc<str>);
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Label(Arc<str>);
 
-/// From where a session was opened, for people to read: the IP address and the port of its client, as the node saw them that took the
-/// call. Nothing is decided by it. An IPv4 address is one, also where it came as an IPv6 address.
+/// The address from which a session was opened, for people to read: the client's IP address and port, as seen by the node that took the
+/// call. Nothing is decided by it. An IPv4-mapped IPv6 address is converted to IPv4.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Address {
     ip: IpAddr,
@@ -143,12 +143,12 @@ impl Label {
 }
 
 impl Address {
-    /// The host, or the last translator of addresses before the node.
+    /// The IP address of the host, or of the last network address translator before the node.
     pub fn ip(self) -> IpAddr {
         self.ip
     }
 
-    /// Of the connection by which the session was opened.
+    /// The port of the connection by which the session was opened.
     pub fn port(self) -> u16 {
         self.port
     }
