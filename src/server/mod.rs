@@ -10,32 +10,16 @@ pub mod config;
 pub mod descriptors;
 pub mod node;
 
+mod api;
 mod cluster;
-mod convert;
-mod deadline;
-mod errors;
-mod gateway;
 mod health;
-mod keep_alive;
-mod locks;
-mod origin;
-mod pages;
-mod passed_on;
-mod pipeline;
 mod progress;
 mod pulse;
-mod sessions;
+mod service;
 mod unread;
-mod unreadable;
-mod waiting;
-mod watch;
+mod v1;
+mod wire;
 
-use std::time::Duration;
-
-pub use errors::DOMAIN;
-pub use gateway::MESSAGE_BYTES_MAX;
 pub use node::{ServeError, serve};
-pub use waiting::GRACE;
-
-/// How long a call waits for the log, or a read for its quorum. Waiting for a lock is not counted.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub use service::waiting::GRACE;
+pub use wire::{MESSAGE_BYTES_MAX, status::DOMAIN};

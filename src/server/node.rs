@@ -16,29 +16,24 @@ use std::{
 use openraft::{RaftLogReader, SnapshotPolicy, async_runtime::WatchReceiver, storage::RaftLogStorage};
 use tokio::{net::TcpListener, runtime::Handle, sync::Notify, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::{
-    body::Body,
-    codegen::http,
-    service::{Routes, interceptor::InterceptedService},
-};
+use tonic::{body::Body, codegen::http, service::Routes};
 use tower::{Layer as _, Service, util::MapResponse};
 
 use super::{
     MESSAGE_BYTES_MAX,
     cluster::Cluster,
     config::{Config, Member, RaftConfig},
-    deadline::{Deadlines, Timed},
     descriptors::Places,
-    gateway::{Dial, Gateway},
     health,
-    locks::Locks,
-    origin::{self, FromPeer},
-    passed_on::PassedOn,
     pulse::Pulse,
-    sessions::Sessions,
+    service::{Local, Service as LockService, forward::Dial, waiting},
     unread::{self, Unread},
-    unreadable::explaining,
-    waiting,
+    v1::{
+        Adapter, Door,
+        deadlines::{Deadlines, Timed},
+        forwarded::Forwarded,
+        unreadable::explaining,
+    },
 };
 use crate::{
     environment::{Blocking, Environment, Tasks},
@@ -393,11 +388,13 @@ type Around = MapResponse<Timed<Routes>, fn(http::Response<Body>) -> http::Respo
 
 /// What a node serves.
 struct Services {
-    sessions: Sessions,
-    locks: Locks,
-    gateway: Gateway,
+    /// At the peers' port.
+    local: Local,
+    /// At the clients' port.
+    service: LockService,
     cluster: Cluster,
     unread: Unread,
+    /// The clients' runtime.
     tasks: Tasks,
 }
 
@@ -409,48 +406,51 @@ impl Services {
         connector: C,
         stopping: CancellationToken,
     ) -> Self {
-        let sessions = Sessions { replica: replica.clone(), random: Arc::clone(&environment.random) };
-        let locks = Locks { replica: replica.clone() };
+        let local = Local { replica: replica.clone(), random: Arc::clone(&environment.random) };
         let dial: Dial = Arc::new(move |address, windows| transport::channel_with(connector.clone(), address, windows));
-        let gateway = Gateway::new(sessions.clone(), locks.clone(), dial, stopping);
+        let service = LockService::new(local.clone(), dial, stopping);
         let (cluster_id, blocking) = (config.cluster_id.as_str().into(), environment.blocking);
         let (progress, members) = Default::default();
         let pulse = Pulse::default();
         let cluster = Cluster { cluster_id, replica: replica.clone(), blocking, progress, members, pulse };
         let unread = Unread::new(unread::Limits::CLIENTS);
         let tasks = environment.clients.clone();
-        Self { sessions, locks, gateway, cluster, unread, tasks }
+        Self { local, service, cluster, unread, tasks }
     }
 
-    /// What followers pass on: it is answered here or not at all.
+    /// For requests that followers forward: they are executed here, or refused.
     fn for_peers(&self) -> Routes {
-        let sessions = SessionsServer::new(self.sessions.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let locks = LocksServer::new(self.locks.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        Routes::default().add_service(self.passed_on(sessions)).add_service(self.passed_on(locks))
+        let (sessions, locks) = sessions_and_locks(self.local.clone());
+        Routes::default()
+            .add_service(Forwarded { service: sessions, tasks: self.tasks.clone() })
+            .add_service(Forwarded { service: locks, tasks: self.tasks.clone() })
     }
 
-    /// With the client's address, as the follower saw it.
-    fn passed_on<S>(&self, service: S) -> InterceptedService<PassedOn<S>, FromPeer> {
-        InterceptedService::new(PassedOn { service, tasks: self.tasks.clone() }, origin::from_peer)
-    }
-
-    /// What is around all of them.
+    /// The layers around all services: messages that cannot be decoded, and deadlines.
     fn around(&self, routes: Routes) -> Around {
-        let gateway = self.gateway.clone();
-        let deadlines = Deadlines::new(move || gateway.leader());
+        let service = self.service.clone();
+        let deadlines = Deadlines::new(move || service.leader());
         explaining().layer(deadlines.layer(routes.prepare()))
     }
 
-    /// What clients ask for: it is answered here or passed on.
+    /// For requests of clients: they are executed here, or forwarded.
     fn for_clients(&self) -> Routes {
+        let (sessions, locks) = sessions_and_locks(self.service.clone());
         Routes::default()
-            .add_service(SessionsServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
-            .add_service(LocksServer::new(self.gateway.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .add_service(sessions)
+            .add_service(locks)
             .add_service(ClusterServer::new(self.cluster.clone()))
             .add_service(reflection().build_v1().expect(OWN_DESCRIPTORS))
             // Older clients, and Python's, still ask for this one.
             .add_service(reflection().build_v1alpha().expect(OWN_DESCRIPTORS))
     }
+}
+
+/// `lockkeeper.v1` at a port.
+fn sessions_and_locks<D: Door + Clone>(door: D) -> (SessionsServer<Adapter<D>>, LocksServer<Adapter<D>>) {
+    let adapter = Adapter::new(door);
+    let sessions = SessionsServer::new(adapter.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    (sessions, LocksServer::new(adapter).max_decoding_message_size(MESSAGE_BYTES_MAX))
 }
 
 const OWN_DESCRIPTORS: &str = "the descriptors are those of this build";

@@ -43,7 +43,7 @@ use tower::{Layer, Service};
 
 pub(super) use self::budgets::Limits;
 use self::budgets::{Account, Budget};
-use super::{deadline::changes_something, errors::unread};
+use super::{api::Error, v1::deadlines::changes_something};
 use crate::transport::Remote;
 
 /// Bytes that the transport takes of an answer at a time.
@@ -129,7 +129,8 @@ impl Books {
             let stands_still = held.since.is_some_and(|since| now.duration_since(since) >= self.limits.patience);
             if stands_still {
                 let limit = self.limits.patience.as_secs();
-                held.give_up(&unread(&format!("nothing of this answer was read for {limit} s, the limit")));
+                let found = format!("nothing of this answer was read for {limit} s, the limit");
+                held.give_up(&Error::unread(&found).into());
             }
         }
     }
@@ -254,9 +255,10 @@ impl Held {
             true => self.account.take_anyway(bytes),
             false => self.account.take(bytes).map_err(|budget| {
                 let (waiting, Budget { what, limit, .. }) = (budget.used(), budget);
-                unread(&format!(
+                let found = format!(
                     "{waiting} bytes of answers {what} wait to be read, and {bytes} more exceed the limit of {limit}"
-                ))
+                );
+                Status::from(Error::unread(&found))
             })?,
         }
         self.counted += bytes;

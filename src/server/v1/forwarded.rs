@@ -1,8 +1,8 @@
-//! Calls that followers pass on run where clients' calls do.
+//! Calls that followers forward run on the clients' runtime.
 //!
-//! They arrive at the peers' port, on the runtime of Raft: the connection itself, with its framing and flow control, is served there. The
-//! call (decoding, the proposer's queue, waiting, encoding of a single answer) is a task on the clients' runtime, so that a burst of calls
-//! at a follower delays no heartbeat of the leader. What remains on Raft's runtime is the framing and the encoding of streams.
+//! They arrive at the peers' port, on Raft's runtime, which serves the connection with its framing and flow control. The call itself
+//! (decoding, the proposer's queue, waiting, encoding of a single answer) is a task on the clients' runtime, so that a burst of calls at a
+//! follower delays no heartbeat of the leader. Only framing and the encoding of streams remain on Raft's runtime.
 
 use std::{
     convert::Infallible,
@@ -24,16 +24,16 @@ use crate::environment::Tasks;
 
 /// A service whose calls run as tasks.
 #[derive(Clone, Debug)]
-pub(super) struct PassedOn<S> {
-    pub(super) service: S,
-    pub(super) tasks: Tasks,
+pub(crate) struct Forwarded<S> {
+    pub(crate) service: S,
+    pub(crate) tasks: Tasks,
 }
 
-impl<S: NamedService> NamedService for PassedOn<S> {
+impl<S: NamedService> NamedService for Forwarded<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S> Service<Request<Body>> for PassedOn<S>
+impl<S> Service<Request<Body>> for Forwarded<S>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
     S::Future: Send + 'static,
@@ -49,10 +49,10 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let answer = self.service.call(request);
         let Tasks::On(runtime) = &self.tasks else { return Either::Left(answer) };
-        // Dropped with its call, as if it ran here: a call that breaks off is a call that breaks off.
+        // The task is aborted when the call is dropped, as if it ran here: that breaks off a wait.
         let task = AbortOnDropHandle::new(runtime.spawn(answer));
         Either::Right(Box::pin(async move {
-            // It is aborted only with the runtime, at the end of the node; a panic has ended the process.
+            // Only the end of the runtime aborts it, when the node ends; a panic ends the process.
             task.await.unwrap_or_else(|_| Ok(Status::unavailable("this node stops").into_http()))
         }))
     }

@@ -1,17 +1,19 @@
-//! Locks in pages, for lists and for the state that a watcher is sent.
+//! Locks in pages, for lists and for the state at the start of a watch.
+//!
+//! The limit of a page is one of encoded bytes, so its locks are built as messages: they are encoded once, whatever the protocol.
 
 use prost::Message;
 
-use super::convert;
 use crate::{
     machine::{LockName, Machine, Page, Ticket, Token},
     proto::v1,
+    server::wire::convert,
 };
 
 /// Holders and waiters of each lock in a list.
 const LISTED: Page = Page { size: 16, holders_after: Token(0), waiters_after: Ticket(0) };
 
-/// A limit of a page. It is closed by the lock that reaches one of them, so a page has at least one lock.
+/// The limits of a page. The lock that reaches one of them closes it, so a page has at least one lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PageLimit {
     /// Number of locks.
@@ -20,7 +22,7 @@ pub(super) struct PageLimit {
     pub(super) bytes: usize,
 }
 
-/// The locks under a prefix after one of them, and where the next page begins: after the last of these.
+/// The locks under a prefix, after a name if one is given; and the name after which the next page begins, empty if this is the last page.
 pub(super) fn page_of_locks(
     machine: &Machine,
     prefix: &str,

@@ -1,15 +1,15 @@
-//! Acquires that wait: the calls behind them, and what becomes of those whose call broke off.
+//! Acquires that wait: the calls behind them, and what happens to a wait whose call broke off.
 //!
-//! A wait lives in the table; a call only listens for its end. When the call breaks off, the wait is cancelled after [`GRACE`],
-//! unless the same request came again meanwhile and listens. A new leader does the same for the waits that it finds, and for which no
-//! call came to it: theirs were with another node.
+//! The wait is in the replicated table; a call listens for its end. When the call breaks off, the leader cancels the wait after [`GRACE`],
+//! unless the same request was repeated meanwhile and a call listens again. A new leader does the same for the waits that it finds in the
+//! table without a call: their calls were at another node.
 //!
-//! A leader that is cut off from most members breaks off all calls that wait at it: another node may lead by then, and gives their
-//! places away. It notices that at the latest when it has heard nobody for [`Replica::silence_max`], so a new leader waits that much
-//! longer. Should it go on to lead itself, it is as one that was elected then.
+//! A leader that is cut off from most members breaks off all calls that wait at it: another node may lead, and would cancel their waits. It
+//! notices that it is cut off after [`Replica::silence_max`] at the latest, so a new leader waits that much longer. If it leads on, it acts
+//! like a leader that was elected at that moment.
 //!
-//! What cancels a wait says how often it had seen its request come again. A repetition that comes before the cancellation in the log
-//! makes it void, however late that one was decided: so whoever came back in time has the place.
+//! A cancellation names how often its sender had seen the request repeated. If the log has a further repetition before the cancellation,
+//! the cancellation is void: a caller that came back in time keeps its place.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,38 +22,39 @@ use tokio::{
     task::yield_now,
     time::{Instant, sleep, sleep_until},
 };
-use tonic::{Code, Status};
 
-use super::{PATIENCE, errors::unknown};
+use super::local::PATIENCE;
 use crate::{
     machine::{Command, Ticket, WaitEnd},
     raft::{
         NoReply, Replica,
         calls::{Broken, Call},
     },
+    server::api::Error,
 };
 
-/// How long the place of a broken call is kept.
+/// How long the place in the queue is kept after its call broke off.
 pub const GRACE: Duration = Duration::from_secs(5);
 
-/// Cancellations that a new leader has in flight.
+/// Cancellations that a new leader has in flight, at the most.
 const CANCELLATIONS: usize = 64;
 
-/// How often a leader looks whether it is cut off.
+/// How often a leader checks whether it is cut off.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Waits for the end of a wait. Dropping the future is how a call breaks off.
-pub(super) async fn end_of_wait(replica: &Replica, mut call: Call, repeatable: bool) -> Result<WaitEnd, Status> {
+/// Returns when the wait ends. Dropping the future breaks the call off.
+pub(super) async fn end_of_wait(replica: &Replica, mut call: Call, is_repeatable: bool) -> Result<WaitEnd, Error> {
     let broken_off = || {
-        let why = "this node no longer leads, or is cut off from most members: repeat the request with the same id, here or at \
-                   another node, to keep its place";
-        unknown(Code::Unavailable, why)
+        Error::broken_off(
+            "this node no longer leads, or is cut off from most members: repeat the request with the same id, here or at \
+             another node, to keep its place",
+        )
     };
-    if !repeatable {
+    if !is_repeatable {
         call.is_not_repeatable();
     }
-    // Leadership was lost between the proposal and here: the calls that wait were told before this one began to. The new leader
-    // does not see it, so it must be repeated there.
+    // Leadership may be lost between the proposal and this line: then the waiting calls were broken off before this one was among them. The
+    // new leader does not know of this call, so it must be repeated there.
     if !replica.leads() {
         return Err(broken_off());
     }
@@ -61,7 +62,7 @@ pub(super) async fn end_of_wait(replica: &Replica, mut call: Call, repeatable: b
 }
 
 /// Breaks off the calls that wait here for as long as this node leads and is cut off.
-pub(super) async fn break_off_when_cut_off(replica: Replica) {
+pub(crate) async fn break_off_when_cut_off(replica: Replica) {
     let mut led = replica.led();
     while led.wait_for(Option::is_some).await.is_ok() {
         if replica.cut_off() {
@@ -72,9 +73,10 @@ pub(super) async fn break_off_when_cut_off(replica: Replica) {
 }
 
 /// Cancels the waits whose calls broke off and did not come back.
-pub(super) async fn give_up_places(replica: Replica) {
+pub(crate) async fn give_up_places(replica: Replica) {
     let Some(mut breaks) = replica.table().calls().breaks() else { return };
-    // All are kept equally long: who broke off first is due first. Of one that broke off again meanwhile, only the last time counts.
+    // All places are kept equally long, so they fall due in the order in which their calls broke off. If a call of the same wait broke off
+    // again, only the last time counts.
     let mut kept: VecDeque<(Instant, Ticket)> = VecDeque::new();
     let mut last: HashMap<Ticket, Instant> = HashMap::new();
     let mut cancelling = FuturesUnordered::new();
@@ -94,7 +96,7 @@ pub(super) async fn give_up_places(replica: Replica) {
                     last.insert(ticket, due);
                     continue;
                 }
-                // Without a request id nobody can come back for the place.
+                // A request without an id cannot be repeated.
                 Some(Broken { ticket, is_repeatable: false }) => ticket,
                 None => return,
             },
@@ -110,8 +112,9 @@ pub(super) async fn give_up_places(replica: Replica) {
     }
 }
 
-/// Cancels the waits that nobody came back for, once this node has led for long enough without being cut off: see the [module](self).
-pub(super) async fn sweep(replica: Replica) {
+/// Cancels the waits whose requests were not repeated here, once this node has led for long enough without being cut off: see the
+/// [module](self).
+pub(crate) async fn sweep(replica: Replica) {
     let mut led = replica.led();
     let patience = replica.silence_max() + GRACE;
     while led.wait_for(Option::is_some).await.is_ok() {
@@ -119,12 +122,12 @@ pub(super) async fn sweep(replica: Replica) {
             cancel_all_unless_awaited(&replica).await;
             while serves_for(&replica, LOOK).await {}
         }
-        // It leads, perhaps, and is cut off.
+        // It may still lead, and be cut off.
         sleep(LOOK).await;
     }
 }
 
-/// Whether this node leads, in one term and not cut off, from now on for so long. Returns as soon as it does not.
+/// Whether this node leads for this time from now on, in one term and without being cut off. Returns as soon as it does not.
 async fn serves_for(replica: &Replica, time: Duration) -> bool {
     let term = || replica.led().borrow().as_ref().map(|led| led.term);
     let (began, began_in) = (Instant::now(), term());
@@ -137,18 +140,18 @@ async fn serves_for(replica: &Replica, time: Duration) -> bool {
     }
 }
 
-/// The waits in the table that no call came for.
+/// Cancels the waits in the table that have had no call on this node.
 async fn cancel_all_unless_awaited(replica: &Replica) {
     let table = replica.table();
     let found = table.read(Clone::clone);
     calls_are_known(replica, found.index()).await;
-    // For one that came and broke off, it is not the time since the election that counts.
+    // If a wait had a call here that broke off, its time counts from then, not from the election.
     let left = found.machine.waits().filter(|ticket| !table.calls().has_come(*ticket));
     let cancellations = left.map(|ticket| cancel_unless_awaited(replica, ticket));
     stream::iter(cancellations).buffer_unordered(CANCELLATIONS).collect::<()>().await;
 }
 
-/// Returns when the calls behind all that is in the table up to this entry are known.
+/// Returns when the calls of all waits that began up to this entry are registered.
 async fn calls_are_known(replica: &Replica, index: u64) {
     while replica.table().told() < index {
         yield_now().await;
@@ -157,7 +160,7 @@ async fn calls_are_known(replica: &Replica, index: u64) {
 
 async fn cancel_unless_awaited(replica: &Replica, ticket: Ticket) {
     loop {
-        // The count first: a call that comes after it is not seen below, perhaps, but then it makes the cancellation void.
+        // The count comes first: the check below may miss a call that comes after it, but that repetition makes the cancellation void.
         let (repeats, index) = replica.table().read(|applied| (applied.machine.repeats(ticket), applied.index()));
         let Some(repeats) = repeats else { return };
         calls_are_known(replica, index).await;
@@ -165,7 +168,7 @@ async fn cancel_unless_awaited(replica: &Replica, ticket: Ticket) {
             return;
         }
         match replica.propose(Command::CancelWait { ticket, repeats: Some(repeats) }, PATIENCE).await {
-            // The next leader finds it; so does this one, when it is not cut off any more.
+            // The next leader finds the wait; so does this one, when it is no longer cut off.
             Ok(_) | Err(NoReply::NotLeader | NoReply::NoQuorum) => return,
             Err(NoReply::Overloaded | NoReply::Unknown) => sleep(LOOK).await,
         }

@@ -1,11 +1,10 @@
-//! A call's own deadline (`grpc-timeout`): what the caller is told when it passes.
+//! The deadline of a call (`grpc-timeout`), and the answer when it passes.
 //!
-//! The transport knows of deadlines too, and says CANCELLED, without a reason, and at the very moment at which the caller stops to
-//! listen. Here the answer comes a little before that ([`EARLIER`]), says DEADLINE_EXCEEDED, and what is known of the request: it may
-//! still take effect, or it was one that changes nothing. A follower gives the leader what is left of the time, and so each node on
-//! the way answers before the one that asked it gives up.
+//! tonic enforces deadlines too, but answers CANCELLED, without a reason, and at the very moment at which the caller stops listening. Here
+//! the answer comes a little earlier ([`EARLIER`]). It says DEADLINE_EXCEEDED, and whether the request may still take effect. A follower gives
+//! the leader the time that is left, so each node on the way answers before its caller gives up.
 //!
-//! What the call was doing breaks off, as if the caller had gone.
+//! The call's future is dropped, as if the caller had gone.
 
 use std::{
     fmt,
@@ -15,12 +14,8 @@ use std::{
     time::Duration,
 };
 
-use futures::{
-    Stream, StreamExt,
-    future::{Either, ready},
-    stream,
-};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use futures::future::Either;
+use tokio::time::{Instant, timeout_at};
 use tonic::{
     Request, Status,
     body::Body,
@@ -28,16 +23,18 @@ use tonic::{
 };
 use tower::{Layer, Service};
 
-use super::errors::deadline_passed;
-use crate::proto::LEADER_KEY;
+use crate::{
+    proto::LEADER_KEY,
+    server::api::{Deadline, Error},
+};
 
-/// The header by which gRPC carries how long a call may take.
+/// The header in which a gRPC call says how long it may take.
 const TIMEOUT: &str = "grpc-timeout";
-/// An answer comes this part of the time before the deadline, so that it arrives in time; at most so much before it.
+/// The answer comes before the deadline by this fraction of the time, so that it arrives in time; by [`EARLIER_MAX`] at the most.
 const EARLIER: u32 = 10;
 const EARLIER_MAX: Duration = Duration::from_millis(50);
 
-/// The calls that change something. Of all others it is known that they did not.
+/// The paths of the calls that change something.
 const CHANGES: [&str; 11] = [
     "/lockkeeper.v1.Sessions/Open",
     "/lockkeeper.v1.Sessions/Renew",
@@ -53,62 +50,29 @@ const CHANGES: [&str; 11] = [
 ];
 
 /// Whether a call to this path changes something.
-pub(super) fn changes_something(path: &str) -> bool {
+pub(crate) fn changes_something(path: &str) -> bool {
     CHANGES.contains(&path)
 }
 
-/// When a call is to be answered: in the extensions of each request that has a deadline.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Deadline(Instant);
-
-impl Deadline {
-    /// That of a request, if it has one.
-    pub(super) fn of<T>(request: &Request<T>) -> Option<Self> {
-        request.extensions().get().copied()
-    }
-
-    /// What is left of the time.
-    pub(super) fn left(self) -> Duration {
-        self.0.saturating_duration_since(Instant::now())
-    }
-
-    pub(super) fn has_passed(self) -> bool {
-        self.left().is_zero()
-    }
-
-    /// Waits for it; for ever where there is none.
-    pub(super) async fn pass(deadline: Option<Self>) {
-        match deadline {
-            Some(Self(at)) => sleep_until(at).await,
-            None => std::future::pending().await,
-        }
-    }
+/// The deadline of a request, if it has one: in its extensions.
+pub(crate) fn of<T>(request: &Request<T>) -> Option<Deadline> {
+    request.extensions().get().copied()
 }
 
-/// A stream that changes nothing, up to its deadline.
-pub(super) fn until<T: Send + 'static>(
-    deadline: Option<Deadline>,
-    items: impl Stream<Item = Result<T, Status>> + Send + 'static,
-) -> Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>> {
-    let Some(deadline) = deadline else { return Box::pin(items) };
-    let verdict = stream::once(async move { deadline.has_passed().then(|| Err(deadline_passed(true))) });
-    Box::pin(items.take_until(Deadline::pass(Some(deadline))).chain(verdict.filter_map(ready)))
-}
-
-/// Puts deadlines around all services.
+/// A layer that enforces the deadlines of all services.
 #[derive(Clone)]
-pub(super) struct Deadlines {
-    /// Where clients reach the leader: every error names it.
+pub(crate) struct Deadlines {
+    /// Where clients reach the leader: the error names it.
     leader: Arc<dyn Fn() -> Option<String> + Send + Sync>,
 }
 
 impl Deadlines {
-    pub(super) fn new(leader: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(leader: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         Self { leader: Arc::new(leader) }
     }
 
-    fn passed(&self, reads: bool) -> Status {
-        let mut status = deadline_passed(reads);
+    fn passed(&self, changes: bool) -> Status {
+        let mut status = Status::from(Error::deadline_passed(changes));
         if let Some(leader) = (self.leader)().and_then(|address| address.parse().ok()) {
             status.metadata_mut().insert(LEADER_KEY, leader);
         }
@@ -130,9 +94,9 @@ impl<S> Layer<S> for Deadlines {
     }
 }
 
-/// A service whose calls end at their deadlines.
+/// A service whose calls end at their deadlines: see [`Deadlines`].
 #[derive(Clone, Debug)]
-pub(super) struct Timed<S> {
+pub(crate) struct Timed<S> {
     inner: S,
     deadlines: Deadlines,
 }
@@ -156,20 +120,20 @@ where
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
         let Some(time) = time_of(request.headers()) else { return Either::Left(self.inner.call(request)) };
         let at = Instant::now() + time.saturating_sub((time / EARLIER).min(EARLIER_MAX));
-        let reads = !changes_something(request.uri().path());
-        request.extensions_mut().insert(Deadline(at));
+        let changes = changes_something(request.uri().path());
+        request.extensions_mut().insert(Deadline::at(at));
         let answer = self.inner.call(request);
         let deadlines = self.deadlines.clone();
         Either::Right(Box::pin(async move {
             let answer = timeout_at(at, answer).await;
-            answer.unwrap_or_else(|_| Ok(deadlines.passed(reads).into_http()))
+            answer.unwrap_or_else(|_| Ok(deadlines.passed(changes).into_http()))
         }))
     }
 }
 
-/// How long a call may take. `None`: as long as it takes; or it says so in a way that gRPC does not know.
+/// How long a call may take. `None`: there is no such header, or its value is malformed.
 fn time_of(headers: &HeaderMap) -> Option<Duration> {
-    /// Of digits, in gRPC; so that no unit makes too much of them.
+    /// gRPC's limit of digits, so that no unit overflows.
     const DIGITS_MAX: usize = 8;
     let value = headers.get(TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
@@ -209,7 +173,7 @@ mod tests {
         assert_eq!(time_of(&HeaderMap::new()), None);
     }
 
-    /// What a service answers that never does, and after how long.
+    /// The answer to a call whose service never answers, and after how long it comes.
     async fn answer(path: &str, timeout: &str) -> (Status, Duration) {
         let never = tower::service_fn(|_: http::Request<Body>| std::future::pending());
         let mut timed = Deadlines::new(|| Some("leader:1".to_owned())).layer(never);
@@ -222,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_asked_is_told_before_the_deadline_what_is_known() {
+    async fn an_answer_before_the_deadline_says_whether_a_retry_is_safe() {
         for (path, retry) in [
             ("/lockkeeper.v1.Locks/Acquire", "same-id"),
             ("/lockkeeper.v1.Sessions/Open", "same-id"),
@@ -238,19 +202,5 @@ mod tests {
         }
         let (_, after) = answer("/lockkeeper.v1.Locks/Get", "1H").await;
         assert_eq!(after, Duration::from_secs(3600) - EARLIER_MAX);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_stream_ends_at_its_deadline_and_says_so() {
-        let deadline = Deadline(Instant::now() + Duration::from_secs(1));
-        let mut endless = until(Some(deadline), stream::iter([Ok(1)]).chain(stream::pending()));
-        assert_eq!(endless.next().await.expect("an item").expect("no error"), 1);
-        let status = endless.next().await.expect("an item").expect_err("it is over");
-        assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
-        assert!(endless.next().await.is_none());
-
-        let deadline = Deadline(Instant::now() + Duration::from_secs(1));
-        let ended: Vec<_> = until(Some(deadline), stream::iter([Ok(1)])).collect().await;
-        assert_eq!(ended.len(), 1, "one that ended before has nothing to say about it");
     }
 }

@@ -1,11 +1,14 @@
 //! Watching the locks under a prefix.
 //!
-//! First their present state, as of one log entry, then every change after it; or, for a watcher that comes back, the changes after the
-//! entry that it names, as long as they are known. A watcher that lags too far behind is sent the state again, rather than slow anybody down. The stream ends when this node no longer leads, or is cut off from most members: its client
-//! goes on at the new leader.
+//! The watcher gets the state of the locks as of one log entry, then every change after it. A watcher that comes back names the last entry
+//! that it knows, and gets the changes after it, as long as the node still has them. A watcher that lags by more entries than the node
+//! keeps gets the state again: it never slows down applying.
 //!
-//! A message is made when the client has room for it, and not before: nothing is buffered here for one that does not read, but for the
-//! clone of the table that its state is read from. [`super::unread`] limits how long that one is kept.
+//! The stream ends when this node no longer leads, or is cut off from most members: its client goes on at the new leader.
+//!
+//! A message is built when the client has room for it. For a client that does not read, nothing is buffered here but the clone of the table
+//! from which the state is read; [`crate::server::unread`] limits how long that clone lives. Messages are limited in encoded bytes, so they are
+//! built in that form.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -15,11 +18,9 @@ use tokio::{
     sync::broadcast::{self, error::RecvError},
     time::timeout,
 };
-use tonic::Status;
 
 use super::{
-    PATIENCE, convert,
-    errors::{no_leader, no_reply},
+    local::PATIENCE,
     pages::{PageLimit, page_of_locks},
 };
 use crate::{
@@ -34,31 +35,32 @@ use crate::{
         leadership::Led,
         table::{Applied, Changes},
     },
+    server::{api::Error, wire::convert},
 };
 
 /// One part of the state.
 const PART: PageLimit = PageLimit { locks: 256, bytes: MESSAGE_BYTES };
-/// Bytes after which a message is closed. What one log entry changes has no limit that a client's buffers would hold: it is split.
+/// Bytes after which a message is closed. The changes of one log entry may exceed every limit of a message: they are split.
 const MESSAGE_BYTES: usize = 64 * 1024;
-/// After so long without anything else, the watcher is told that there was nothing.
+/// After this time without a change, the watcher gets a progress message.
 const PROGRESS: Duration = Duration::from_secs(1);
 
-/// Starts to serve a watcher, after this entry if it is not 0. Fails if this node does not lead.
+/// Starts a watch, after this entry if it is not 0. Fails if this node does not lead.
 pub(super) async fn start(
     replica: Replica,
     prefix: String,
     after: u64,
-) -> Result<impl Stream<Item = Result<WatchResponse, Status>> + Send + 'static, Status> {
-    // Subscribed before the state is taken: what comes in both is left out by its index.
+) -> Result<impl Stream<Item = Result<WatchResponse, Error>> + Send + 'static, Error> {
+    // Subscribed before the state is taken, so that no change is missed. A change that is in both is recognised by its index.
     let changes = replica.table().changes();
-    let state = replica.read(PATIENCE, Applied::clone).await.map_err(no_reply)?;
+    let state = replica.read(PATIENCE, Applied::clone).await.map_err(Error::no_reply)?;
     let led = replica.led();
-    // One from beyond is of another cluster.
+    // An index above the last one is of another cluster.
     let is_known = after > 0 && after <= state.index();
     let missed = is_known.then(|| replica.table().changes_after(after)).flatten();
     let state = || Part::State { table: Box::new(state), after: None };
     let (next, missed) = match missed {
-        Some(missed) => (Part::News, missed),
+        Some(missed) => (Part::NextEntry, missed),
         None if after > 0 => (Part::TooOld { after, state: Box::new(state()) }, Vec::new()),
         None => (state(), Vec::new()),
     };
@@ -76,38 +78,38 @@ struct Watcher {
     replica: Replica,
     prefix: String,
     led: Led,
-    /// What a watcher that came back does not know yet.
+    /// Changes since the entry that the watcher named.
     missed: VecDeque<Arc<Changes>>,
     changes: broadcast::Receiver<Arc<Changes>>,
-    /// The last entry whose changes were sent, or are in the state that was.
+    /// The last entry whose changes were sent, or that the state sent includes.
     shown: u64,
     next: Part,
 }
 
-/// What the next message is made of.
+/// What the next message is built from.
 enum Part {
-    /// What changed after this entry is not known any more; the state follows.
+    /// The changes after this entry are no longer known; the state follows.
     TooOld { after: u64, state: Box<Part> },
-    /// The locks after this one, in a clone of the table.
+    /// The locks after this name, in a clone of the table.
     State { table: Box<Applied>, after: Option<LockName> },
-    /// The changes of an entry from this one on.
+    /// The changes of an entry, from this position on.
     Changes { entry: Arc<Changes>, from: usize },
-    /// All that was known was sent.
-    News,
+    /// Everything known was sent: the next entry that changes a lock.
+    NextEntry,
 }
 
 impl Watcher {
-    /// The next message, waited for as long as it takes. An error ends the stream.
-    async fn message(&mut self) -> Result<WatchResponse, Status> {
+    /// The next message. An error ends the stream.
+    async fn message(&mut self) -> Result<WatchResponse, Error> {
         loop {
-            let what = match std::mem::replace(&mut self.next, Part::News) {
+            let what = match std::mem::replace(&mut self.next, Part::NextEntry) {
                 Part::TooOld { after, state } => {
                     self.next = *state;
                     Some(What::TooOld(TooOld { after_index: after }))
                 }
                 Part::State { table, after } => Some(self.part_of_state(table, after)),
                 Part::Changes { entry, from } => self.part_of_changes(entry, from),
-                Part::News => self.news().await?,
+                Part::NextEntry => self.next_entry().await?,
             };
             if what.is_some() {
                 return Ok(WatchResponse { what });
@@ -118,7 +120,7 @@ impl Watcher {
     fn part_of_state(&mut self, table: Box<Applied>, after: Option<LockName>) -> What {
         let (locks, next) = page_of_locks(&table.machine, &self.prefix, after.as_ref(), PART);
         let (index, first) = (table.index(), after.is_none());
-        // The names in a table are valid names; an empty one says that this was the last page.
+        // Names in the table are valid; only the empty one, which marks the last page, is not.
         let last = match LockName::new(&next) {
             Ok(name) => {
                 self.next = Part::State { table, after: Some(name) };
@@ -135,7 +137,7 @@ impl Watcher {
         What::State(State { locks, index, first, last })
     }
 
-    /// `None`: no more of them concern this watcher.
+    /// `None`: none of the remaining changes is under the prefix.
     fn part_of_changes(&mut self, entry: Arc<Changes>, from: usize) -> Option<What> {
         let is_watched = |at: &usize| entry.changes[*at].name.as_str().starts_with(&self.prefix);
         let mut watched = (from..entry.changes.len()).filter(is_watched);
@@ -158,21 +160,21 @@ impl Watcher {
         (!is_empty).then_some(What::Changes(message))
     }
 
-    /// Waits for the next entry that changes a lock. `None`: there is one, and it is in `next`.
-    async fn news(&mut self) -> Result<Option<What>, Status> {
+    /// Waits for the next entry that changes a lock, and puts it into `next`; or returns a progress message.
+    async fn next_entry(&mut self) -> Result<Option<What>, Error> {
         if let Some(entry) = self.missed.pop_front() {
             self.next = Part::Changes { entry, from: 0 };
             return Ok(None);
         }
         loop {
             if self.led.borrow_and_update().is_none() {
-                return Err(no_leader());
+                return Err(Error::no_leader());
             }
             let received = tokio::select! {
                 received = timeout(PROGRESS, self.changes.recv()) => received,
                 changed = self.led.changed() => match changed {
                     Ok(()) => continue,
-                    Err(_) => return Err(no_leader()),
+                    Err(_) => return Err(Error::no_leader()),
                 },
             };
             match received {
@@ -186,11 +188,11 @@ impl Watcher {
                     self.next = Part::State { table, after: None };
                     return Ok(None);
                 }
-                Ok(Err(RecvError::Closed)) => return Err(no_leader()),
-                // Its table stands still, and another node may lead by now.
-                Err(_) if self.replica.cut_off() => return Err(no_leader()),
+                Ok(Err(RecvError::Closed)) => return Err(Error::no_leader()),
+                // The table of a node that is cut off stands still, and another node may lead.
+                Err(_) if self.replica.cut_off() => return Err(Error::no_leader()),
                 Err(_) => {
-                    // The index first: a change that comes between the two is then still in the channel, with a higher one.
+                    // The index first: a change that comes in between has a higher one, and is in the channel.
                     let index = self.replica.table().told();
                     if self.changes.is_empty() {
                         return Ok(Some(What::Progress(Progress { index })));

@@ -1,8 +1,8 @@
-//! Many requests on one stream.
+//! Many requests on one stream: the second adapter of `lockkeeper.v1`.
 //!
-//! A unary call costs its headers, its trailers, a place in the connection's books and a task of its own, at both ends; that is several
-//! times what its message costs. Here the stream pays for all of that once. Each request is still what it would be as a call, answered
-//! by the same services: this module only numbers them.
+//! A unary call costs headers, trailers, an entry in the connection's tables and a task, at both ends: several times the cost of its message.
+//! A pipeline pays that once for its stream. Each request is answered by the same [`Service`] as a unary call; this module only numbers
+//! requests and answers, and limits how many are under way.
 
 use std::{collections::HashMap, pin::pin, sync::Arc};
 
@@ -17,39 +17,42 @@ use tokio::{
     task::yield_now,
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming};
 
-use super::{
-    deadline::Deadline,
-    errors::{deadline_passed, invalid, no_reply},
-    gateway::{Gateway, may_wait},
-    unreadable::explained,
-};
+use super::unreadable::explained;
 use crate::{
+    machine::Address,
     proto::v1::{
         PipelineRequest, PipelineResponse,
         pipeline_request::What as Asked,
         pipeline_response::{Failure, What as Answer},
     },
     raft::NoReply,
+    server::{
+        api::{
+            Caller, Deadline, Error,
+            requests::{AcquireLocks, CheckToken, GetLock, ReleaseLocks},
+        },
+        service::{Serve, Service},
+        wire::{Form, ReplyMessage, asks_to_wait},
+    },
 };
 
-/// Acquires of one stream that may wait, under way. Further ones are refused.
+/// Acquires of one stream under way that may wait, at the most. Further ones are refused.
 const WAITS: usize = 16_384;
-/// Other requests of one stream under way. They are answered soon, so further ones are left unread until then: whoever lets go of what it has
-/// is never refused.
+/// Other requests of one stream under way, at the most. They are answered soon, so further ones stay unread until then (backpressure): a
+/// release is never refused.
 const SHORT: usize = 8192;
-/// Requests that are taken in, or answered, before others have a turn: the log among them, which must not wait for a crowd to be refused.
-/// Less than this, and a crowd is neither refused soon, for it is not read, nor served as fast, for batches are smaller.
+/// Requests that are read or answered before the task yields to others, such as the proposer. Fewer make batches smaller, and leave requests
+/// unread that would be refused at once.
 const AT_ONCE: usize = 512;
-/// Answers that wait for a client that does not read them. While it does not, nothing more is read from it.
+/// Answers that wait for a client that does not read them. Beyond, no more requests are read from it.
 const ANSWERS: usize = 256;
-/// Bytes of those among them that are larger than [`SMALL`].
+/// Total bytes of those answers that are larger than [`SMALL`].
 const ANSWER_BYTES: usize = 512 * 1024;
 const SMALL: usize = 1024;
 
-/// An answer, and its place among the large ones.
+/// An answer, and the permit for its bytes if it is large.
 type Queued = (Result<PipelineResponse, Status>, Option<OwnedSemaphorePermit>);
 /// The answers of a stream.
 pub(super) type Answers = Map<ReceiverStream<Queued>, fn(Queued) -> Result<PipelineResponse, Status>>;
@@ -85,20 +88,21 @@ impl Queue {
     }
 }
 
-/// Starts to serve a stream. All that is under way breaks off when it ends.
+/// Starts to serve a stream. The requests under way break off when it ends.
 ///
-/// Once `stopping` is cancelled nothing more is read; what is under way is answered, and then the stream ends. At its `deadline` what is
-/// under way is told so.
+/// Once the service drains, no more requests are read; those under way are answered, and then the stream ends. At the stream's deadline the
+/// requests under way are answered with it.
 pub(super) fn start(
-    gateway: Gateway,
+    service: Service,
     requests: Streaming<PipelineRequest>,
+    remote: Option<Address>,
     deadline: Option<Deadline>,
-    stopping: CancellationToken,
 ) -> Answers {
     let (queue, answers) = Queue::new();
-    let gateway = Arc::new(gateway);
+    // The deadline is that of the stream, which answers for its requests.
+    let pipeline = Arc::new(Pipeline { service, caller: Caller { remote, deadline: None } });
     tokio::spawn(async move {
-        if let Err(status) = serve(gateway, requests, &queue, deadline, &stopping).await {
+        if let Err(status) = serve(pipeline, requests, &queue, deadline).await {
             // An error says that the client is gone.
             let _ = queue.answers.send((Err(status), None)).await;
         }
@@ -108,12 +112,12 @@ pub(super) fn start(
 
 /// Ends with `Ok` when the client does.
 async fn serve(
-    gateway: Arc<Gateway>,
+    pipeline: Arc<Pipeline>,
     mut requests: Streaming<PipelineRequest>,
     queue: &Queue,
     deadline: Option<Deadline>,
-    stopping: &CancellationToken,
 ) -> Result<(), Status> {
+    let stopping = pipeline.service.stopping();
     let mut under_way = FuturesUnordered::new();
     let mut handles: HashMap<u64, (AbortHandle, Kind)> = HashMap::new();
     let mut waits = 0;
@@ -131,7 +135,7 @@ async fn serve(
                     Ok(Some(request)) => request,
                     Ok(None) => return Ok(()),
                     // It is gone, or what it sent cannot be read.
-                    Err(status) => return explained(&status).map_or(Ok(()), Err),
+                    Err(status) => return explained(&status).map_or(Ok(()), |error| Err(error.into())),
                 };
                 match what {
                     Some(Asked::Cancel(_)) => {
@@ -141,7 +145,7 @@ async fn serve(
                             waits -= usize::from(kind == Kind::Waits);
                         }
                     }
-                    Some(Asked::Acquire(_)) if gateway.is_overloaded() => refuse(queue, number).await?,
+                    Some(Asked::Acquire(_)) if pipeline.service.is_overloaded() => refuse(queue, number).await?,
                     Some(asked) => {
                         let kind = Kind::of(&asked);
                         if kind == Kind::Waits && waits >= WAITS {
@@ -150,13 +154,13 @@ async fn serve(
                         }
                         let (handle, registration) = AbortHandle::new_pair();
                         if handles.insert(number, (handle, kind)).is_some() {
-                            return Err(invalid("number", format!("{number} names another request that is under way")));
+                            return Err(Error::invalid("number", format!("{number} names another request that is under way")).into());
                         }
                         waits += usize::from(kind == Kind::Waits);
-                        let answered = ask(Arc::clone(&gateway), number, asked);
+                        let answered = Arc::clone(&pipeline).answer(number, asked);
                         under_way.push(Abortable::new(answered, registration));
                     }
-                    None => return Err(invalid("what", "is not set, or is what only a later version knows")),
+                    None => return Err(Error::invalid("what", "is not set, or is what only a later version knows").into()),
                 }
             }
             Some(answered) = under_way.next() => {
@@ -171,10 +175,10 @@ async fn serve(
             () = queue.answers.closed() => return Ok(()),
             () = &mut passed => {
                 for (number, (_, kind)) in handles {
-                    let passed = Err(deadline_passed(kind == Kind::Reads));
-                    queue.send(answer(number, passed, gateway.leader())).await?;
+                    let passed = Err(Error::deadline_passed(kind != Kind::Reads));
+                    queue.send(answer(number, passed, pipeline.service.leader())).await?;
                 }
-                return Err(deadline_passed(true));
+                return Err(Error::deadline_passed(false).into());
             }
             () = stopping.cancelled(), if !stopping.is_cancelled() => {}
         }
@@ -182,7 +186,7 @@ async fn serve(
     Ok(())
 }
 
-/// What is to be known of a request that is under way.
+/// How a request under way is counted, and what its caller is told at the deadline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// It changes nothing.
@@ -196,19 +200,38 @@ impl Kind {
     fn of(asked: &Asked) -> Self {
         match asked {
             Asked::Check(_) | Asked::Get(_) => Self::Reads,
-            Asked::Acquire(acquire) if may_wait(acquire) => Self::Waits,
+            Asked::Acquire(acquire) if asks_to_wait(acquire) => Self::Waits,
             Asked::Acquire(_) | Asked::Release(_) | Asked::Cancel(_) => Self::Changes,
         }
     }
 }
 
-async fn ask(gateway: Arc<Gateway>, number: u64, asked: Asked) -> PipelineResponse {
-    let answered = gateway.answer(asked).await;
-    answer(number, answered, gateway.leader())
+/// What answers the requests of a stream.
+struct Pipeline {
+    service: Service,
+    caller: Caller,
 }
 
-fn answer(number: u64, answered: Result<Answer, Status>, leader: Option<String>) -> PipelineResponse {
-    let what = answered.unwrap_or_else(|status| {
+impl Pipeline {
+    async fn answer(self: Arc<Self>, number: u64, asked: Asked) -> PipelineResponse {
+        let answered = match asked {
+            Asked::Acquire(message) => self.call::<AcquireLocks>(message).await.map(Answer::Acquire),
+            Asked::Release(message) => self.call::<ReleaseLocks>(message).await.map(Answer::Release),
+            Asked::Check(message) => self.call::<CheckToken>(message).await.map(Answer::Check),
+            Asked::Get(message) => self.call::<GetLock>(message).await.map(Answer::Get),
+            Asked::Cancel(_) => Err(Error::internal("a cancellation is no request")),
+        };
+        answer(number, answered, self.service.leader())
+    }
+
+    async fn call<C: Serve>(&self, message: C::Message) -> Result<ReplyMessage<C>, Error> {
+        Ok(self.service.call::<C>(&self.caller, Form::Message(message)).await?.message())
+    }
+}
+
+fn answer(number: u64, answered: Result<Answer, Error>, leader: Option<String>) -> PipelineResponse {
+    let what = answered.unwrap_or_else(|error| {
+        let status = Status::from(error);
         Answer::Failure(Failure {
             code: Code::into(status.code()),
             message: status.message().to_owned(),
@@ -219,5 +242,5 @@ fn answer(number: u64, answered: Result<Answer, Status>, leader: Option<String>)
 }
 
 async fn refuse(queue: &Queue, number: u64) -> Result<(), Status> {
-    queue.send(answer(number, Err(no_reply(NoReply::Overloaded)), None)).await
+    queue.send(answer(number, Err(Error::no_reply(NoReply::Overloaded)), None)).await
 }

@@ -1,99 +1,46 @@
-//! The public messages as the table's words, and back. What comes in is checked here, field by field.
+//! The values in requests and replies, each as its message: requests are read and checked here, replies written.
 
-use tonic::Status;
-
-use super::errors::{invalid, invalid_value};
 use crate::{
     machine::*,
-    proto::v1::{self, acquire_request, change, mode, release_request},
+    proto::v1::{self, change, mode},
+    server::api::Error,
 };
 
-pub(super) fn session_id(text: &str) -> Result<SessionId, Status> {
-    text.parse().map_err(invalid_value("session_id"))
+pub(crate) fn session_id(text: &str) -> Result<SessionId, Error> {
+    text.parse().map_err(Error::invalid_value("session_id"))
 }
 
-pub(super) fn lock_name(field: &str, name: &str) -> Result<LockName, Status> {
-    LockName::new(name).map_err(invalid_value(field))
+pub(crate) fn lock_name(field: &str, name: &str) -> Result<LockName, Error> {
+    LockName::new(name).map_err(Error::invalid_value(field))
 }
 
-pub(super) fn token(token: u64) -> Result<Token, Status> {
+pub(crate) fn token(token: u64) -> Result<Token, Error> {
     match token {
-        0 => Err(invalid("token", "is 0 or missing: give the token of a grant")),
+        0 => Err(Error::invalid("token", "is 0 or missing: give the token of a grant")),
         token => Ok(Token(token)),
     }
 }
 
-/// `None` stays `None`: the caller wants no promise.
-pub(super) fn request(id: Option<v1::RequestId>) -> Result<Option<Request>, Status> {
+/// `None`: a repeated request may take effect twice.
+pub(crate) fn request(id: Option<v1::RequestId>) -> Result<Option<Request>, Error> {
     let Some(v1::RequestId { id, lowest, kept }) = id else { return Ok(None) };
     if id == 0 {
-        return Err(invalid("request.id", "is 0: number requests from 1"));
+        return Err(Error::invalid("request.id", "is 0: number requests from 1"));
     }
-    let open = OpenIds::new(lowest, kept).map_err(invalid_value("request.kept"))?;
+    let open = OpenIds::new(lowest, kept).map_err(Error::invalid_value("request.kept"))?;
     if !open.contains(id) {
         let why = format!("is {lowest}, above the request's own id {id}, which is not in `kept`");
-        return Err(invalid("request.lowest", why));
+        return Err(Error::invalid("request.lowest", why));
     }
     Ok(Some(Request { id, open }))
 }
 
-pub(super) fn acquire(message: v1::AcquireRequest) -> Result<Command, Status> {
-    let wait = match message.wait {
-        None => Wait::Never,
-        Some(acquire_request::Wait::WaitMs(ms)) => Wait::from_millis(ms).map_err(invalid_value("wait_ms"))?,
-        Some(acquire_request::Wait::WaitForever(true)) => Wait::Forever,
-        Some(acquire_request::Wait::WaitForever(false)) => Wait::Never,
-    };
-    let wants = message.locks.into_iter().map(want).collect::<Result<Vec<_>, _>>()?;
-    let acquire = Acquire::new(wants, wait, message.lock_delay_ms).map_err(invalid_value("locks"))?;
-    Ok(Command::Session {
-        session: session_id(&message.session_id)?,
-        request: request(message.request)?,
-        operation: Operation::Acquire(acquire),
-    })
+pub(crate) fn show_request(request: Request) -> v1::RequestId {
+    let Request { id, open } = request;
+    v1::RequestId { id, lowest: open.lowest(), kept: open.kept().to_vec() }
 }
 
-pub(super) fn release(message: v1::ReleaseRequest) -> Result<Command, Status> {
-    let target = match message.target {
-        Some(release_request::Target::Token(held)) => Target::Grant(token(held)?),
-        Some(release_request::Target::AcquireRequestId(0)) | None => {
-            return Err(invalid("target", "is missing: name a token, or the request id of an acquire"));
-        }
-        Some(release_request::Target::AcquireRequestId(id)) => Target::Acquire(id),
-    };
-    Ok(Command::Session {
-        session: session_id(&message.session_id)?,
-        request: request(message.request)?,
-        operation: Operation::Release(target),
-    })
-}
-
-pub(super) fn update(message: v1::UpdateRequest) -> Result<Command, Status> {
-    let update = Update {
-        token: token(message.token)?,
-        name: lock_name("name", &message.name)?,
-        data: data(message.data)?,
-        keep_data: message.keep_data,
-    };
-    Ok(Command::Session {
-        session: session_id(&message.session_id)?,
-        request: request(message.request)?,
-        operation: Operation::Update(update),
-    })
-}
-
-pub(super) fn force_release(message: v1::ForceReleaseRequest) -> Result<Command, Status> {
-    Ok(Command::ForceRelease(crate::machine::ForceRelease {
-        name: lock_name("name", &message.name)?,
-        token: (message.token != 0).then_some(Token(message.token)),
-        after: Token(message.after_token),
-        up_to: (message.up_to_token != 0).then_some(Token(message.up_to_token)),
-        reason: crate::machine::Reason::new(&message.reason).map_err(invalid_value("reason"))?,
-        now: message.now,
-    }))
-}
-
-fn want(message: v1::Want) -> Result<Want, Status> {
+pub(crate) fn want(message: v1::Want) -> Result<Want, Error> {
     let name = lock_name("locks.name", &message.name)?;
     Ok(Want {
         mode: mode(&name, message.mode)?,
@@ -104,31 +51,63 @@ fn want(message: v1::Want) -> Result<Want, Status> {
     })
 }
 
-fn mode(name: &LockName, message: Option<v1::Mode>) -> Result<Mode, Status> {
-    let Some(v1::Mode { kind }) = message else { return Ok(Mode::Exclusive) };
-    match kind {
-        // A kind that only a later version knows is read as none: its number is lost with it. Who asks for it would take the lock
-        // from all others, and not know.
-        None => {
-            let why = format!(
-                "of the lock {:?} is empty, or of a kind that this server does not know: choose exclusive, shared or permit",
-                name.as_str()
-            );
-            Err(invalid("locks.mode", why))
-        }
-        Some(mode::Kind::Exclusive(_)) => Ok(Mode::Exclusive),
-        Some(mode::Kind::Shared(_)) => Ok(Mode::Shared),
-        Some(mode::Kind::Permit(permit)) => {
-            Permits::new(permit.limit).map(Mode::Permit).map_err(invalid_value("locks.mode.permit.limit"))
-        }
+pub(crate) fn show_want(want: &Want) -> v1::Want {
+    v1::Want {
+        name: want.name.to_string(),
+        mode: Some(show_mode(want.mode)),
+        data: want.data.as_ref().map(|data| data.as_bytes().to_vec()),
+        keep_data: want.keep_data,
+        must_exist: want.must_exist,
     }
 }
 
-fn data(bytes: Option<Vec<u8>>) -> Result<Option<Data>, Status> {
-    bytes.map(|bytes| Data::new(&bytes).map_err(invalid_value("data"))).transpose()
+/// The name in a field that may be empty.
+pub(crate) fn name_unless_empty(field: &str, name: &str) -> Result<Option<LockName>, Error> {
+    match name {
+        "" => Ok(None),
+        name => lock_name(field, name).map(Some),
+    }
 }
 
-pub(super) fn show_mode(mode: Mode) -> v1::Mode {
+/// The token of a page is none that a page before had.
+pub(crate) fn not_a_page_token() -> Error {
+    Error::invalid("page_token", "is not the one of a page before")
+}
+
+pub(crate) fn show_page_size(size: usize) -> u32 {
+    u32::try_from(size).unwrap_or(u32::MAX)
+}
+
+fn mode(name: &LockName, message: Option<v1::Mode>) -> Result<Mode, Error> {
+    let Some(message) = message else { return Ok(Mode::Exclusive) };
+    // Protobuf drops a kind that only a later version knows. To take it as exclusive would lock out all others, against the caller's
+    // intention.
+    known_mode(message, "locks.mode.permit.limit")?.ok_or_else(|| {
+        let why = format!(
+            "of the lock {:?} is empty, or of a kind that this server does not know: choose exclusive, shared or permit",
+            name.as_str()
+        );
+        Error::invalid("locks.mode", why)
+    })
+}
+
+/// `None`: it is empty, or of an unknown kind. `limit`: the name of the field that has the number of permits.
+pub(crate) fn known_mode(message: v1::Mode, limit: &str) -> Result<Option<Mode>, Error> {
+    Ok(match message.kind {
+        None => None,
+        Some(mode::Kind::Exclusive(_)) => Some(Mode::Exclusive),
+        Some(mode::Kind::Shared(_)) => Some(Mode::Shared),
+        Some(mode::Kind::Permit(permit)) => {
+            Some(Mode::Permit(Permits::new(permit.limit).map_err(Error::invalid_value(limit))?))
+        }
+    })
+}
+
+pub(crate) fn data(bytes: Option<Vec<u8>>) -> Result<Option<Data>, Error> {
+    bytes.map(|bytes| Data::new(&bytes).map_err(Error::invalid_value("data"))).transpose()
+}
+
+pub(crate) fn show_mode(mode: Mode) -> v1::Mode {
     let kind = match mode {
         Mode::Exclusive => mode::Kind::Exclusive(mode::Exclusive {}),
         Mode::Shared => mode::Kind::Shared(mode::Shared {}),
@@ -137,7 +116,7 @@ pub(super) fn show_mode(mode: Mode) -> v1::Mode {
     v1::Mode { kind: Some(kind) }
 }
 
-pub(super) fn show_grant(grant: &Grant) -> v1::Grant {
+pub(crate) fn show_grant(grant: &Grant) -> v1::Grant {
     v1::Grant {
         token: grant.token.0,
         session_id: grant.session.to_string(),
@@ -145,7 +124,7 @@ pub(super) fn show_grant(grant: &Grant) -> v1::Grant {
     }
 }
 
-pub(super) fn show_busy(busy: Busy) -> v1::Busy {
+pub(crate) fn show_busy(busy: Busy) -> v1::Busy {
     v1::Busy {
         name: busy.name.to_string(),
         holder: busy.holder.map(show_holder),
@@ -154,7 +133,7 @@ pub(super) fn show_busy(busy: Busy) -> v1::Busy {
     }
 }
 
-pub(super) fn show_holder(holder: HolderView) -> v1::Holder {
+pub(crate) fn show_holder(holder: HolderView) -> v1::Holder {
     v1::Holder {
         token: holder.token.0,
         session_id: holder.session.to_string(),
@@ -166,7 +145,7 @@ pub(super) fn show_holder(holder: HolderView) -> v1::Holder {
     }
 }
 
-pub(super) fn show_waiter(waiter: WaiterView) -> v1::Waiter {
+pub(crate) fn show_waiter(waiter: WaiterView) -> v1::Waiter {
     v1::Waiter {
         ticket: waiter.ticket.0,
         session_id: waiter.session.to_string(),
@@ -177,7 +156,7 @@ pub(super) fn show_waiter(waiter: WaiterView) -> v1::Waiter {
     }
 }
 
-pub(super) fn show_lock(lock: LockView) -> v1::LockInfo {
+pub(crate) fn show_lock(lock: LockView) -> v1::LockInfo {
     v1::LockInfo {
         name: lock.name.to_string(),
         mode: lock.mode.map(show_mode),
@@ -192,7 +171,7 @@ pub(super) fn show_lock(lock: LockView) -> v1::LockInfo {
     }
 }
 
-pub(super) fn show_session(session: SessionView) -> v1::SessionInfo {
+pub(crate) fn show_session(session: SessionView) -> v1::SessionInfo {
     v1::SessionInfo {
         session_id: session.session.to_string(),
         label: session.label.as_str().to_string(),
@@ -206,7 +185,7 @@ pub(super) fn show_session(session: SessionView) -> v1::SessionInfo {
     }
 }
 
-pub(super) fn show_revocation(revocation: Revocation) -> v1::Revocation {
+pub(crate) fn show_revocation(revocation: Revocation) -> v1::Revocation {
     v1::Revocation {
         token: revocation.token.0,
         reason: revocation.reason.as_str().to_string(),
@@ -214,7 +193,7 @@ pub(super) fn show_revocation(revocation: Revocation) -> v1::Revocation {
     }
 }
 
-pub(super) fn show_end(end: SessionEnd) -> v1::SessionEnded {
+pub(crate) fn show_end(end: SessionEnd) -> v1::SessionEnded {
     let why = match end {
         SessionEnd::Closed => v1::SessionEnd::Closed,
         SessionEnd::Expired => v1::SessionEnd::Expired,
@@ -223,7 +202,7 @@ pub(super) fn show_end(end: SessionEnd) -> v1::SessionEnded {
     v1::SessionEnded { why: why.into() }
 }
 
-pub(super) fn show_forced(forced: Forced) -> v1::force_release_response::Forced {
+pub(crate) fn show_forced(forced: Forced) -> v1::force_release_response::Forced {
     v1::force_release_response::Forced {
         token: forced.token.0,
         session_id: forced.session.to_string(),
@@ -233,9 +212,9 @@ pub(super) fn show_forced(forced: Forced) -> v1::force_release_response::Forced 
     }
 }
 
-pub(super) fn show_change(happened: &Change) -> v1::Change {
+pub(crate) fn show_change(changed: &Change) -> v1::Change {
     use change::Kind;
-    let name = happened.name.to_string();
+    let name = changed.name.to_string();
     let of_grant = |kind: Kind, token: &Token, session: &SessionId| v1::Change {
         name: name.clone(),
         kind: kind.into(),
@@ -251,7 +230,7 @@ pub(super) fn show_change(happened: &Change) -> v1::Change {
         ..v1::Change::default()
     };
     let of_lock = |kind: Kind| v1::Change { name: name.clone(), kind: kind.into(), ..v1::Change::default() };
-    match &happened.kind {
+    match &changed.kind {
         ChangeKind::Granted { token, session, label, mode, ticket } => v1::Change {
             ticket: ticket.map_or(0, |ticket| ticket.0),
             label: label.as_str().to_string(),
@@ -283,14 +262,6 @@ pub(super) fn show_change(happened: &Change) -> v1::Change {
     }
 }
 
-/// What a caller asked for, within what it may have.
-pub(super) fn page_size(asked: u32, most: usize) -> usize {
-    match asked as usize {
-        0 => most,
-        asked => asked.min(most),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use prost::Message as _;
@@ -298,16 +269,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mode_that_is_not_known_is_none_to_guess() {
+    fn an_unknown_mode_is_refused() {
         let name = LockName::new("seat").expect("a name");
         assert_eq!(mode(&name, None).expect("unset"), Mode::Exclusive);
         // Empty; and field 4, a message, as a later version may have one.
         for bytes in [&[][..], &[0x22, 0]] {
             let message = v1::Mode::decode(bytes).expect("a message");
-            let refused = mode(&name, Some(message)).expect_err("it is not known");
-            assert_eq!(refused.code(), tonic::Code::InvalidArgument);
-            let said = refused.message();
-            assert!(said.contains("locks.mode") && said.contains("\"seat\""), "{said}");
+            let refused = mode(&name, Some(message)).expect_err("an unknown mode");
+            assert_eq!(refused.reason, crate::server::api::Reason::InvalidArgument);
+            let message = refused.message;
+            assert!(message.contains("locks.mode") && message.contains("\"seat\""), "{message}");
         }
     }
 }

@@ -1,0 +1,359 @@
+//! Why a request failed.
+//!
+//! An error has a [`Reason`], which adapters translate into the codes of their protocol; a [`Retry`], which says whether the request may
+//! have taken effect; a message for people, which names the thing and the remedy; and the values that the message names, for programs.
+//!
+//! The table of reasons for clients is `proto/lockkeeper/v1/errors.proto`.
+
+use std::{borrow::Cow, fmt};
+
+use crate::{
+    machine::{Invalid, Limit, Refusal, Reply, SessionEnd},
+    raft::NoReply,
+};
+
+/// What the caller may do with a request that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Retry {
+    /// Nothing happened: send it again.
+    Safe,
+    /// It may have taken effect: send it again with the same request id, and it takes effect once.
+    SameId,
+    /// It cannot succeed as it stands.
+    No,
+}
+
+/// Why a request failed: a reason for each thing that a caller may handle differently.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Reason {
+    /// A field is malformed or exceeds its limit; [`Error::about`] names it as `field`.
+    InvalidArgument,
+    /// The session was never opened, or ended long ago.
+    SessionUnknown,
+    /// The session was not renewed within its TTL.
+    SessionExpired,
+    /// The session was closed.
+    SessionClosed,
+    /// Another session has the id that the caller chose.
+    SessionExists,
+    /// The token names no grant that the session holds now.
+    NotHeld,
+    /// The lock is in use as a semaphore of another size, or as a lock.
+    ModeMismatch,
+    /// The caller released this acquire by its request id, before it arrived or while it waited.
+    Abandoned,
+    /// The session has forgotten the request id.
+    RequestStale,
+    /// The request id was used for another request.
+    RequestReused,
+    /// The wait was cancelled: its call broke off and was not repeated in time.
+    WaitCancelled,
+    /// An operator removed the acquire from the queue.
+    WaitRemoved,
+    /// A limit of the cluster or of the connection was reached; [`Error::about`] names it as `limit`.
+    LimitReached,
+    /// The node sheds load.
+    Overloaded,
+    /// This node does not lead, and knows no leader or cannot reach it.
+    NoLeader,
+    /// This node is draining.
+    ShuttingDown,
+    /// There was no answer; the request may still take effect.
+    OutcomeUnknown {
+        /// A deadline passed. Otherwise the connection to the leader broke, or the leader changed.
+        is_late: bool,
+    },
+    /// The caller's deadline passed, and the request changes nothing.
+    DeadlineExceeded,
+    /// The lock does not exist, and the acquire required that it does.
+    LockUnknown,
+    /// The lock is not in use as a semaphore, and only a semaphore can be resized.
+    NotSemaphore,
+    /// An operator revoked the grant.
+    Revoked,
+    /// A bug; see the node's log.
+    Internal,
+    /// The leader runs a newer version, which has a reason that this node does not know.
+    Newer {
+        /// Its name in `lockkeeper.v1`.
+        name: String,
+        /// Its gRPC status code.
+        code: i32,
+    },
+}
+
+/// A request failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Error {
+    pub(crate) reason: Reason,
+    pub(crate) retry: Retry,
+    /// For people: what failed and what to do.
+    pub(crate) message: Cow<'static, str>,
+    /// For programs: the values that the message names, by the names that `errors.proto` lists.
+    pub(crate) about: Vec<(Cow<'static, str>, String)>,
+}
+
+impl std::error::Error for Error {}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error {
+    fn new(reason: Reason, retry: Retry, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { reason, retry, message: message.into(), about: Vec::new() }
+    }
+
+    fn with(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.about.push((name.into(), value.to_string()));
+        self
+    }
+
+    /// The value that the message names under this name.
+    pub(crate) fn about(&self, name: &str) -> Option<&str> {
+        self.about.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// For [`Reason::InvalidArgument`]: the field, and what is wrong with it.
+    pub(crate) fn violation(&self) -> Option<(&str, &str)> {
+        let field = self.about("field").filter(|_| self.reason == Reason::InvalidArgument)?;
+        Some((field, self.message.strip_prefix(field)?.strip_prefix(": ")?))
+    }
+
+    /// The value of a field is malformed or exceeds its limit.
+    pub(crate) fn invalid(field: &str, why: impl fmt::Display) -> Self {
+        Self::new(Reason::InvalidArgument, Retry::No, format!("{field}: {why}")).with("field", field)
+    }
+
+    /// As [`Error::invalid`], from the type that refused the value.
+    pub(crate) fn invalid_value(field: &str) -> impl FnOnce(Invalid) -> Self {
+        move |why| Self::invalid(field, why)
+    }
+
+    /// A message exceeds the limit of bytes; `found` is what the transport said.
+    pub(crate) fn too_large(found: &str) -> Self {
+        let message = format!("{found}: send fewer locks, or less data, in one request");
+        Self::new(Reason::LimitReached, Retry::No, message).with("limit", "message_bytes")
+    }
+
+    /// The table refused a command.
+    pub(crate) fn refused(refusal: Refusal) -> Self {
+        use Refusal::*;
+        match refusal {
+            SessionEnded(end) => Self::session_ended(end),
+            SessionExists => Self::new(
+                Reason::SessionExists,
+                Retry::No,
+                "another session lives under this id: draw 128 random bits for each session",
+            ),
+            NotHeld => Self::new(
+                Reason::NotHeld,
+                Retry::No,
+                "the token names no grant of this session that is held now: it was released or lost before, or is another session's",
+            ),
+            Revoked { token, reason } => {
+                let message = format!(
+                    "an operator took the grant with token {} from this session: {}; it holds nothing any more",
+                    token.0,
+                    reason.as_str()
+                );
+                Self::new(Reason::Revoked, Retry::No, message)
+                    .with("token", token.0)
+                    .with("revoked_reason", reason.as_str())
+            }
+            ModeMismatch { name, in_use } => {
+                let (limit, how) = match in_use {
+                    Some(permits) => (permits.get(), format!("as a semaphore of {}", permits.get())),
+                    None => (0, "as a lock".to_string()),
+                };
+                let message = format!("the lock {:?} is in use {how}: ask for it in the same way", name.as_str());
+                Self::new(Reason::ModeMismatch, Retry::No, message).with("lock", name).with("limit", limit)
+            }
+            LockUnknown { name } => {
+                let message = format!(
+                    "there is no lock {:?}, and it was to exist: nobody holds or awaits it, and it carries no data",
+                    name.as_str()
+                );
+                Self::new(Reason::LockUnknown, Retry::No, message).with("lock", name)
+            }
+            NotSemaphore { name } => {
+                let message = format!(
+                    "{:?} is no semaphore in use: only one that is held or awaited with a number of permits can be resized",
+                    name.as_str()
+                );
+                Self::new(Reason::NotSemaphore, Retry::No, message).with("lock", name)
+            }
+            Abandoned => Self::new(
+                Reason::Abandoned,
+                Retry::No,
+                "this acquire was released by its request id before it arrived: use a new request id",
+            ),
+            RequestStale { lowest } => {
+                let message = format!(
+                    "this client cares no longer about the request id: it is below {lowest}, and not among those kept; use a new one"
+                );
+                Self::new(Reason::RequestStale, Retry::No, message).with("lowest", lowest)
+            }
+            RequestReused => Self::new(
+                Reason::RequestReused,
+                Retry::No,
+                "the request id was used before, for another request of this session: use a new one for each",
+            ),
+            Limit(limit) => Self::limit_reached(limit),
+        }
+    }
+
+    /// The session has ended.
+    pub(crate) fn session_ended(end: SessionEnd) -> Self {
+        let (reason, message) = match end {
+            SessionEnd::Closed => (Reason::SessionClosed, "the session was closed: open a new one"),
+            SessionEnd::Expired => (
+                Reason::SessionExpired,
+                "the session was not renewed within its TTL, and what it held is lost: open a new one",
+            ),
+            SessionEnd::Unknown => {
+                (Reason::SessionUnknown, "no such session: it was never opened, or ended long ago; open a new one")
+            }
+        };
+        Self::new(reason, Retry::No, message)
+    }
+
+    /// A wait was cancelled because its call had broken off.
+    pub(crate) fn wait_cancelled() -> Self {
+        let message = "the wait was cancelled: its call broke off and was not repeated in time; acquire again";
+        Self::new(Reason::WaitCancelled, Retry::No, message)
+    }
+
+    /// A release that named the request ended its wait.
+    pub(crate) fn wait_abandoned() -> Self {
+        let message = "this acquire was released by its request id while it waited: use a new request id";
+        Self::new(Reason::Abandoned, Retry::No, message)
+    }
+
+    /// An operator ended the wait.
+    pub(crate) fn wait_removed() -> Self {
+        let message = "an operator removed this acquire from the queue: ask the operators before you acquire again";
+        Self::new(Reason::WaitRemoved, Retry::No, message)
+    }
+
+    /// A command or a read got no reply from the table.
+    pub(crate) fn no_reply(why: NoReply) -> Self {
+        match why {
+            NoReply::NotLeader => Self::no_leader(),
+            NoReply::NoQuorum => Self::new(Reason::NoLeader, Retry::Safe, why.to_string()),
+            NoReply::Overloaded => Self::new(Reason::Overloaded, Retry::Safe, why.to_string()),
+            NoReply::Unknown => Self::new(Reason::OutcomeUnknown { is_late: true }, Retry::SameId, why.to_string()),
+        }
+    }
+
+    /// No leader is known.
+    pub(crate) fn no_leader() -> Self {
+        let message = "no leader is known right now: try again in a moment, here or at another node";
+        Self::new(Reason::NoLeader, Retry::Safe, message)
+    }
+
+    /// The leader was not reached, or the connection to it broke before it answered a request that changes nothing.
+    pub(crate) fn leader_not_reached() -> Self {
+        let message =
+            "the leader could not be reached, or broke off; nothing was changed: try again, here or at another node";
+        Self::new(Reason::NoLeader, Retry::Safe, message)
+    }
+
+    /// The caller's deadline passed.
+    pub(crate) fn deadline_passed(changes: bool) -> Self {
+        match changes {
+            false => Self::new(
+                Reason::DeadlineExceeded,
+                Retry::Safe,
+                "the call's own deadline passed before there was an answer: try again, with more time",
+            ),
+            true => Self::new(
+                Reason::OutcomeUnknown { is_late: true },
+                Retry::SameId,
+                "the call's own deadline passed before there was an answer; the request may still take effect",
+            ),
+        }
+    }
+
+    /// A keep-alive stream ended because it had more to report than its queue holds.
+    pub(crate) fn stream_lags() -> Self {
+        let message = "this stream lags behind what is to be told: open another one, which is told all that counts";
+        Self::new(Reason::Overloaded, Retry::Safe, message)
+    }
+
+    /// A follower forwards as many waiting acquires as its limit allows.
+    pub(crate) fn too_many_waits(limit: usize) -> Self {
+        let message = format!(
+            "this node does not lead, and passes on {limit} acquires that wait, the limit: send acquires that wait to the leader, which this \
+             answer names"
+        );
+        Self::new(Reason::Overloaded, Retry::Safe, message).with("limit", "waits_passed_on")
+    }
+
+    /// The client does not read its answers; `found` says how many bytes wait, and the limit.
+    pub(crate) fn unread(found: &str) -> Self {
+        let message = format!("{found}: read answers as they come, and ask for less at a time");
+        Self::new(Reason::LimitReached, Retry::Safe, message).with("limit", "unread_answers")
+    }
+
+    /// This node stopped serving the call, or lost its connection to the leader, before there was an answer.
+    pub(crate) fn broken_off(message: &'static str) -> Self {
+        Self::new(Reason::OutcomeUnknown { is_late: false }, Retry::SameId, message)
+    }
+
+    /// This node is draining.
+    pub(crate) fn shutting_down() -> Self {
+        Self::new(Reason::ShuttingDown, Retry::Safe, "this node is shutting down: ask another one")
+    }
+
+    /// A bug: logged, and reported.
+    pub(crate) fn internal(what: &'static str) -> Self {
+        tracing::error!(what, "broken state");
+        Self::new(Reason::Internal, Retry::No, what)
+    }
+
+    /// The table's reply is a refusal. Any other reply at this point is a bug.
+    pub(crate) fn unexpected(reply: Reply) -> Self {
+        let Reply::Refused(refusal) = reply else {
+            return Self::internal("the table gave an answer to another question");
+        };
+        Self::refused(refusal)
+    }
+
+    fn limit_reached(limit: Limit) -> Self {
+        let (name, message) = match limit {
+            Limit::Sessions => ("sessions", "the cluster has as many sessions as it may have: close some"),
+            Limit::Waiters => ("waiters", "as many acquires wait as may wait: try again when some are done"),
+            Limit::Locks => {
+                ("locks", "the cluster has as many locks as it may have: release some, or drop data that is kept")
+            }
+            Limit::RepliesPerSession => (
+                "replies_per_session",
+                "the session has as many requests in memory as it may have: raise `lowest`, naming in `kept` what is still open below it, or use several sessions",
+            ),
+            Limit::WaitsPerSession => (
+                "waits_per_session",
+                "as many acquires of this session wait as may wait: try again when some are done, or use several sessions",
+            ),
+            Limit::GrantsPerSession => (
+                "grants_per_session",
+                "the session holds and awaits as many grants as it may have: release some, or use several sessions",
+            ),
+            Limit::TableBytes => (
+                "table_bytes",
+                "the cluster's table has as many bytes as it may have: release locks, close sessions, or drop data that is kept",
+            ),
+            Limit::SessionBytes => (
+                "session_bytes",
+                "the session takes as many bytes as it may: release some of its locks, wait for fewer, or use several sessions",
+            ),
+            Limit::TakenPerSession => (
+                "taken_per_session",
+                "operators took so many grants from the session that it has not released: release those that its renewals name",
+            ),
+        };
+        Self::new(Reason::LimitReached, Retry::No, message).with("limit", name)
+    }
+}

@@ -1,0 +1,369 @@
+//! Every request, its reply, and whether it changes something.
+
+use crate::machine::{
+    Acquire, Busy, Command, ForceRelease, Forced, Grant, HolderView, Label, LockName, LockView, Operation, Page,
+    Permits, Reason, Released, Request, Revocation, SessionEnd, SessionId, SessionView, Target, Ticket, Token, Ttl,
+    Update, WaiterView,
+};
+
+/// A request with one reply.
+pub(crate) trait Call: Sized + Send + 'static {
+    /// What the node answers.
+    type Reply: Send + 'static;
+
+    /// Whether the request changes the table. Without an answer, the outcome of such a request is unknown; any other is safe to repeat.
+    const CHANGES: bool;
+}
+
+/// Declares a request's reply, and whether it changes the table.
+macro_rules! calls {
+    ($($call:ty => $reply:ty, $changes:literal;)*) => {
+        $(impl Call for $call {
+            type Reply = $reply;
+            const CHANGES: bool = $changes;
+        })*
+    };
+}
+
+calls! {
+    OpenSession => SessionOpened, true;
+    RenewSession => SessionRenewed, true;
+    CloseSession => SessionClosed, true;
+    ListSessions => SessionPage, false;
+    AcquireLocks => Acquired, true;
+    ReleaseLocks => Released, true;
+    UpdateData => DataUpdated, true;
+    CheckToken => TokenChecked, false;
+    GetLock => LockFound, false;
+    ListLocks => LockPage, false;
+    ForceRelease => GrantsForced, true;
+    RemoveWaiter => WaiterRemoved, true;
+    LiftDelay => DelayLifted, true;
+    DropData => DataDropped, true;
+    ResizeSemaphore => SemaphoreResized, true;
+}
+
+/// Opens a session, or renews it if it is open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct OpenSession {
+    /// `None`: this node draws one.
+    pub(crate) session: Option<SessionId>,
+    pub(crate) ttl: Ttl,
+    pub(crate) label: Label,
+}
+
+/// The session is open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SessionOpened {
+    pub(crate) session: SessionId,
+    pub(crate) ttl: Ttl,
+}
+
+/// Renews a session once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct RenewSession {
+    pub(crate) session: SessionId,
+}
+
+/// The session was renewed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SessionRenewed {
+    pub(crate) ttl: Ttl,
+    /// Grants that an operator revoked and that the session has not released, in the order of their tokens.
+    pub(crate) revoked: Vec<Revocation>,
+    /// There are more of them.
+    pub(crate) more_revoked: bool,
+}
+
+/// Closes a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct CloseSession {
+    pub(crate) session: SessionId,
+    /// `Some`: an operator closes it, for this reason.
+    pub(crate) reason: Option<Reason>,
+}
+
+/// The session is closed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SessionClosed;
+
+/// Lists sessions in the order of their ids.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ListSessions {
+    /// Only sessions above this one: the last one of the page before.
+    pub(crate) after: Option<SessionId>,
+    /// At most this many sessions; 0: as many as a page may have.
+    pub(crate) page_size: usize,
+    /// Read this node's table as it is. Otherwise the read is linearizable.
+    pub(crate) stale: bool,
+}
+
+/// A page of sessions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SessionPage {
+    pub(crate) sessions: Vec<SessionView>,
+    /// There may be more, above this one.
+    pub(crate) more_after: Option<SessionId>,
+    /// The log index that the page shows.
+    pub(crate) index: u64,
+}
+
+/// Acquires locks, all or none. The reply comes when the acquire is granted or gives up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct AcquireLocks {
+    pub(crate) session: SessionId,
+    /// `None`: a repeated request may take effect twice.
+    pub(crate) request: Option<Request>,
+    pub(crate) acquire: Acquire,
+}
+
+/// What became of an acquire.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Acquired {
+    /// The session holds the locks.
+    Granted(Grant),
+    /// The acquire would have had to wait, and was not allowed to.
+    Busy(Busy),
+    /// The acquire waited for as long as it was allowed to.
+    TimedOut(Busy),
+}
+
+/// Releases a grant, by its token or by the request id of its acquire.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ReleaseLocks {
+    pub(crate) session: SessionId,
+    /// `None`: a repeated request may take effect twice.
+    pub(crate) request: Option<Request>,
+    pub(crate) target: Target,
+}
+
+/// Sets or removes the data on a held lock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct UpdateData {
+    pub(crate) session: SessionId,
+    /// `None`: a repeated request may take effect twice.
+    pub(crate) request: Option<Request>,
+    pub(crate) update: Update,
+}
+
+/// The data were set.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct DataUpdated;
+
+/// Asks whether a token holds a lock now. Linearizable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct CheckToken {
+    pub(crate) name: LockName,
+    pub(crate) token: Token,
+}
+
+/// Whether it does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct TokenChecked {
+    /// `None`: the token does not hold the lock.
+    pub(crate) holder: Option<HolderView>,
+    /// The highest token ever granted.
+    pub(crate) last_token: Token,
+    /// The log index that the answer shows.
+    pub(crate) index: u64,
+}
+
+/// Shows one lock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct GetLock {
+    pub(crate) name: LockName,
+    /// Which holders and waiters. A size of 0: as many as a page may have.
+    pub(crate) page: Page,
+    /// Read this node's table as it is. Otherwise the read is linearizable.
+    pub(crate) stale: bool,
+}
+
+/// The lock. One that does not exist is shown as free.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LockFound {
+    pub(crate) lock: LockView,
+    /// The log index that the answer shows.
+    pub(crate) index: u64,
+}
+
+/// Lists locks in the order of their names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ListLocks {
+    /// Empty: all locks.
+    pub(crate) prefix: String,
+    /// Only locks above this one: [`LockPage::more_after`] of the page before.
+    pub(crate) after: Option<LockName>,
+    /// At most this many locks; 0: as many as a page may have.
+    pub(crate) page_size: usize,
+    /// Read this node's table as it is. Otherwise the read is linearizable.
+    pub(crate) stale: bool,
+}
+
+/// A page of locks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LockPage {
+    pub(crate) locks: Vec<LockView>,
+    /// There are more, above this one.
+    pub(crate) more_after: Option<LockName>,
+    /// The log index that the page shows.
+    pub(crate) index: u64,
+}
+
+/// Grants that an operator revoked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct GrantsForced {
+    /// In the order of their tokens.
+    pub(crate) forced: Vec<Forced>,
+    /// There are more, up to this one: for another request.
+    pub(crate) more_up_to: Option<Token>,
+}
+
+/// Ends a wait, by an operator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct RemoveWaiter {
+    pub(crate) name: LockName,
+    pub(crate) ticket: Ticket,
+}
+
+/// The waiter; `None`: the ticket does not wait for this lock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct WaiterRemoved(pub(crate) Option<WaiterView>);
+
+/// Ends a lock-delay, by an operator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LiftDelay {
+    pub(crate) name: LockName,
+}
+
+/// How long the lock would have stayed closed, milliseconds; `None`: it had no lock-delay.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct DelayLifted(pub(crate) Option<u64>);
+
+/// Drops the data on locks that nobody holds, by an operator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct DropData {
+    /// Of locks whose names begin with it. Empty: all locks.
+    pub(crate) prefix: String,
+    /// Only of locks above this one: [`DataDropped::more_after`] of the reply before.
+    pub(crate) after: Option<LockName>,
+}
+
+/// The data were dropped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct DataDropped {
+    /// Number of locks.
+    pub(crate) dropped: u64,
+    /// There are more locks, above this one: for another request.
+    pub(crate) more_after: Option<LockName>,
+}
+
+/// Gives a semaphore that is in use another size, by an operator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ResizeSemaphore {
+    pub(crate) name: LockName,
+    pub(crate) permits: Permits,
+}
+
+/// The semaphore was resized.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SemaphoreResized {
+    /// The size before.
+    pub(crate) before: Permits,
+    /// Number of grants that hold it. If they are more than its size, new ones wait.
+    pub(crate) holders: u64,
+    /// Number of acquires that still wait for it.
+    pub(crate) waiters: u64,
+}
+
+/// On a keep-alive stream: renews a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct KeepAlive {
+    pub(crate) session: SessionId,
+    /// The caller's; comes back with the answer.
+    pub(crate) sequence: u64,
+}
+
+/// On a keep-alive stream: what happened to a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct KeepAliveEvent {
+    pub(crate) session: SessionId,
+    pub(crate) kind: KeepAliveEventKind,
+}
+
+/// What happened to a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum KeepAliveEventKind {
+    /// It was renewed.
+    Renewed {
+        /// Of the renewal.
+        sequence: u64,
+        /// Counted from when the renewal was sent.
+        ttl: Ttl,
+    },
+    /// It ended.
+    Ended(SessionEnd),
+    /// An operator revoked one of its grants.
+    Revoked(Revocation),
+}
+
+/// Watches the locks under a prefix.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct WatchLocks {
+    /// Empty: all locks.
+    pub(crate) prefix: String,
+    /// Go on after this log index, without the state. 0: from the state on.
+    pub(crate) after_index: u64,
+}
+
+/// On a watch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum WatchEvent {
+    /// Part of the present state.
+    State {
+        /// In the order of their names.
+        locks: Vec<LockView>,
+        /// The log index of all parts of this state.
+        index: u64,
+        /// The first part: forget what was known.
+        first: bool,
+        /// The last part.
+        last: bool,
+    },
+    /// What one log entry changed.
+    Changes {
+        /// The entry.
+        index: u64,
+        /// In the order in which they happened.
+        changes: Vec<crate::machine::Change>,
+        /// The next event has more changes of the same entry.
+        more: bool,
+    },
+    /// Nothing changed up to this log index.
+    Progress {
+        /// The index.
+        index: u64,
+    },
+    /// The changes after the index that the watcher named are no longer known. The state follows.
+    TooOld {
+        /// The index that it named.
+        after_index: u64,
+    },
+}
+
+impl From<AcquireLocks> for Command {
+    fn from(AcquireLocks { session, request, acquire }: AcquireLocks) -> Self {
+        Self::Session { session, request, operation: Operation::Acquire(acquire) }
+    }
+}
+
+impl From<ReleaseLocks> for Command {
+    fn from(ReleaseLocks { session, request, target }: ReleaseLocks) -> Self {
+        Self::Session { session, request, operation: Operation::Release(target) }
+    }
+}
+
+impl From<UpdateData> for Command {
+    fn from(UpdateData { session, request, update }: UpdateData) -> Self {
+        Self::Session { session, request, operation: Operation::Update(update) }
+    }
+}

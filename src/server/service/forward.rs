@@ -1,0 +1,257 @@
+//! To the leader: requests that a follower cannot execute, over the leader's peers' port.
+//!
+//! The peers' port speaks `lockkeeper.v1`, so forwarding takes a request as its message ([`Form`]) and returns the reply as its message.
+//! It lies below the adapters: an adapter of any protocol hands a typed request to [`super::Service`], and it reaches the leader.
+//!
+//! A request makes one hop. The leader's peers' port executes it or refuses it ([`super::Local`]); it does not forward again.
+//!
+//! # What is known when no answer comes
+//!
+//! A request that changes nothing is safe to repeat. For any other, the follower says [`Retry::SameId`] unless it knows that the request was
+//! never sent. It stops waiting when another node is known to lead: a deposed leader may be cut off, and never answer.
+//!
+//! [`Retry::SameId`]: crate::server::api::Retry::SameId
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::{Stream, StreamExt, stream::unfold};
+use openraft::async_runtime::WatchReceiver;
+use tokio::time::sleep;
+use tonic::{Request, Status, Streaming, metadata::MetadataMap, transport::Channel};
+
+use crate::{
+    machine::Address,
+    planted::Planted,
+    proto::v1::{locks_client::LocksClient, sessions_client::SessionsClient},
+    raft::Replica,
+    server::{
+        api::{
+            Caller, Deadline, Error,
+            requests::{KeepAlive, KeepAliveEvent, WatchEvent, WatchLocks},
+        },
+        wire::{Encode, Form, Forward, status::error_of},
+    },
+    transport::{Windows, never_sent},
+};
+
+/// How long a deposed leader may still take to answer what was forwarded to it. After that the outcome counts as unknown.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
+
+/// The metadata key under which a follower names the client of a forwarded request: IP address and port. Only the peers' port reads it, so
+/// a client cannot name another one.
+const CALLER_KEY: &str = "lockkeeper-client-address";
+
+/// Makes a channel to a peer's address, with these flow-control windows for its answers.
+pub(crate) type Dial = Arc<dyn Fn(&str, Windows) -> Channel + Send + Sync>;
+
+/// Which connection to the leader a request uses. The requests of a connection share its limits: the number of calls and the bytes that are
+/// not read yet. So requests that take long, or whose answers a client reads at its leisure, have connections of their own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Lane {
+    /// Requests that are answered as soon as they are applied.
+    Short,
+    /// Acquires that may wait.
+    Waits,
+    KeepAlives,
+    Watches,
+}
+
+/// The leader, as this node knows it.
+pub(super) struct Leader {
+    pub(super) id: u64,
+    pub(super) peer_address: String,
+}
+
+/// Forwards requests to the leader.
+#[derive(Clone)]
+pub(super) struct Forwarder {
+    replica: Replica,
+    dial: Dial,
+    channels: Arc<Mutex<HashMap<(String, Lane), Channel>>>,
+}
+
+impl fmt::Debug for Forwarder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Forwarder").field("replica", &self.replica).finish_non_exhaustive()
+    }
+}
+
+/// A request that is under way: what its error says depends on it.
+#[derive(Clone, Copy)]
+struct UnderWay {
+    changes: bool,
+    deadline: Option<Deadline>,
+}
+
+impl Forwarder {
+    pub(super) fn new(replica: Replica, dial: Dial) -> Self {
+        Self { replica, dial, channels: Arc::default() }
+    }
+
+    /// Forwards a request with one reply.
+    pub(super) async fn call<C: Forward>(
+        &self,
+        leader: Leader,
+        lane: Lane,
+        caller: &Caller,
+        request: Form<C>,
+    ) -> Result<Form<C::Reply>, Error> {
+        let under_way = UnderWay { changes: C::CHANGES, deadline: caller.deadline };
+        let call = C::call(self.channel(leader.peer_address, lane), onward(request.message(), caller));
+        let reply = self.while_it_leads(leader.id, under_way, call).await?;
+        Ok(Form::Message(reply.into_inner()))
+    }
+
+    /// Forwards a stream of renewals.
+    pub(super) async fn keep_alive(
+        &self,
+        leader: Leader,
+        caller: &Caller,
+        renewals: impl Stream<Item = Form<KeepAlive>> + Send + 'static,
+    ) -> Result<impl Stream<Item = Result<Form<KeepAliveEvent>, Error>> + Send + 'static, Error> {
+        // A renewal that is not acknowledged is not counted on: the stream is safe to repeat.
+        let under_way = UnderWay { changes: false, deadline: caller.deadline };
+        let mut client = SessionsClient::new(self.channel(leader.peer_address, Lane::KeepAlives));
+        let mut request = Request::new(renewals.map(Form::message));
+        name_caller(request.metadata_mut(), caller);
+        let events = self.while_it_leads(leader.id, under_way, client.keep_alive(request)).await?;
+        Ok(self.passed_back(events.into_inner(), leader.id, under_way))
+    }
+
+    /// Forwards a watch.
+    pub(super) async fn watch(
+        &self,
+        leader: Leader,
+        caller: &Caller,
+        request: Form<WatchLocks>,
+    ) -> Result<impl Stream<Item = Result<Form<WatchEvent>, Error>> + Send + 'static, Error> {
+        let under_way = UnderWay { changes: false, deadline: caller.deadline };
+        let mut client = LocksClient::new(self.channel(leader.peer_address, Lane::Watches));
+        let call = client.watch(onward(request.message(), caller));
+        let events = self.while_it_leads(leader.id, under_way, call).await?;
+        Ok(self.passed_back(events.into_inner(), leader.id, under_way))
+    }
+
+    fn channel(&self, address: String, lane: Lane) -> Channel {
+        let windows = match lane {
+            Lane::Short | Lane::Waits => Windows::WIDE,
+            Lane::KeepAlives | Lane::Watches => Windows::RELAYED,
+        };
+        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        let dial = || (self.dial)(&address, windows);
+        channels.entry((address.clone(), lane)).or_insert_with(dial).clone()
+    }
+
+    /// The leader's answer, unless another node is known to lead before it comes.
+    async fn while_it_leads<T>(
+        &self,
+        leader: u64,
+        under_way: UnderWay,
+        call: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Error> {
+        tokio::select! {
+            biased;
+            answer = call => answer.map_err(|status| failed(&status, under_way)),
+            () = led_by_other(self.replica.clone(), leader) => Err(moved(under_way)),
+        }
+    }
+
+    /// The leader's stream, until another node is known to lead.
+    fn passed_back<T: Encode>(
+        &self,
+        items: Streaming<T::Message>,
+        leader: u64,
+        under_way: UnderWay,
+    ) -> impl Stream<Item = Result<Form<T>, Error>> + Send + use<T> {
+        let deposed = Box::pin(led_by_other(self.replica.clone(), leader));
+        unfold(Some((items, deposed)), move |stream| async move {
+            let (mut items, mut deposed) = stream?;
+            let item = tokio::select! {
+                biased;
+                item = items.next() => item?.map(Form::Message).map_err(|status| failed(&status, under_way)),
+                () = &mut deposed => Err(moved(under_way)),
+            };
+            let rest = item.is_ok().then_some((items, deposed));
+            Some((item, rest))
+        })
+    }
+}
+
+/// The message as a request to the leader, with the caller's address and the time that is left until its deadline.
+fn onward<T>(message: T, caller: &Caller) -> Request<T> {
+    let mut request = Request::new(message);
+    if let Some(deadline) = caller.deadline {
+        request.set_timeout(deadline.left());
+    }
+    name_caller(request.metadata_mut(), caller);
+    request
+}
+
+fn name_caller(metadata: &mut MetadataMap, caller: &Caller) {
+    if let Some(address) = caller.remote.and_then(|remote| remote.to_string().parse().ok()) {
+        metadata.insert(CALLER_KEY, address);
+    }
+}
+
+/// The client of a forwarded request. `None`: the peer runs an older version, which does not say.
+pub(crate) fn named_caller(metadata: &MetadataMap) -> Option<Address> {
+    metadata.get(CALLER_KEY)?.to_str().ok()?.parse().ok()
+}
+
+/// Returns when another node is known to lead, and the one before has had [`LAST_ANSWERS`] to answer.
+async fn led_by_other(replica: Replica, leader: u64) {
+    let mut metrics = replica.raft().server_metrics();
+    while metrics.borrow_watched().current_leader.is_none_or(|known| known == leader) {
+        if metrics.changed().await.is_err() {
+            // This node ends, and its calls with it.
+            return std::future::pending().await;
+        }
+    }
+    sleep(LAST_ANSWERS).await;
+}
+
+/// A deposed leader did not answer.
+fn moved(under_way: UnderWay) -> Error {
+    match under_way.changes {
+        false => Error::leader_not_reached(),
+        true => Error::broken_off(
+            "another node leads now, and the one before does not answer; the request may still take effect: repeat it with the same id",
+        ),
+    }
+}
+
+/// The leader's error; or, where the status comes from the transport, what is known of the request.
+fn failed(status: &Status, under_way: UnderWay) -> Error {
+    if let Some(error) = error_of(status) {
+        return error;
+    }
+    if under_way.deadline.is_some_and(Deadline::has_passed) {
+        return Error::deadline_passed(under_way.changes);
+    }
+    match !under_way.changes || never_sent(status) || Planted::LostForwardedIsSafe.is_on() {
+        true => Error::leader_not_reached(),
+        false => Error::broken_off("the leader could not be reached, or broke off; the request may still take effect"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forwarded_request_names_its_caller() {
+        let remote: Option<Address> = "10.0.0.7:5123".parse().ok();
+        let request = onward((), &Caller { remote, deadline: None });
+        assert_eq!(named_caller(request.metadata()), remote);
+        let request = onward((), &Caller::default());
+        assert_eq!(named_caller(request.metadata()), None);
+        let mut malformed = MetadataMap::new();
+        malformed.insert(CALLER_KEY, "nowhere".parse().expect("a value"));
+        assert_eq!(named_caller(&malformed), None);
+    }
+}

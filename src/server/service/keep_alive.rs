@@ -1,0 +1,179 @@
+//! One stream that keeps sessions alive.
+//!
+//! Renewals are proposed as they arrive, up to [`IN_FLIGHT`] at a time, and each is answered when it is applied. Between the answers the
+//! stream reports at once what its sessions lose.
+//!
+//! The stream ends when this node no longer leads: its client goes on at the new leader. It also ends when its sessions lose more at once
+//! than its queue holds. The client misses nothing: the answer to its next renewal, on any stream, reports every revoked grant.
+
+use std::{collections::BTreeSet, pin::pin};
+
+use futures::{Stream, StreamExt, stream::FuturesUnordered};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::local::PATIENCE;
+use crate::{
+    machine::{Renewal, SessionId, Token},
+    planted::Planted,
+    raft::{
+        NoReply, Replica,
+        table::{Loss, Notice, Notices},
+    },
+    server::api::{
+        Error,
+        requests::{KeepAlive, KeepAliveEvent, KeepAliveEventKind as Kind},
+    },
+};
+
+/// Renewals of one stream in the log, which takes a few milliseconds for each.
+const IN_FLIGHT: usize = 2048;
+/// Sessions on one stream, at the most.
+const SESSIONS: usize = 10_000;
+/// Revocations that are read from the table at a time.
+const REVOCATIONS: usize = 256;
+/// Events that wait for a client that does not read them.
+const EVENTS: usize = 64;
+
+type Events = mpsc::Sender<Result<KeepAliveEvent, Error>>;
+
+/// Why a stream ends.
+enum End {
+    /// The client is gone.
+    Client,
+    Error(Error),
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// Starts to serve a stream.
+pub(super) fn start(
+    replica: Replica,
+    renewals: impl Stream<Item = Result<KeepAlive, Error>> + Send + 'static,
+) -> ReceiverStream<Result<KeepAliveEvent, Error>> {
+    let (events, stream) = mpsc::channel(EVENTS);
+    tokio::spawn(async move {
+        let mut sessions = BTreeSet::new();
+        if let Err(End::Error(error)) = serve(&replica, renewals, &events, &mut sessions).await {
+            // A failure to send says that the client is gone.
+            let _ = events.send(Err(error)).await;
+        }
+        replica.table().forget_listeners(sessions);
+    });
+    ReceiverStream::new(stream)
+}
+
+/// Ends with `Ok` when the client has no more to send.
+async fn serve(
+    replica: &Replica,
+    renewals: impl Stream<Item = Result<KeepAlive, Error>>,
+    events: &Events,
+    sessions: &mut BTreeSet<SessionId>,
+) -> Result<(), End> {
+    let mut renewals = pin!(renewals);
+    let mut led = replica.led();
+    let mut in_flight = FuturesUnordered::new();
+    let (listener, mut notices) = Notices::new();
+    loop {
+        if led.borrow_and_update().is_none() {
+            return Err(Error::no_leader().into());
+        }
+        tokio::select! {
+            renewal = renewals.next(), if in_flight.len() < IN_FLIGHT => {
+                let Some(renewal) = renewal else { return Ok(()) };
+                let KeepAlive { session, sequence } = renewal?;
+                // Before the renewal is proposed: a loss after the renewal is applied is then not missed.
+                if sessions.insert(session) {
+                    if sessions.len() > SESSIONS {
+                        return Err(too_many_sessions().into());
+                    }
+                    replica.table().listen(session, listener.clone());
+                }
+                in_flight.push(renew(replica, session, sequence));
+            }
+            Some(renewed) = in_flight.next() => {
+                let Renewed { session, sequence, renewal } = renewed;
+                if let Some(renewal) = renewal? {
+                    answer(replica, events, session, sequence, renewal).await?;
+                }
+            }
+            notice = notices.next() => {
+                let Some(Notice { session, what }) = notice else { return Err(Error::stream_lags().into()) };
+                send(events, session, lost(what)).await?;
+            }
+            changed = led.changed() => {
+                if changed.is_err() {
+                    return Err(Error::no_leader().into());
+                }
+            }
+            () = events.closed() => return Ok(()),
+        }
+    }
+}
+
+fn too_many_sessions() -> Error {
+    Error::invalid("session_id", format!("is the {SESSIONS}th on this stream and one more: open another stream"))
+}
+
+/// The outcome of a renewal. `None`: it is not known, and not acknowledged.
+struct Renewed {
+    session: SessionId,
+    sequence: u64,
+    renewal: Result<Option<Renewal>, Error>,
+}
+
+async fn renew(replica: &Replica, session: SessionId, sequence: u64) -> Renewed {
+    let renewal = match replica.renew(session, PATIENCE).await {
+        Ok(renewal) => Ok(Some(renewal)),
+        // Not acknowledged, so the client does not count on it, and sends another one.
+        Err(NoReply::Unknown | NoReply::Overloaded) => Ok(None),
+        Err(no_reply) => Err(Error::no_reply(no_reply)),
+    };
+    Renewed { session, sequence, renewal }
+}
+
+/// Revoked grants are reported with every renewal until they are released: an earlier report may have been lost with another stream. They
+/// come before the acknowledgement, since it does not extend them.
+async fn answer(
+    replica: &Replica,
+    events: &Events,
+    session: SessionId,
+    sequence: u64,
+    renewal: Renewal,
+) -> Result<(), End> {
+    let (ttl, mut revoked, mut more) = match renewal {
+        Renewal::Renewed { ttl, revoked, more } => (ttl, revoked, more),
+        Renewal::Ended(end) => return send(events, session, Kind::Ended(end)).await,
+    };
+    let renewed = Kind::Renewed { sequence, ttl };
+    if Planted::RevokedAfterRenewed.is_on() {
+        send(events, session, renewed.clone()).await?;
+    }
+    loop {
+        let last = revoked.last().map_or(Token(0), |revocation| revocation.token);
+        for revocation in revoked {
+            send(events, session, Kind::Revoked(revocation)).await?;
+        }
+        if !more {
+            return send(events, session, renewed).await;
+        }
+        // This node has applied the renewal, so the rest of the list is in its table, without those that were released meanwhile.
+        revoked = replica.table().read(|it| it.machine.revocations(session, last).take(REVOCATIONS).collect());
+        more = revoked.len() == REVOCATIONS;
+    }
+}
+
+fn lost(loss: Loss) -> Kind {
+    match loss {
+        Loss::Ended(end) => Kind::Ended(end),
+        Loss::Revoked(revocation) => Kind::Revoked(revocation),
+    }
+}
+
+async fn send(events: &Events, session: SessionId, kind: Kind) -> Result<(), End> {
+    events.send(Ok(KeepAliveEvent { session, kind })).await.map_err(|_| End::Client)
+}

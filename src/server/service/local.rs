@@ -1,0 +1,106 @@
+//! Requests, executed on this node's replica.
+//!
+//! Whatever changes the table, and every linearizable read, needs the leader: a node that does not lead refuses it with
+//! [`Reason::NoLeader`](crate::server::api::Reason::NoLeader). [`super::Service`] therefore routes such requests to the leader first. A stale
+//! read is executed on any node.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{Stream, StreamExt};
+
+use super::{keep_alive, watch};
+use crate::{
+    environment::Random,
+    machine::{Command, Machine, Reply},
+    raft::{Replica, table::Applied, types::Delivery},
+    server::{
+        api::{
+            Caller, Error,
+            requests::{KeepAlive, KeepAliveEvent, WatchEvent, WatchLocks},
+        },
+        wire::{Form, Forward},
+    },
+};
+
+/// How long a command waits for the log, and a read for its quorum. Waiting for a lock is not counted.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// This node's replica, and what else requests need.
+#[derive(Clone, Debug)]
+pub(crate) struct Local {
+    pub(crate) replica: Replica,
+    /// For session ids that a client leaves to the node.
+    pub(crate) random: Arc<dyn Random>,
+}
+
+/// A request that a node can execute.
+pub(crate) trait Serve: Forward {
+    /// Executes it. Replies are typed, except for those whose size is limited in encoded bytes: they are built as messages.
+    fn serve(self, node: &Local, caller: &Caller) -> impl Future<Output = Result<Form<Self::Reply>, Error>> + Send;
+}
+
+impl Local {
+    /// Executes a request.
+    ///
+    /// **Every request of every protocol passes here exactly once**: typed and checked, on the node that executes it, with the caller as the
+    /// node knows it that the client is connected to. Policy checks and audit belong here, and into `keep_alive` and `watch` below.
+    pub(crate) async fn call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
+        request.typed()?.serve(self, caller).await
+    }
+
+    /// Renews sessions as `renewals` come, for as long as they do, and reports what the sessions lose.
+    pub(crate) fn keep_alive<S>(
+        &self,
+        _caller: &Caller,
+        renewals: S,
+    ) -> impl Stream<Item = Result<Form<KeepAliveEvent>, Error>> + Send + use<S>
+    where
+        S: Stream<Item = Result<Form<KeepAlive>, Error>> + Send + 'static,
+    {
+        let renewals = renewals.map(|renewal| renewal.and_then(Form::typed));
+        keep_alive::start(self.replica.clone(), renewals).map(|event| event.map(Form::Typed))
+    }
+
+    /// The state of the locks under a prefix, and then their changes.
+    pub(crate) async fn watch(
+        &self,
+        _caller: &Caller,
+        request: Form<WatchLocks>,
+    ) -> Result<impl Stream<Item = Result<Form<WatchEvent>, Error>> + Send + use<>, Error> {
+        let WatchLocks { prefix, after_index } = request.typed()?;
+        let events = watch::start(self.replica.clone(), prefix, after_index).await?;
+        Ok(events.map(|event| event.map(Form::Message)))
+    }
+
+    /// Proposes a command and waits until it is applied.
+    pub(super) async fn propose(&self, command: Command) -> Result<Delivery, Error> {
+        self.replica.propose(command, PATIENCE).await.map_err(Error::no_reply)
+    }
+
+    /// Proposes a command and waits for its reply.
+    pub(super) async fn apply(&self, command: Command) -> Result<Reply, Error> {
+        Ok(self.propose(command).await?.reply)
+    }
+
+    /// Reads the table. `look` holds a lock that applying needs: it must be short.
+    pub(super) async fn read<T>(&self, stale: bool, look: impl FnOnce(&Applied) -> T) -> Result<T, Error> {
+        match stale {
+            true => Ok(self.replica.table().read(look)),
+            false => self.replica.read(PATIENCE, look).await.map_err(Error::no_reply),
+        }
+    }
+
+    /// The table as of one log entry, and that entry's index. The table is persistent, so a clone costs a few reference counts. To show a
+    /// thousand locks, or a queue of thousands, from the table itself would delay applying.
+    pub(super) async fn frozen(&self, stale: bool) -> Result<(Machine, u64), Error> {
+        self.read(stale, |applied| (applied.machine.clone(), applied.index())).await
+    }
+}
+
+/// The size of a page: what the caller asks for, and at most the limit. 0 asks for the limit.
+pub(super) fn page_size(asked: usize, limit: usize) -> usize {
+    match asked {
+        0 => limit,
+        asked => asked.min(limit),
+    }
+}

@@ -1,0 +1,155 @@
+//! How a node executes requests about locks.
+
+use super::{
+    local::{Local, Serve, page_size},
+    pages::{PageLimit, page_of_locks},
+    waiting,
+};
+use crate::{
+    machine::{Command, ForceRelease, Page, Released, Reply, WaitEnd},
+    proto::v1,
+    raft::{table::Applied, types::Delivery},
+    server::{
+        api::{Caller, Error, requests::*},
+        wire::Form,
+    },
+};
+
+/// Locks in one page of a list, and holders and waiters in one page of a lock, at the most.
+const PAGE_MAX: usize = 1000;
+/// Bytes after which a page of a list is closed.
+const PAGE_BYTES: usize = 256 * 1024;
+
+impl Serve for AcquireLocks {
+    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<Acquired>, Error> {
+        let is_repeatable = self.request.is_some();
+        let Delivery { reply, wait } = node.propose(self.into()).await?;
+        let acquired = match (reply, wait) {
+            (Reply::Acquired(end), _) => acquired(end)?,
+            (Reply::Busy(busy), _) => Acquired::Busy(busy),
+            (Reply::Queued(_), Some(call)) => {
+                acquired(waiting::end_of_wait(&node.replica, call, is_repeatable).await?)?
+            }
+            (other, _) => return Err(Error::unexpected(other)),
+        };
+        Ok(Form::Typed(acquired))
+    }
+}
+
+fn acquired(end: WaitEnd) -> Result<Acquired, Error> {
+    match end {
+        WaitEnd::Granted(grant) => Ok(Acquired::Granted(grant)),
+        WaitEnd::TimedOut(busy) => Ok(Acquired::TimedOut(busy)),
+        WaitEnd::Cancelled => Err(Error::wait_cancelled()),
+        WaitEnd::Abandoned => Err(Error::wait_abandoned()),
+        WaitEnd::Removed => Err(Error::wait_removed()),
+        WaitEnd::SessionEnded(end) => Err(Error::session_ended(end)),
+    }
+}
+
+impl Serve for ReleaseLocks {
+    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<Released>, Error> {
+        let reply = node.apply(self.into()).await?;
+        let Reply::Released(released) = reply else { return Err(Error::unexpected(reply)) };
+        Ok(Form::Typed(released))
+    }
+}
+
+impl Serve for UpdateData {
+    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<DataUpdated>, Error> {
+        let reply = node.apply(self.into()).await?;
+        let Reply::Updated = reply else { return Err(Error::unexpected(reply)) };
+        Ok(Form::Typed(DataUpdated))
+    }
+}
+
+impl Serve for CheckToken {
+    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<TokenChecked>, Error> {
+        let Self { name, token } = self;
+        let look = |applied: &Applied| TokenChecked {
+            holder: applied.machine.holder(&name, token),
+            last_token: applied.machine.last_token(),
+            index: applied.index(),
+        };
+        node.read(false, look).await.map(Form::Typed)
+    }
+}
+
+impl Serve for GetLock {
+    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<LockFound>, Error> {
+        let page = Page { size: page_size(self.page.size, PAGE_MAX), ..self.page };
+        let (machine, index) = node.frozen(self.stale).await?;
+        Ok(Form::Typed(LockFound { lock: machine.lock(&self.name, page), index }))
+    }
+}
+
+impl Serve for ListLocks {
+    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<LockPage>, Error> {
+        let limit = PageLimit { locks: page_size(self.page_size, PAGE_MAX), bytes: PAGE_BYTES };
+        let (machine, index) = node.frozen(self.stale).await?;
+        let (locks, next_page_token) = page_of_locks(&machine, &self.prefix, self.after.as_ref(), limit);
+        Ok(Form::Message(v1::ListResponse { locks, next_page_token, index }))
+    }
+}
+
+impl Serve for ForceRelease {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<GrantsForced>, Error> {
+        let (name, reason, now) = (self.name.clone(), self.reason.clone(), self.now);
+        let reply = node.apply(Command::ForceRelease(self)).await?;
+        let Reply::Forced { grants, more_up_to } = reply else { return Err(Error::unexpected(reply)) };
+        if let (Some(first), Some(last)) = (grants.first(), grants.last()) {
+            let (from, reason, count) = (caller.shown(), reason.as_str(), grants.len());
+            let (first, last) = (first.token.0, last.token.0);
+            tracing::info!(lock = %name, %from, reason, now, count, first, last, "an operator took grants back");
+        }
+        Ok(Form::Typed(GrantsForced { forced: grants, more_up_to }))
+    }
+}
+
+impl Serve for RemoveWaiter {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<WaiterRemoved>, Error> {
+        let Self { name, ticket } = self;
+        let reply = node.apply(Command::RemoveWaiter { name: name.clone(), ticket }).await?;
+        let Reply::WaiterRemoved(removed) = reply else { return Err(Error::unexpected(reply)) };
+        if let Some(waiter) = &removed {
+            let from = caller.shown();
+            let (ticket, session, label) = (waiter.ticket.0, waiter.session, waiter.label.as_str());
+            tracing::info!(lock = %name, %from, ticket, %session, label, "an operator removed a waiter");
+        }
+        Ok(Form::Typed(WaiterRemoved(removed)))
+    }
+}
+
+impl Serve for LiftDelay {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<DelayLifted>, Error> {
+        let reply = node.apply(Command::LiftDelay { name: self.name.clone() }).await?;
+        let Reply::DelayLifted(lifted_ms) = reply else { return Err(Error::unexpected(reply)) };
+        if let Some(lifted_ms) = lifted_ms {
+            tracing::info!(lock = %self.name, from = %caller.shown(), lifted_ms, "an operator lifted a lock-delay");
+        }
+        Ok(Form::Typed(DelayLifted(lifted_ms)))
+    }
+}
+
+impl Serve for DropData {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<DataDropped>, Error> {
+        let Self { prefix, after } = self;
+        let reply = node.apply(Command::DropData { prefix: prefix.clone(), after }).await?;
+        let Reply::DataDropped { dropped, more_after } = reply else { return Err(Error::unexpected(reply)) };
+        if dropped > 0 {
+            tracing::info!(prefix, from = %caller.shown(), dropped, "an operator dropped the data of locks that nobody holds");
+        }
+        Ok(Form::Typed(DataDropped { dropped, more_after }))
+    }
+}
+
+impl Serve for ResizeSemaphore {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<SemaphoreResized>, Error> {
+        let Self { name, permits } = self;
+        let reply = node.apply(Command::Resize { name: name.clone(), permits }).await?;
+        let Reply::Resized { before, holders, waiters } = reply else { return Err(Error::unexpected(reply)) };
+        let (from, permits, size_before) = (caller.shown(), permits.get(), before.get());
+        tracing::info!(lock = %name, %from, permits, before = size_before, holders, waiters, "an operator resized a semaphore");
+        Ok(Form::Typed(SemaphoreResized { before, holders, waiters }))
+    }
+}

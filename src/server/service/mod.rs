@@ -1,0 +1,199 @@
+//! The service below all protocols: takes typed requests, routes them to the leader, and executes them.
+//!
+//! ```text
+//! adapters        v1 calls     v1 pipeline     (etcd, DynamoDB, HTTP: next)
+//!                     \            |            /
+//! Service          call / keep_alive / watch          route: this node leads? the leader? nobody?
+//!                     /                          \
+//! Local            execute on the replica         Forwarder   to the leader's peers' port → its Local
+//! ```
+//!
+//! * [`Service`]: what an adapter calls. Any node answers any request: a follower forwards to the leader, one hop. While no leader is known
+//!   it says so at once. A draining node refuses new requests.
+//! * [`local`]: a request on this node's replica: `sessions`, `locks`, `keep_alive`, `watch`, and `waiting` for acquires that queue;
+//! * [`forward`]: a request to the leader, and what is known when no answer comes.
+//!
+//! The service holds no state that matters: the waits, sessions and locks are in the replicated table.
+
+pub(crate) mod forward;
+mod keep_alive;
+pub(crate) mod local;
+mod locks;
+mod pages;
+mod sessions;
+pub(crate) mod waiting;
+mod watch;
+
+use std::sync::Arc;
+
+use futures::{
+    Stream, StreamExt,
+    future::ready,
+    stream::{self, BoxStream},
+};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use self::forward::{Dial, Forwarder, Lane, Leader};
+pub(crate) use self::local::{Local, Serve};
+use super::{
+    api::{
+        Caller, Deadline, Error,
+        requests::{KeepAlive, KeepAliveEvent, WatchEvent, WatchLocks},
+    },
+    wire::Form,
+};
+use crate::{
+    raft::{Replica, types::Node},
+    transport::Settings,
+};
+
+/// A stream of replies.
+pub(crate) type Events<T> = BoxStream<'static, Result<Form<T>, Error>>;
+
+/// Acquires that a follower forwards and that may wait. Further ones are refused, with the leader's name: their clients can wait there.
+const WAITS_FORWARDED_MAX: usize = 4096;
+// They fit on the connection to the leader.
+const _: () = assert!(WAITS_FORWARDED_MAX < Settings::PEERS.calls_max as usize);
+
+/// Answers requests, here or at the leader.
+#[derive(Clone, Debug)]
+pub(crate) struct Service {
+    local: Local,
+    forwarder: Forwarder,
+    stopping: CancellationToken,
+    /// A permit for each waiting acquire that is forwarded.
+    waits: Arc<Semaphore>,
+}
+
+/// Where a request is executed.
+enum Route {
+    Here,
+    There(Leader),
+}
+
+impl Service {
+    /// Refuses new requests once `stopping` is cancelled.
+    pub(crate) fn new(local: Local, dial: Dial, stopping: CancellationToken) -> Self {
+        let forwarder = Forwarder::new(local.replica.clone(), dial);
+        Self { local, forwarder, stopping, waits: Arc::new(Semaphore::new(WAITS_FORWARDED_MAX)) }
+    }
+
+    /// Answers a request. An acquire that waits is answered when its wait ends; dropping the future breaks it off, see [`waiting`].
+    ///
+    /// Whoever answers a request at the caller's deadline drops this future then: here it only limits what the leader does.
+    pub(crate) async fn call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
+        if C::is_stale(&request) {
+            return self.local.call(caller, request).await;
+        }
+        let may_wait = C::may_wait(&request);
+        // The table limits those that wait at the leader itself.
+        let _permit = match may_wait && !self.replica().leads() {
+            true => Some(self.waits.try_acquire().map_err(|_| Error::too_many_waits(WAITS_FORWARDED_MAX))?),
+            false => None,
+        };
+        match self.route()? {
+            Route::Here => self.local.call(caller, request).await,
+            Route::There(leader) => {
+                let lane = if may_wait { Lane::Waits } else { Lane::Short };
+                // Boxed, so that the future of a request that is executed here does not carry the space for it.
+                Box::pin(self.forwarder.call(leader, lane, caller, request)).await
+            }
+        }
+    }
+
+    /// Renews sessions as `renewals` come, for as long as they do, and reports what the sessions lose. An error ends the stream.
+    pub(crate) async fn keep_alive(
+        &self,
+        caller: &Caller,
+        renewals: impl Stream<Item = Result<Form<KeepAlive>, Error>> + Send + 'static,
+    ) -> Result<Events<KeepAliveEvent>, Error> {
+        match self.route()? {
+            Route::Here => Ok(until(caller.deadline, self.local.keep_alive(caller, renewals))),
+            Route::There(leader) => {
+                // The client's stream ends for the leader when it ends here, broken or not.
+                let renewals = renewals.scan((), |(), renewal| ready(renewal.ok()));
+                let events = self.forwarder.keep_alive(leader, caller, renewals).await?;
+                Ok(until(caller.deadline, events))
+            }
+        }
+    }
+
+    /// The state of the locks under a prefix, and then their changes. An error ends the stream.
+    pub(crate) async fn watch(&self, caller: &Caller, request: Form<WatchLocks>) -> Result<Events<WatchEvent>, Error> {
+        match self.route()? {
+            Route::Here => Ok(until(caller.deadline, self.local.watch(caller, request).await?)),
+            Route::There(leader) => Ok(until(caller.deadline, self.forwarder.watch(leader, caller, request).await?)),
+        }
+    }
+
+    /// Whether an acquire would be refused here because the node sheds load. An adapter that takes many requests at a time asks this before
+    /// it spends more on one.
+    pub(crate) fn is_overloaded(&self) -> bool {
+        !self.stopping.is_cancelled() && self.replica().is_overloaded()
+    }
+
+    /// Where clients reach the leader, if it is known.
+    pub(crate) fn leader(&self) -> Option<String> {
+        self.replica().look_at_leader(|_, node| node.client_address.clone())
+    }
+
+    /// Cancelled when the node drains.
+    pub(crate) fn stopping(&self) -> &CancellationToken {
+        &self.stopping
+    }
+
+    fn replica(&self) -> &Replica {
+        &self.local.replica
+    }
+
+    fn route(&self) -> Result<Route, Error> {
+        if self.stopping.is_cancelled() {
+            return Err(Error::shutting_down());
+        }
+        let replica = self.replica();
+        if replica.leads() {
+            return Ok(Route::Here);
+        }
+        match replica.leader() {
+            // This node was elected, and has not applied yet what its predecessors left.
+            Some((id, _)) if id == *replica.raft().node_id() => Err(Error::no_leader()),
+            Some((id, Node { peer_address, .. })) => Ok(Route::There(Leader { id, peer_address })),
+            None => Err(Error::no_leader()),
+        }
+    }
+}
+
+/// A stream that changes nothing, up to its deadline.
+fn until<T: Send + 'static>(
+    deadline: Option<Deadline>,
+    items: impl Stream<Item = Result<T, Error>> + Send + 'static,
+) -> BoxStream<'static, Result<T, Error>> {
+    let Some(deadline) = deadline else { return Box::pin(items) };
+    let end = stream::once(async move { deadline.has_passed().then(|| Err(Error::deadline_passed(false))) });
+    Box::pin(items.take_until(Deadline::pass(Some(deadline))).chain(end.filter_map(ready)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::server::api::Reason;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_ends_at_its_deadline_and_says_so() {
+        let deadline = Deadline::at(Instant::now() + Duration::from_secs(1));
+        let mut endless = until(Some(deadline), stream::iter([Ok(1)]).chain(stream::pending()));
+        assert_eq!(endless.next().await.expect("an item").expect("no error"), 1);
+        let error = endless.next().await.expect("an item").expect_err("its deadline passed");
+        assert_eq!(error.reason, Reason::DeadlineExceeded);
+        assert!(endless.next().await.is_none());
+
+        let deadline = Deadline::at(Instant::now() + Duration::from_secs(1));
+        let ended: Vec<_> = until(Some(deadline), stream::iter([Ok(1)])).collect().await;
+        assert_eq!(ended.len(), 1, "a stream that ended before its deadline has no error");
+    }
+}

@@ -1,0 +1,60 @@
+//! How a node executes requests about sessions.
+
+use super::local::{Local, PATIENCE, Serve, page_size};
+use crate::{
+    machine::{Command, Renewal, Reply, SessionId},
+    raft::table::Applied,
+    server::{
+        api::{Caller, Error, requests::*},
+        wire::Form,
+    },
+};
+
+/// Sessions in one page of a list, at the most.
+const PAGE_MAX: usize = 1000;
+
+impl Serve for OpenSession {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<SessionOpened>, Error> {
+        let Self { session, ttl, label } = self;
+        let session = session.unwrap_or_else(|| SessionId(node.random.bits()));
+        let reply = node.apply(Command::Open { session, ttl, label, address: caller.remote }).await?;
+        let Reply::Opened(ttl) = reply else { return Err(Error::unexpected(reply)) };
+        Ok(Form::Typed(SessionOpened { session, ttl }))
+    }
+}
+
+impl Serve for RenewSession {
+    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<SessionRenewed>, Error> {
+        match node.replica.renew(self.session, PATIENCE).await.map_err(Error::no_reply)? {
+            Renewal::Renewed { ttl, revoked, more } => {
+                Ok(Form::Typed(SessionRenewed { ttl, revoked, more_revoked: more }))
+            }
+            Renewal::Ended(end) => Err(Error::session_ended(end)),
+        }
+    }
+}
+
+impl Serve for CloseSession {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<SessionClosed>, Error> {
+        let Self { session, reason } = self;
+        let reply = node.apply(Command::Close { session }).await?;
+        let Reply::Closed = reply else { return Err(Error::unexpected(reply)) };
+        if let Some(reason) = reason {
+            let (from, reason) = (caller.shown(), reason.as_str());
+            tracing::info!(%session, %from, reason, "an operator closed a session");
+        }
+        Ok(Form::Typed(SessionClosed))
+    }
+}
+
+impl Serve for ListSessions {
+    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<SessionPage>, Error> {
+        let size = page_size(self.page_size, PAGE_MAX);
+        let look = |applied: &Applied| {
+            let sessions: Vec<_> = applied.machine.sessions(self.after).take(size).collect();
+            let more_after = sessions.last().filter(|_| sessions.len() == size).map(|last| last.session);
+            SessionPage { sessions, more_after, index: applied.index() }
+        };
+        node.read(self.stale, look).await.map(Form::Typed)
+    }
+}

@@ -1,0 +1,99 @@
+//! Requests and replies as messages of `lockkeeper.v1`, and errors as gRPC statuses.
+//!
+//! Two parts of a node speak `lockkeeper.v1`: the adapter that serves it to clients ([`super::v1`]), and the peers' port, over which a
+//! follower forwards requests to the leader ([`super::service::forward`]). Both convert here and nowhere else.
+//!
+//! # One conversion, and only where it is needed
+//!
+//! A request, a reply or an item of a stream has a [`Form`]: typed, or a message. Each part of a node takes the form in which it gets
+//! a value, and converts it only if it needs the other one:
+//!
+//! ```text
+//!                          request                                    reply
+//! v1 client,   leader:     message → typed (checked, executed)        typed → message
+//! v1 client,   follower:   message            (forwarded as it is)    message (passed back as it is)
+//! other client, leader:    typed              (executed)              typed
+//! other client, follower:  typed → message    (forwarded)             message → typed
+//! ```
+//!
+//! * `sessions`, `locks`: each request and each reply as its message, and the call by which a request is forwarded;
+//! * `convert`, `replies`: the values in them;
+//! * `status`: errors as gRPC statuses.
+
+pub(crate) mod convert;
+mod locks;
+mod replies;
+mod sessions;
+pub(crate) mod status;
+#[cfg(test)]
+mod tests;
+
+use tonic::{Request, Response, Status, transport::Channel};
+
+pub(crate) use self::locks::asks_to_wait;
+use super::api::{Call, Error};
+
+/// Bytes in one message, at the most: 64 locks with their names and data fit.
+pub const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// A typed value that has a message.
+pub(crate) trait Encode: Sized + Send + 'static {
+    /// Its message.
+    type Message: Send + 'static;
+
+    /// The message for this value.
+    fn encode(self) -> Self::Message;
+
+    /// The value of a message. Fails with [`Reason::InvalidArgument`](super::api::Reason::InvalidArgument), which names the field, where a
+    /// message stands for no valid value.
+    fn decode(message: Self::Message) -> Result<Self, Error>;
+}
+
+/// A value, typed or as its message.
+#[derive(Debug)]
+pub(crate) enum Form<T: Encode> {
+    /// As the service works with it.
+    Typed(T),
+    /// As it is on the wire, not checked.
+    Message(T::Message),
+}
+
+impl<T: Encode> Form<T> {
+    /// The typed value. Fails as [`Encode::decode`] does.
+    pub(crate) fn typed(self) -> Result<T, Error> {
+        match self {
+            Self::Typed(value) => Ok(value),
+            Self::Message(message) => T::decode(message),
+        }
+    }
+
+    /// The message.
+    pub(crate) fn message(self) -> T::Message {
+        match self {
+            Self::Typed(value) => value.encode(),
+            Self::Message(message) => message,
+        }
+    }
+}
+
+/// The message of a request's reply.
+pub(crate) type ReplyMessage<C> = <<C as Call>::Reply as Encode>::Message;
+
+/// A request that a follower can forward to the leader.
+pub(crate) trait Forward: Call<Reply: Encode> + Encode {
+    /// Whether any node may execute it, from its own table: a stale read.
+    fn is_stale(_request: &Form<Self>) -> bool {
+        false
+    }
+
+    /// Whether its reply may take long because it waits for a lock.
+    fn may_wait(_request: &Form<Self>) -> bool {
+        false
+    }
+
+    /// Calls the node at the other end of this channel.
+    fn call(
+        channel: Channel,
+        request: Request<Self::Message>,
+    ) -> impl Future<Output = Result<Response<ReplyMessage<Self>>, Status>> + Send;
+}

@@ -1,0 +1,186 @@
+//! Errors as gRPC statuses: a code, the message, and a `google.rpc.ErrorInfo` with the reason, the retry rule and the values.
+//!
+//! `proto/lockkeeper/v1/errors.proto` is the table for clients.
+
+use std::collections::HashMap;
+
+use tonic::{Code, Status};
+use tonic_types::{BadRequest, ErrorDetail, ErrorInfo, StatusExt};
+
+use crate::{
+    proto::v1,
+    server::api::{Error, Reason, Retry},
+};
+
+/// The `domain` of every [`ErrorInfo`].
+pub const DOMAIN: &str = "lockkeeper.v1";
+
+/// The key of the retry rule among the values.
+const RETRY: &str = "retry";
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        let (code, name) = code_and_name(&error.reason);
+        let retry = match error.retry {
+            Retry::Safe => "safe",
+            Retry::SameId => "same-id",
+            Retry::No => "no",
+        };
+        let mut values: HashMap<String, String> =
+            error.about.iter().map(|(name, value)| (name.clone().into_owned(), value.clone())).collect();
+        values.insert(RETRY.to_owned(), retry.to_owned());
+        let info: ErrorDetail = ErrorInfo::new(name, DOMAIN, values).into();
+        let violation = error.violation().map(|(field, why)| BadRequest::with_violation(field, why).into());
+        let details: Vec<ErrorDetail> = std::iter::once(info).chain(violation).collect();
+        Self::with_error_details_vec(code, error.message, details)
+    }
+}
+
+/// The error that the leader answered. `None`: the status is not one of ours, so it comes from the transport.
+pub(crate) fn error_of(status: &Status) -> Option<Error> {
+    let info = status.get_details_error_info().filter(|info| info.domain == DOMAIN)?;
+    let ErrorInfo { reason, mut metadata, .. } = info;
+    let retry = match metadata.remove(RETRY).as_deref() {
+        Some("safe") => Retry::Safe,
+        Some("same-id") => Retry::SameId,
+        _ => Retry::No,
+    };
+    let about = metadata.into_iter().map(|(name, value)| (name.into(), value)).collect();
+    let reason = reason_named(reason, status.code());
+    Some(Error { reason, retry, message: status.message().to_owned().into(), about })
+}
+
+fn code_and_name(reason: &Reason) -> (Code, String) {
+    use v1::Reason as Name;
+    let (code, name) = match reason {
+        Reason::InvalidArgument => (Code::InvalidArgument, Name::InvalidArgument),
+        Reason::SessionUnknown => (Code::NotFound, Name::SessionUnknown),
+        Reason::SessionExpired => (Code::NotFound, Name::SessionExpired),
+        Reason::SessionClosed => (Code::NotFound, Name::SessionClosed),
+        Reason::SessionExists => (Code::AlreadyExists, Name::SessionExists),
+        Reason::NotHeld => (Code::FailedPrecondition, Name::NotHeld),
+        Reason::ModeMismatch => (Code::FailedPrecondition, Name::ModeMismatch),
+        Reason::Abandoned => (Code::FailedPrecondition, Name::Abandoned),
+        Reason::RequestStale => (Code::FailedPrecondition, Name::RequestStale),
+        Reason::RequestReused => (Code::FailedPrecondition, Name::RequestReused),
+        Reason::WaitCancelled => (Code::Cancelled, Name::WaitCancelled),
+        Reason::WaitRemoved => (Code::FailedPrecondition, Name::WaitRemoved),
+        Reason::LimitReached => (Code::ResourceExhausted, Name::LimitReached),
+        Reason::Overloaded => (Code::ResourceExhausted, Name::Overloaded),
+        Reason::NoLeader => (Code::Unavailable, Name::NoLeader),
+        Reason::ShuttingDown => (Code::Unavailable, Name::ShuttingDown),
+        Reason::OutcomeUnknown { is_late: true } => (Code::DeadlineExceeded, Name::OutcomeUnknown),
+        Reason::OutcomeUnknown { is_late: false } => (Code::Unavailable, Name::OutcomeUnknown),
+        Reason::DeadlineExceeded => (Code::DeadlineExceeded, Name::DeadlineExceeded),
+        Reason::LockUnknown => (Code::NotFound, Name::LockUnknown),
+        Reason::NotSemaphore => (Code::FailedPrecondition, Name::NotSemaphore),
+        Reason::Revoked => (Code::FailedPrecondition, Name::Revoked),
+        Reason::Internal => (Code::Internal, Name::Internal),
+        Reason::Newer { name, code } => return (Code::from_i32(*code), name.clone()),
+    };
+    (code, name.as_str_name().trim_start_matches("REASON_").to_owned())
+}
+
+fn reason_named(name: String, code: Code) -> Reason {
+    use v1::Reason as Name;
+    match Name::from_str_name(&format!("REASON_{name}")) {
+        Some(Name::InvalidArgument) => Reason::InvalidArgument,
+        Some(Name::SessionUnknown) => Reason::SessionUnknown,
+        Some(Name::SessionExpired) => Reason::SessionExpired,
+        Some(Name::SessionClosed) => Reason::SessionClosed,
+        Some(Name::SessionExists) => Reason::SessionExists,
+        Some(Name::NotHeld) => Reason::NotHeld,
+        Some(Name::ModeMismatch) => Reason::ModeMismatch,
+        Some(Name::Abandoned) => Reason::Abandoned,
+        Some(Name::RequestStale) => Reason::RequestStale,
+        Some(Name::RequestReused) => Reason::RequestReused,
+        Some(Name::WaitCancelled) => Reason::WaitCancelled,
+        Some(Name::WaitRemoved) => Reason::WaitRemoved,
+        Some(Name::LimitReached) => Reason::LimitReached,
+        Some(Name::Overloaded) => Reason::Overloaded,
+        Some(Name::NoLeader) => Reason::NoLeader,
+        Some(Name::ShuttingDown) => Reason::ShuttingDown,
+        Some(Name::OutcomeUnknown) => Reason::OutcomeUnknown { is_late: code == Code::DeadlineExceeded },
+        Some(Name::DeadlineExceeded) => Reason::DeadlineExceeded,
+        Some(Name::LockUnknown) => Reason::LockUnknown,
+        Some(Name::NotSemaphore) => Reason::NotSemaphore,
+        Some(Name::Revoked) => Reason::Revoked,
+        Some(Name::Internal) => Reason::Internal,
+        Some(Name::Unspecified) | None => Reason::Newer { name, code: code.into() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        machine::{Limit, LockName, Permits, Refusal, SessionEnd, Token},
+        raft::NoReply,
+    };
+
+    fn errors() -> Vec<Error> {
+        let name = || LockName::new("a/b").expect("a name");
+        let reason = crate::machine::Reason::new("dead: he is").expect("a reason");
+        vec![
+            Error::invalid("locks.mode", "is \"a: b\", or nothing"),
+            Error::too_large("3 bytes"),
+            Error::refused(Refusal::SessionEnded(SessionEnd::Closed)),
+            Error::refused(Refusal::SessionEnded(SessionEnd::Expired)),
+            Error::refused(Refusal::SessionEnded(SessionEnd::Unknown)),
+            Error::refused(Refusal::SessionExists),
+            Error::refused(Refusal::NotHeld),
+            Error::refused(Refusal::Revoked { token: Token(7), reason }),
+            Error::refused(Refusal::ModeMismatch { name: name(), in_use: Permits::new(3).ok() }),
+            Error::refused(Refusal::ModeMismatch { name: name(), in_use: None }),
+            Error::refused(Refusal::LockUnknown { name: name() }),
+            Error::refused(Refusal::NotSemaphore { name: name() }),
+            Error::refused(Refusal::Abandoned),
+            Error::refused(Refusal::RequestStale { lowest: 9 }),
+            Error::refused(Refusal::RequestReused),
+            Error::refused(Refusal::Limit(Limit::Waiters)),
+            Error::wait_cancelled(),
+            Error::wait_abandoned(),
+            Error::wait_removed(),
+            Error::no_reply(NoReply::NotLeader),
+            Error::no_reply(NoReply::NoQuorum),
+            Error::no_reply(NoReply::Overloaded),
+            Error::no_reply(NoReply::Unknown),
+            Error::leader_not_reached(),
+            Error::deadline_passed(true),
+            Error::deadline_passed(false),
+            Error::stream_lags(),
+            Error::too_many_waits(4),
+            Error::unread("5 bytes"),
+            Error::broken_off("the leader went"),
+            Error::shutting_down(),
+            Error::internal("a test"),
+            Error { reason: Reason::Newer { name: "TOO_BLUE".into(), code: 9 }, ..Error::no_leader() },
+        ]
+    }
+
+    /// A follower passes on what the leader answered, as the leader would have answered the client itself.
+    #[test]
+    fn an_error_survives_the_way_through_a_follower() {
+        for mut error in errors() {
+            let mut read = error_of(&Status::from(error.clone())).expect("one of ours");
+            error.about.sort();
+            read.about.sort();
+            assert_eq!(read, error);
+        }
+        assert_eq!(error_of(&Status::unavailable("connection refused")), None);
+    }
+
+    #[test]
+    fn an_invalid_field_is_named_in_the_details() {
+        let status = Status::from(Error::invalid("ttl_ms", "is 5: give it more"));
+        assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "ttl_ms: is 5: give it more"));
+        let info = status.get_details_error_info().expect("a reason");
+        assert_eq!((info.reason.as_str(), info.domain.as_str()), ("INVALID_ARGUMENT", DOMAIN));
+        assert_eq!((info.metadata["field"].as_str(), info.metadata["retry"].as_str()), ("ttl_ms", "no"));
+        let violations = status.get_details_bad_request().expect("a bad request").field_violations;
+        assert_eq!(
+            (violations[0].field.as_str(), violations[0].description.as_str()),
+            ("ttl_ms", "is 5: give it more")
+        );
+    }
+}

@@ -1,0 +1,215 @@
+//! What another protocol's adapter sends through a follower arrives as it was, and so does the reply.
+
+use std::fmt::Debug;
+
+use super::{Encode, Form};
+use crate::{machine::*, server::api::requests::*};
+
+fn survives<T: Encode + Clone + PartialEq + Debug>(values: impl IntoIterator<Item = T>) {
+    for value in values {
+        let message = Form::Typed(value.clone()).message();
+        assert_eq!(Form::<T>::Message(message).typed().expect("a valid message"), value);
+    }
+}
+
+fn name(text: &str) -> LockName {
+    LockName::new(text).expect("a name")
+}
+
+fn ttl() -> Ttl {
+    Ttl::from_millis(2_500).expect("a TTL")
+}
+
+fn label() -> Label {
+    Label::new("host 7 program").expect("a label")
+}
+
+fn reason() -> crate::machine::Reason {
+    crate::machine::Reason::new("dead").expect("a reason")
+}
+
+fn bytes() -> Option<Data> {
+    Data::new(b"\0data").ok()
+}
+
+fn modes() -> [Mode; 3] {
+    [Mode::Exclusive, Mode::Shared, Mode::Permit(Permits::new(3).expect("permits"))]
+}
+
+const SESSION: SessionId = SessionId(0xfedc_ba98_7654_3210_0123_4567_89ab_cdef);
+
+fn numbered() -> Option<Request> {
+    Some(Request { id: 9, open: OpenIds::new(7, vec![2, 5]).expect("rising") })
+}
+
+fn holder(mode: Mode) -> HolderView {
+    let revoked = (mode == Mode::Shared).then(reason);
+    HolderView { token: Token(4), session: SESSION, label: label(), mode, since: WallTime(5), remaining_ms: 6, revoked }
+}
+
+fn waiter(mode: Mode) -> WaiterView {
+    let remaining_ms = (mode != Mode::Exclusive).then_some(8);
+    WaiterView { ticket: Ticket(7), session: SESSION, label: label(), mode, since: WallTime(6), remaining_ms }
+}
+
+fn lock() -> LockView {
+    LockView {
+        name: name("a/b"),
+        mode: Some(Mode::Shared),
+        holders: modes().map(holder).into(),
+        holder_count: 30,
+        waiters: modes().map(waiter).into(),
+        queue_length: 40,
+        data: bytes(),
+        keep_data: true,
+        delay_remaining_ms: 11,
+        resized: true,
+    }
+}
+
+fn free() -> LockView {
+    LockView { mode: None, holders: vec![], waiters: vec![], data: None, resized: false, ..lock() }
+}
+
+fn revocation() -> Revocation {
+    Revocation { token: Token(3), reason: reason(), remaining_ms: 12 }
+}
+
+fn busy() -> [Busy; 2] {
+    let busy = Busy { name: name("a"), holder: Some(holder(Mode::Shared)), queue_length: 2, delay_remaining_ms: 0 };
+    [Busy { holder: None, delay_remaining_ms: 9, ..busy.clone() }, busy]
+}
+
+#[test]
+fn requests_about_sessions() {
+    survives([None, Some(SESSION)].map(|session| OpenSession { session, ttl: ttl(), label: label() }));
+    survives([RenewSession { session: SESSION }]);
+    survives([None, Some(reason())].map(|reason| CloseSession { session: SESSION, reason }));
+    survives([None, Some(SESSION)].map(|after| ListSessions { after, page_size: 3, stale: after.is_some() }));
+    survives([KeepAlive { session: SESSION, sequence: 8 }]);
+}
+
+#[test]
+fn replies_about_sessions() {
+    survives([SessionOpened { session: SESSION, ttl: ttl() }]);
+    survives([SessionRenewed { ttl: ttl(), revoked: vec![revocation()], more_revoked: true }]);
+    survives([SessionClosed]);
+    let shown = SessionView {
+        session: SESSION,
+        label: label(),
+        ttl: ttl(),
+        remaining_ms: 1,
+        opened: WallTime(2),
+        grants: 3,
+        waits: 4,
+        bytes: 5,
+        address: "10.0.0.7:5123".parse().ok(),
+    };
+    survives([None, Some(SESSION)].map(|more_after| SessionPage {
+        sessions: vec![shown.clone(), SessionView { address: None, ..shown.clone() }],
+        more_after,
+        index: 6,
+    }));
+    let kinds = [SessionEnd::Closed, SessionEnd::Expired, SessionEnd::Unknown].map(KeepAliveEventKind::Ended);
+    let others = [KeepAliveEventKind::Renewed { sequence: 8, ttl: ttl() }, KeepAliveEventKind::Revoked(revocation())];
+    survives(kinds.into_iter().chain(others).map(|kind| KeepAliveEvent { session: SESSION, kind }));
+}
+
+#[test]
+fn requests_about_locks() {
+    let want = |(at, mode): (usize, Mode)| Want {
+        name: name(&format!("lock/{at}")),
+        mode,
+        data: (at == 0).then(bytes).flatten(),
+        keep_data: at == 0,
+        must_exist: at == 1,
+    };
+    let wants: Vec<Want> = modes().into_iter().enumerate().map(want).collect();
+    survives([Wait::Never, Wait::Millis(70), Wait::Forever].map(|wait| AcquireLocks {
+        session: SESSION,
+        request: numbered().filter(|_| wait == Wait::Never),
+        acquire: Acquire::new(wants.clone(), wait, 90).expect("an acquire"),
+    }));
+    let targets = [Target::Grant(Token(4)), Target::Acquire(5)];
+    survives(targets.map(|target| ReleaseLocks { session: SESSION, request: numbered(), target }));
+    let update = Update { token: Token(4), name: name("a"), data: bytes(), keep_data: true };
+    survives([UpdateData { session: SESSION, request: None, update }]);
+    survives([CheckToken { name: name("a"), token: Token(4) }]);
+    let page = Page { size: 2, holders_after: Token(3), waiters_after: Ticket(4) };
+    survives([GetLock { name: name("a"), page, stale: true }]);
+    survives([None, Some(name("a"))].map(|after| ListLocks {
+        prefix: "a".to_owned(),
+        stale: after.is_none(),
+        after,
+        page_size: 5,
+    }));
+    survives([None, Some(Token(9))].map(|token| ForceRelease {
+        name: name("a"),
+        token,
+        after: Token(1),
+        up_to: token,
+        reason: reason(),
+        now: token.is_none(),
+    }));
+    survives([RemoveWaiter { name: name("a"), ticket: Ticket(4) }]);
+    survives([LiftDelay { name: name("a") }]);
+    survives([None, Some(name("a/1"))].map(|after| DropData { prefix: "a".to_owned(), after }));
+    survives([ResizeSemaphore { name: name("a"), permits: Permits::new(4).expect("permits") }]);
+    survives([WatchLocks { prefix: "a".to_owned(), after_index: 6 }]);
+}
+
+#[test]
+fn replies_about_locks() {
+    let grant = Grant { token: Token(4), session: SESSION, names: vec![name("a"), name("b")].into() };
+    survives([Acquired::Granted(grant)]);
+    survives(busy().map(Acquired::Busy));
+    survives(busy().map(Acquired::TimedOut));
+    survives([Released::Grant, Released::Wait, Released::Nothing]);
+    survives([DataUpdated]);
+    let holders = [None, Some(holder(Mode::Exclusive))];
+    survives(holders.map(|holder| TokenChecked { holder, last_token: Token(9), index: 7 }));
+    survives([lock(), free()].map(|lock| LockFound { lock, index: 8 }));
+    survives([None, Some(name("b"))].map(|more_after| LockPage { locks: vec![lock(), free()], more_after, index: 8 }));
+    let forced = Forced { token: Token(2), session: SESSION, label: label(), remaining_ms: 3, lock_delay_ms: 4 };
+    survives([None, Some(Token(5))].map(|more_up_to| GrantsForced { forced: vec![forced.clone()], more_up_to }));
+    survives([None, Some(waiter(Mode::Shared))].map(WaiterRemoved));
+    survives([None, Some(0), Some(5)].map(DelayLifted));
+    survives([None, Some(name("b"))].map(|more_after| DataDropped { dropped: 3, more_after }));
+    survives([SemaphoreResized { before: Permits::new(4).expect("permits"), holders: 5, waiters: 6 }]);
+}
+
+#[test]
+fn events_of_a_watch() {
+    let (token, ticket, session) = (Token(4), Ticket(5), SESSION);
+    let kinds = [
+        ChangeKind::Granted { token, session, label: label(), mode: Mode::Shared, ticket: None },
+        ChangeKind::Granted { token, session, label: label(), mode: modes()[2], ticket: Some(ticket) },
+        ChangeKind::Released { token, session },
+        ChangeKind::Lost { token, session, reason: None },
+        ChangeKind::Lost { token, session, reason: Some(reason()) },
+        ChangeKind::Revoked { token, session, reason: reason() },
+        ChangeKind::Queued { ticket, session, label: label(), mode: Mode::Exclusive },
+        ChangeKind::Left { ticket, session },
+        ChangeKind::Data(None),
+        ChangeKind::Data(bytes()),
+        ChangeKind::Delayed,
+        ChangeKind::Opened,
+        ChangeKind::Resized(Permits::new(4).expect("permits")),
+    ];
+    let changes = kinds.map(|kind| Change { name: name("a"), kind }).into();
+    survives([
+        WatchEvent::State { locks: vec![lock(), free()], index: 3, first: true, last: false },
+        WatchEvent::Changes { index: 4, changes, more: true },
+        WatchEvent::Progress { index: 5 },
+        WatchEvent::TooOld { after_index: 6 },
+    ]);
+}
+
+/// A reply of a later version is an error that names the field, not a guess.
+#[test]
+fn a_reply_that_says_nothing_is_an_error() {
+    let error = Acquired::decode(Default::default()).expect_err("no outcome");
+    assert_eq!(error.violation().map(|(field, _)| field), Some("outcome"));
+    let error = KeepAliveEvent::decode(Default::default()).expect_err("no kind");
+    assert_eq!(error.violation().map(|(field, _)| field), Some("what"));
+}
