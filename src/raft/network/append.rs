@@ -25,7 +25,7 @@ use tonic::{Status, Streaming};
 use super::{
     APPEND_BYTES_IN_FLIGHT_MAX, APPEND_BYTES_MAX, APPENDS_IN_FLIGHT_MAX, COMMITTED_WAITS, SnapshotSource,
     acknowledgements, allowance,
-    client::{PeerClient, RpcError},
+    peer::{PeerClient, RpcError},
 };
 use crate::{
     proto::internal as pb,

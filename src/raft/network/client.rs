@@ -1,4 +1,4 @@
-//! The client for calls to one peer.
+//! The network as openraft uses it: a client for each peer and purpose, and openraft's calls on it.
 
 use std::{collections::BTreeMap, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
@@ -6,37 +6,25 @@ use futures::Stream;
 use openraft::{
     OptionalSend, RaftNetworkFactory,
     base::{BoxFuture, BoxStream},
-    errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable},
+    errors::{NetworkError, ReplicationClosed, StreamingError},
     network::{Backoff, NetBackoff, NetSnapshot, NetStreamAppend, NetTransferLeader, NetVote, RPCOption, RPCTypes},
     raft::SnapshotResponse,
     type_config::alias::SnapshotOf,
 };
-use tokio::{
-    sync::{Notify, mpsc},
-    time::timeout,
-};
+use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Response, Status, metadata::MetadataMap, transport::Channel};
+use tonic::{Status, transport::Channel};
 
 use super::{
-    Acknowledgements, ENTRIES_PATIENCE, HELLO_TIMEOUT, MESSAGE_BYTES_MAX, SnapshotSource,
-    acknowledgements::Sent,
-    allowance, append,
-    envelope::{self, Envelope},
+    Acknowledgements, ENTRIES_PATIENCE, HELLO_TIMEOUT, SnapshotSource, allowance, append,
+    peer::{Counts, PeerClient, Purpose, RpcError, stub},
     snapshot,
 };
 use crate::{
     proto::internal::{self as pb, peer_client::PeerClient as Stub},
-    raft::{
-        backlog::Cuts,
-        identity::{Identity, Incarnation},
-        types::*,
-        wire::Malformed,
-    },
+    raft::{backlog::Cuts, identity::Identity, types::*, wire::Malformed},
     transport::{Connect, channel},
 };
-
-pub(super) type RpcError = RPCError<TypeConfig>;
 
 /// Makes the clients through which openraft calls the peers. `D` is the type of a snapshot's data.
 pub struct Network<C, D> {
@@ -46,55 +34,6 @@ pub struct Network<C, D> {
     acknowledgements: Acknowledgements,
     cuts: Cuts,
     snapshots: PhantomData<fn(D)>,
-}
-
-/// The client for one peer and one purpose.
-pub struct PeerClient<C, D> {
-    connector: C,
-    identity: Arc<Identity>,
-    acknowledgements: Acknowledgements,
-    target: u64,
-    /// The incarnation that the log names; or, while the log is empty, the one that the founders agreed on.
-    incarnation: Option<Incarnation>,
-    address: String,
-    purpose: Purpose,
-    /// Notified when a stream of entries must end.
-    cut: Arc<Notify>,
-    /// Dropped when a call on it failed: the next call dials again.
-    connection: Option<Channel>,
-    /// The peer's last refusal: the same one is logged once, not several times a second.
-    refusal: Option<String>,
-    snapshots: PhantomData<fn(D)>,
-}
-
-/// Whether this node relies on a promise in the answer: a vote, or entries on a disk.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Counts {
-    Yes,
-    No,
-}
-
-/// The peer that is called.
-pub(super) struct Callee {
-    identity: Arc<Identity>,
-    target: u64,
-}
-
-impl Callee {
-    /// Remembers the peer's start durably, before its answer counts.
-    pub(super) async fn count_on(&self, metadata: &MetadataMap) -> Result<(), Status> {
-        let Some(start) = envelope::answered_by(metadata)? else { return Ok(()) };
-        let remembered = self.identity.remember_start(self.target, start).await;
-        remembered.map_err(|error| Status::internal(error.to_string()))
-    }
-}
-
-/// The purpose of a client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Purpose {
-    Entries,
-    Heartbeats,
-    Snapshots,
 }
 
 impl<C: Connect, D: SnapshotSource> Network<C, D> {
@@ -150,106 +89,6 @@ impl<C: Connect, D: SnapshotSource> RaftNetworkFactory<TypeConfig> for Network<C
 
     async fn new_snapshot_client(&mut self, target: u64, node: &Node) -> Self::Network {
         self.client(target, node, Purpose::Snapshots)
-    }
-}
-
-impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
-    /// The stub for a call, and the envelope for its message.
-    pub(super) fn open(&mut self) -> impl Future<Output = Result<(Stub<Channel>, Envelope), Status>> + Send + 'static {
-        let dial = || channel(self.connector.clone(), &self.address);
-        let stub = stub(self.connection.get_or_insert_with(dial).clone());
-        let (identity, target, incarnation) = (self.identity.clone(), self.target, self.incarnation);
-        let acknowledged = self.acknowledgements.of(target);
-        async move {
-            let unnamed = || {
-                let text = format!(
-                    "the log does not name the incarnation of node {target}, so a call could reach a copy of its data directory"
-                );
-                Status::failed_precondition(text)
-            };
-            Ok((stub, Envelope::new(&identity, target, incarnation.ok_or_else(unnamed)?, acknowledged)))
-        }
-    }
-
-    /// Numbers a request that is handed to gRPC, by the leader of this term.
-    pub(super) fn sending(&self, term: u64) -> Sent {
-        self.acknowledgements.sending(term)
-    }
-
-    /// Records that the peer accepted a request, and has the entries up to `last` on disk, if it said so.
-    pub(super) fn acknowledged(&self, sent: Sent, last: Option<LogId>) {
-        self.acknowledgements.acknowledged(self.target, sent);
-        if let Some(last) = last {
-            self.acknowledgements.matched(self.target, sent, last);
-        }
-    }
-
-    /// The peer, for relying on its answers.
-    pub(super) fn callee(&self) -> Callee {
-        Callee { identity: self.identity.clone(), target: self.target }
-    }
-
-    /// Notified when this node must end the stream of entries. `None` for heartbeats and snapshots.
-    pub(super) fn cut(&self) -> Option<Arc<Notify>> {
-        (self.purpose == Purpose::Entries).then(|| Arc::clone(&self.cut))
-    }
-
-    /// Converts a failed call into openraft's error, and drops the connection.
-    pub(super) fn failed(&mut self, status: &Status) -> RpcError {
-        self.connection = None;
-        envelope::heed(&self.identity, self.target, status.metadata());
-        let text = format!("{:?} to node {} at {}: {}", self.purpose, self.target, self.address, status.message());
-        let refused = matches!(status.code(), Code::FailedPrecondition | Code::InvalidArgument);
-        if refused && self.refusal.as_ref() != Some(&text) {
-            tracing::error!("a peer refused this node's call: {text}");
-            self.refusal = Some(text.clone());
-        }
-        // openraft retries `Network` at once, and backs off before it retries `Unreachable`.
-        match refused || status.code() == Code::Unavailable {
-            true => RPCError::Unreachable(Unreachable::from_string(text)),
-            false => RPCError::Network(NetworkError::from_string(text)),
-        }
-    }
-
-    /// Handles a missing answer: other calls on this connection would time out too.
-    pub(super) fn timed_out(&mut self, action: RPCTypes, timeout: Duration) -> RpcError {
-        self.connection = None;
-        RPCError::Timeout(Timeout { action, id: self.identity.node_id(), target: self.target, timeout })
-    }
-
-    /// Handles an answer that cannot be decoded.
-    pub(super) fn misunderstood(&mut self, error: &Malformed) -> RpcError {
-        self.connection = None;
-        RPCError::Network(NetworkError::new(error))
-    }
-
-    /// Makes a call with one answer, within `time`.
-    async fn call<M, F, A>(
-        &mut self,
-        action: RPCTypes,
-        time: Duration,
-        counts: Counts,
-        method: impl FnOnce(Stub<Channel>, tonic::Request<M>) -> F + Send,
-        message: M,
-    ) -> Result<A, RpcError>
-    where
-        M: Send,
-        F: Future<Output = Result<Response<A>, Status>> + Send,
-    {
-        let (opening, callee) = (self.open(), self.callee());
-        let answer = timeout(time, async {
-            let (stub, envelope) = opening.await?;
-            let response = method(stub, envelope.address(message)).await?;
-            if counts == Counts::Yes {
-                callee.count_on(response.metadata()).await?;
-            }
-            Ok(response)
-        });
-        match answer.await {
-            Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(self.failed(&status)),
-            Err(_) => Err(self.timed_out(action, time)),
-        }
     }
 }
 
@@ -365,8 +204,4 @@ pub async fn hello<C: Connect>(
     };
     let late = |_| Status::unavailable(format!("no answer within {HELLO_TIMEOUT:?}"));
     Ok(timeout(HELLO_TIMEOUT, stub.hello(request)).await.map_err(late)??.into_inner())
-}
-
-fn stub(channel: Channel) -> Stub<Channel> {
-    Stub::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
 }

@@ -28,11 +28,13 @@ mod acknowledgements;
 mod append;
 mod client;
 mod envelope;
+mod peer;
 mod service;
 mod snapshot;
 
 pub use acknowledgements::{Acknowledgements, Number};
-pub use client::{Network, PeerClient, hello};
+pub use client::{Network, hello};
+pub use peer::PeerClient;
 pub use service::PeerService;
 pub use snapshot::{SnapshotReceiver, SnapshotSink, SnapshotSource};
 

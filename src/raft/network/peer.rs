@@ -1,0 +1,180 @@
+//! What every call to a peer needs: its connection, the envelope, and the meaning of a failure.
+
+use std::{future::Future, marker::PhantomData, sync::Arc, time::Duration};
+
+use openraft::{
+    errors::{NetworkError, RPCError, Timeout, Unreachable},
+    network::RPCTypes,
+};
+use tokio::{sync::Notify, time::timeout};
+use tonic::{Code, Response, Status, metadata::MetadataMap, transport::Channel};
+
+use super::{
+    Acknowledgements, MESSAGE_BYTES_MAX, SnapshotSource,
+    acknowledgements::Sent,
+    envelope::{self, Envelope},
+};
+use crate::{
+    proto::internal::peer_client::PeerClient as Stub,
+    raft::{
+        identity::{Identity, Incarnation},
+        types::*,
+        wire::Malformed,
+    },
+    transport::{Connect, channel},
+};
+
+pub(super) type RpcError = RPCError<TypeConfig>;
+
+/// The client for one peer and one purpose.
+pub struct PeerClient<C, D> {
+    pub(super) connector: C,
+    pub(super) identity: Arc<Identity>,
+    pub(super) acknowledgements: Acknowledgements,
+    pub(super) target: u64,
+    /// The incarnation that the log names; or, while the log is empty, the one that the founders agreed on.
+    pub(super) incarnation: Option<Incarnation>,
+    pub(super) address: String,
+    pub(super) purpose: Purpose,
+    /// Notified when a stream of entries must end.
+    pub(super) cut: Arc<Notify>,
+    /// Dropped when a call on it failed: the next call dials again.
+    pub(super) connection: Option<Channel>,
+    /// The peer's last refusal: the same one is logged once, not several times a second.
+    pub(super) refusal: Option<String>,
+    pub(super) snapshots: PhantomData<fn(D)>,
+}
+
+/// Whether this node relies on a promise in the answer: a vote, or entries on a disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Counts {
+    Yes,
+    No,
+}
+
+/// The peer that is called.
+pub(super) struct Callee {
+    identity: Arc<Identity>,
+    target: u64,
+}
+
+impl Callee {
+    /// Remembers the peer's start durably, before its answer counts.
+    pub(super) async fn count_on(&self, metadata: &MetadataMap) -> Result<(), Status> {
+        let Some(start) = envelope::answered_by(metadata)? else { return Ok(()) };
+        let remembered = self.identity.remember_start(self.target, start).await;
+        remembered.map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+/// The purpose of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    Entries,
+    Heartbeats,
+    Snapshots,
+}
+
+impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
+    /// The stub for a call, and the envelope for its message.
+    pub(super) fn open(&mut self) -> impl Future<Output = Result<(Stub<Channel>, Envelope), Status>> + Send + 'static {
+        let dial = || channel(self.connector.clone(), &self.address);
+        let stub = stub(self.connection.get_or_insert_with(dial).clone());
+        let (identity, target, incarnation) = (self.identity.clone(), self.target, self.incarnation);
+        let acknowledged = self.acknowledgements.of(target);
+        async move {
+            let unnamed = || {
+                let text = format!(
+                    "the log does not name the incarnation of node {target}, so a call could reach a copy of its data directory"
+                );
+                Status::failed_precondition(text)
+            };
+            Ok((stub, Envelope::new(&identity, target, incarnation.ok_or_else(unnamed)?, acknowledged)))
+        }
+    }
+
+    /// Numbers a request that is handed to gRPC, by the leader of this term.
+    pub(super) fn sending(&self, term: u64) -> Sent {
+        self.acknowledgements.sending(term)
+    }
+
+    /// Records that the peer accepted a request, and has the entries up to `last` on disk, if it said so.
+    pub(super) fn acknowledged(&self, sent: Sent, last: Option<LogId>) {
+        self.acknowledgements.acknowledged(self.target, sent);
+        if let Some(last) = last {
+            self.acknowledgements.matched(self.target, sent, last);
+        }
+    }
+
+    /// The peer, for relying on its answers.
+    pub(super) fn callee(&self) -> Callee {
+        Callee { identity: self.identity.clone(), target: self.target }
+    }
+
+    /// Notified when this node must end the stream of entries. `None` for heartbeats and snapshots.
+    pub(super) fn cut(&self) -> Option<Arc<Notify>> {
+        (self.purpose == Purpose::Entries).then(|| Arc::clone(&self.cut))
+    }
+
+    /// Converts a failed call into openraft's error, and drops the connection.
+    pub(super) fn failed(&mut self, status: &Status) -> RpcError {
+        self.connection = None;
+        envelope::heed(&self.identity, self.target, status.metadata());
+        let text = format!("{:?} to node {} at {}: {}", self.purpose, self.target, self.address, status.message());
+        let refused = matches!(status.code(), Code::FailedPrecondition | Code::InvalidArgument);
+        if refused && self.refusal.as_ref() != Some(&text) {
+            tracing::error!("a peer refused this node's call: {text}");
+            self.refusal = Some(text.clone());
+        }
+        // openraft retries `Network` at once, and backs off before it retries `Unreachable`.
+        match refused || status.code() == Code::Unavailable {
+            true => RPCError::Unreachable(Unreachable::from_string(text)),
+            false => RPCError::Network(NetworkError::from_string(text)),
+        }
+    }
+
+    /// Handles a missing answer: other calls on this connection would time out too.
+    pub(super) fn timed_out(&mut self, action: RPCTypes, timeout: Duration) -> RpcError {
+        self.connection = None;
+        RPCError::Timeout(Timeout { action, id: self.identity.node_id(), target: self.target, timeout })
+    }
+
+    /// Handles an answer that cannot be decoded.
+    pub(super) fn misunderstood(&mut self, error: &Malformed) -> RpcError {
+        self.connection = None;
+        RPCError::Network(NetworkError::new(error))
+    }
+
+    /// Makes a call with one answer, within `time`.
+    pub(super) async fn call<M, F, A>(
+        &mut self,
+        action: RPCTypes,
+        time: Duration,
+        counts: Counts,
+        method: impl FnOnce(Stub<Channel>, tonic::Request<M>) -> F + Send,
+        message: M,
+    ) -> Result<A, RpcError>
+    where
+        M: Send,
+        F: Future<Output = Result<Response<A>, Status>> + Send,
+    {
+        let (opening, callee) = (self.open(), self.callee());
+        let answer = timeout(time, async {
+            let (stub, envelope) = opening.await?;
+            let response = method(stub, envelope.address(message)).await?;
+            if counts == Counts::Yes {
+                callee.count_on(response.metadata()).await?;
+            }
+            Ok(response)
+        });
+        match answer.await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(self.failed(&status)),
+            Err(_) => Err(self.timed_out(action, time)),
+        }
+    }
+}
+
+pub(super) fn stub(channel: Channel) -> Stub<Channel> {
+    Stub::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
+}
