@@ -5,8 +5,8 @@ use std::{future::IntoFuture, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Error, Guard, NotAcquired, Reentrant, Session, backoff::Backoff, call::Plan, guard, requests::Outstanding,
-    session::Core,
+    Error, Guard, NotAcquired, Reentrant, Session, backoff::Backoff, call::Plan, core::Core, release,
+    requests::Outstanding,
 };
 use crate::{
     machine::{self, Data, LockName, Mode, Permits, SessionId, Wait, Want},
@@ -14,6 +14,57 @@ use crate::{
         self, AcquireRequest, AcquireResponse, Reason, RequestId, acquire_request, acquire_response::Outcome, mode,
     },
 };
+impl Session {
+    /// Acquires a lock: exclusively and without a time limit, unless the [`Acquire`] says otherwise.
+    ///
+    /// ```no_run
+    /// # use lockkeeper::client::{Error, Session};
+    /// # async fn example(session: Session) -> Result<(), Error> {
+    /// let guard = session.acquire("reports/nightly").await?;
+    /// println!("token {}", guard.token().0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn acquire(&self, name: &str) -> Acquire {
+        Acquire::new(self.clone(), [name])
+    }
+
+    /// Acquires several locks, all or nothing. Such acquires cannot deadlock among each other, in whatever order they
+    /// name the locks.
+    ///
+    /// The price is a convoy: an acquire of several locks has a place in the queue of each, so a later acquire of one
+    /// of them waits behind it, even while that lock is free. Name no more locks than must be held together, and limit
+    /// the wait where others must not queue behind it.
+    ///
+    /// ```no_run
+    /// # use lockkeeper::client::{Error, Session};
+    /// # async fn example(session: Session) -> Result<(), Error> {
+    /// let guard = session.acquire_all(["accounts/ann", "accounts/bob"]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn acquire_all<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Acquire {
+        Acquire::new(self.clone(), names)
+    }
+
+    /// As [`Session::acquire_all`], with options for each lock.
+    ///
+    /// ```no_run
+    /// # use lockkeeper::machine::{LockName, Mode, Want};
+    /// # use lockkeeper::client::{Error, Session};
+    /// # async fn example(session: Session) -> Result<(), Error> {
+    /// let want = |name, mode| -> Result<Want, Error> {
+    ///     Ok(Want { name: LockName::new(name)?, mode, data: None, keep_data: false, must_exist: false })
+    /// };
+    /// let wants = vec![want("schema", Mode::Shared)?, want("tables/users", Mode::Exclusive)?];
+    /// let guard = session.acquire_wants(wants).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn acquire_wants(&self, wants: Vec<Want>) -> Acquire {
+        Acquire::of_wants(self.clone(), wants)
+    }
+}
 
 /// An acquire that is not sent yet: `await` it. Mode, data and delay apply to all its locks.
 ///
@@ -243,7 +294,7 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            guard::abandon(&self.core, request);
+            release::abandon(&self.core, request);
         }
     }
 }

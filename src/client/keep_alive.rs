@@ -23,10 +23,10 @@ use tonic::{Response, Status, Streaming};
 use super::{
     Loss, Moment,
     backoff::Backoff,
-    guard,
+    core::Core,
     lease::{Renewed, counted_from},
     nodes::Node,
-    session::Core,
+    release,
 };
 use crate::proto::v1::{
     KeepAliveRequest, KeepAliveResponse, SessionEnd, keep_alive_response::What, sessions_client::SessionsClient,
@@ -60,7 +60,7 @@ pub(super) async fn run(core: Arc<Core>) {
 /// Releases the grants that were taken by force, as they are reported. Never returns.
 async fn acknowledge(core: &Core) {
     let taken = stream::unfold((), async |()| Some((core.lease.next_taken().await, ())));
-    taken.for_each_concurrent(ACKNOWLEDGED_AT_ONCE, |token| guard::acknowledge(core, token)).await;
+    taken.for_each_concurrent(ACKNOWLEDGED_AT_ONCE, |token| release::acknowledge(core, token)).await;
 }
 
 /// Renews the session until it has ended, on each node for as long as it answers. Does not watch the deadline.

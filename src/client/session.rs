@@ -1,20 +1,20 @@
 //! A session: the client's lease with the cluster, renewed in the background.
 
-use std::{ffi::OsStr, fmt, path::Path, sync::Arc, time::Duration};
+use std::{ffi::OsStr, path::Path, sync::Arc, time::Duration};
 
-use tokio::{runtime::Handle as Runtime, sync::watch, time::Instant};
+use tokio::{sync::watch, time::Instant};
 
 use super::{
-    Acquire, Client, Error, Loss, Moment,
+    Client, Error, Loss, Moment,
     call::with,
+    core::{Core, loss_of},
     keep_alive,
-    lease::{Acknowledged, Lease, Renewed, counted_from},
-    requests::Requests,
+    lease::{Acknowledged, Lease, counted_from},
 };
 use crate::{
-    machine::{LABEL_BYTES_MAX, Label, SessionId, TTL_MS_MAX, Ttl, Want},
+    machine::{LABEL_BYTES_MAX, Label, SessionId, TTL_MS_MAX, Ttl},
     planted::Planted,
-    proto::v1::{self, Reason, sessions_client::SessionsClient},
+    proto::v1::{self, sessions_client::SessionsClient},
 };
 
 /// Options of a new session.
@@ -64,16 +64,6 @@ pub struct Session {
 #[derive(Debug)]
 struct Handle {
     core: Arc<Core>,
-}
-
-/// The state that the session's tasks share.
-pub(crate) struct Core {
-    pub(crate) client: Client,
-    pub(crate) id: SessionId,
-    pub(crate) ttl: Duration,
-    pub(crate) lease: Lease,
-    pub(crate) requests: Requests,
-    runtime: Runtime,
 }
 
 impl Session {
@@ -139,56 +129,6 @@ impl Session {
         self.core().lease.renewals()
     }
 
-    /// Acquires a lock: exclusively and without a time limit, unless the [`Acquire`] says otherwise.
-    ///
-    /// ```no_run
-    /// # use lockkeeper::client::{Error, Session};
-    /// # async fn example(session: Session) -> Result<(), Error> {
-    /// let guard = session.acquire("reports/nightly").await?;
-    /// println!("token {}", guard.token().0);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn acquire(&self, name: &str) -> Acquire {
-        Acquire::new(self.clone(), [name])
-    }
-
-    /// Acquires several locks, all or nothing. Such acquires cannot deadlock among each other, in whatever order they
-    /// name the locks.
-    ///
-    /// The price is a convoy: an acquire of several locks has a place in the queue of each, so a later acquire of one
-    /// of them waits behind it, even while that lock is free. Name no more locks than must be held together, and limit
-    /// the wait where others must not queue behind it.
-    ///
-    /// ```no_run
-    /// # use lockkeeper::client::{Error, Session};
-    /// # async fn example(session: Session) -> Result<(), Error> {
-    /// let guard = session.acquire_all(["accounts/ann", "accounts/bob"]).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn acquire_all<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Acquire {
-        Acquire::new(self.clone(), names)
-    }
-
-    /// As [`Session::acquire_all`], with options for each lock.
-    ///
-    /// ```no_run
-    /// # use lockkeeper::machine::{LockName, Mode, Want};
-    /// # use lockkeeper::client::{Error, Session};
-    /// # async fn example(session: Session) -> Result<(), Error> {
-    /// let want = |name, mode| -> Result<Want, Error> {
-    ///     Ok(Want { name: LockName::new(name)?, mode, data: None, keep_data: false, must_exist: false })
-    /// };
-    /// let wants = vec![want("schema", Mode::Shared)?, want("tables/users", Mode::Exclusive)?];
-    /// let guard = session.acquire_wants(wants).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn acquire_wants(&self, wants: Vec<Want>) -> Acquire {
-        Acquire::of_wants(self.clone(), wants)
-    }
-
     /// Closes the session and its clones: all its grants are released, all its waits are cancelled. Fails if the
     /// cluster did not confirm in time; then the session expires by itself. From the call on the session counts as
     /// lost, also when this future is dropped.
@@ -203,82 +143,6 @@ impl Session {
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.handle.core
     }
-}
-
-impl Core {
-    pub(super) fn new(client: &Client, id: SessionId, ttl: Duration, lease: Lease) -> Self {
-        let (client, requests, runtime) = (client.clone(), Requests::default(), Runtime::current());
-        Self { client, id, ttl, lease, requests, runtime }
-    }
-
-    /// Runs the task in the background. Works also from threads that do not belong to tokio.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn(task);
-    }
-
-    /// Runs a request of the session until it is answered or the session is lost, unless the call has a limit of its
-    /// own.
-    pub(crate) async fn while_alive<A>(&self, call: impl Future<Output = Result<A, Error>>) -> Result<A, Error> {
-        let answer = tokio::select! {
-            biased;
-            answer = call => answer,
-            loss = self.lease.lost(None) => Err(Error::Lost(loss)),
-        };
-        answer.map_err(|error| self.learn(error))
-    }
-
-    /// A refusal can be the first report that the session is over.
-    fn learn(&self, error: Error) -> Error {
-        let loss = if let Error::Refused(refused) = &error { loss_of(refused.reason) } else { None };
-        match loss {
-            Some(loss) => {
-                self.lease.end(loss.clone());
-                Error::Lost(loss)
-            }
-            None => error,
-        }
-    }
-
-    async fn renew(&self) -> Result<(), Error> {
-        let renewed = renew(&self.client, self.id).await.map_err(|error| self.learn(error))?;
-        self.lease.renewed(renewed);
-        Ok(())
-    }
-
-    /// Tells the cluster that the session is over.
-    async fn close(&self) -> Result<(), Error> {
-        let request = v1::CloseSessionRequest { session_id: self.id.to_string(), reason: String::new() };
-        let plan = self.client.caller.plan();
-        match self.client.caller.call(plan, |node| with!(SessionsClient, node, close, request)).await {
-            Ok(v1::CloseSessionResponse {}) => Ok(()),
-            // It was over before, as requested.
-            Err(Error::Refused(refused)) if loss_of(refused.reason).is_some() => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// As [`Core::close`], best effort: otherwise the session expires.
-    pub(crate) async fn close_in_background(self: Arc<Self>) {
-        if let Err(error) = self.close().await {
-            tracing::debug!(session = %self.id, %error, "the session was not closed; it expires by itself");
-        }
-    }
-}
-
-/// Renews a session once, by a separate call.
-pub(super) async fn renew(client: &Client, id: SessionId) -> Result<Renewed, Error> {
-    let caller = &client.caller;
-    let request = v1::RenewSessionRequest { session_id: id.to_string() };
-    let sent = std::sync::Mutex::new(caller.clock.now());
-    let call = caller.call(caller.plan(), |node| {
-        // An answer belongs to the last attempt, so its sending time counts.
-        *sent.lock().expect("no code panics while it holds this lock") = caller.clock.now();
-        with!(SessionsClient, node, renew, request)
-    });
-    let v1::RenewSessionResponse { ttl_ms, revoked, more_revoked } = call.await?;
-    let sent = *sent.lock().expect("no code panics while it holds this lock");
-    let sent = counted_from(sent, &*caller.clock);
-    Ok(Renewed { sent, ttl: Duration::from_millis(ttl_ms.into()), revoked, more_revoked })
 }
 
 /// A session that the cluster has opened.
@@ -329,47 +193,12 @@ fn open_request(id: SessionId, options: &SessionOptions) -> Result<v1::OpenSessi
     Ok(v1::OpenSessionRequest { session_id: id.to_string(), ttl_ms, label })
 }
 
-/// The loss of the session that a refusal implies, if any.
-pub(super) fn loss_of(reason: Reason) -> Option<Loss> {
-    match reason {
-        Reason::SessionUnknown => Some(Loss::Unknown),
-        Reason::SessionExpired => Some(Loss::Expired),
-        Reason::SessionClosed => Some(Loss::Closed),
-        Reason::Unspecified
-        | Reason::InvalidArgument
-        | Reason::SessionExists
-        | Reason::NotHeld
-        | Reason::Revoked
-        | Reason::ModeMismatch
-        | Reason::LockUnknown
-        | Reason::Abandoned
-        | Reason::RequestStale
-        | Reason::RequestReused
-        | Reason::WaitCancelled
-        | Reason::WaitRemoved
-        | Reason::NotSemaphore
-        | Reason::LimitReached
-        | Reason::Overloaded
-        | Reason::NoLeader
-        | Reason::ShuttingDown
-        | Reason::OutcomeUnknown
-        | Reason::DeadlineExceeded
-        | Reason::Internal => None,
-    }
-}
-
 impl Drop for Handle {
     fn drop(&mut self) {
         if !self.core.lease.is_ended() {
             self.core.lease.end(Loss::Closed);
             self.core.spawn(self.core.clone().close_in_background());
         }
-    }
-}
-
-impl fmt::Debug for Core {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("id", &self.id).field("lease", &self.lease).finish_non_exhaustive()
     }
 }
 

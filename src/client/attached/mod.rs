@@ -28,9 +28,10 @@ use self::numbers::Numbered;
 use super::{
     Client, Danger, Error, Moment, NewData, SessionOptions,
     call::with,
+    core::{self, Core, loss_of},
     keep_alive,
     lease::{self, Lease, Renewed},
-    session::{self, Core, loss_of},
+    session,
 };
 use crate::{
     machine::{self, LockName, SessionId, Token},
@@ -108,7 +109,7 @@ impl AttachedSession {
     /// Fails with [`Error::Lost`] if the session is over, and with [`Error::NoCluster`] or [`Error::Unknown`] if no
     /// node answers within the client's call limit. Cancel safe.
     pub async fn renew(&self) -> Result<Renewal, Error> {
-        let renewed = session::renew(&self.client, self.id).await.map_err(lost)?;
+        let renewed = core::renew(&self.client, self.id).await.map_err(lost)?;
         Ok(self.renewal(renewed))
     }
 
@@ -130,7 +131,7 @@ impl AttachedSession {
         margin: Option<Duration>,
         mut on_revoked: impl FnMut(Token, &str),
     ) -> Result<Danger, Error> {
-        let renewed = match session::renew(&self.client, self.id).await.map_err(lost) {
+        let renewed = match core::renew(&self.client, self.id).await.map_err(lost) {
             Ok(renewed) => renewed,
             Err(Error::Lost(loss)) => return Ok(Danger { left: Duration::ZERO, loss: Some(loss) }),
             Err(error) => return Err(error),

@@ -1,0 +1,58 @@
+//! Releases, retried until nothing is held: of a guard, of an abandoned acquire, of a grant that an operator revoked.
+
+use std::sync::Arc;
+
+use tokio::time::sleep;
+
+use super::{Error, backoff::Backoff, call::Plan, core::Core, requests::Outstanding};
+use crate::proto::v1::{Reason, ReleaseRequest, release_request::Target};
+
+/// Releases the target, retrying for as long as the session lives: a grant must never stay held by accident. A refusal
+/// that leaves the grant held is retried too.
+pub(super) async fn release(core: &Core, target: Target) -> Result<(), Error> {
+    let outstanding = core.requests.begin();
+    let caller = &core.client.caller;
+    let plan = Plan { limit: None, ..caller.plan() };
+    let mut backoff = Backoff::default();
+    loop {
+        let (session_id, request) = (core.id.to_string(), Some(outstanding.message()));
+        let request = ReleaseRequest { session_id, request, target: Some(target) };
+        let answer = core.while_alive(caller.call(plan, |node| node.pipeline.release(request.clone()))).await;
+        match answer {
+            Err(Error::Refused(refused)) if !says_that_nothing_is_held(refused.reason) => {
+                tracing::warn!(session = %core.id, %refused, "a release was refused; it is tried again");
+                let pause = sleep(backoff.next(caller.jitter()));
+                let paused = async {
+                    pause.await;
+                    Ok(())
+                };
+                core.while_alive(paused).await?;
+            }
+            answer => return answer.map(|_| ()),
+        }
+    }
+}
+
+/// Or whether a retry of the same request would always be refused.
+fn says_that_nothing_is_held(reason: Reason) -> bool {
+    matches!(reason, Reason::NotHeld | Reason::InvalidArgument | Reason::RequestStale | Reason::RequestReused)
+}
+
+/// Releases a grant that was taken by force, which tells the cluster that the holder knows of its loss.
+pub(super) async fn acknowledge(core: &Core, token: u64) {
+    // Acknowledged, released by its guard meanwhile, or the session is over: in each case nothing is left to do.
+    let _ = release(core, Target::Token(token)).await;
+}
+
+/// Releases an acquire whose caller is gone. Its request id stays outstanding until then, so that the server keeps the
+/// reply.
+pub(super) fn abandon(core: &Arc<Core>, acquire: Outstanding) {
+    let shared = Arc::clone(core);
+    core.spawn(async move {
+        let target = Target::AcquireRequestId(acquire.id());
+        if let Err(error) = release(&shared, target).await {
+            tracing::debug!(session = %shared.id, id = acquire.id(), %error, "abandoned an acquire that was over");
+        }
+        drop(acquire);
+    });
+}
