@@ -5,8 +5,7 @@ use std::{future::IntoFuture, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Error, Guard, NotAcquired, Reentrant, Session, backoff::Backoff, call::Plan, core::Core, release,
-    requests::Outstanding,
+    Error, Guard, NotAcquired, Session, backoff::Backoff, call::Plan, core::Core, release, requests::Outstanding,
 };
 use crate::{
     machine::{self, Data, LockName, Mode, Permits, SessionId, Wait, Want},
@@ -14,6 +13,7 @@ use crate::{
         self, AcquireRequest, AcquireResponse, Reason, RequestId, acquire_request, acquire_response::Outcome, mode,
     },
 };
+
 impl Session {
     /// Acquires a lock: exclusively and without a time limit, unless the [`Acquire`] says otherwise.
     ///
@@ -184,11 +184,6 @@ impl Acquire {
     pub fn wait_forever(mut self) -> Self {
         self.wait = Patience::Forever;
         self
-    }
-
-    /// A reentrant form of this acquire: see [`Reentrant`].
-    pub fn reentrant(self) -> Reentrant {
-        Reentrant::new(self)
     }
 
     fn each(mut self, change: impl Fn(&mut Want) -> Result<(), machine::Invalid>) -> Self {

@@ -6,7 +6,7 @@ use tokio::time::sleep;
 use tonic::transport::Endpoint;
 
 use super::{
-    BootClock, Clock, Connect, Election, Error, ForceRelease, Session, SessionOptions, Watch,
+    BootClock, Clock, Connect, Error,
     call::{self, Caller, with},
     contact::{Answered, Contact, Silence},
     nodes::Nodes,
@@ -79,23 +79,6 @@ impl Client {
             connect: Arc::new(|endpoint: Endpoint| endpoint.connect_lazy()),
             seed: None,
         }
-    }
-
-    /// Opens a session and keeps it alive in the background. If the future is dropped before it completes, a session
-    /// may remain, which expires after its TTL.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
-    /// use lockkeeper::client::SessionOptions;
-    ///
-    /// let options = SessionOptions { ttl: Duration::from_secs(30), ..SessionOptions::default() };
-    /// let session = client.open(options).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn open(&self, options: SessionOptions) -> Result<Session, Error> {
-        Session::open(self, options).await
     }
 
     /// This client with stale reads: any node, even one that lags or is cut off, answers [`Client::get`],
@@ -174,23 +157,6 @@ impl Client {
     pub async fn check(&self, name: &str, token: Token) -> Result<v1::CheckResponse, Error> {
         let request = v1::CheckRequest { name: LockName::new(name)?.as_str().to_owned(), token: token.0 };
         self.caller.call(self.caller.plan_read(), |node| node.pipeline.check(request.clone())).await
-    }
-
-    /// Watches the locks under a prefix: their present state, then every change. Nothing is sent before the first
-    /// [`Watch::next`].
-    pub fn watch(&self, prefix: &str) -> Watch {
-        Watch::new(self.clone(), prefix)
-    }
-
-    /// An election: the leader is the holder of the lock of this name. Fails with [`Error::Invalid`]; nothing is sent.
-    pub fn election(&self, name: &str) -> Result<Election, Error> {
-        Election::new(self.clone(), name)
-    }
-
-    /// Revokes the grants of a lock, or one of them: see [`ForceRelease`]. `reason` is told to the holders and is
-    /// logged.
-    pub fn force_release(&self, name: &str, reason: &str) -> ForceRelease {
-        ForceRelease::new(self.clone(), name, reason)
     }
 
     /// The status of one node and its view of the cluster. `address`: host:port. Asks only this node, once. Fails with

@@ -8,6 +8,14 @@ use crate::{
     proto::v1::{self, force_release_response::Forced, locks_client::LocksClient},
 };
 
+impl Client {
+    /// Revokes the grants of a lock, or one of them: see [`ForceRelease`]. `reason` is told to the holders and is
+    /// logged.
+    pub fn force_release(&self, name: &str, reason: &str) -> ForceRelease {
+        ForceRelease::new(self.clone(), name, reason)
+    }
+}
+
 /// A forced release that is not sent yet: `await` it.
 ///
 /// Revokes all grants of the lock, or [one](ForceRelease::token). A revoked grant is held until its holder releases it,

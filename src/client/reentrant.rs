@@ -17,6 +17,13 @@ use tokio::sync::Mutex;
 
 use super::{Acquire, Error, Guard};
 
+impl Acquire {
+    /// A reentrant form of this acquire: see [`Reentrant`].
+    pub fn reentrant(self) -> Reentrant {
+        Reentrant::new(self)
+    }
+}
+
 /// An acquire that is made by the first entry and shared by the nested ones. Clones share it too.
 ///
 /// ```no_run

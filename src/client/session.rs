@@ -66,6 +66,25 @@ struct Handle {
     core: Arc<Core>,
 }
 
+impl Client {
+    /// Opens a session and keeps it alive in the background. If the future is dropped before it completes, a session
+    /// may remain, which expires after its TTL.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// use lockkeeper::client::SessionOptions;
+    ///
+    /// let options = SessionOptions { ttl: Duration::from_secs(30), ..SessionOptions::default() };
+    /// let session = client.open(options).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn open(&self, options: SessionOptions) -> Result<Session, Error> {
+        Session::open(self, options).await
+    }
+}
+
 impl Session {
     pub(super) async fn open(client: &Client, options: SessionOptions) -> Result<Self, Error> {
         let session = loop_while_ended(client, || Self::open_once(client, &options)).await?;

@@ -14,6 +14,14 @@ use tonic::{Status, Streaming};
 use super::{Client, Error, backoff::Backoff, call::with};
 use crate::proto::v1::{WatchRequest, WatchResponse, locks_client::LocksClient, watch_response::What};
 
+impl Client {
+    /// Watches the locks under a prefix: their present state, then every change. Nothing is sent before the first
+    /// [`Watch::next`].
+    pub fn watch(&self, prefix: &str) -> Watch {
+        Watch::new(self.clone(), prefix)
+    }
+}
+
 /// The locks under a prefix: their present state, then every change.
 ///
 /// Read the messages with [`Watch::next`], or use it as a [`Stream`], which does not end. It survives the loss of a

@@ -68,6 +68,13 @@ use crate::{
     proto::v1::{GetRequest, LockInfo, mode::Kind},
 };
 
+impl Client {
+    /// An election: the leader is the holder of the lock of this name. Fails with [`Error::Invalid`]; nothing is sent.
+    pub fn election(&self, name: &str) -> Result<Election, Error> {
+        Election::new(self.clone(), name)
+    }
+}
+
 /// An election by its name, which is the name of its lock. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Election {
