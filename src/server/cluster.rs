@@ -1,4 +1,4 @@
-//! How a node sees itself, and whether it can serve.
+//! This node's condition: whether it can serve, and which members lag.
 
 use std::{
     collections::BTreeMap,
@@ -14,25 +14,25 @@ use crate::{
     raft::{Replica, types::LogId},
 };
 
-/// Answers from what this node knows, at once.
+/// Answers from what this node knows, at once and without the cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Cluster {
     pub(crate) cluster_id: Arc<str>,
     pub(crate) replica: Replica,
     pub(crate) blocking: Blocking,
-    /// Of this node's log, while it lacks entries that are committed; as the leader, of its commit index, while there is more to commit.
+    /// As a follower, of its log, while it lacks committed entries. As the leader, of its commit index, while entries wait to be committed.
     pub(crate) progress: Arc<Progress>,
-    /// As the leader: of each member's log, while it lacks entries.
+    /// As the leader: of the log of each member that lacks entries.
     pub(crate) members: Arc<Mutex<BTreeMap<u64, Progress>>>,
-    /// Of the runtime of Raft.
+    /// Of Raft's runtime.
     pub(crate) pulse: Pulse,
 }
 
-/// A member that has stood still for so long, although it lacks entries, does not catch up. Longer than any pause of a busy disk.
+/// A member that lacks entries and makes no progress for this time does not catch up. Longer than any pause of a busy disk.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
 impl Cluster {
-    /// Why this node cannot serve; `None`: it can.
+    /// Why this node cannot serve; `None` if it can.
     pub(crate) async fn trouble(&self) -> Option<&'static str> {
         let (leads, leader, uncommitted) = {
             let metrics = self.replica.raft().metrics();
@@ -56,7 +56,7 @@ impl Cluster {
         if leader.is_none() {
             return Some("no leader is known");
         }
-        // Each append and each heartbeat of the leader renews this node's trust in it, and says how far the log is committed.
+        // Each append and each heartbeat of the leader renews its lease at this node, and carries the commit index.
         let state = self.replica.raft().with_raft_state(|state| {
             let last = state.log_ids.last().map(|id| id.index);
             let lacks = state.cluster_committed().map(|id| id.index) > last;
@@ -72,7 +72,8 @@ impl Cluster {
         }
     }
 
-    /// As the leader: the members that lack entries and do not catch up, and what is to be said of each. To be asked now and then.
+    /// As the leader: the members that lack entries and do not catch up, each with a text for people. Call it regularly: progress is
+    /// measured between two calls.
     pub(crate) fn laggards(&self) -> Vec<(u64, String)> {
         let metrics = self.replica.raft().metrics();
         let metrics = metrics.borrow_watched();

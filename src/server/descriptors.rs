@@ -1,22 +1,22 @@
-//! File descriptors: every connection takes one, and so does every file.
+//! Limits of connections, from the limit of file descriptors.
 //!
-//! A process starts with a soft limit, 1,024 on most systems, which it may raise to the hard limit by itself. The program does so at its
-//! start ([`raise`]), and a node takes as many connections as are left beside what it needs for itself ([`Places`]): clients cannot
-//! use up what the log, a snapshot or the peers need.
+//! Each connection takes a descriptor, and so does each file. A process starts with a soft limit, 1,024 on most systems, which it may raise
+//! to the hard limit. The program does that when it starts ([`raise`]). A node accepts as many connections as there are descriptors beside
+//! those that it reserves for itself ([`Places`]): clients cannot take the descriptors that the log, a snapshot or the peers need.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The log, snapshots, the identity's file, connections to peers, the runtime; and one operator's.
+/// Descriptors reserved for the log, snapshots, the identity file, connections to peers, the runtime, and one operator.
 const RESERVED: u64 = 128;
-/// Of what is left, this part is for connections of peers.
+/// One in this many of the remaining descriptors is for connections of peers.
 const PEERS_PART: u64 = 4;
-/// Connections of clients, and of peers, where descriptors are no matter.
+/// Connections of clients, and of peers, at the most.
 const CLIENTS_MAX: usize = 10_000;
 const PEERS_MAX: usize = 1_000;
-/// Less would be no service.
+/// Connections of clients, and of peers, at the least.
 const LEAST: u64 = 16;
 
-/// How many connections a node takes.
+/// How many connections a node accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
     /// Of clients.
@@ -26,14 +26,14 @@ pub struct Places {
 }
 
 impl Default for Places {
-    /// Where descriptors are no matter.
+    /// As many as a node accepts if descriptors do not limit it.
     fn default() -> Self {
         Self { clients: CLIENTS_MAX, peers: PEERS_MAX }
     }
 }
 
 impl Places {
-    /// What this process has descriptors for.
+    /// As many as the descriptors of this process allow.
     pub fn of_this_process() -> Self {
         let places = getrlimit(Resource::Nofile).current.map_or_else(Self::default, Self::within);
         if places != Self::default() {
@@ -47,7 +47,7 @@ impl Places {
         places
     }
 
-    /// What so many descriptors are enough for.
+    /// As many as this number of descriptors allows.
     fn within(descriptors: u64) -> Self {
         let left = descriptors.saturating_sub(RESERVED);
         let peers = (left / PEERS_PART).clamp(LEAST, PEERS_MAX as u64);
@@ -57,7 +57,7 @@ impl Places {
     }
 }
 
-/// Raises this process's soft limit of descriptors to its hard limit. Best effort: a node that may not do so takes fewer connections.
+/// Raises the soft limit of this process to its hard limit. Best effort: a node that cannot accepts fewer connections.
 pub fn raise() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {

@@ -1,4 +1,4 @@
-//! The standard health service: serving only while this node can serve.
+//! The standard gRPC health service: SERVING only while this node can serve.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,13 +6,13 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 
 use super::cluster::Cluster;
 
-/// How often a node asks itself.
+/// How often the node checks whether it can serve.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// The services whose health is reported, the whole node (the empty name) first.
 const SERVICES: [&str; 4] = ["", "lockkeeper.v1.Sessions", "lockkeeper.v1.Locks", "lockkeeper.v1.Cluster"];
 
-/// Keeps the health service true to the node, for as long as it is polled.
+/// Keeps the health service up to date, for as long as it is polled. Logs each change, and each member that falls behind.
 pub(super) async fn report(cluster: Cluster, reporter: HealthReporter) {
     let mut known = None;
     let mut lagging = BTreeMap::new();
@@ -38,7 +38,7 @@ pub(super) async fn report(cluster: Cluster, reporter: HealthReporter) {
     }
 }
 
-/// Says at once that this node no longer serves.
+/// Reports at once that this node no longer serves.
 pub(super) async fn retire(reporter: &HealthReporter) {
     set(reporter, false).await;
 }

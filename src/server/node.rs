@@ -1,7 +1,7 @@
-//! A node from its configuration to its end.
+//! A node, from its configuration to its end.
 //!
-//! [`serve`] is the node of a real machine: TCP, a system clock, sled. [`run`] is the node itself with all of these as parameters, so
-//! that a simulation can put its own in their place.
+//! [`serve`] runs a node on a real machine: TCP, the system's clock, the log in sled. [`run`] takes these as parameters, so that a simulation
+//! can replace them.
 
 use std::{
     collections::BTreeSet,
@@ -59,16 +59,16 @@ use crate::{
     transport::{self, Connect, Listen, Settings, TcpConnector},
 };
 
-/// How long a node that ends waits for what is under way.
+/// How long a node that ends waits for the requests under way.
 const DRAIN: Duration = Duration::from_secs(2);
-/// How long openraft lets a snapshot take. The transfer has deadlines of its own, which grow with its size.
+/// openraft's deadline for installing a snapshot. The transfer has deadlines of its own, which grow with its size.
 const INSTALL_SNAPSHOT_MS: u64 = 10 * 60 * 1000;
-/// Entries in one append, at the most; the network cuts what is too large.
+/// Entries in one append, at the most. The network splits appends that have too many bytes.
 const APPEND_ENTRIES: u64 = 64;
-/// How often a node notes, outside of its log, how far its log and those of its peers are; and how soon for the first time.
+/// How often a node records, outside of its log, how far its log and those of its peers are; and after what time first.
 const NOTE_PROGRESS: Duration = Duration::from_secs(10);
 const NOTE_FIRST: Duration = Duration::from_millis(250);
-/// Of failures to write that note in a row, one in this many is logged.
+/// Of consecutive failures to write that record, one in this many is logged.
 const NOTE_FAILURES_SILENT: u32 = 6;
 
 /// Why a node did not start, or could not go on.
@@ -77,22 +77,22 @@ pub enum ServeError {
     /// Nothing was started.
     #[error("cannot listen on {address} ({key}): {source}")]
     Listen {
-        /// In the configuration.
+        /// The key in the configuration.
         key: &'static str,
         /// Its value.
         address: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The data directory cannot be used. Nothing was started, nothing was changed.
     #[error("cannot use the data directory {}: {source}; give this node one that it may write to", .directory.display())]
     Directory {
-        /// Which.
+        /// The directory.
         directory: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The configuration asks for what cannot be.
+    /// The configuration cannot be used.
     #[error("{0}")]
     Config(String),
     /// The data directory is another node's, or damaged. Nothing was started.
@@ -109,41 +109,41 @@ pub enum ServeError {
         "cannot read the newest snapshot: {0}; remove this member from the cluster and add a new one, with a new id"
     )]
     Restore(io::Error),
-    /// This node has no place in its cluster.
+    /// This node cannot take part in its cluster.
     #[error(transparent)]
     Forming(#[from] FormingError),
-    /// Raft stopped: its storage failed, or a mistake of ours.
+    /// Raft stopped: its storage failed, or there is a bug.
     #[error("raft has stopped: {0}")]
     Raft(String),
 }
 
-/// What a node is made of.
+/// The parts of a node.
 #[derive(Debug)]
 pub struct Parts<L, C, S> {
-    /// How it is to run.
+    /// Its configuration.
     pub config: Config,
-    /// Where clients come in.
+    /// The listener for clients.
     pub clients: L,
-    /// Where peers come in.
+    /// The listener for peers.
     pub peers: L,
     /// How it reaches its peers.
     pub connector: C,
-    /// What time it is, and what comes by chance.
+    /// Its clock, random numbers, and runtimes.
     pub environment: Environment,
-    /// Who it is.
+    /// Its identity.
     pub identity: Arc<Identity>,
     /// Its log.
     pub log: S,
     /// Its snapshots.
     pub snapshots: SnapshotStore,
-    /// How many connections it takes.
+    /// How many connections it accepts.
     pub places: Places,
-    /// Who looks at its table whenever it has changed.
+    /// Inspects its table after each change.
     pub inspector: Option<Arc<dyn Inspect>>,
 }
 
-/// Runs a node on this machine until `shutdown` ends, and then until what is in flight is answered, for a few seconds at the most. What
-/// clients cause runs on `clients_runtime`.
+/// Runs a node on this machine until `shutdown` completes, and then for about 4 s at the most, until the requests in flight are answered.
+/// Tasks that clients cause run on `clients_runtime`.
 ///
 /// Dropping the future ends the node at once, as a crash would.
 pub async fn serve(
@@ -156,7 +156,7 @@ pub async fn serve(
     let environment = Environment { clients: Tasks::On(clients_runtime), ..Environment::system() };
     let opening = (config.clone(), environment.clone());
     let opened = tokio::task::spawn_blocking(move || open(&opening.0, &opening.1)).await;
-    // Nobody else comes near the data directory before the log is closed.
+    // The lock keeps other processes out of the data directory until the log is closed.
     let (_lock, identity, log, snapshots) = opened.map_err(|stopped| ServeError::Raft(stopped.to_string()))??;
     let parts = Parts {
         config,
@@ -181,7 +181,7 @@ async fn listen(key: &'static str, address: &str) -> Result<TcpListener, ServeEr
     TcpListener::bind(address).await.map_err(|source| ServeError::Listen { key, address: address.to_owned(), source })
 }
 
-/// Opens what lies in the data directory. Blocks.
+/// Opens the data directory: its lock, the identity, the log and the snapshots. Blocks.
 fn open(
     config: &Config,
     environment: &Environment,
@@ -189,7 +189,7 @@ fn open(
     let directory: &Path = &config.data_dir;
     let refused = |source| ServeError::Directory { directory: directory.to_owned(), source };
     files::create_directory(directory).map_err(refused)?;
-    // Before anything in it is read, or deleted as unfinished: it may be another process's, and in use.
+    // Before anything in it is read, or deleted as unfinished: another process may use it.
     let lock = LockFile::take_whole(directory).map_err(|not_locked| match not_locked {
         NotLocked::InUse => ServeError::Log(OpenError::Locked { directory: directory.to_owned() }),
         NotLocked::Io(source) => refused(source),
@@ -205,7 +205,7 @@ fn open(
     Ok((lock, Arc::new(identity), log, snapshots))
 }
 
-/// Runs a node until `shutdown` ends, as [`serve`] does.
+/// Runs a node from its parts until `shutdown` completes, as [`serve`] does.
 pub async fn run<L, C, S>(parts: Parts<L, C, S>, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServeError>
 where
     L: Listen,
@@ -237,7 +237,7 @@ where
 
     let stopping = CancellationToken::new();
     let services = Services::new(&config, &replica, &environment, connector.clone(), stopping.clone());
-    // All of it ends with this function, however it ends.
+    // All tasks end with this function, however it ends.
     let (mut tasks, mut client_server) = (JoinSet::new(), JoinSet::new());
     let peer_routes = services.for_peers().add_service(peer_service.server());
     let peer_settings = Settings::PEERS.with_connections_max(places.peers);
@@ -259,7 +259,7 @@ where
     environment.clients.spawn(&mut background, waiting::break_off_when_cut_off(replica.clone()));
     let RaftConfig { keep_entries, backlog_bytes_max, .. } = config.raft;
     background.spawn(backlog::limit(replica.raft().metrics(), log_bytes, cuts, keep_entries, backlog_bytes_max));
-    // The time of a simulation stands still while its thread computes.
+    // In a simulation, time stands still while the thread computes.
     if environment.blocking == Blocking::OnThreads {
         background.spawn(services.cluster.pulse.clone().beat());
     }
@@ -283,13 +283,13 @@ where
     if let Err(broken) = replica.raft().shutdown().await {
         tracing::error!(%broken, "raft did not stop in order");
     }
-    // Streams that a client holds open at a follower do not end by themselves: what is not answered by now is cut off. So are the
-    // peers, who keep their streams open for as long as they can.
+    // Streams that a client holds open at a follower do not end by themselves: requests that are not answered by now are cut off. So are the
+    // streams of peers, which stay open for as long as possible.
     let _ = timeout(DRAIN, client_server.join_next()).await;
     ended
 }
 
-/// Refuses a log that ends before what this node is known to have had.
+/// Refuses a log that ends before an entry that this node is known to have had.
 async fn check_log<S: RaftLogStorage<TypeConfig>>(
     identity: &Identity,
     log: &mut S,
@@ -302,7 +302,7 @@ async fn check_log<S: RaftLogStorage<TypeConfig>>(
     Ok(identity.check_log(last, vote.is_some())?)
 }
 
-/// Takes this node's place in its cluster, and founds it if that is due. Does not end but with an error.
+/// Joins this node to its cluster, and forms the cluster if that is due. Returns only with an error.
 async fn take_part<C: Connect>(
     identity: Arc<Identity>,
     replica: Replica,
@@ -315,14 +315,15 @@ async fn take_part<C: Connect>(
     std::future::pending().await
 }
 
-/// Ends once another node remembers what this node's data do not know of.
+/// Returns once another node remembers a start or entries that this node's data lack.
 async fn outdated(identity: Arc<Identity>) -> Result<(), ServeError> {
     Err(identity.outdated().await.into())
 }
 
-/// Notes now and then how far this node's log is committed, so that a log which is lost as a whole is noticed; and what peers acknowledged,
-/// so that they are asked for it. Never ends: nothing relies on this note before it is written, so one that cannot be written now, because no
-/// file descriptor is left or the disk is full, is written later. Until then the older one holds, which is true as well and says less.
+/// Records every [`NOTE_PROGRESS`] how far this node's log is committed, so that the loss of the whole log is noticed; and what peers
+/// acknowledged, so that they are asked for it. Does not return: nothing relies on a record before it is written, so one that cannot be
+/// written now (no file descriptor is left, or the disk is full) is written later. Until then the older record holds; it says less, and is
+/// true.
 async fn note_progress(identity: Arc<Identity>, replica: Replica, acknowledgements: Acknowledgements) {
     let mut noted = 0;
     let mut failures: u32 = 0;
@@ -335,7 +336,7 @@ async fn note_progress(identity: Arc<Identity>, replica: Replica, acknowledgemen
         match identity.record_progress(certain, acknowledgements.of_all()).await {
             Ok(()) => (noted, failures) = (certain, 0),
             Err(error) => {
-                // The first, and one of each NOTE_FAILURES_SILENT after it: about one line a minute.
+                // The first failure, and one in NOTE_FAILURES_SILENT after it: about one line a minute.
                 if failures.is_multiple_of(NOTE_FAILURES_SILENT) {
                     tracing::warn!(%error, "cannot note how far the log is committed; goes on, and tries again");
                 }
@@ -346,36 +347,36 @@ async fn note_progress(identity: Arc<Identity>, replica: Replica, acknowledgemen
     }
 }
 
-/// Has a snapshot taken whenever one is due. Ends when raft does.
+/// Triggers a snapshot whenever one is due. Returns when Raft stops.
 async fn take_snapshots(replica: Replica, due: Arc<Notify>) -> Result<(), ServeError> {
     loop {
         due.notified().await;
-        // It is begun, or one is under way.
+        // Does nothing if a snapshot is being built.
         replica.raft().trigger().snapshot().await.map_err(stopped)?;
     }
 }
 
-/// Ends when raft does, which it does by itself only when it cannot go on.
+/// Returns when Raft stops, which it does by itself only when it cannot go on.
 async fn raft_stops(replica: Replica) -> Result<(), ServeError> {
-    // Of raft's two channels this one seldom wakes who listens. Both are closed when it ends; before, the other one is told why.
+    // Of Raft's two metrics channels this one seldom changes. Both are closed when Raft stops; the other one has the cause.
     let mut changes = replica.raft().server_metrics();
     while changes.changed().await.is_ok() {}
     replica.raft().metrics().borrow_watched().running_state.as_ref().map_err(stopped).copied()
 }
 
-/// Gives leadership to the member whose log is the longest, if this node has it, and waits a moment for that to happen.
+/// If this node leads, hands leadership to the voter whose log matches furthest, and waits at most [`DRAIN`] for that to happen.
 async fn hand_over(replica: &Replica) {
-    let Some(heir) = heir(replica) else { return };
-    tracing::info!(heir, "handing over leadership");
-    if replica.raft().trigger().transfer_leader(heir).await.is_err() {
+    let Some(successor) = successor(replica) else { return };
+    tracing::info!(successor, "handing over leadership");
+    if replica.raft().trigger().transfer_leader(successor).await.is_err() {
         return;
     }
     let mut led = replica.led();
-    // Whether it worked is not decisive: without a leader, the others elect one.
+    // If it fails, the others elect a leader.
     let _ = timeout(DRAIN, led.wait_for(Option::is_none)).await;
 }
 
-fn heir(replica: &Replica) -> Option<u64> {
+fn successor(replica: &Replica) -> Option<u64> {
     let metrics = replica.raft().metrics();
     let metrics = metrics.borrow_watched();
     let voters: BTreeSet<u64> = metrics.membership_config.voter_ids().collect();
@@ -383,10 +384,10 @@ fn heir(replica: &Replica) -> Option<u64> {
     matched.max_by_key(|(_, matched)| matched.as_ref().map(|id| id.index)).map(|(id, _)| *id)
 }
 
-/// Services together, with what is around all of them.
+/// Services, with the layers around them.
 type Around = MapResponse<Timed<Routes>, fn(http::Response<Body>) -> http::Response<Body>>;
 
-/// What a node serves.
+/// The services of a node.
 struct Services {
     /// At the peers' port.
     local: Local,
@@ -441,7 +442,7 @@ impl Services {
             .add_service(locks)
             .add_service(ClusterServer::new(self.cluster.clone()))
             .add_service(reflection().build_v1().expect(OWN_DESCRIPTORS))
-            // Older clients, and Python's, still ask for this one.
+            // For older clients, and for Python's.
             .add_service(reflection().build_v1alpha().expect(OWN_DESCRIPTORS))
     }
 }
@@ -476,7 +477,7 @@ where
     Ok(())
 }
 
-/// What the configuration says about the cluster.
+/// The members of the cluster, as the configuration names them.
 fn plan(config: &Config) -> Plan {
     let node = |member: &Member| {
         let (peer_address, client_address) = (member.peer_address.clone(), member.client_address.clone());
@@ -485,7 +486,7 @@ fn plan(config: &Config) -> Plan {
     Plan { bootstrap: config.bootstrap, members: config.members.iter().map(node).collect() }
 }
 
-/// openraft as this service needs it.
+/// openraft's configuration.
 fn raft_config(config: &Config) -> Result<openraft::Config, ServeError> {
     let RaftConfig { heartbeat_ms, election_timeout_ms_min, election_timeout_ms_max, keep_entries, .. } = config.raft;
     let raft = openraft::Config {
@@ -493,11 +494,11 @@ fn raft_config(config: &Config) -> Result<openraft::Config, ServeError> {
         heartbeat_interval: heartbeat_ms,
         election_timeout_min: election_timeout_ms_min,
         election_timeout_max: election_timeout_ms_max,
-        // A leader that restarts must be elected again, or its reads could be stale (openraft #1511).
+        // A leader that restarts must be elected again; otherwise its reads may be stale (openraft #1511).
         enable_leader_restore: Some(false),
-        // A node that was cut off, or restarted, does not disturb a leader that the others hear.
+        // Pre-vote: a node that was cut off or restarted does not disturb a leader that the others hear.
         enable_pre_vote: Some(true),
-        // A leader without a quorum pauses its heartbeats, so that those who hear it can elect another.
+        // A leader without a quorum pauses its heartbeats, so that the members that hear it can elect another one.
         quorum_loss_probe_interval: Some(2 * election_timeout_ms_max),
         install_snapshot_timeout: INSTALL_SNAPSHOT_MS,
         max_payload_entries: APPEND_ENTRIES,

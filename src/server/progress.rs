@@ -1,4 +1,4 @@
-//! Whether something that has work to do goes on with it.
+//! For how long something that has work to do has made no progress.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -7,12 +7,12 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How far something was when it last moved, and when that was.
+/// The last position, and when it was reached.
 #[derive(Debug, Default)]
 pub(super) struct Progress(Mutex<Option<(u64, Instant)>>);
 
 impl Progress {
-    /// For how long it has stood where it is. `at`: how far it is now; `None`: there is nothing to do, so it may stand.
+    /// How long the position has not changed. `at`: the position now; `None`: there is no work, so no progress is expected.
     pub(super) fn stands_for(&self, at: Option<u64>) -> Duration {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(at) = at else {
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn only_what_has_work_and_does_not_move_stands() {
+    async fn time_without_progress_counts_only_while_there_is_work() {
         let (progress, second) = (Progress::default(), Duration::from_secs(1));
         assert_eq!(progress.stands_for(Some(3)), Duration::ZERO);
         tokio::time::advance(second).await;
@@ -42,6 +42,6 @@ mod tests {
         assert_eq!(progress.stands_for(Some(4)), Duration::ZERO, "it moved");
         tokio::time::advance(second).await;
         assert_eq!(progress.stands_for(None), Duration::ZERO, "it is done");
-        assert_eq!(progress.stands_for(Some(4)), Duration::ZERO, "there is something new to do");
+        assert_eq!(progress.stands_for(Some(4)), Duration::ZERO, "there is new work");
     }
 }

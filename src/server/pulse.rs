@@ -1,7 +1,7 @@
-//! How long a task that is ready waits for its turn on the runtime of Raft.
+//! The scheduling delay of Raft's runtime: how long a task that is ready waits until it runs.
 //!
-//! A heartbeat is such a task. Whatever computes on that runtime, or takes the processor away from it, delays the heartbeats of a leader
-//! and the votes of a follower by as much: far below the election timeout this shows before it costs an election.
+//! Computation on that runtime, or another process that takes the processor, delays a leader's heartbeats and a follower's votes by as much.
+//! The delay shows here long before it reaches the election timeout and costs an election.
 
 use std::{
     collections::VecDeque,
@@ -11,9 +11,9 @@ use std::{
 
 use tokio::time::{Instant, sleep_until};
 
-/// How often a turn is taken.
+/// How often the delay is measured.
 const BEAT: Duration = Duration::from_millis(20);
-/// The largest delay is kept for each such span of time, and for so many of them.
+/// The largest delay is kept for each [`SPAN`] of the last [`SPANS`].
 const SPAN: Duration = Duration::from_secs(10);
 const SPANS: usize = 6;
 
@@ -24,7 +24,7 @@ pub(super) struct Pulse {
 }
 
 impl Pulse {
-    /// Takes turns on the runtime on which it is polled. Does not end.
+    /// Measures the delay on the runtime on which it is polled. Does not end.
     pub(super) async fn beat(self) {
         let mut span_ends = Instant::now() + SPAN;
         loop {
@@ -51,7 +51,7 @@ impl Pulse {
         }
     }
 
-    /// The largest delay of a turn in the last minute. Timers count in milliseconds: up to two are no delay.
+    /// The largest delay in the last minute. Timers have a resolution of 1 ms: up to 2 ms are no delay.
     pub(super) fn delay_max(&self) -> Duration {
         self.spans.lock().unwrap_or_else(PoisonError::into_inner).iter().max().copied().unwrap_or_default()
     }
@@ -67,7 +67,7 @@ mod tests {
     async fn a_task_that_computes_shows_as_a_delay() {
         let pulse = Pulse::default();
         tokio::spawn(pulse.clone().beat());
-        // The first may come before the pulse has begun to wait, the second before it has had its turn.
+        // The first stall may come before the task has begun to wait, the second before it has run.
         for _ in 0..10 {
             std::thread::sleep(STALL);
             tokio::task::yield_now().await;

@@ -1,16 +1,16 @@
-//! Answers that a client has not read: how many bytes may wait for it, and for how long.
+//! Limits of unread answers: how many bytes may wait for a client, and for how long.
 //!
-//! HTTP/2's flow control lets a client leave answers unread for as long as it likes, at no cost to itself; what waits is in this process. So
-//! each answer passes through here on its way to the transport. It goes in chunks of [`CHUNK`], since the transport takes the next chunk only
-//! when the client has room for the one before: what is left is still here, and can be given up.
+//! HTTP/2's flow control lets a client leave answers unread for as long as it likes; the memory that they take is this process's. So each
+//! answer passes through here on its way to the transport, in chunks of [`CHUNK`]. The transport takes the next chunk only when the client
+//! has room for the one before, so the rest of an answer is still here and can be dropped.
 //!
-//! * What waits is counted against three budgets: of the connection, of the client's address, of the node ([`Limits`]). An answer that
-//!   exceeds one is replaced by RESOURCE_EXHAUSTED, which names the limit; but not the answer to a single request that may have changed
-//!   something, which is small.
-//! * A stream of which nothing was read for [`Limits::patience`] ends: with it go the bytes that wait, what produces more of them, and what
-//!   that one holds, such as a clone of the table. The client finds RESOURCE_EXHAUSTED where it stopped to read.
+//! * Waiting bytes count against three budgets: the connection's, the client address's and the node's ([`Limits`]). An answer that exceeds
+//!   one is replaced by RESOURCE_EXHAUSTED, which names the limit. The answer to a single request that may have changed something is small,
+//!   and is never replaced.
+//! * A stream that is not read for [`Limits::patience`] ends. The waiting bytes are dropped, and so is their source with all that it holds,
+//!   such as a clone of the table. The client gets RESOURCE_EXHAUSTED where it stopped reading.
 //!
-//! Not counted: what the transport holds of each stream, which is the client's window and two chunks at the most.
+//! Not counted: the bytes that the transport holds for each stream, at most the client's flow-control window and two chunks.
 
 mod budgets;
 
@@ -46,22 +46,22 @@ use self::budgets::{Account, Budget};
 use super::{api::Error, v1::deadlines::changes_something};
 use crate::transport::Remote;
 
-/// Bytes that the transport takes of an answer at a time.
+/// Bytes of an answer that the transport takes at a time.
 const CHUNK: usize = 16 * 1024;
-/// How often the streams are looked at that may have to end.
+/// How often streams are checked for their end.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Puts the limits around all services.
+/// A layer that puts the limits around all services.
 #[derive(Clone)]
 pub(super) struct Unread {
-    books: Arc<Books>,
+    shared: Arc<Shared>,
 }
 
-struct Books {
+struct Shared {
     limits: Limits,
     node: Arc<Budget>,
     accounts: Mutex<Accounts>,
-    /// Answers that may stand still, by their number.
+    /// Answers that may not be read in time, by their number.
     slow: Mutex<BTreeMap<u64, Weak<Mutex<Held>>>>,
     last: AtomicU64,
 }
@@ -73,24 +73,25 @@ struct Accounts {
 }
 
 impl Unread {
-    /// Ends streams that stand still for as long as [`watch_over`](Self::watch_over) runs.
+    /// Streams that are not read end only while [`watch_over`](Self::watch_over) runs.
     pub(super) fn new(limits: Limits) -> Self {
         let node = Budget::new("of all clients", limits.node);
-        let books = Books { limits, node, accounts: Mutex::default(), slow: Mutex::default(), last: AtomicU64::new(0) };
-        Self { books: Arc::new(books) }
+        let shared =
+            Shared { limits, node, accounts: Mutex::default(), slow: Mutex::default(), last: AtomicU64::new(0) };
+        Self { shared: Arc::new(shared) }
     }
 
-    /// Ends the streams of which nothing was read for too long. Does not end.
+    /// Ends the streams that are not read for too long. Does not return.
     pub(super) async fn watch_over(self) {
         loop {
             sleep(LOOK).await;
-            self.books.end_those_that_stand_still();
-            self.books.forget_connections();
+            self.shared.end_those_that_stand_still();
+            self.shared.forget_connections();
         }
     }
 }
 
-impl Books {
+impl Shared {
     fn account(&self, remote: SocketAddr) -> Arc<Account> {
         let mut accounts = lock(&self.accounts);
         if let Some(account) = accounts.connections.get(&remote).and_then(Weak::upgrade) {
@@ -117,7 +118,7 @@ impl Books {
     }
 
     fn end_those_that_stand_still(&self) {
-        // Collected first: what a body holds may take a while to drop, and answers are made meanwhile.
+        // Collected first: to drop what a body holds may take long, and new answers need the lock meanwhile.
         let slow: Vec<_> = {
             let mut slow = lock(&self.slow);
             slow.retain(|_, held| held.strong_count() > 0);
@@ -136,18 +137,18 @@ impl Books {
     }
 }
 
-/// What is left of an answer.
+/// The rest of an answer, which the transport has not taken.
 struct Held {
     account: Arc<Account>,
-    /// Whether it is sent even where the budgets have no room: a request that may have changed something is answered.
+    /// Sent even if a budget is exhausted: it answers a request that may have changed something.
     is_due: bool,
     source: Source,
-    /// Data that were taken from the source, and the data behind them.
+    /// Data taken from the source, and the next data behind them.
     rest: Bytes,
     ahead: Bytes,
-    /// Bytes that are counted as waiting: those, and the chunk that the transport took last.
+    /// Bytes counted as waiting: of both, and of the chunk that the transport took last.
     counted: usize,
-    /// When the transport took a chunk for the last time, if it has not come for more since.
+    /// When the transport took the last chunk, if it has not asked for more since.
     since: Option<Instant>,
 }
 
@@ -158,7 +159,7 @@ enum Source {
     Over,
 }
 
-/// What a source had.
+/// What a source yields.
 enum Found {
     Data(Bytes),
     Trailers(HeaderMap),
@@ -197,7 +198,7 @@ impl Held {
         Self { account, is_due, source, rest, ahead, counted: 0, since: None }
     }
 
-    /// The next data, at most a chunk; or how it ends.
+    /// The next data, at most a chunk; or the end.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Found, Status>> {
         self.since = None;
         self.count_what_is_here();
@@ -220,12 +221,12 @@ impl Held {
         Poll::Ready(Ok(Found::Data(self.rest.split_to(self.rest.len().min(CHUNK)))))
     }
 
-    /// Whether nothing but the end comes after the data that are here. Its source is gone then.
+    /// Whether only the end follows the data that are here. The source is dropped then.
     fn is_complete(&mut self, context: &mut Context<'_>) -> bool {
         match self.source.poll(context) {
             Poll::Pending => false,
             Poll::Ready(Ok(Found::Data(data))) => {
-                // It was made already, and is refused, if at all, when its turn comes.
+                // These data exist already; they are refused, if at all, when the transport asks for them.
                 self.account.take_anyway(data.len());
                 self.counted += data.len();
                 self.ahead = data;
@@ -243,7 +244,7 @@ impl Held {
         }
     }
 
-    /// What the transport took before is with the client: it came for more.
+    /// The transport asks for more, so the client has taken the chunk before.
     fn count_what_is_here(&mut self) {
         let here = self.rest.len() + self.ahead.len();
         self.account.give_back(self.counted - here);
@@ -278,10 +279,10 @@ impl Drop for Held {
     }
 }
 
-/// An answer on its way.
+/// An answer on its way to the transport.
 struct Metered {
     held: Arc<Mutex<Held>>,
-    books: Arc<Books>,
+    shared: Arc<Shared>,
     has_begun: bool,
 }
 
@@ -297,11 +298,11 @@ impl HttpBody for Metered {
             Ok(Found::Over) => return Poll::Ready(None),
             Err(status) => return Poll::Ready(Some(Err(status))),
         };
-        // Most answers are one small message: all of it is with the transport then, and nothing is left to watch over.
+        // Most answers are one small message: the transport has all of it then, and nothing can go unread here.
         let is_watched = !self.has_begun && !held.is_complete(context);
         drop(held);
         if is_watched {
-            self.books.watch(&self.held);
+            self.shared.watch(&self.held);
         }
         self.has_begun = true;
         Poll::Ready(Some(Ok(Frame::data(data))))
@@ -320,14 +321,14 @@ impl HttpBody for Metered {
 
 fn trailers(status: &Status) -> HeaderMap {
     let mut trailers = HeaderMap::new();
-    // It fails where a header cannot hold the message, which is ours; the stream then ends without a status, an error too.
+    // It fails if a header cannot hold the message, which is one of ours. The stream then ends without a status, which is an error too.
     let _ = status.add_header(&mut trailers);
     trailers
 }
 
 impl fmt::Debug for Unread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unread").field("limits", &self.books.limits).finish_non_exhaustive()
+        f.debug_struct("Unread").field("limits", &self.shared.limits).finish_non_exhaustive()
     }
 }
 
@@ -339,7 +340,7 @@ impl<S> Layer<S> for Unread {
     }
 }
 
-/// A service whose answers are limited.
+/// A service whose unread answers are limited.
 #[derive(Clone, Debug)]
 pub(super) struct Limited<S> {
     inner: S,
@@ -363,14 +364,14 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let remote = request.extensions().get::<Remote>().map(|remote| remote.address);
         let is_due = changes_something(request.uri().path());
-        let books = Arc::clone(&self.unread.books);
+        let shared = Arc::clone(&self.unread.shared);
         let wrap: Wrap = Box::new(move |response| {
-            // Only a test calls without a connection.
+            // Only tests call without a connection.
             let Some(remote) = remote else { return response };
-            let account = books.account(remote);
+            let account = shared.account(remote);
             response.map(|body| {
                 let held = Arc::new(Mutex::new(Held::new(body, account, is_due)));
-                Body::new(Metered { held, books, has_begun: false })
+                Body::new(Metered { held, shared, has_begun: false })
             })
         });
         self.inner.call(request).map_ok(wrap)
@@ -394,7 +395,7 @@ mod tests {
     const LIMITS: Limits =
         Limits { connection: 8 * CHUNK, address: 16 * CHUNK, node: 20 * CHUNK, patience: Duration::from_secs(10) };
 
-    /// Frames that are ready, and then nothing, without end.
+    /// Frames that are ready; after them it is pending for ever.
     struct Frames {
         frames: VecDeque<Frame<Bytes>>,
         _alive: Arc<()>,
@@ -420,13 +421,13 @@ mod tests {
         Frame::trailers(trailers(&Status::ok("")))
     }
 
-    /// An answer to the client at this port, and what is there as long as its source is.
+    /// An answer to the client at this port, and a reference that lives as long as its source.
     fn answer(unread: &Unread, port: u16, frames: impl Into<VecDeque<Frame<Bytes>>>) -> (Metered, Weak<()>) {
         let source = Frames { frames: frames.into(), _alive: Arc::default() };
         let there = Arc::downgrade(&source._alive);
-        let account = unread.books.account(([127, 0, 0, 1], port).into());
+        let account = unread.shared.account(([127, 0, 0, 1], port).into());
         let held = Arc::new(Mutex::new(Held::new(Body::new(source), account, false)));
-        (Metered { held, books: Arc::clone(&unread.books), has_begun: false }, there)
+        (Metered { held, shared: Arc::clone(&unread.shared), has_begun: false }, there)
     }
 
     /// The next frame, if there is one now.
@@ -441,7 +442,7 @@ mod tests {
     }
 
     fn waiting(unread: &Unread) -> usize {
-        unread.books.node.used()
+        unread.shared.node.used()
     }
 
     #[test]
@@ -485,12 +486,15 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_is_answered_beside_those_who_do_not() {
+    fn a_client_that_reads_is_answered_beside_those_that_do_not() {
         let unread = Unread::new(LIMITS);
         let [mut first, mut second, mut third] = [1, 2, 3].map(|port| answer(&unread, port, [data(7 * CHUNK)]).0);
         assert!(next(&mut first).and_then(|frame| frame.into_data().ok()).is_some());
         assert!(next(&mut second).and_then(|frame| frame.into_data().ok()).is_some());
-        assert!(refusal(&mut third).message().contains("from its address"), "there was room for two");
+        assert!(
+            refusal(&mut third).message().contains("from its address"),
+            "the budget of the address has room for two"
+        );
         let (mut little, _) = answer(&unread, 9, [data(CHUNK), end()]);
         assert!(next(&mut little).is_some_and(|frame| frame.is_data()));
     }

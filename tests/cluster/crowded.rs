@@ -81,7 +81,7 @@ async fn a_session_does_not_wait_without_end_without_request_ids() {
 /// Acquires that wait fill a follower's room for them, and nothing else of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn waits_through_a_follower_leave_room_for_what_is_short() {
-    // As many as a follower passes on; `server::gateway`.
+    // As many as a follower forwards: `WAITS_FORWARDED_MAX`.
     const PASSED_ON: usize = 4_096;
     let cluster = steady_cluster().await;
     let client = client(&cluster);

@@ -1,4 +1,4 @@
-//! From TOML to a [`Config`], with the line and column of all that cannot be read.
+//! Parses TOML into a [`Config`], and reports every error with its line and column.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use toml::{
 
 use super::Config;
 
-/// Fails with all that is wrong with the syntax or else, when that is fine, with all unknown keys and values of a wrong type.
+/// Fails with all errors of syntax or, if there are none, with all unknown keys and values of a wrong type.
 pub(super) fn parse(text: &str) -> Result<Config, Vec<String>> {
     let (mut table, malformed) = DeTable::parse_recoverable(text);
     if !malformed.is_empty() {
         return Err(malformed.into_iter().map(|error| located(error, text)).collect());
     }
 
-    // serde gives up at the first error. What it complained of is taken out, and the rest tried again.
+    // serde stops at the first error. The key or value of the error is removed, and the rest parsed again.
     let mut problems = Vec::new();
     loop {
         let error = match Config::deserialize(Deserializer::from(table.clone())) {
@@ -38,7 +38,7 @@ fn located(mut error: toml::de::Error, text: &str) -> String {
     error.to_string()
 }
 
-/// Removes the key or value that lies at this place of the text.
+/// Removes the key or value at this position of the text.
 fn take_from_table(table: &mut DeTable<'_>, span: &Range<usize>) -> bool {
     let found = table.iter().find(|(key, value)| key.span() == *span || value.span() == *span);
     if let Some(key) = found.map(|(key, _)| key.clone()) {

@@ -1,11 +1,11 @@
-//! What a node is told before it starts.
+//! The configuration of a node.
 //!
-//! One TOML file a node. Every key in it does something, an unknown one is an error, and all that is wrong is reported at once.
-//! Flags win over the environment, that over the file, that over the defaults. `cluster-configs/node1.toml` explains each key.
+//! One TOML file a node. Every key has an effect, an unknown key is an error, and all problems are reported at once. Flags take precedence
+//! over environment variables, these over the file, and the file over the defaults. `cluster-configs/node1.toml` explains each key.
 //!
-//! Deliberately absent: most limits of the table ([`crate::machine`]): they are part of what the log means, and so the same on all
-//! nodes by construction. Those that are here, the leader writes into the log. And whatever could differ between nodes without a reason to: the fewer keys, the fewer clusters that
-//! nobody has tested.
+//! Deliberately absent: most limits of the table ([`crate::machine`]). They are part of the meaning of the log, so they are constants, the same
+//! on all nodes. The limits that are here are written into the log by the leader. Also absent: settings that have no reason to differ; each
+//! key multiplies the configurations that nobody has tested.
 
 mod file;
 #[cfg(test)]
@@ -21,37 +21,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::Limits;
 
-/// How one node runs. What a file leaves out is as in [`Config::default`].
+/// The configuration of one node. A key that a file leaves out has the value of [`Config::default`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// The cluster's name: a node never talks to one of another cluster. 1 to 64 of `a-z`, `0-9` and `-`.
     pub cluster_id: String,
-    /// This node's name in the cluster: 1 or more, never used again for another data directory.
+    /// This node's id in the cluster: 1 or more. Never used again for another data directory.
     pub node_id: u64,
-    /// Where the log, the snapshots and the node's identity lie.
+    /// The directory of the log, the snapshots and the node's identity.
     pub data_dir: PathBuf,
-    /// Where clients are listened to: host:port. Empty in a file: the client address of this node among the members.
+    /// The address on which the node listens for clients: host:port. Empty in a file: the client address of this node among the members.
     pub client_listen: String,
-    /// Where peers are listened to: host:port. Empty in a file: the peer address of this node among the members.
+    /// The address on which the node listens for peers: host:port. Empty in a file: the peer address of this node among the members.
     pub peer_listen: String,
     /// Whether this node may form the cluster, with all members, where none exists yet.
     pub bootstrap: bool,
-    /// What is logged: a filter of the crate `tracing-subscriber`.
+    /// The log filter, in the syntax of the crate `tracing-subscriber`.
     pub log: String,
-    /// How the nodes replicate.
+    /// Replication.
     pub raft: RaftConfig,
-    /// How much the table takes.
+    /// Limits of the table.
     pub limits: LimitsConfig,
     /// The members that form the cluster, this node among them.
     pub members: Vec<Member>,
 }
 
-/// A node, as its peers and clients find it.
+/// A member: its id, and its addresses for clients and peers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Member {
-    /// Its name in the cluster.
+    /// Its id in the cluster.
     pub node_id: u64,
     /// Where clients reach it: host:port.
     pub client_address: String,
@@ -61,37 +61,36 @@ pub struct Member {
 
 /// Raft's timing, and how much log is kept. The same on all nodes.
 ///
-/// The timing is more than taste: for as long as its election timeout lasts, a node that hears a leader grants no vote to
-/// another. The leader counts on that for its lease. A node with a shorter timeout would elect a second leader while
-/// the first still believes itself to be the only one.
+/// The timing must agree: a node that hears a leader grants no vote to another one for an election timeout, and the leader relies on that
+/// for its lease. A node with a shorter timeout would vote for a second leader while the first still holds its lease.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RaftConfig {
-    /// Between two heartbeats of the leader, milliseconds. More than p99.9 of one sync of a disk and one round trip.
+    /// The time between two heartbeats of the leader, milliseconds. More than p99.9 of one fsync plus one round trip.
     pub heartbeat_ms: u64,
-    /// A follower that hears nothing for a time between this and the next asks to be elected. Milliseconds.
+    /// A follower that hears no leader for a random time between this and `election_timeout_ms_max` stands for election. Milliseconds.
     pub election_timeout_ms_min: u64,
-    /// See above. Milliseconds.
+    /// See `election_timeout_ms_min`. Milliseconds.
     pub election_timeout_ms_max: u64,
-    /// Log entries between two snapshots, at least. There are more when the last snapshot is large: their bytes amount to half of it.
+    /// Log entries between two snapshots, at the least. If the last snapshot is large, there are more: their bytes come to half of its size.
     pub snapshot_entries: u64,
-    /// Log entries kept behind a snapshot, for followers that lag a little: they then need no snapshot.
+    /// Log entries before a snapshot that are kept, so that a follower that lags by fewer needs no snapshot.
     pub keep_entries: u64,
-    /// How much of the log a leader keeps from being purged for a follower that is slow, bytes. Beyond, that follower gets a snapshot.
+    /// Bytes of the log that a leader keeps for a slow follower, at the most. A follower that lags by more gets a snapshot.
     pub backlog_bytes_max: u64,
 }
 
-/// How much the table takes, while this node leads. Best the same on all nodes.
+/// Limits of the table while this node leads. They should be the same on all nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsConfig {
-    /// Bytes of the whole table, as it counts them: within a factor of two, what it takes of each node's memory.
+    /// Bytes of the whole table, as the table counts them: within a factor of two of the memory that it takes on each node.
     pub table_bytes: usize,
     /// Bytes of one session: its grants, waits and replies with their names and data.
     pub session_bytes: usize,
 }
 
-/// What flags and environment say; it wins over the file.
+/// Values from flags and environment variables, which take precedence over the file.
 #[derive(Clone, Default, Debug)]
 #[expect(missing_docs, reason = "the fields of `Config`, each of them optional")]
 pub struct Overrides {
@@ -104,17 +103,17 @@ pub struct Overrides {
     pub log: Option<String>,
 }
 
-/// Why a node cannot be started as it is configured: all that is wrong, not only the first of it. Nothing was started.
+/// Why a node cannot start with its configuration: all problems, not only the first. Nothing was started.
 #[derive(Debug)]
 pub struct ConfigError {
-    /// The file that was read.
+    /// The configuration file.
     pub file: PathBuf,
     /// One or more, each with the key, what is wrong with it, and what to do.
     pub problems: Vec<String>,
 }
 
 impl Config {
-    /// Reads a file, puts the overrides on top, and checks the whole.
+    /// Reads a file, applies the overrides, and validates the result.
     pub fn load(file: &Path, overrides: Overrides) -> Result<Self, ConfigError> {
         let fail = |problems| ConfigError { file: file.to_owned(), problems };
         let text = fs::read_to_string(file)
@@ -128,12 +127,12 @@ impl Config {
         Ok(config)
     }
 
-    /// What is allowed, but seldom meant.
+    /// Settings that are allowed and probably a mistake.
     pub fn warnings(&self) -> Vec<String> {
         validate::warnings(self)
     }
 
-    /// This node among the members. There is one in a configuration that was loaded.
+    /// This node among the members. Always there in a configuration that was loaded.
     pub fn this_member(&self) -> Option<&Member> {
         self.members.iter().find(|member| member.node_id == self.node_id)
     }
@@ -154,7 +153,7 @@ impl Config {
         self.listening()
     }
 
-    /// Listens where the members say that this node is, unless it was told otherwise.
+    /// Listens on this node's addresses among the members, unless other ones are set.
     fn listening(mut self) -> Self {
         let Some(member) = self.this_member().cloned() else { return self };
         if self.client_listen.is_empty() {
@@ -168,7 +167,7 @@ impl Config {
 }
 
 impl Overrides {
-    /// Whether the value of this key is not from the file.
+    /// Whether the value of this key comes from a flag or an environment variable.
     fn names(&self, key: &str) -> bool {
         match key {
             "cluster_id" => self.cluster_id.is_some(),

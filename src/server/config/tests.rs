@@ -1,4 +1,4 @@
-//! Each way in which a configuration can be wrong, and what is said then.
+//! Each problem of a configuration, and its message.
 
 use super::*;
 

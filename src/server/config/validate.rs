@@ -1,4 +1,4 @@
-//! What a configuration must be beyond well-formed.
+//! Validation of a configuration that parses.
 
 use std::{collections::BTreeMap, fmt::Display};
 
@@ -6,16 +6,16 @@ use tracing_subscriber::EnvFilter;
 
 use super::{Config, LimitsConfig, Member, Overrides, RaftConfig};
 
-/// Above this a cluster would stand still for longer than its users' leases, each time that its leader is lost.
+/// The largest election timeout. Each loss of the leader stops the cluster for that time; longer would outlast its users' leases.
 const ELECTION_TIMEOUT_MS_LIMIT: u64 = 60_000;
 
-/// The least that a limit of bytes may be: 2 MiB.
+/// The smallest limit of bytes: 2 MiB.
 const BYTES_MIN: usize = 2 * 1024 * 1024;
 
-/// Hosts on which one can listen, but at which nobody can be reached.
+/// Hosts that are valid to listen on, and not to connect to.
 const WILDCARDS: [&str; 2] = ["0.0.0.0", "[::]"];
 
-/// A key whose value will not do.
+/// A key whose value is not valid.
 #[derive(Debug)]
 pub(super) struct Problem {
     key: String,
@@ -27,14 +27,14 @@ impl Problem {
         Self { key: key.into(), what: what.into() }
     }
 
-    /// Key, what is wrong, what to do; and whence the value, if not from the file.
+    /// The key, where its value comes from if not from the file, the problem, and the remedy.
     pub(super) fn described(self, overrides: &Overrides) -> String {
-        let whence = if overrides.names(&self.key) { " (as set by a flag or the environment)" } else { "" };
-        format!("{}{whence}: {}", self.key, self.what)
+        let origin = if overrides.names(&self.key) { " (as set by a flag or the environment)" } else { "" };
+        format!("{}{origin}: {}", self.key, self.what)
     }
 }
 
-/// All that is wrong.
+/// All problems.
 pub(super) fn problems(config: &Config) -> Vec<Problem> {
     let mut problems = Vec::new();
     identity(config, &mut problems);
@@ -48,7 +48,7 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     problems
 }
 
-/// What is allowed, but seldom meant.
+/// Settings that are allowed and probably a mistake.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     let count = config.members.len();
@@ -123,11 +123,11 @@ fn members(members: &[Member], problems: &mut Vec<Problem>) {
 
 fn listeners(config: &Config, problems: &mut Vec<Problem>) {
     for (key, listen) in [("client_listen", &config.client_listen), ("peer_listen", &config.peer_listen)] {
-        // An empty one takes after this node's member; that there is none has been said.
+        // An empty address stands for that of this node's member; a missing member is reported elsewhere.
         if listen.is_empty() && config.this_member().is_none() {
             continue;
         }
-        // One that was taken over from the members has been judged there.
+        // An address that was copied from the members was validated there.
         let taken_over = config.this_member().is_some_and(|m| *listen == m.client_address || *listen == m.peer_address);
         if let (Err(what), false) = (host_and_port(listen), taken_over) {
             problems.push(Problem::new(key, what));
@@ -174,7 +174,7 @@ fn raft(raft: &RaftConfig, problems: &mut Vec<Problem>) {
     }
 }
 
-/// One acquire of the largest kind must fit: 64 locks with all the data that they may carry.
+/// The largest acquire must fit: 64 locks with the most data that each may carry.
 fn limits(limits: &LimitsConfig, problems: &mut Vec<Problem>) {
     let sizes = [("limits.table_bytes", limits.table_bytes), ("limits.session_bytes", limits.session_bytes)];
     for (key, bytes) in sizes {
@@ -190,7 +190,7 @@ fn limits(limits: &LimitsConfig, problems: &mut Vec<Problem>) {
     }
 }
 
-/// An address that others are to use.
+/// An address to which others connect.
 fn reachable(address: &str) -> Result<(), String> {
     let (host, port) = host_and_port(address)?;
     if port == 0 {
@@ -220,7 +220,7 @@ fn host_and_port(address: &str) -> Result<(&str, u16), String> {
     Ok((host, port))
 }
 
-/// Whether who connects to `address` on this machine arrives where `listen` is.
+/// Whether a connection to `address` on this machine reaches the listener on `listen`.
 fn covers(listen: &str, address: &str) -> bool {
     match (host_and_port(listen), host_and_port(address)) {
         (Ok((listen, listen_port)), Ok((host, port))) => {

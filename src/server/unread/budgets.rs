@@ -1,4 +1,4 @@
-//! How many bytes of answers may wait, and for whom.
+//! How many bytes of unread answers may wait: for a connection, for a client address, for the node.
 
 use std::{
     sync::{
@@ -10,10 +10,10 @@ use std::{
 
 use super::CHUNK;
 
-/// What a connection may have waiting whatever others have.
+/// Bytes that a connection may have waiting even if the other budgets are used up.
 const LITTLE: usize = 2 * CHUNK;
 
-/// How much may wait for clients, and how long.
+/// How many bytes may wait for clients, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::server) struct Limits {
     /// Bytes on one connection.
@@ -22,12 +22,12 @@ pub(in crate::server) struct Limits {
     pub(in crate::server) address: usize,
     /// Bytes for all clients.
     pub(in crate::server) node: usize,
-    /// How long a stream may stand still.
+    /// How long a stream may go without being read.
     pub(in crate::server) patience: Duration,
 }
 
 impl Limits {
-    /// For clients. A connection may have sixteen of the largest pages waiting.
+    /// For clients. A connection may have sixteen of the largest list pages waiting.
     pub(in crate::server) const CLIENTS: Self =
         Self { connection: 4 << 20, address: 16 << 20, node: 32 << 20, patience: Duration::from_secs(10) };
 }
@@ -45,7 +45,7 @@ impl Budget {
         Arc::new(Self { what, used: AtomicUsize::new(0), limit })
     }
 
-    /// Whether there was room.
+    /// Returns whether the bytes fit.
     pub(super) fn take(&self, bytes: usize) -> bool {
         let used = self.used.fetch_add(bytes, Ordering::Relaxed);
         let fits = used.saturating_add(bytes) <= self.limit;
@@ -73,8 +73,8 @@ impl Account {
         Self([connection, address, node])
     }
 
-    /// Fails with the budget that has no room. A connection that has next to nothing waiting has room for a little in any case: one that
-    /// reads its answers is not refused them because others at its address do not.
+    /// Fails with the budget that is exhausted. A connection with at most [`LITTLE`] waiting always gets that much: a client that reads is
+    /// served although others at its address do not read.
     pub(super) fn take(&self, bytes: usize) -> Result<(), &Budget> {
         let Self([connection, ..]) = self;
         if connection.used().saturating_add(bytes) <= LITTLE {
@@ -90,7 +90,7 @@ impl Account {
         Ok(())
     }
 
-    /// Also where there is no room.
+    /// Takes the bytes even if a budget is exhausted.
     pub(super) fn take_anyway(&self, bytes: usize) {
         self.0.iter().for_each(|budget| _ = budget.used.fetch_add(bytes, Ordering::Relaxed));
     }

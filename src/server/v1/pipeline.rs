@@ -57,7 +57,7 @@ type Queued = (Result<PipelineResponse, Status>, Option<OwnedSemaphorePermit>);
 /// The answers of a stream.
 pub(super) type Answers = Map<ReceiverStream<Queued>, fn(Queued) -> Result<PipelineResponse, Status>>;
 
-/// Where answers wait for the client.
+/// Answers that wait for the client.
 struct Queue {
     answers: mpsc::Sender<Queued>,
     bytes: Arc<Semaphore>,
@@ -70,7 +70,7 @@ impl Queue {
         (Self { answers, bytes }, ReceiverStream::new(queued).map(|(answer, _)| answer))
     }
 
-    /// Waits until there is room. Fails when the client is gone.
+    /// Waits until the queue has room. Fails when the client is gone.
     async fn send(&self, answer: PipelineResponse) -> Result<(), Status> {
         let bytes = answer.encoded_len();
         let place = match bytes > SMALL {
@@ -134,12 +134,12 @@ async fn serve(
                 let PipelineRequest { number, what } = match request {
                     Ok(Some(request)) => request,
                     Ok(None) => return Ok(()),
-                    // It is gone, or what it sent cannot be read.
+                    // The client is gone, or sent a message that cannot be decoded.
                     Err(status) => return explained(&status).map_or(Ok(()), |error| Err(error.into())),
                 };
                 match what {
                     Some(Asked::Cancel(_)) => {
-                        // `None`: its answer is on its way.
+                        // `None`: its answer is already queued.
                         if let Some((handle, kind)) = handles.remove(&number) {
                             handle.abort();
                             waits -= usize::from(kind == Kind::Waits);
@@ -192,7 +192,7 @@ enum Kind {
     /// It changes nothing.
     Reads,
     Changes,
-    /// It changes something, and may be answered late.
+    /// It changes something, and its answer may take long.
     Waits,
 }
 
