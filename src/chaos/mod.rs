@@ -5,6 +5,7 @@
 //! * [`report`]: a run for people: a summary and a page with its timeline;
 //! * [`record`]: writes a history during a run;
 //! * [`links`]: the network between processes of this machine, with fault injection;
+//! * `parties`: the processes and observers of a run;
 //! * [`nemesis`]: injects faults: partitions, stops, kills, resource limits;
 //! * [`workload`]: the operations of clients, each in its own process;
 //! * [`mod@run`]: a whole run with all of these.
@@ -20,7 +21,10 @@ pub mod report;
 pub mod record;
 
 pub mod links;
-pub mod nemesis;
 pub mod workload;
+
+mod parties;
+
+pub mod nemesis;
 
 pub mod run;

@@ -20,8 +20,8 @@ use crate::{
     chaos::{
         history::Fact,
         links::{Links, Way},
+        parties::{clients::Clients, observe::Observer, operator::Operator},
         record::Recorder,
-        run::{clients::Clients, observe::Observer, operator::Operator},
         workload::locks::Lock,
     },
     local::{LocalCluster, LocalError, Signal},

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tonic::transport::Channel;
 
-use super::operator::{Operator, PROBE_TTL};
+use super::super::parties::operator::{Operator, PROBE_TTL};
 use crate::{
     chaos::{
         history::{Answer, Call, Mode},

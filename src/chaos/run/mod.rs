@@ -7,8 +7,8 @@
 //! DIR/clients.log      stderr of the clients
 //! ```
 //!
-//! * `clients`: the client processes; `observe`: the status of the nodes;
-//! * `operator`: the operations of the runner itself; `vigil`, `pledge` and `forced`: state that must survive each
+//! * beside this, `parties`: the client processes, the observer of the nodes, the operator;
+//! * `vigil`, `pledge` and `forced`: state that must survive each
 //!   fault; `two_leaders`: a deposed leader that does not know of its successor; `comings`: short-lived locks;
 //! * `merge`: merges the parts of the history; [`worth`]: whether there was enough activity.
 //!
@@ -17,12 +17,9 @@
 //!
 //! All processes end with the run, also if its future is dropped or its process is killed.
 
-pub(super) mod clients;
 mod comings;
 mod forced;
 mod merge;
-pub(super) mod observe;
-pub(super) mod operator;
 mod pledge;
 mod two_leaders;
 mod vigil;
@@ -42,8 +39,8 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use self::clients::{Clients, Setting};
-pub use self::{observe::Observer, operator::Operator, pledge::Pledge, two_leaders::TwoLeaders, vigil::Vigil};
+pub use self::{pledge::Pledge, two_leaders::TwoLeaders, vigil::Vigil};
+pub use super::parties::{observe::Observer, operator::Operator};
 use super::{
     history::{Fact, Meta},
     links::Links,
@@ -51,6 +48,10 @@ use super::{
         Fault, Plan,
         inject::{self, World},
         tools::Tools,
+    },
+    parties::{
+        EXPIRY_BOUND_MS, HANDOVER_BOUND_MS, LIVENESS_BOUND, LIVENESS_BOUND_MS,
+        clients::{self, Clients, Setting},
     },
     record::{Recorder, Timeline},
     workload::resource::Resource,
@@ -63,11 +64,6 @@ use crate::{
 
 /// Time before each fault: long enough for the locks of a dead client to be granted to others.
 const CALM: Duration = Duration::from_millis(2_500);
-/// The promised bounds. Generous, since they are to detect lost requests rather than slow ones.
-const EXPIRY_BOUND_MS: u64 = 8_000;
-const HANDOVER_BOUND_MS: u64 = 8_000;
-const LIVENESS_BOUND_MS: u64 = 20_000;
-const LIVENESS_BOUND: Duration = Duration::from_millis(LIVENESS_BOUND_MS);
 /// Stamps are whole milliseconds.
 const STAMP_NS: u64 = 1_000_000;
 /// How long to look for all nodes at one index while clients work, and at the end without clients.

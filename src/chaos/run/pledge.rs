@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
-use super::operator::{LASTING_TTL, Operator};
+use super::super::parties::operator::{LASTING_TTL, Operator};
 use crate::{
     chaos::{
         history::{Acquire, Answer, Call},

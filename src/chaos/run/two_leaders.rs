@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tonic::{Code, Status, transport::Channel};
 
-use super::operator::{LASTING_TTL, Operator};
+use super::super::parties::operator::{LASTING_TTL, Operator};
 use crate::{
     chaos::{
         history::{Acquire, Answer, Call},

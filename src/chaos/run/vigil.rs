@@ -8,15 +8,14 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{
-    HANDOVER_BOUND_MS, LIVENESS_BOUND,
-    forced::Forced,
-    operator::{LASTING_TTL, Operator},
-    pledge::Pledge,
-};
+use super::{forced::Forced, pledge::Pledge};
 use crate::{
     chaos::{
         history::{Answer, Call, Mode},
+        parties::{
+            HANDOVER_BOUND_MS, LIVENESS_BOUND,
+            operator::{LASTING_TTL, Operator},
+        },
         workload::{holder, locks::Lock, words},
     },
     client::{Guard, Session},

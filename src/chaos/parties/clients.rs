@@ -52,10 +52,10 @@ pub(in crate::chaos) struct Clients {
 
 /// Operations and grants of all client processes so far, including those that were killed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Totals(Arc<(AtomicU64, AtomicU64)>);
+pub(in crate::chaos) struct Totals(Arc<(AtomicU64, AtomicU64)>);
 
 impl Totals {
-    pub(super) fn get(&self) -> (u64, u64) {
+    pub(in crate::chaos) fn get(&self) -> (u64, u64) {
         (self.0.0.load(Ordering::Relaxed), self.0.1.load(Ordering::Relaxed))
     }
 }
@@ -110,7 +110,7 @@ impl Clients {
         Ok(Client { number, generation, child, stdin })
     }
 
-    pub(super) fn totals(&self) -> Totals {
+    pub(in crate::chaos) fn totals(&self) -> Totals {
         self.totals.clone()
     }
 
@@ -201,7 +201,7 @@ fn name(number: usize, generation: u32) -> String {
 }
 
 /// The file of a process's part of the history.
-pub(super) fn part(parts: &Path, name: &str) -> PathBuf {
+pub(in crate::chaos) fn part(parts: &Path, name: &str) -> PathBuf {
     parts.join(format!("{name}.jsonl"))
 }
 
@@ -220,4 +220,4 @@ async fn listen(stdout: ChildStdout, totals: Totals) {
 }
 
 /// How long clients may take to finish: a call with its retries, plus a margin.
-pub(super) const FINISH: Duration = Duration::from_secs(30);
+pub(in crate::chaos) const FINISH: Duration = Duration::from_secs(30);

@@ -24,17 +24,17 @@ const REASON: &str = "the run has it so";
 /// Longer than the TTL of a dead session plus its bound, so that a session that lives longer is detected.
 const INHERIT: Duration = Duration::from_millis(4_000 + super::EXPIRY_BOUND_MS);
 /// Longer than all probes of one heal.
-pub(super) const PROBE_TTL: Duration = Duration::from_secs(20);
+pub(in crate::chaos) const PROBE_TTL: Duration = Duration::from_secs(20);
 /// Longer than the time before a fault, its duration and the recovery.
-pub(super) const LASTING_TTL: Duration = super::LIVENESS_BOUND.saturating_mul(3);
+pub(in crate::chaos) const LASTING_TTL: Duration = super::LIVENESS_BOUND.saturating_mul(3);
 
 /// The runner's own client.
 #[derive(Clone, Debug)]
 pub struct Operator {
-    pub(super) client: Client,
-    pub(super) recorder: Recorder,
+    pub(in crate::chaos) client: Client,
+    pub(in crate::chaos) recorder: Recorder,
     /// A channel to each node.
-    pub(super) nodes: Vec<Channel>,
+    pub(in crate::chaos) nodes: Vec<Channel>,
     /// The protected registers.
     place: Place,
 }
@@ -45,7 +45,7 @@ impl Operator {
         Self { client, recorder, nodes, place }
     }
 
-    pub(super) fn of_cluster(endpoints: &str, socket: &Path, recorder: Recorder) -> Result<Self, Error> {
+    pub(in crate::chaos) fn of_cluster(endpoints: &str, socket: &Path, recorder: Recorder) -> Result<Self, Error> {
         let nodes = endpoints.split(',').filter_map(channel).collect();
         let client = Client::builder(endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build()?;
         Ok(Self::new(client, nodes, Place::Socket(socket.to_owned()), recorder))
@@ -68,7 +68,7 @@ impl Operator {
     }
 
     /// The state of the lock; empty if there was no answer.
-    pub(super) async fn look(&self, lock: &str) -> v1::LockInfo {
+    pub(in crate::chaos) async fn look(&self, lock: &str) -> v1::LockInfo {
         let begun = self.recorder.begin(&[lock.to_owned()], Call::Get {});
         match self.client.get(lock).await {
             Ok(answer) => {
@@ -95,7 +95,7 @@ impl Operator {
         futures::future::join_all(looks).await.into_iter().flatten().collect()
     }
 
-    pub(super) async fn take_back(&self, lock: &str, token: u64, now: bool) {
+    pub(in crate::chaos) async fn take_back(&self, lock: &str, token: u64, now: bool) {
         let begun = self.recorder.begin(&[lock.to_owned()], Call::ForceRelease { token: Some(token), now });
         let release = self.client.force_release(lock, REASON).token(Token(token));
         match if now { release.now() } else { release }.await {
@@ -147,7 +147,7 @@ impl Operator {
         all
     }
 
-    pub(super) async fn close(&self, session: Session) {
+    pub(in crate::chaos) async fn close(&self, session: Session) {
         let begun = self.recorder.begin(&[], Call::Close { session: session.id().to_string() });
         match session.close().await {
             Ok(()) => begun.ok(Answer::Close {}),
@@ -159,7 +159,7 @@ impl Operator {
         self.open_for(PROBE_TTL, by).await
     }
 
-    pub(super) async fn open_for(&self, ttl: Duration, by: Instant) -> Option<Session> {
+    pub(in crate::chaos) async fn open_for(&self, ttl: Duration, by: Instant) -> Option<Session> {
         loop {
             let options = SessionOptions { ttl, label: "probe".to_owned() };
             if let Ok(session) = self.client.open(options).await {
@@ -192,7 +192,7 @@ impl Operator {
         }
     }
 
-    pub(super) async fn acquire(
+    pub(in crate::chaos) async fn acquire(
         &self,
         session: &Session,
         lock: &locks::Lock,
@@ -223,7 +223,7 @@ impl Operator {
         }
     }
 
-    pub(super) async fn release(&self, guard: Guard) {
+    pub(in crate::chaos) async fn release(&self, guard: Guard) {
         let names: Vec<_> = guard.names().iter().map(|name| name.as_str().to_owned()).collect();
         let call = Call::Release { session: guard.session().id().to_string(), token: guard.token().0 };
         let begun = self.recorder.begin(&names, call);

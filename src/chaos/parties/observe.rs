@@ -36,7 +36,7 @@ pub struct Observer {
 
 /// The latest observations. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sight(Arc<Mutex<Seen>>);
+pub(in crate::chaos) struct Sight(Arc<Mutex<Seen>>);
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -46,7 +46,7 @@ struct Seen {
 }
 
 impl Observer {
-    pub(super) fn of_cluster(cluster: &LocalCluster, recorder: Recorder) -> Self {
+    pub(in crate::chaos) fn of_cluster(cluster: &LocalCluster, recorder: Recorder) -> Self {
         Self::watch(cluster.nodes().map(|node| (node.id(), channel(&node.endpoint()))).collect(), recorder)
     }
 
@@ -81,7 +81,7 @@ impl Observer {
         self.seen.lock().statuses.values().all(|(_, status)| status.snapshot_index >= index)
     }
 
-    pub(super) fn sight(&self) -> Sight {
+    pub(in crate::chaos) fn sight(&self) -> Sight {
         self.seen.clone()
     }
 
@@ -110,7 +110,7 @@ impl Observer {
 }
 
 impl Sight {
-    pub(super) fn leader(&self) -> Option<u64> {
+    pub(in crate::chaos) fn leader(&self) -> Option<u64> {
         let seen = self.lock();
         let fresh = seen.statuses.values().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, status)| status);
         let leaders = fresh.filter(|status| status.role() == Role::Leader && status.serving);
@@ -118,7 +118,7 @@ impl Sight {
     }
 
     /// Number of observed elections.
-    pub(super) fn elections(&self) -> usize {
+    pub(in crate::chaos) fn elections(&self) -> usize {
         self.lock().elected.len()
     }
 

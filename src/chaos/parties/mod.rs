@@ -1,0 +1,15 @@
+//! The parties of a run: client processes, the observer of the nodes, and the operator, who reads and revokes locks.
+//!
+//! [`run`](mod@super::run) starts them, and [`nemesis`](super::nemesis) stops and kills some of them: both use this module, and it uses neither.
+
+pub(super) mod clients;
+pub(super) mod observe;
+pub(super) mod operator;
+
+use std::time::Duration;
+
+/// The promised bounds. Generous, since they are to detect lost requests rather than slow ones.
+pub(super) const EXPIRY_BOUND_MS: u64 = 8_000;
+pub(super) const HANDOVER_BOUND_MS: u64 = 8_000;
+pub(super) const LIVENESS_BOUND_MS: u64 = 20_000;
+pub(super) const LIVENESS_BOUND: Duration = Duration::from_millis(LIVENESS_BOUND_MS);
