@@ -183,7 +183,7 @@ async fn bad_tokens(clients: &mut Clients) {
     let outcome = clients.acquire(clients.acquire_of(vec![want("pool")])).await;
     assert_says(outcome, Code::FailedPrecondition, "MODE_MISMATCH", &["\"pool\"", "semaphore of 3"]);
     let outcome = clients.acquire(clients.acquire_of(vec![Want { must_exist: true, ..want("typo") }])).await;
-    assert_says(outcome, Code::NotFound, "LOCK_UNKNOWN", &["\"typo\"", "was to exist"]);
+    assert_says(outcome, Code::NotFound, "LOCK_UNKNOWN", &["\"typo\"", "does not exist"]);
     clients.acquire(clients.acquire_of(vec![Want { must_exist: true, ..permit("pool", 3) }])).await.expect("it exists");
     // The next node's round begins with an empty pool.
     clients

@@ -8,7 +8,10 @@
 use std::{borrow::Cow, fmt};
 
 use crate::{
-    machine::{Invalid, Limit, Refusal, Reply, SessionEnd},
+    machine::{
+        GRANTS_PER_SESSION_MAX, Invalid, LOCKS_MAX, Limit, REPLIES_PER_SESSION_MAX, Refusal, Reply, SESSIONS_MAX,
+        SessionEnd, TAKEN_PER_SESSION_MAX, WAITERS_MAX, WAITS_PER_SESSION_MAX,
+    },
     raft::NoReply,
 };
 
@@ -134,7 +137,7 @@ impl Error {
 
     /// A message exceeds the limit of bytes; `found` is what the transport said.
     pub(crate) fn too_large(found: &str) -> Self {
-        let message = format!("{found}: send fewer locks, or less data, in one request");
+        let message = format!("{found}: send fewer locks or less data in one request");
         Self::new(Reason::LimitReached, Retry::No, message).with("limit", "message_bytes")
     }
 
@@ -146,16 +149,16 @@ impl Error {
             SessionExists => Self::new(
                 Reason::SessionExists,
                 Retry::No,
-                "another session lives under this id: draw 128 random bits for each session",
+                "another session has this id: draw 128 random bits for each session",
             ),
             NotHeld => Self::new(
                 Reason::NotHeld,
                 Retry::No,
-                "the token names no grant of this session that is held now: it was released or lost before, or is another session's",
+                "the token names no grant that is held by this session: the grant was released or lost, or belongs to another session",
             ),
             Revoked { token, reason } => {
                 let message = format!(
-                    "an operator took the grant with token {} from this session: {}; it holds nothing any more",
+                    "an operator revoked the grant with token {} of this session: {}; it no longer holds its locks",
                     token.0,
                     reason.as_str()
                 );
@@ -173,7 +176,7 @@ impl Error {
             }
             LockUnknown { name } => {
                 let message = format!(
-                    "there is no lock {:?}, and it was to exist: nobody holds or awaits it, and it carries no data",
+                    "the lock {:?} does not exist, and the acquire requires it: nobody holds it or waits for it, and it has no data",
                     name.as_str()
                 );
                 Self::new(Reason::LockUnknown, Retry::No, message).with("lock", name)
@@ -192,14 +195,14 @@ impl Error {
             ),
             RequestStale { lowest } => {
                 let message = format!(
-                    "this client cares no longer about the request id: it is below {lowest}, and not among those kept; use a new one"
+                    "the session has forgotten the request id: it is below {lowest}, the lowest open one, and not in `kept`; use a new id"
                 );
                 Self::new(Reason::RequestStale, Retry::No, message).with("lowest", lowest)
             }
             RequestReused => Self::new(
                 Reason::RequestReused,
                 Retry::No,
-                "the request id was used before, for another request of this session: use a new one for each",
+                "the request id was used before, for another request of this session: use a new id for each request",
             ),
             Limit(limit) => Self::limit_reached(limit),
         }
@@ -211,7 +214,7 @@ impl Error {
             SessionEnd::Closed => (Reason::SessionClosed, "the session was closed: open a new one"),
             SessionEnd::Expired => (
                 Reason::SessionExpired,
-                "the session was not renewed within its TTL, and what it held is lost: open a new one",
+                "the session was not renewed within its TTL, and its grants are lost: open a new one",
             ),
             SessionEnd::Unknown => {
                 (Reason::SessionUnknown, "no such session: it was never opened, or ended long ago; open a new one")
@@ -256,8 +259,7 @@ impl Error {
 
     /// The leader was not reached, or the connection to it broke before it answered a request that changes nothing.
     pub(crate) fn leader_not_reached() -> Self {
-        let message =
-            "the leader could not be reached, or broke off; nothing was changed: try again, here or at another node";
+        let message = "the leader could not be reached, or its connection broke; nothing was changed: try again, here or at another node";
         Self::new(Reason::NoLeader, Retry::Safe, message)
     }
 
@@ -267,26 +269,26 @@ impl Error {
             false => Self::new(
                 Reason::DeadlineExceeded,
                 Retry::Safe,
-                "the call's own deadline passed before there was an answer: try again, with more time",
+                "the call's deadline passed before there was an answer: try again with more time",
             ),
             true => Self::new(
                 Reason::OutcomeUnknown { is_late: true },
                 Retry::SameId,
-                "the call's own deadline passed before there was an answer; the request may still take effect",
+                "the call's deadline passed before there was an answer; the request may still take effect: repeat it with the same id",
             ),
         }
     }
 
     /// A keep-alive stream ended because it had more to report than its queue holds.
     pub(crate) fn stream_lags() -> Self {
-        let message = "this stream lags behind what is to be told: open another one, which is told all that counts";
+        let message = "the stream has more to report than its queue holds: open another one; the next renewal reports every revoked grant";
         Self::new(Reason::Overloaded, Retry::Safe, message)
     }
 
     /// A follower forwards as many waiting acquires as its limit allows.
     pub(crate) fn too_many_waits(limit: usize) -> Self {
         let message = format!(
-            "this node does not lead, and passes on {limit} acquires that wait, the limit: send acquires that wait to the leader, which this \
+            "this node does not lead, and forwards {limit} waiting acquires, the limit: send acquires that wait to the leader, which this \
              answer names"
         );
         Self::new(Reason::Overloaded, Retry::Safe, message).with("limit", "waits_passed_on")
@@ -294,7 +296,7 @@ impl Error {
 
     /// The client does not read its answers; `found` says how many bytes wait, and the limit.
     pub(crate) fn unread(found: &str) -> Self {
-        let message = format!("{found}: read answers as they come, and ask for less at a time");
+        let message = format!("{found}: read answers as they arrive, and send fewer requests at a time");
         Self::new(Reason::LimitReached, Retry::Safe, message).with("limit", "unread_answers")
     }
 
@@ -317,41 +319,59 @@ impl Error {
     /// The table's reply is a refusal. Any other reply at this point is a bug.
     pub(crate) fn unexpected(reply: Reply) -> Self {
         let Reply::Refused(refusal) = reply else {
-            return Self::internal("the table gave an answer to another question");
+            return Self::internal("the table replied to another command");
         };
         Self::refused(refusal)
     }
 
     fn limit_reached(limit: Limit) -> Self {
         let (name, message) = match limit {
-            Limit::Sessions => ("sessions", "the cluster has as many sessions as it may have: close some"),
-            Limit::Waiters => ("waiters", "as many acquires wait as may wait: try again when some are done"),
+            Limit::Sessions => ("sessions", format!("the cluster has {SESSIONS_MAX} sessions, the limit: close some")),
+            Limit::Waiters => (
+                "waiters",
+                format!("{WAITERS_MAX} acquires wait in the cluster, the limit: try again when some have ended"),
+            ),
             Limit::Locks => {
-                ("locks", "the cluster has as many locks as it may have: release some, or drop data that is kept")
+                ("locks", format!("the cluster has {LOCKS_MAX} locks, the limit: release some, or drop kept data"))
             }
             Limit::RepliesPerSession => (
                 "replies_per_session",
-                "the session has as many requests in memory as it may have: raise `lowest`, naming in `kept` what is still open below it, or use several sessions",
+                format!(
+                    "the session remembers the replies of {REPLIES_PER_SESSION_MAX} requests, the limit: raise `lowest`, with the ids below \
+                     it that are still open in `kept`, or use several sessions"
+                ),
             ),
             Limit::WaitsPerSession => (
                 "waits_per_session",
-                "as many acquires of this session wait as may wait: try again when some are done, or use several sessions",
+                format!(
+                    "{WAITS_PER_SESSION_MAX} acquires of this session wait, the limit: try again when some have ended, or use several \
+                     sessions"
+                ),
             ),
             Limit::GrantsPerSession => (
                 "grants_per_session",
-                "the session holds and awaits as many grants as it may have: release some, or use several sessions",
+                format!(
+                    "the session holds and waits for {GRANTS_PER_SESSION_MAX} grants, the limit: release some, or use several sessions"
+                ),
             ),
             Limit::TableBytes => (
                 "table_bytes",
-                "the cluster's table has as many bytes as it may have: release locks, close sessions, or drop data that is kept",
+                "the cluster's table has as many bytes as the setting limits.table_bytes allows: release locks, close sessions, or drop kept \
+                 data"
+                    .to_owned(),
             ),
             Limit::SessionBytes => (
                 "session_bytes",
-                "the session takes as many bytes as it may: release some of its locks, wait for fewer, or use several sessions",
+                "the session has as many bytes as the setting limits.session_bytes allows: release some of its locks, wait for fewer, or use \
+                 several sessions"
+                    .to_owned(),
             ),
             Limit::TakenPerSession => (
                 "taken_per_session",
-                "operators took so many grants from the session that it has not released: release those that its renewals name",
+                format!(
+                    "operators revoked {TAKEN_PER_SESSION_MAX} grants of the session that it has not released, the limit: release those that \
+                     its renewals name"
+                ),
             ),
         };
         Self::new(Reason::LimitReached, Retry::No, message).with("limit", name)

@@ -220,7 +220,7 @@ fn moved(under_way: UnderWay) -> Error {
     match under_way.changes {
         false => Error::leader_not_reached(),
         true => Error::broken_off(
-            "another node leads now, and the one before does not answer; the request may still take effect: repeat it with the same id",
+            "another node leads now, and the previous leader does not answer; the request may still take effect: repeat it with the same id",
         ),
     }
 }
@@ -235,7 +235,9 @@ fn failed(status: &Status, under_way: UnderWay) -> Error {
     }
     match !under_way.changes || never_sent(status) || Planted::LostForwardedIsSafe.is_on() {
         true => Error::leader_not_reached(),
-        false => Error::broken_off("the leader could not be reached, or broke off; the request may still take effect"),
+        false => Error::broken_off(
+            "the leader could not be reached, or its connection broke; the request may still take effect: repeat it with the same id",
+        ),
     }
 }
 

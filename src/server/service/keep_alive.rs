@@ -116,7 +116,7 @@ async fn serve(
 }
 
 fn too_many_sessions() -> Error {
-    Error::invalid("session_id", format!("is the {SESSIONS}th on this stream and one more: open another stream"))
+    Error::invalid("session_id", format!("exceeds the limit of {SESSIONS} sessions on a stream: open another stream"))
 }
 
 /// The outcome of a renewal. `None`: it is not known, and not acknowledged.

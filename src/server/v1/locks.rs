@@ -82,7 +82,9 @@ impl<D: Door> Locks for Adapter<D> {
         request: Request<Streaming<v1::PipelineRequest>>,
     ) -> Result<Response<Self::PipelineStream>, Status> {
         let Some(service) = self.door.of_pipelines() else {
-            return Err(Status::unimplemented("a peer passes requests on one by one"));
+            return Err(Status::unimplemented(
+                "the peers' port takes no pipelines: a node forwards requests one by one",
+            ));
         };
         if service.stopping().is_cancelled() {
             return Err(Error::shutting_down().into());

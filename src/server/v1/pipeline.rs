@@ -160,7 +160,7 @@ async fn serve(
                         let answered = Arc::clone(&pipeline).answer(number, asked);
                         under_way.push(Abortable::new(answered, registration));
                     }
-                    None => return Err(Error::invalid("what", "is not set, or is what only a later version knows").into()),
+                    None => return Err(Error::invalid("what", "is not set, or is of a kind that only a later version knows").into()),
                 }
             }
             Some(answered) = under_way.next() => {
@@ -219,7 +219,7 @@ impl Pipeline {
             Asked::Release(message) => self.call::<ReleaseLocks>(message).await.map(Answer::Release),
             Asked::Check(message) => self.call::<CheckToken>(message).await.map(Answer::Check),
             Asked::Get(message) => self.call::<GetLock>(message).await.map(Answer::Get),
-            Asked::Cancel(_) => Err(Error::internal("a cancellation is no request")),
+            Asked::Cancel(_) => Err(Error::internal("a cancellation was taken for a request")),
         };
         answer(number, answered, self.service.leader())
     }

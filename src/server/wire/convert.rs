@@ -71,7 +71,10 @@ pub(crate) fn name_unless_empty(field: &str, name: &str) -> Result<Option<LockNa
 
 /// The token of a page is none that a page before had.
 pub(crate) fn not_a_page_token() -> Error {
-    Error::invalid("page_token", "is not the one of a page before")
+    Error::invalid(
+        "page_token",
+        "is not the next_page_token of a page: use the one of the page before, or none for the first page",
+    )
 }
 
 pub(crate) fn show_page_size(size: usize) -> u32 {

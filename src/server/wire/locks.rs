@@ -437,7 +437,7 @@ impl Encode for DropData {
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
         if message.prefix.len() > NAME_BYTES_MAX {
-            let why = "is longer than the 512 bytes that a name may have: shorten it";
+            let why = format!("has {} bytes: the limit is {NAME_BYTES_MAX}", message.prefix.len());
             return Err(Error::invalid("prefix", why));
         }
         Ok(Self { after: name_unless_empty("after", &message.after)?, prefix: message.prefix })

@@ -9,7 +9,7 @@ use crate::{
 
 /// A reply lacks a field that every version sets, or has a value that only a later version knows.
 pub(crate) fn not_set(field: &str) -> Error {
-    Error::invalid(field, "is not set, or is what only a later version knows")
+    Error::invalid(field, "is not set, or is of a kind that only a later version knows")
 }
 
 pub(crate) fn ttl(ms: u32) -> Result<Ttl, Error> {
