@@ -1,7 +1,7 @@
 //! The state that the tasks of a session share: its identity, its lease, its requests.
 //!
-//! It lies below [`super::Session`], which closes the session when it is dropped, and below [`super::Guard`]: a task that has only this does
-//! not keep the session open.
+//! It lies below [`super::Session`], which closes the session when it is dropped, and below [`super::Guard`]: a task that has only this
+//! does not keep the session open.
 
 use std::{fmt, sync::Arc, time::Duration};
 

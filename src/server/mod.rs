@@ -8,12 +8,12 @@
 //!    `v1::unreadable` and `v1::deadlines` answer for messages that cannot be decoded and for `grpc-timeout`.
 //! 2. `v1::locks`, the adapter, names the call: `AcquireLocks`, with the message as it was decoded and the `api::Caller`. In `v1::pipeline`
 //!    the same happens to each request of a stream.
-//! 3. `service::Service::call` routes. This node leads: on to 4. Another node leads: `service::forward` sends the message to that node's peers'
-//!    port, where 4 begins; one hop. Nobody leads: an error, at once.
+//! 3. `service::Service::call` routes. This node leads: on to 4. Another node leads: `service::forward` sends the message to that node's
+//!    peers' port, where 4 begins; one hop. Nobody leads: an error, at once.
 //! 4. `service::Local::call` converts the message to typed values, which checks its fields, and executes it (`service::locks`).
 //!    Every request of every protocol passes here once: the place for policy checks and audit.
-//! 5. [`raft::Replica::propose`] puts the command into the log, and returns the table's reply once it is applied: granted, refused or queued.
-//!    If it is queued, `service::waiting` waits for the end of the wait, which a later log entry brings.
+//! 5. [`raft::Replica::propose`] puts the command into the log, and returns the table's reply once it is applied: granted, refused or
+//!    queued. If it is queued, `service::waiting` waits for the end of the wait, which a later log entry brings.
 //! 6. The typed reply goes back to the adapter, which encodes it (`wire`) and names the leader in the metadata.
 //!
 //! # What each module may know
@@ -44,10 +44,11 @@
 //!
 //! # How to add a protocol
 //!
-//! A module beside `v1`, and in [`node`] a listener or a route for it. For each call it makes an `api::Caller`, builds a typed request from its
-//! own message (`Form::Typed`), calls `service::Service`, takes the reply with `Form::typed`, and translates `api::Error` by its `reason` and
-//! `retry`. The service routes, waits and forwards. The adapter drops the call's future when its client goes away: that breaks off a wait. It
-//! needs nothing of `v1` or `wire`. What the protocol means by its operations is the adapter's business; that they are replicated is not.
+//! A module beside `v1`, and in [`node`] a listener or a route for it. For each call it makes an `api::Caller`, builds a typed request from
+//! its own message (`Form::Typed`), calls `service::Service`, takes the reply with `Form::typed`, and translates `api::Error` by its
+//! `reason` and `retry`. The service routes, waits and forwards. The adapter drops the call's future when its client goes away: that breaks
+//! off a wait. It needs nothing of `v1` or `wire`. What the protocol means by its operations is the adapter's business; that they are
+//! replicated is not.
 //!
 //! [`raft::Replica::propose`]: crate::raft::Replica::propose
 

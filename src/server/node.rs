@@ -1,7 +1,7 @@
 //! A node, from its configuration to its end.
 //!
-//! [`serve`] runs a node on a real machine: TCP, the system's clock, the log in sled. [`run`] takes these as parameters, so that a simulation
-//! can replace them.
+//! [`serve`] runs a node on a real machine: TCP, the system's clock, the log in sled. [`run`] takes these as parameters, so that a
+//! simulation can replace them.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +29,7 @@ use super::{
     service::{Local, Service as LockService, forward::Dial, waiting},
     unread::{self, Unread},
     v1::{
-        Adapter, Door,
+        Adapter, Backend,
         deadlines::{Deadlines, Timed},
         forwarded::Forwarded,
         unreadable::explaining,
@@ -283,8 +283,8 @@ where
     if let Err(broken) = replica.raft().shutdown().await {
         tracing::error!(%broken, "raft did not stop in order");
     }
-    // Streams that a client holds open at a follower do not end by themselves: requests that are not answered by now are cut off. So are the
-    // streams of peers, which stay open for as long as possible.
+    // Streams that a client holds open at a follower do not end by themselves: requests that are not answered by now are cut off. So are
+    // the streams of peers, which stay open for as long as possible.
     let _ = timeout(DRAIN, client_server.join_next()).await;
     ended
 }
@@ -447,9 +447,9 @@ impl Services {
     }
 }
 
-/// `lockkeeper.v1` at a port.
-fn sessions_and_locks<D: Door + Clone>(door: D) -> (SessionsServer<Adapter<D>>, LocksServer<Adapter<D>>) {
-    let adapter = Adapter::new(door);
+/// `lockkeeper.v1` on a backend.
+fn sessions_and_locks<B: Backend + Clone>(backend: B) -> (SessionsServer<Adapter<B>>, LocksServer<Adapter<B>>) {
+    let adapter = Adapter::new(backend);
     let sessions = SessionsServer::new(adapter.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
     (sessions, LocksServer::new(adapter).max_decoding_message_size(MESSAGE_BYTES_MAX))
 }

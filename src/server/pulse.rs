@@ -1,7 +1,7 @@
 //! The scheduling delay of Raft's runtime: how long a task that is ready waits until it runs.
 //!
-//! Computation on that runtime, or another process that takes the processor, delays a leader's heartbeats and a follower's votes by as much.
-//! The delay shows here long before it reaches the election timeout and costs an election.
+//! Computation on that runtime, or another process that takes the processor, delays a leader's heartbeats and a follower's votes by as
+//! much. The delay shows here long before it reaches the election timeout and costs an election.
 
 use std::{
     collections::VecDeque,

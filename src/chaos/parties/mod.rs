@@ -1,6 +1,7 @@
 //! The parties of a run: client processes, the observer of the nodes, and the operator, who reads and revokes locks.
 //!
-//! [`run`](mod@super::run) starts them, and [`nemesis`](super::nemesis) stops and kills some of them: both use this module, and it uses neither.
+//! [`run`](mod@super::run) starts them, and [`nemesis`](super::nemesis) stops and kills some of them: both use this module, and it uses
+//! neither.
 
 pub(super) mod clients;
 pub(super) mod observe;

@@ -337,8 +337,8 @@ impl Error {
             Limit::RepliesPerSession => (
                 "replies_per_session",
                 format!(
-                    "the session remembers the replies of {REPLIES_PER_SESSION_MAX} requests, the limit: raise `lowest`, with the ids below \
-                     it that are still open in `kept`, or use several sessions"
+                    "the session remembers the replies of {REPLIES_PER_SESSION_MAX} requests, the limit: raise `lowest`, with the ids \
+                     below it that are still open in `kept`, or use several sessions"
                 ),
             ),
             Limit::WaitsPerSession => (
@@ -356,21 +356,21 @@ impl Error {
             ),
             Limit::TableBytes => (
                 "table_bytes",
-                "the cluster's table has as many bytes as the setting limits.table_bytes allows: release locks, close sessions, or drop kept \
-                 data"
+                "the cluster's table has as many bytes as the setting limits.table_bytes allows: release locks, close sessions, or drop \
+                 kept data"
                     .to_owned(),
             ),
             Limit::SessionBytes => (
                 "session_bytes",
-                "the session has as many bytes as the setting limits.session_bytes allows: release some of its locks, wait for fewer, or use \
-                 several sessions"
+                "the session has as many bytes as the setting limits.session_bytes allows: release some of its locks, wait for fewer, or \
+                 use several sessions"
                     .to_owned(),
             ),
             Limit::TakenPerSession => (
                 "taken_per_session",
                 format!(
-                    "operators revoked {TAKEN_PER_SESSION_MAX} grants of the session that it has not released, the limit: release those that \
-                     its renewals name"
+                    "operators revoked {TAKEN_PER_SESSION_MAX} grants of the session that it has not released, the limit: release those \
+                     that its renewals name"
                 ),
             ),
         };

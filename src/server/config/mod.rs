@@ -3,9 +3,9 @@
 //! One TOML file a node. Every key has an effect, an unknown key is an error, and all problems are reported at once. Flags take precedence
 //! over environment variables, these over the file, and the file over the defaults. `cluster-configs/node1.toml` explains each key.
 //!
-//! Deliberately absent: most limits of the table ([`crate::machine`]). They are part of the meaning of the log, so they are constants, the same
-//! on all nodes. The limits that are here are written into the log by the leader. Also absent: settings that have no reason to differ; each
-//! key multiplies the configurations that nobody has tested.
+//! Deliberately absent: most limits of the table ([`crate::machine`]). They are part of the meaning of the log, so they are constants, the
+//! same on all nodes. The limits that are here are written into the log by the leader. Also absent: settings that have no reason to differ;
+//! each key multiplies the configurations that nobody has tested.
 
 mod file;
 #[cfg(test)]
@@ -72,7 +72,8 @@ pub struct RaftConfig {
     pub election_timeout_ms_min: u64,
     /// See `election_timeout_ms_min`. Milliseconds.
     pub election_timeout_ms_max: u64,
-    /// Log entries between two snapshots, at the least. If the last snapshot is large, there are more: their bytes come to half of its size.
+    /// Log entries between two snapshots, at the least. If the last snapshot is large, there are more: their bytes come to half of its
+    /// size.
     pub snapshot_entries: u64,
     /// Log entries before a snapshot that are kept, so that a follower that lags by fewer needs no snapshot.
     pub keep_entries: u64,

@@ -7,8 +7,8 @@
 //!
 //! # What is known when no answer comes
 //!
-//! A request that changes nothing is safe to repeat. For any other, the follower says [`Retry::SameId`] unless it knows that the request was
-//! never sent. It stops waiting when another node is known to lead: a deposed leader may be cut off, and never answer.
+//! A request that changes nothing is safe to repeat. For any other, the follower says [`Retry::SameId`] unless it knows that the request
+//! was never sent. It stops waiting when another node is known to lead: a deposed leader may be cut off, and never answer.
 //!
 //! [`Retry::SameId`]: crate::server::api::Retry::SameId
 
@@ -220,7 +220,8 @@ fn moved(under_way: UnderWay) -> Error {
     match under_way.changes {
         false => Error::leader_not_reached(),
         true => Error::broken_off(
-            "another node leads now, and the previous leader does not answer; the request may still take effect: repeat it with the same id",
+            "another node leads now, and the previous leader does not answer; the request may still take effect: repeat it with the \
+             same id",
         ),
     }
 }
@@ -236,7 +237,8 @@ fn failed(status: &Status, under_way: UnderWay) -> Error {
     match !under_way.changes || never_sent(status) || Planted::LostForwardedIsSafe.is_on() {
         true => Error::leader_not_reached(),
         false => Error::broken_off(
-            "the leader could not be reached, or its connection broke; the request may still take effect: repeat it with the same id",
+            "the leader could not be reached, or its connection broke; the request may still take effect: repeat it with the \
+             same id",
         ),
     }
 }

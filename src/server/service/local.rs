@@ -1,8 +1,8 @@
 //! Requests, executed on this node's replica.
 //!
 //! Whatever changes the table, and every linearizable read, needs the leader: a node that does not lead refuses it with
-//! [`Reason::NoLeader`](crate::server::api::Reason::NoLeader). [`super::Service`] therefore routes such requests to the leader first. A stale
-//! read is executed on any node.
+//! [`Reason::NoLeader`](crate::server::api::Reason::NoLeader). [`super::Service`] therefore routes such requests to the leader first. A
+//! stale read is executed on any node.
 
 use std::{sync::Arc, time::Duration};
 
@@ -42,8 +42,8 @@ pub(crate) trait Serve: Forward {
 impl Local {
     /// Executes a request.
     ///
-    /// **Every request of every protocol passes here exactly once**: typed and checked, on the node that executes it, with the caller as the
-    /// node knows it that the client is connected to. Policy checks and audit belong here, and into `keep_alive` and `watch` below.
+    /// **Every request of every protocol passes here exactly once**: typed and checked, on the node that executes it, with the caller as
+    /// the node knows it that the client is connected to. Policy checks and audit belong here, and into `keep_alive` and `watch` below.
     pub(crate) async fn call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
         request.typed()?.serve(self, caller).await
     }

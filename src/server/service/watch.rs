@@ -7,8 +7,8 @@
 //! The stream ends when this node no longer leads, or is cut off from most members: its client goes on at the new leader.
 //!
 //! A message is built when the client has room for it. For a client that does not read, nothing is buffered here but the clone of the table
-//! from which the state is read; [`crate::server::unread`] limits how long that clone lives. Messages are limited in encoded bytes, so they are
-//! built in that form.
+//! from which the state is read; [`crate::server::unread`] limits how long that clone lives. Messages are limited in encoded bytes, so they
+//! are built in that form.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 

@@ -1,8 +1,8 @@
 //! The deadline of a call (`grpc-timeout`), and the answer when it passes.
 //!
 //! tonic enforces deadlines too, but answers CANCELLED, without a reason, and at the very moment at which the caller stops listening. Here
-//! the answer comes a little earlier ([`EARLIER`]). It says DEADLINE_EXCEEDED, and whether the request may still take effect. A follower gives
-//! the leader the time that is left, so each node on the way answers before its caller gives up.
+//! the answer comes a little earlier ([`EARLIER`]). It says DEADLINE_EXCEEDED, and whether the request may still take effect. A follower
+//! gives the leader the time that is left, so each node on the way answers before its caller gives up.
 //!
 //! The call's future is dropped, as if the caller had gone.
 

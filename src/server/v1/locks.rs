@@ -2,7 +2,7 @@
 
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Adapter, Door, Messages, caller, deadlines, messages, pipeline};
+use super::{Adapter, Backend, Messages, caller, deadlines, messages, pipeline};
 use crate::{
     machine::ForceRelease,
     proto::v1::{self, locks_server::Locks},
@@ -13,7 +13,7 @@ use crate::{
 };
 
 #[tonic::async_trait]
-impl<D: Door> Locks for Adapter<D> {
+impl<B: Backend> Locks for Adapter<B> {
     type WatchStream = Messages<WatchEvent>;
     type PipelineStream = pipeline::Answers;
 
@@ -42,8 +42,8 @@ impl<D: Door> Locks for Adapter<D> {
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let caller = caller::<D, _>(&request);
-        let events = self.door.watch(&caller, Form::Message(request.into_inner())).await;
+        let caller = caller::<B, _>(&request);
+        let events = self.backend.watch(&caller, Form::Message(request.into_inner())).await;
         self.name_leader(events.map(messages))
     }
 
@@ -81,7 +81,7 @@ impl<D: Door> Locks for Adapter<D> {
         &self,
         request: Request<Streaming<v1::PipelineRequest>>,
     ) -> Result<Response<Self::PipelineStream>, Status> {
-        let Some(service) = self.door.of_pipelines() else {
+        let Some(service) = self.backend.for_pipelines() else {
             return Err(Status::unimplemented(
                 "the peers' port takes no pipelines: a node forwards requests one by one",
             ));
@@ -89,7 +89,7 @@ impl<D: Door> Locks for Adapter<D> {
         if service.stopping().is_cancelled() {
             return Err(Error::shutting_down().into());
         }
-        let (deadline, remote) = (deadlines::of(&request), D::remote(&request));
+        let (deadline, remote) = (deadlines::of(&request), B::remote(&request));
         Ok(Response::new(pipeline::start(service.clone(), request.into_inner(), remote, deadline)))
     }
 }

@@ -1,13 +1,14 @@
 //! `lockkeeper.v1` over gRPC: an adapter. It translates, and decides nothing.
 //!
-//! [`Adapter`] serves the same two gRPC services at two doors:
+//! [`Adapter`] serves the same two gRPC services on two ports, each with a [`Backend`]:
 //!
-//! * clients: on [`Service`], which routes. Each answer and each error names the leader in its metadata, so that a good client sends its next
-//!   request there;
-//! * peers: on [`Local`], for requests that a follower forwards. They are executed here or refused.
+//! * the clients' port: [`Service`], which routes. Each answer and each error names the leader in its metadata, so that a good client sends
+//!   its next request there;
+//! * the peers' port: [`Local`], for requests that a follower forwards. They are executed here or refused.
 //!
-//! Around the services, for both doors: `deadlines` answers a call before its `grpc-timeout` passes, `unreadable` explains messages that
-//! cannot be decoded. At the peers' port, `forwarded` runs calls on the clients' runtime. `pipeline` carries many requests on one stream. `cluster` shows this node's condition.
+//! Around the services, on both ports: `deadlines` answers a call before its `grpc-timeout` passes, `unreadable` explains messages that
+//! cannot be decoded. At the peers' port, `forwarded` runs calls on the clients' runtime. `pipeline` carries many requests on one stream.
+//! `cluster` shows this node's condition.
 
 mod cluster;
 pub(crate) mod deadlines;
@@ -35,14 +36,14 @@ use super::{
 };
 use crate::{machine::Address, proto::LEADER_KEY, transport::Remote};
 
-/// Serves `lockkeeper.v1` at a door.
+/// Serves `lockkeeper.v1` on a backend.
 #[derive(Clone, Debug)]
-pub(crate) struct Adapter<D> {
-    door: D,
+pub(crate) struct Adapter<B> {
+    backend: B,
 }
 
-/// Where requests come in, and so what answers them.
-pub(crate) trait Door: Send + Sync + 'static {
+/// What answers the requests of a port.
+pub(crate) trait Backend: Send + Sync + 'static {
     /// Answers a request.
     fn call<C: Serve>(
         &self,
@@ -67,15 +68,15 @@ pub(crate) trait Door: Send + Sync + 'static {
     /// The client's address.
     fn remote<T>(request: &Request<T>) -> Option<Address>;
 
-    /// Where clients reach the leader: what answers at this door are to name.
+    /// Where clients reach the leader, if answers on this port are to name it.
     fn leader(&self) -> Option<String>;
 
-    /// What answers the requests of a pipeline. `None`: this door takes no pipelines.
-    fn of_pipelines(&self) -> Option<&Service>;
+    /// What answers the requests of a pipeline. `None`: this port takes no pipelines.
+    fn for_pipelines(&self) -> Option<&Service>;
 }
 
 /// The clients' port.
-impl Door for Service {
+impl Backend for Service {
     fn call<C: Serve>(
         &self,
         caller: &Caller,
@@ -108,13 +109,13 @@ impl Door for Service {
         self.leader()
     }
 
-    fn of_pipelines(&self) -> Option<&Service> {
+    fn for_pipelines(&self) -> Option<&Service> {
         Some(self)
     }
 }
 
 /// The peers' port.
-impl Door for Local {
+impl Backend for Local {
     fn call<C: Serve>(
         &self,
         caller: &Caller,
@@ -143,7 +144,7 @@ impl Door for Local {
         None
     }
 
-    fn of_pipelines(&self) -> Option<&Service> {
+    fn for_pipelines(&self) -> Option<&Service> {
         None
     }
 }
@@ -153,20 +154,20 @@ type Messages<T> =
     Map<BoxStream<'static, Result<Form<T>, Error>>, fn(Item<T>) -> Result<<T as Encode>::Message, Status>>;
 type Item<T> = Result<Form<T>, Error>;
 
-impl<D: Door> Adapter<D> {
-    pub(crate) fn new(door: D) -> Self {
-        Self { door }
+impl<B: Backend> Adapter<B> {
+    pub(crate) fn new(backend: B) -> Self {
+        Self { backend }
     }
 
     async fn call<C: Serve>(&self, request: Request<C::Message>) -> Result<Response<ReplyMessage<C>>, Status> {
-        let caller = caller::<D, _>(&request);
-        let reply = self.door.call::<C>(&caller, Form::Message(request.into_inner())).await;
+        let caller = caller::<B, _>(&request);
+        let reply = self.backend.call::<C>(&caller, Form::Message(request.into_inner())).await;
         self.name_leader(reply.map(Form::message))
     }
 
     /// An answer to a client, with the leader's name.
     fn name_leader<T>(&self, answer: Result<T, Error>) -> Result<Response<T>, Status> {
-        let leader = self.door.leader().and_then(|address| address.parse().ok());
+        let leader = self.backend.leader().and_then(|address| address.parse().ok());
         let mut answer = answer.map(Response::new).map_err(Status::from);
         if let Some(leader) = leader {
             let metadata = match &mut answer {
@@ -179,8 +180,8 @@ impl<D: Door> Adapter<D> {
     }
 }
 
-fn caller<D: Door, T>(request: &Request<T>) -> Caller {
-    Caller { remote: D::remote(request), deadline: deadlines::of(request) }
+fn caller<B: Backend, T>(request: &Request<T>) -> Caller {
+    Caller { remote: B::remote(request), deadline: deadlines::of(request) }
 }
 
 /// What a client sends on a stream. The stream ends with the client; a message that cannot be decoded is an error.

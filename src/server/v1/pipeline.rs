@@ -1,8 +1,8 @@
 //! Many requests on one stream: the second adapter of `lockkeeper.v1`.
 //!
-//! A unary call costs headers, trailers, an entry in the connection's tables and a task, at both ends: several times the cost of its message.
-//! A pipeline pays that once for its stream. Each request is answered by the same [`Service`] as a unary call; this module only numbers
-//! requests and answers, and limits how many are under way.
+//! A unary call costs headers, trailers, an entry in the connection's tables and a task, at both ends: several times the cost of its
+//! message. A pipeline pays that once for its stream. Each request is answered by the same [`Service`] as a unary call; this module only
+//! numbers requests and answers, and limits how many are under way.
 
 use std::{collections::HashMap, pin::pin, sync::Arc};
 
@@ -43,8 +43,8 @@ const WAITS: usize = 16_384;
 /// Other requests of one stream under way, at the most. They are answered soon, so further ones stay unread until then (backpressure): a
 /// release is never refused.
 const SHORT: usize = 8192;
-/// Requests that are read or answered before the task yields to others, such as the proposer. Fewer make batches smaller, and leave requests
-/// unread that would be refused at once.
+/// Requests that are read or answered before the task yields to others, such as the proposer. Fewer make batches smaller, and leave
+/// requests unread that would be refused at once.
 const AT_ONCE: usize = 512;
 /// Answers that wait for a client that does not read them. Beyond, no more requests are read from it.
 const ANSWERS: usize = 256;

@@ -2,14 +2,14 @@
 
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Adapter, Door, Messages, caller, messages, received};
+use super::{Adapter, Backend, Messages, caller, messages, received};
 use crate::{
     proto::v1::{self, sessions_server::Sessions},
     server::api::requests::*,
 };
 
 #[tonic::async_trait]
-impl<D: Door> Sessions for Adapter<D> {
+impl<B: Backend> Sessions for Adapter<B> {
     type KeepAliveStream = Messages<KeepAliveEvent>;
 
     async fn open(
@@ -30,8 +30,8 @@ impl<D: Door> Sessions for Adapter<D> {
         &self,
         request: Request<Streaming<v1::KeepAliveRequest>>,
     ) -> Result<Response<Self::KeepAliveStream>, Status> {
-        let caller = caller::<D, _>(&request);
-        let events = self.door.keep_alive(&caller, received(request.into_inner())).await;
+        let caller = caller::<B, _>(&request);
+        let events = self.backend.keep_alive(&caller, received(request.into_inner())).await;
         self.name_leader(events.map(messages))
     }
 

@@ -1,7 +1,7 @@
 //! Messages that cannot be decoded: not messages of the API, text that is not UTF-8, or larger than the limit.
 //!
-//! They never reach a service: tonic refuses them by itself, with codes that mean "internal error" although the caller made the mistake. Here
-//! its status is replaced by one of ours.
+//! They never reach a service: tonic refuses them by itself, with codes that mean "internal error" although the caller made the mistake.
+//! Here its status is replaced by one of ours.
 
 use tonic::{
     Code, Status,
