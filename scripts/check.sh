@@ -22,14 +22,14 @@ has() {
 }
 
 if has fmt rustfmt; then
-    run cargo fmt --check
+    run cargo fmt --all --check
 fi
 if has clippy clippy; then
-    run cargo clippy --locked --all-targets --test simulation -- -D warnings
+    run cargo clippy --locked --workspace --all-targets --test simulation -- -D warnings
 fi
-RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" run cargo doc --locked --no-deps
+RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" run cargo doc --locked --workspace --no-deps
 # All targets are built before the first test runs: tests/examples.rs finds the examples.
-run cargo test --locked
+run cargo test --locked --workspace
 # Mutation check: each planted bug must be found.
 run cargo test --locked --features planted-bugs --test calibration
 # With optimizations, for more simulated seeds per minute.

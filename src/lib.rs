@@ -14,23 +14,21 @@
 //! * [`cli`]: the program, one command a file.
 //!
 //! Imports point down only: `cli → server → raft → machine`, `cli → client → proto`, `cli → local → proto`, and `cli → chaos` and
-//! `cli → bench` onto [`client`] and [`local`]. The checker in [`chaos`] needs none of the others; only the workload of [`chaos`] uses
-//! [`fence`]. [`fence`] uses [`machine`]'s tokens, and stores them by `raft`'s durable map.
+//! `cli → bench` onto [`client`] and [`local`]. Most of these are crates of their own, in `src/*` and `proto/`, re-exported here under short
+//! names; `tests/layers.rs` lists what each of them may be built on. A program that only needs locks depends on `lockkeeper-client`, a
+//! resource on `lockkeeper-fence`, a program that judges histories on `lockkeeper-checker`.
 
-pub mod environment;
-pub mod planted;
-pub mod proto;
-
-pub mod machine;
-pub mod transport;
-
-pub mod raft;
-
-pub mod server;
+pub use lockkeeper_client as client;
+pub use lockkeeper_environment as environment;
+pub use lockkeeper_fence as fence;
+pub use lockkeeper_machine as machine;
+pub use lockkeeper_planted as planted;
+pub use lockkeeper_proto as proto;
+pub use lockkeeper_raft as raft;
+pub use lockkeeper_server as server;
+pub use lockkeeper_transport as transport;
 
 pub mod bench;
 pub mod chaos;
 pub mod cli;
-pub mod client;
-pub mod fence;
 pub mod local;

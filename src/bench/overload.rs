@@ -135,7 +135,7 @@ async fn load(session: &Session, prefix: &str, place: usize, rate: f64, recorder
         Stream { session_id: &session_id, prefix, pipe, place, recorder, number: 0, under_way, to_release };
     // The first request opens the stream, since the server answers only after it.
     stream.acquire();
-    let mut service = LocksClient::new(session.core().client.caller.nodes.preferred().channel);
+    let mut service = LocksClient::new(session.client().preferred_channel());
     let mut answers = service.pipeline(ReceiverStream::new(requests)).await?.into_inner();
     let (began, mut due) = (Instant::now(), 0);
     let mut tick = interval(TICK);

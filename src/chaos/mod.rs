@@ -14,9 +14,7 @@
 //! simulation and written by hand are all checked in the same way: `lockkeeper chaos check FILE`. The others use
 //! [`crate::client`] and [`crate::local`].
 
-pub mod checker;
-pub mod history;
-pub mod report;
+pub use lockkeeper_checker::{self as checker, history, report};
 
 pub mod record;
 

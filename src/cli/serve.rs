@@ -66,7 +66,7 @@ pub(super) struct Serve {
     #[arg(long, env = "LOCKKEEPER_BOOTSTRAP", value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     bootstrap: Option<bool>,
-    /// Overrides `log` of the configuration: a filter such as "info" or "info,lockkeeper::raft=debug"
+    /// Overrides `log` of the configuration: a filter such as "info" or "info,lockkeeper_raft=debug"
     #[arg(long, env = "LOCKKEEPER_LOG", value_name = "FILTER")]
     log: Option<String>,
     /// Stop also when stdin closes, so that the node does not outlive its parent process

@@ -7,18 +7,16 @@ use tokio::time::{Instant, sleep};
 use super::{
     Error, Guard, NotAcquired, Session, backoff::Backoff, call::Plan, core::Core, release, requests::Outstanding,
 };
-use crate::{
-    machine::{self, Data, LockName, Mode, Permits, SessionId, Wait, Want},
-    proto::v1::{
-        self, AcquireRequest, AcquireResponse, Reason, RequestId, acquire_request, acquire_response::Outcome, mode,
-    },
+use lockkeeper_proto::v1::{
+    self, AcquireRequest, AcquireResponse, Reason, RequestId, acquire_request, acquire_response::Outcome, mode,
 };
+use lockkeeper_types::{Data, LockName, Mode, Permits, SessionId, Wait, Want};
 
 impl Session {
     /// Acquires a lock: exclusively and without a time limit, unless the [`Acquire`] says otherwise.
     ///
     /// ```no_run
-    /// # use lockkeeper::client::{Error, Session};
+    /// # use lockkeeper_client::{Error, Session};
     /// # async fn example(session: Session) -> Result<(), Error> {
     /// let guard = session.acquire("reports/nightly").await?;
     /// println!("token {}", guard.token().0);
@@ -37,7 +35,7 @@ impl Session {
     /// the wait where others must not queue behind it.
     ///
     /// ```no_run
-    /// # use lockkeeper::client::{Error, Session};
+    /// # use lockkeeper_client::{Error, Session};
     /// # async fn example(session: Session) -> Result<(), Error> {
     /// let guard = session.acquire_all(["accounts/ann", "accounts/bob"]).await?;
     /// # Ok(())
@@ -50,8 +48,8 @@ impl Session {
     /// As [`Session::acquire_all`], with options for each lock.
     ///
     /// ```no_run
-    /// # use lockkeeper::machine::{LockName, Mode, Want};
-    /// # use lockkeeper::client::{Error, Session};
+    /// # use lockkeeper_client::types::{LockName, Mode, Want};
+    /// # use lockkeeper_client::{Error, Session};
     /// # async fn example(session: Session) -> Result<(), Error> {
     /// let want = |name, mode| -> Result<Want, Error> {
     ///     Ok(Want { name: LockName::new(name)?, mode, data: None, keep_data: false, must_exist: false })
@@ -70,7 +68,7 @@ impl Session {
 ///
 /// ```no_run
 /// # use std::time::Duration;
-/// # use lockkeeper::client::{Error, Session};
+/// # use lockkeeper_client::{Error, Session};
 /// # async fn example(session: Session) -> Result<(), Error> {
 /// let seat = session.acquire("seats/A5").data(b"buyer 17").wait_at_most(Duration::from_secs(5));
 /// match seat.await {
@@ -186,7 +184,7 @@ impl Acquire {
         self
     }
 
-    fn each(mut self, change: impl Fn(&mut Want) -> Result<(), machine::Invalid>) -> Self {
+    fn each(mut self, change: impl Fn(&mut Want) -> Result<(), lockkeeper_types::Invalid>) -> Self {
         self.wants = self.wants.and_then(|mut wants| match wants.iter_mut().try_for_each(change) {
             Ok(()) => Ok(wants),
             Err(invalid) => Err(invalid.into()),
@@ -201,7 +199,7 @@ impl Acquire {
             Patience::Forever => Wait::Forever,
         };
         let lock_delay_ms = u32::try_from(self.lock_delay.as_millis()).unwrap_or(u32::MAX);
-        let acquire = machine::Acquire::new(self.wants?, wait, lock_delay_ms)?;
+        let acquire = lockkeeper_types::Acquire::new(self.wants?, wait, lock_delay_ms)?;
         let mut pending = Pending::new(self.session.core());
         let answer = pending.send_until_decided(&acquire).await?;
         match answer.outcome {
@@ -243,7 +241,7 @@ impl Pending {
 
     /// The cluster cancels a wait whose call was broken for too long. The caller still wants the locks, so the acquire
     /// is sent again and goes to the end of the queue.
-    async fn send_until_decided(&mut self, acquire: &machine::Acquire) -> Result<AcquireResponse, Error> {
+    async fn send_until_decided(&mut self, acquire: &lockkeeper_types::Acquire) -> Result<AcquireResponse, Error> {
         let began = Instant::now();
         let mut backoff = Backoff::default();
         loop {
@@ -259,7 +257,7 @@ impl Pending {
         }
     }
 
-    async fn send(&mut self, acquire: &machine::Acquire, began: Instant) -> Result<AcquireResponse, Error> {
+    async fn send(&mut self, acquire: &lockkeeper_types::Acquire, began: Instant) -> Result<AcquireResponse, Error> {
         let request = &*self.request.insert(self.core.requests.begin());
         let caller = &self.core.client.caller;
         let call = caller.call(plan(caller.plan(), acquire.wait), |node| {
@@ -319,7 +317,7 @@ pub(super) fn in_time(wait: Wait, began: Instant) -> bool {
 pub(super) fn message(
     session: SessionId,
     request: RequestId,
-    acquire: &machine::Acquire,
+    acquire: &lockkeeper_types::Acquire,
     elapsed: Duration,
 ) -> AcquireRequest {
     AcquireRequest {

@@ -16,12 +16,12 @@ pub struct Moment(pub Duration);
 
 impl Moment {
     /// The moment `duration` later.
-    pub(crate) fn after(self, duration: Duration) -> Self {
+    pub fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(duration))
     }
 
     /// The time from `now` to this moment; zero if it has passed.
-    pub(crate) fn since(self, now: Self) -> Duration {
+    pub fn since(self, now: Self) -> Duration {
         self.0.saturating_sub(now.0)
     }
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 
 use super::{
     BootClock, Clock, Connect, Error,
@@ -11,10 +11,10 @@ use super::{
     contact::{Answered, Contact, Silence},
     nodes::Nodes,
 };
-use crate::{
-    machine::{LockName, Token},
-    proto::v1::{self, cluster_client::ClusterClient, locks_client::LocksClient, sessions_client::SessionsClient},
+use lockkeeper_proto::v1::{
+    self, cluster_client::ClusterClient, locks_client::LocksClient, sessions_client::SessionsClient,
 };
+use lockkeeper_types::{LockName, Token};
 
 /// The endpoints of the cluster that `lockkeeper dev` starts on this machine.
 pub const DEFAULT_ENDPOINTS: &str = "127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103";
@@ -43,8 +43,8 @@ pub struct Client {
 ///
 /// ```no_run
 /// # use std::time::Duration;
-/// # fn example() -> Result<(), lockkeeper::client::Error> {
-/// use lockkeeper::client::Client;
+/// # fn example() -> Result<(), lockkeeper_client::Error> {
+/// use lockkeeper_client::Client;
 ///
 /// let builder = Client::builder("10.0.0.1:7101,10.0.0.2:7101,10.0.0.3:7101");
 /// let client = builder.call_limit(Duration::from_secs(3)).attempt_limit(Duration::from_secs(1)).build()?;
@@ -85,7 +85,7 @@ impl Client {
     /// [`Client::list`] and [`Client::sessions`] from its own table. Without it these reads are linearizable.
     ///
     /// ```no_run
-    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
     /// let lock = client.stale().get("reports/nightly").await?.lock;
     /// # Ok(())
     /// # }
@@ -97,7 +97,7 @@ impl Client {
     /// One lock: its first 1,000 holders and waiters, and its data.
     ///
     /// ```no_run
-    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
     /// let lock = client.get("reports/nightly").await?.lock.unwrap_or_default();
     /// for holder in &lock.holders {
     ///     println!("{} holds it by token {}; {} wait", holder.label, holder.token, lock.queue_length);
@@ -116,7 +116,7 @@ impl Client {
     /// pages are not one consistent snapshot.
     ///
     /// ```no_run
-    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
     /// let mut page_token = String::new();
     /// loop {
     ///     let page = client.list("reports/", &page_token).await?;
@@ -142,11 +142,11 @@ impl Client {
     }
 
     /// Whether this token holds this lock now, linearizably. The answer can be out of date when the caller acts on it;
-    /// a resource that remembers the highest token has no such gap (see [`crate::fence`]).
+    /// a resource that remembers the highest token has no such gap (see `lockkeeper-fence`).
     ///
     /// ```no_run
-    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
-    /// use lockkeeper::machine::Token;
+    /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
+    /// use lockkeeper_client::types::Token;
     ///
     /// if !client.check("reports/nightly", Token(42)).await?.held {
     ///     println!("token 42 does not hold the lock");
@@ -164,7 +164,7 @@ impl Client {
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
     /// for address in client.endpoints() {
     ///     let status = client.status(&address, Duration::from_secs(1)).await?;
     ///     println!("{address}: term {}, serving: {}", status.term, status.serving);
@@ -193,8 +193,17 @@ impl Client {
         self.caller.ask_to_read(limit, with!(ClusterClient, node, status, request)).await
     }
 
+    /// To the node that is asked now: the leader, or the next in turn while none is known.
+    // For `lockkeeper bench`, which sends messages of its own making.
+    #[doc(hidden)]
+    pub fn preferred_channel(&self) -> Channel {
+        self.caller.nodes.preferred().channel
+    }
+
     /// Waits until no node has answered for `limit`, and returns that silence; `None` as soon as a node answers.
-    pub(crate) async fn silent_for(&self, limit: Duration) -> Option<Silence> {
+    // For the program `lockkeeper`, which says so when it gets no answer. The client itself tells it by its errors.
+    #[doc(hidden)]
+    pub async fn silent_for(&self, limit: Duration) -> Option<Silence> {
         loop {
             match self.caller.contact.silence() {
                 Ok(Some(silence)) if silence.lasts >= limit => return Some(silence),

@@ -25,11 +25,11 @@ enum State {
 
 /// No node has answered a request yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Silence {
+pub struct Silence {
     /// Time since the first request was sent.
-    pub(crate) lasts: Duration,
+    pub lasts: Duration,
     /// Why the last attempt failed, if one has.
-    pub(crate) last: Option<String>,
+    pub last: Option<String>,
 }
 
 impl Contact {

@@ -13,10 +13,8 @@ use super::{
     lease::{Lease, Renewed, counted_from},
     requests::Requests,
 };
-use crate::{
-    machine::SessionId,
-    proto::v1::{self, Reason, sessions_client::SessionsClient},
-};
+use lockkeeper_proto::v1::{self, Reason, sessions_client::SessionsClient};
+use lockkeeper_types::SessionId;
 
 /// The state that the session's tasks share.
 pub(crate) struct Core {

@@ -5,11 +5,9 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use crate::{
-    machine::Invalid,
-    proto::v1::{self, Reason},
-    transport::never_sent,
-};
+use lockkeeper_proto::v1::{self, Reason};
+use lockkeeper_transport::never_sent;
+use lockkeeper_types::Invalid;
 
 /// Why a call failed.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -3,10 +3,8 @@
 use std::{future::IntoFuture, pin::Pin};
 
 use super::{Client, Error, call::with};
-use crate::{
-    machine::{LockName, Reason, Token},
-    proto::v1::{self, force_release_response::Forced, locks_client::LocksClient},
-};
+use lockkeeper_proto::v1::{self, force_release_response::Forced, locks_client::LocksClient};
+use lockkeeper_types::{LockName, Reason, Token};
 
 impl Client {
     /// Revokes the grants of a lock, or one of them: see [`ForceRelease`]. `reason` is told to the holders and is
@@ -29,7 +27,7 @@ impl Client {
 /// the future is dropped before it completes, the request may have taken effect. Fails as the calls of [`Client`] do.
 ///
 /// ```no_run
-/// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+/// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
 /// for forced in client.force_release("reports/nightly", "host 7 is gone").await? {
 ///     println!("{} has {} ms to let go of token {}", forced.label, forced.remaining_ms, forced.token);
 /// }

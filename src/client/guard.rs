@@ -13,18 +13,16 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Error, Loss, Moment, Refused, Session, call::with, core::Core, lease::TIMER_MAX, release::release};
-use crate::{
-    machine::{Data, LockName, Token, Want},
-    planted::Planted,
-    proto::v1::{
-        Reason, Revocation, UpdateRequest, UpdateResponse, locks_client::LocksClient, release_request::Target,
-    },
+use lockkeeper_planted::Planted;
+use lockkeeper_proto::v1::{
+    Reason, Revocation, UpdateRequest, UpdateResponse, locks_client::LocksClient, release_request::Target,
 };
+use lockkeeper_types::{Data, LockName, Token, Want};
 
 /// Held locks. Drop releases them in the background; [`Guard::release`] reports whether that worked.
 ///
 /// The cluster grants the locks to no other session before [`Guard::deadline`]. A paused process does not notice that
-/// its deadline passes; for that case the protected resource checks [`Guard::token`] (see [`crate::fence`]).
+/// its deadline passes; for that case the protected resource checks [`Guard::token`] (see `lockkeeper-fence`).
 ///
 /// **At the end of the program**, await [`Guard::release`], or [`Session::close`] for all grants of a session. A guard
 /// that is dropped shortly before `main` returns has only begun its release: the runtime ends its background tasks, and
@@ -147,7 +145,7 @@ impl Guard {
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// # use lockkeeper::client::{Error, Guard};
+    /// # use lockkeeper_client::{Error, Guard};
     /// # async fn write_batch() {}
     /// # async fn example(guard: Guard) -> Result<(), Error> {
     /// guard.ensure(Duration::from_secs(3)).await?;
@@ -178,7 +176,7 @@ impl Guard {
     /// Cancel safe.
     ///
     /// ```no_run
-    /// # use lockkeeper::client::{Error, Guard};
+    /// # use lockkeeper_client::{Error, Guard};
     /// # async fn work() {}
     /// # async fn example(guard: Guard) -> Result<(), Error> {
     /// tokio::select! {
@@ -198,7 +196,7 @@ impl Guard {
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// # use lockkeeper::client::Guard;
+    /// # use lockkeeper_client::Guard;
     /// # async fn work() {}
     /// # async fn save_what_is_done() {}
     /// # async fn example(guard: Guard) {
@@ -217,7 +215,7 @@ impl Guard {
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// # use lockkeeper::client::Guard;
+    /// # use lockkeeper_client::Guard;
     /// # fn example(guard: &Guard) {
     /// guard.on_danger(Duration::from_secs(3), |danger| match danger.loss {
     ///     None => eprintln!("no contact; {:?} left", danger.left),
@@ -237,11 +235,11 @@ impl Guard {
 
     /// Sets or removes the data on one of the locks.
     ///
-    /// Fails with [`Error::Refused`] and [`crate::proto::v1::Reason::NotHeld`] if this grant does not hold the lock. If
+    /// Fails with [`Error::Refused`] and [`lockkeeper_proto::v1::Reason::NotHeld`] if this grant does not hold the lock. If
     /// the future is dropped before it completes, the update may or may not have taken effect.
     ///
     /// ```no_run
-    /// # use lockkeeper::client::{Error, Guard, NewData};
+    /// # use lockkeeper_client::{Error, Guard, NewData};
     /// # async fn example(guard: Guard) -> Result<(), Error> {
     /// guard.update("reports/nightly", NewData::Kept(b"half done")).await
     /// # }
@@ -272,13 +270,13 @@ impl Guard {
 
     /// Releases the locks. From this moment on the guard counts as lost ([`Loss::Released`]).
     ///
-    /// Fails with [`Error::Lost`], which says how, or with [`crate::proto::v1::Reason::NotHeld`], if the locks were
+    /// Fails with [`Error::Lost`], which says how, or with [`lockkeeper_proto::v1::Reason::NotHeld`], if the locks were
     /// lost before. The release goes on in the background until the cluster has confirmed it or the session is over,
     /// also when this future is dropped or fails with [`Error::Unknown`] at the client's call limit; until then the
     /// locks may stay held. A second release returns the outcome of the first.
     ///
     /// ```no_run
-    /// # use lockkeeper::client::{Error, Guard};
+    /// # use lockkeeper_client::{Error, Guard};
     /// # async fn example(guard: Guard) -> Result<(), Error> {
     /// guard.release().await?;
     /// guard.release().await // the same outcome, without a request

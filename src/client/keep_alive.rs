@@ -28,7 +28,7 @@ use super::{
     nodes::Node,
     release,
 };
-use crate::proto::v1::{
+use lockkeeper_proto::v1::{
     KeepAliveRequest, KeepAliveResponse, SessionEnd, keep_alive_response::What, sessions_client::SessionsClient,
 };
 

@@ -13,7 +13,8 @@ use std::{
 use tokio::{sync::watch, time::sleep};
 
 use super::{Clock, Danger, Loss, Moment};
-use crate::{planted::Planted, proto::v1::Revocation};
+use lockkeeper_planted::Planted;
+use lockkeeper_proto::v1::Revocation;
 
 /// The margin is one percent of the TTL, but at least this.
 const MARGIN_MIN: Duration = Duration::from_millis(10);

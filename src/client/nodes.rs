@@ -17,7 +17,8 @@ use tonic::{
 };
 
 use super::{Error, pipeline::Pipeline};
-use crate::{proto::LEADER_KEY, transport::Windows};
+use lockkeeper_proto::LEADER_KEY;
+use lockkeeper_transport::Windows;
 
 /// Makes a channel to a node. A parameter, so that a simulation can replace the network.
 pub type Connect = Arc<dyn Fn(Endpoint) -> Channel + Send + Sync>;
@@ -150,7 +151,7 @@ fn node(address: &str, connect: &Connect) -> Result<Node, Error> {
 }
 
 /// A waiting call can be idle for long. HTTP/2 pings detect a dead connection early enough to repeat the wait before a
-/// new leader gives up its place ([`crate::server::GRACE`]).
+/// new leader gives up its place (`GRACE` of the server).
 fn configure(endpoint: Endpoint) -> Endpoint {
     endpoint
         .connect_timeout(Duration::from_secs(2))

@@ -20,7 +20,7 @@ use futures::{Stream, stream};
 use tokio::sync::{Notify, oneshot};
 use tonic::{Code, Response, Status, transport::Channel};
 
-use crate::proto::{
+use lockkeeper_proto::{
     LEADER_KEY,
     v1::{
         AcquireRequest, AcquireResponse, CheckRequest, CheckResponse, GetRequest, GetResponse, PipelineRequest,

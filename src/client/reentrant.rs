@@ -27,7 +27,7 @@ impl Acquire {
 /// An acquire that is made by the first entry and shared by the nested ones. Clones share it too.
 ///
 /// ```no_run
-/// # use lockkeeper::client::{Error, Reentrant, Session};
+/// # use lockkeeper_client::{Error, Reentrant, Session};
 /// async fn transfer(accounts: &Reentrant) -> Result<(), Error> {
 ///     let inside = accounts.enter().await?;
 ///     audit(accounts).await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::sleep;
 
 use super::{Error, backoff::Backoff, call::Plan, core::Core, requests::Outstanding};
-use crate::proto::v1::{Reason, ReleaseRequest, release_request::Target};
+use lockkeeper_proto::v1::{Reason, ReleaseRequest, release_request::Target};
 
 /// Releases the target, retrying for as long as the session lives: a grant must never stay held by accident. A refusal
 /// that leaves the grant held is retried too.

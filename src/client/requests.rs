@@ -12,7 +12,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use crate::{machine::REPLIES_PER_SESSION_MAX, proto::v1::RequestId};
+use lockkeeper_proto::v1::RequestId;
+use lockkeeper_types::REPLIES_PER_SESSION_MAX;
 
 /// An outstanding id is listed separately once the newest is further ahead than this. It bounds the replies that the
 /// server keeps without need.
@@ -80,7 +81,7 @@ impl Drop for Outstanding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::OpenIds;
+    use lockkeeper_types::OpenIds;
 
     #[test]
     fn ids_rise_and_the_lowest_is_the_oldest_that_is_still_wanted() {

@@ -11,11 +11,9 @@ use super::{
     keep_alive,
     lease::{Acknowledged, Lease, counted_from},
 };
-use crate::{
-    machine::{LABEL_BYTES_MAX, Label, SessionId, TTL_MS_MAX, Ttl},
-    planted::Planted,
-    proto::v1::{self, sessions_client::SessionsClient},
-};
+use lockkeeper_planted::Planted;
+use lockkeeper_proto::v1::{self, sessions_client::SessionsClient};
+use lockkeeper_types::{LABEL_BYTES_MAX, Label, SessionId, TTL_MS_MAX, Ttl};
 
 /// Options of a new session.
 #[derive(Clone, Debug)]
@@ -44,7 +42,9 @@ impl SessionOptions {
     }
 
     /// The same, for another process.
-    pub(crate) fn label_of_process(process_id: u32, program: &OsStr) -> String {
+    // For `lockkeeper session open`, whose session is that of another process.
+    #[doc(hidden)]
+    pub fn label_of_process(process_id: u32, program: &OsStr) -> String {
         let system = rustix::system::uname();
         let program = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
         let mut label = format!("{} {process_id} {program}", system.nodename().to_string_lossy());
@@ -72,8 +72,8 @@ impl Client {
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
-    /// use lockkeeper::client::SessionOptions;
+    /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
+    /// use lockkeeper_client::SessionOptions;
     ///
     /// let options = SessionOptions { ttl: Duration::from_secs(30), ..SessionOptions::default() };
     /// let session = client.open(options).await?;
@@ -157,6 +157,13 @@ impl Session {
             core.lease.end(Loss::Closed);
         }
         core.close().await
+    }
+
+    /// The client that opened it.
+    // For `lockkeeper bench`, which sends messages of its own making.
+    #[doc(hidden)]
+    pub fn client(&self) -> &Client {
+        &self.core().client
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use super::{Client, Error, attached, call::with};
-use crate::{
-    machine::{LockName, Permits, Reason, SessionId, Ticket},
-    proto::v1::{self, locks_client::LocksClient},
-};
+use lockkeeper_proto::v1::{self, locks_client::LocksClient};
+use lockkeeper_types::{LockName, Permits, Reason, SessionId, Ticket};
 
 impl Client {
     /// Removes an acquire from the queue of a lock, and from the queues of all other locks that it waits for: an
@@ -18,8 +16,8 @@ impl Client {
     /// as the calls of [`Client`] do. If the future is dropped before it completes, the request may have taken effect.
     ///
     /// ```no_run
-    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
-    /// use lockkeeper::machine::Ticket;
+    /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
+    /// use lockkeeper_client::types::Ticket;
     ///
     /// if let Some(waiter) = client.remove_waiter("reports/nightly", Ticket(17)).await? {
     ///     println!("{} waits no more", waiter.label);
@@ -70,7 +68,7 @@ impl Client {
     /// Dropped before its end, it may have taken effect.
     ///
     /// ```no_run
-    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
     /// let resized = client.resize("database/connections", 40).await?;
     /// println!("{} before; {} are held", resized.permits_before, resized.holder_count);
     /// # Ok(())

@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tonic::{Status, Streaming};
 
 use super::{Client, Error, backoff::Backoff, call::with};
-use crate::proto::v1::{WatchRequest, WatchResponse, locks_client::LocksClient, watch_response::What};
+use lockkeeper_proto::v1::{WatchRequest, WatchResponse, locks_client::LocksClient, watch_response::What};
 
 impl Client {
     /// Watches the locks under a prefix: their present state, then every change. Nothing is sent before the first
@@ -33,7 +33,7 @@ impl Client {
 /// without delay.
 ///
 /// ```no_run
-/// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+/// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
 /// use futures::TryStreamExt as _;
 ///
 /// let mut watch = client.watch("reports/");
@@ -87,8 +87,8 @@ impl Watch {
     /// answered within the client's call limit; the next call tries again. Cancel safe.
     ///
     /// ```no_run
-    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
-    /// use lockkeeper::proto::v1::watch_response::What;
+    /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
+    /// use lockkeeper_client::proto::v1::watch_response::What;
     ///
     /// let mut watch = client.watch("reports/");
     /// loop {

@@ -3,10 +3,8 @@
 use std::{io, mem, path::Path};
 
 use super::{Seen, Store};
-use crate::{
-    machine::Token,
-    raft::durable_map::{Contents, DurableMap, OpenError},
-};
+use lockkeeper_storage::durable_map::{Contents, DurableMap, OpenError};
+use lockkeeper_types::Token;
 
 /// Stores the seen tokens in a directory, with the same durability as a node's log: sled, with fsyncs that reach the disk. Concurrent
 /// tokens of several resources share an fsync (group commit).

@@ -3,7 +3,7 @@
 use std::{io, sync::Arc};
 
 use super::{Hold, RESOURCE_BYTES_MAX};
-use crate::machine::Token;
+use lockkeeper_types::Token;
 
 /// Why a token was not admitted. In no case was the write begun.
 #[derive(Clone, Debug, thiserror::Error)]

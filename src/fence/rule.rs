@@ -1,6 +1,6 @@
 //! The rule: which tokens come too late.
 
-use crate::machine::Token;
+use lockkeeper_types::Token;
 
 /// The mode in which a token's lock is held. Semaphores have none here: the holders of permits hold them concurrently, in no order, so
 /// none of their tokens shows that another one is over.

@@ -178,6 +178,7 @@ fn an_admission_that_was_given_up_while_it_was_saved_is_saved_by_the_next() {
     assert_eq!(kept.0.saved.lock().unwrap()["seat"].highest, Token(42));
 }
 
+#[cfg(feature = "disk")]
 #[test]
 fn the_disk_remembers() {
     let directory = tempfile::tempdir().expect("a temporary directory");

@@ -6,7 +6,7 @@
 //! worker (`lockkeeper bench uncontended --workers 1`). Those are applied in place.
 //!
 //! Small means: at most [`IN_PLACE_BYTES`] of commands, and no work left over from earlier batches. One such group may still end the sessions
-//! whose deadlines have passed, within the budget of a batch ([`crate::machine::Limits`]); if more of them are due, the rest is left over, and
+//! whose deadlines have passed, within the budget of a batch ([`lockkeeper_machine::Limits`]); if more of them are due, the rest is left over, and
 //! so the next group goes to the thread.
 //!
 //! Entries are applied in log order, one group after the other. The applier also answers their proposers. A simulation has one thread, and
@@ -22,7 +22,7 @@ use super::{
     table::{Batch, Table},
     types::{Applied, Entry, EntryPayload, LogId, TypeConfig},
 };
-use crate::environment::Blocking;
+use lockkeeper_environment::Blocking;
 
 /// The commands of a group that is applied in place, in bytes: 300 to 600 acquires or releases, which take about a millisecond.
 const IN_PLACE_BYTES: usize = 32 * 1024;
@@ -117,10 +117,8 @@ fn damaged(log_id: &LogId, why: &str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        machine::{Command, Label, Limits, SessionId, Stamp, Time, Ttl, WallTime},
-        raft::types::CommittedLeaderId,
-    };
+    use crate::types::CommittedLeaderId;
+    use lockkeeper_machine::{Command, Label, Limits, SessionId, Stamp, Time, Ttl, WallTime};
 
     #[test]
     fn work_that_is_left_over_makes_a_group_large() {

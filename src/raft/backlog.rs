@@ -130,7 +130,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raft::types::{CommittedLeaderId, LogId};
+    use crate::types::{CommittedLeaderId, LogId};
 
     fn id(index: u64) -> LogId {
         LogId { leader_id: CommittedLeaderId::new(1), index }

@@ -11,10 +11,8 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{
-    machine::{Ticket, WaitEnd},
-    planted::Planted,
-};
+use lockkeeper_machine::{Ticket, WaitEnd};
+use lockkeeper_planted::Planted;
 
 /// Waiting calls, by ticket.
 #[derive(Debug)]

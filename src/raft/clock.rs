@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{machine::Stamp, planted::Planted};
+use lockkeeper_machine::Stamp;
+use lockkeeper_planted::Planted;
 
 /// The longest time between two readings of a leader's clock, unless it stalls.
 pub const BEAT: Duration = Duration::from_millis(100);

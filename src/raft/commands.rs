@@ -4,7 +4,8 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{wire::Malformed, words::*};
-use crate::{machine::*, proto::internal as pb};
+use crate::messages as pb;
+use lockkeeper_machine::*;
 
 /// The payload of one log entry.
 pub fn encode(time: Time, limits: Limits, commands: &[Command]) -> Bytes {

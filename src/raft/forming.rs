@@ -33,7 +33,9 @@ use super::{
     network::hello,
     types::{Node, TypeConfig},
 };
-use crate::{planted::Planted, proto::internal as pb, transport::Connect};
+use crate::messages as pb;
+use lockkeeper_planted::Planted;
+use lockkeeper_transport::Connect;
 
 /// Time between two rounds of questions, plus a jitter of up to as much again.
 const PAUSE_MS: u64 = 250;

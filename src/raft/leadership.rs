@@ -12,7 +12,9 @@ use openraft::{ServerState, async_runtime::WatchReceiver, type_config::alias::Wa
 use tokio::sync::watch;
 
 use super::{clock::LeaderClock, table::Table, types::TypeConfig};
-use crate::{environment::Environment, machine::Stamp, planted::Planted};
+use lockkeeper_environment::Environment;
+use lockkeeper_machine::Stamp;
+use lockkeeper_planted::Planted;
 
 /// openraft's view of the leadership.
 pub(super) type ServerMetrics = WatchReceiverOf<TypeConfig, openraft::metrics::RaftServerMetrics<TypeConfig>>;

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::transport::Remote;
+use lockkeeper_transport::Remote;
 
 /// The presence of each peer, by its id.
 #[derive(Debug, Default)]

@@ -22,11 +22,9 @@ use super::{
     leadership::{Leadership, Led},
     types::*,
 };
-use crate::{
-    environment::Environment,
-    machine::{Command, ForceRelease, Limits, Operation, Time, WallTime},
-    planted::Planted,
-};
+use lockkeeper_environment::Environment;
+use lockkeeper_machine::{Command, ForceRelease, Limits, Operation, Time, WallTime};
+use lockkeeper_planted::Planted;
 
 /// Capacity of the queue, in commands. When it is full, commands are refused.
 pub const QUEUE: usize = 8192;
@@ -290,7 +288,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::machine::{Label, SessionId, Ttl};
+    use lockkeeper_machine::{Label, SessionId, Ttl};
 
     fn open() -> Command {
         let (label, ttl) = (Label::new("").expect("short"), Ttl::from_millis(1000).expect("in bounds"));

@@ -18,7 +18,7 @@ use super::{
     network::Acknowledgements,
     types::{StoredMembership, TypeConfig},
 };
-use crate::planted::Planted;
+use lockkeeper_planted::Planted;
 
 /// Why a read cannot be answered here and now. A read changes nothing: it is safe to retry, here or elsewhere.
 #[derive(Debug, thiserror::Error)]

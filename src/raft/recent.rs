@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::machine::{Change, ChangeKind};
+use lockkeeper_machine::{Change, ChangeKind};
 
 /// Log entries that a watcher may lag behind before it is sent the whole state again.
 pub(super) const CHANGES_KEPT: usize = 1024;
@@ -84,7 +84,7 @@ fn change_bytes(change: &Change) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{DATA_BYTES_MAX, Data, LockName};
+    use lockkeeper_machine::{DATA_BYTES_MAX, Data, LockName};
 
     fn entry(index: u64, bytes: usize) -> Arc<Changes> {
         let name = LockName::new("a").unwrap();

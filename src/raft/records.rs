@@ -6,10 +6,8 @@
 use prost::Message;
 
 use super::{wire::Malformed, words::*};
-use crate::{
-    machine::*,
-    proto::internal::{self as pb, record as r},
-};
+use crate::messages::{self as pb, record as r};
+use lockkeeper_machine::*;
 
 /// Encodes one record.
 pub fn encode(record: &Record) -> Vec<u8> {

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::proposer::{Answer, NoReply, Proposer, ask};
-use crate::machine::{Command, Renewal, Reply, SessionId, Ttl};
+use lockkeeper_machine::{Command, Renewal, Reply, SessionId, Ttl};
 
 /// The delay of a renewal is the session's TTL divided by this, at most [`GATHERED_FOR_MAX`].
 const PART_OF_TTL: u32 = 100;

@@ -16,11 +16,9 @@ use super::{
     ticker::tick,
     types::*,
 };
-use crate::{
-    environment::Environment,
-    machine::{Command, Limits, Renewal, SessionId},
-    planted::Planted,
-};
+use lockkeeper_environment::Environment;
+use lockkeeper_machine::{Command, Limits, Renewal, SessionId};
+use lockkeeper_planted::Planted;
 
 /// Time limit of a command of renewals. Each caller has its own time limit as well.
 const RENEWALS_PATIENCE: Duration = Duration::from_secs(5);

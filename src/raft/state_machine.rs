@@ -18,7 +18,8 @@ use super::{
     table::{Applied, Table},
     types::{Entry, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig},
 };
-use crate::{machine::Machine, planted::Planted};
+use lockkeeper_machine::Machine;
+use lockkeeper_planted::Planted;
 
 /// Maximum entries applied in one step: control passes between the runtime and the applying thread once for each step.
 const ENTRIES_PER_TURN: usize = 256;

@@ -23,10 +23,8 @@ use super::{
     recent::{CHANGES_KEPT, Recent},
     types::*,
 };
-use crate::{
-    machine::{Command, Event, Limits, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Time},
-    planted::Planted,
-};
+use lockkeeper_machine::{Command, Event, Limits, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Time};
+use lockkeeper_planted::Planted;
 
 /// Notices that a keep-alive stream may lag behind before it is closed.
 const NOTICES_KEPT: usize = 64;
@@ -358,10 +356,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Token;
+    use lockkeeper_machine::Token;
 
     fn notice() -> Notice {
-        let reason = crate::machine::Reason::new("dead").expect("short");
+        let reason = lockkeeper_machine::Reason::new("dead").expect("short");
         Notice { session: SessionId(1), what: Loss::Revoked(Revocation { token: Token(1), reason, remaining_ms: 0 }) }
     }
 

@@ -17,7 +17,7 @@ use super::{
     proposer::Proposer,
     table::Table,
 };
-use crate::machine::Command;
+use lockkeeper_machine::Command;
 
 /// Maximum time between two ticks while there is any deadline: a failover loses at most this.
 const TICK_AT_LEAST: Duration = Duration::from_secs(1);
@@ -99,17 +99,12 @@ mod tests {
     };
 
     use super::*;
-    use crate::{
-        environment::Environment,
-        machine::{Label, Limits, SessionId, Stamp, Time, Ttl, WallTime},
-        raft::{
-            proposer::Intake,
-            table::Batch,
-            types::{CommittedLeaderId, LogId},
-        },
-    };
+    use crate::types::{CommittedLeaderId, LogId};
+    use crate::{proposer::Intake, table::Batch};
+    use lockkeeper_environment::Environment;
+    use lockkeeper_machine::{Label, Limits, SessionId, Stamp, Time, Ttl, WallTime};
 
-    /// Longer than a beat and [`STEP_MAX`](crate::raft::clock::STEP_MAX); shorter than [`TICK_DEADLINE`].
+    /// Longer than a beat and [`STEP_MAX`](crate::clock::STEP_MAX); shorter than [`TICK_DEADLINE`].
     const COMMIT: Duration = Duration::from_millis(1_900);
     /// Allowed difference between the clocks: the last reading was up to a beat ago, and the first one up to a beat late.
     const SLACK: Duration = Duration::from_millis(250);
@@ -137,7 +132,7 @@ mod tests {
         }
     }
 
-    fn apply(table: &Table, index: u64, stamp: Stamp, command: Command) -> crate::raft::types::Delivery {
+    fn apply(table: &Table, index: u64, stamp: Stamp, command: Command) -> crate::types::Delivery {
         let log_id = LogId { leader_id: CommittedLeaderId::new(1), index };
         let batch =
             Batch { time: Time { stamp, wall: WallTime(0) }, limits: Limits::default(), commands: vec![command] };
@@ -177,6 +172,6 @@ mod tests {
         sleep(BEAT).await;
         let passed = Duration::from_millis(leader.leadership.stamp().0 - before.0);
         // The tick that was under way may still cause one reading, and the first reading after it counts as a step.
-        assert!(passed <= 3 * crate::raft::clock::STEP_MAX, "{passed:?} of a minute in which no renewal was taken");
+        assert!(passed <= 3 * crate::clock::STEP_MAX, "{passed:?} of a minute in which no renewal was taken");
     }
 }

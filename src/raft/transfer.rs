@@ -13,7 +13,7 @@ use super::{
     snapshot::{Receiving, SnapshotFile, SnapshotStore},
     types::SnapshotMeta,
 };
-use crate::environment::Blocking;
+use lockkeeper_environment::Blocking;
 
 type Pieces = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use openraft::{impls::leader_id_std, raft, type_config::alias};
 
 use super::{calls::Call, ids::Incarnation};
-use crate::machine::Reply;
+use lockkeeper_machine::Reply;
 
 /// The source of openraft's tasks, timers and random numbers.
 pub type Runtime = openraft_rt_tokio::TokioRuntime;

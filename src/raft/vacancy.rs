@@ -29,7 +29,7 @@ use super::{
     replica::Replica,
     types::{TransferLeaderRequest, Vote},
 };
-use crate::transport::Connect;
+use lockkeeper_transport::Connect;
 
 /// Time limit for a connection attempt: a reachable machine accepts or refuses sooner.
 const REFUSAL_PATIENCE: Duration = Duration::from_millis(250);
@@ -162,7 +162,7 @@ mod tests {
     use tokio::io::{DuplexStream, duplex};
 
     use super::*;
-    use crate::transport::Connection;
+    use lockkeeper_transport::Connection;
 
     const HEARTBEAT: Duration = Duration::from_millis(75);
     const LEADER: u64 = 1;

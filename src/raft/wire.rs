@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::types::*;
-use crate::proto::internal as pb;
+use crate::messages as pb;
 
 /// A message that lacks a required field, or has an impossible value.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

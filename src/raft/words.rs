@@ -8,7 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::wire::Malformed;
-use crate::{machine::*, proto::internal as pb};
+use crate::messages as pb;
+use lockkeeper_machine::*;
 
 pub(super) fn write_session(id: SessionId) -> Bytes {
     Bytes::copy_from_slice(&id.0.to_be_bytes())

@@ -9,10 +9,8 @@ use std::{
 use openraft::{Instant, ServerState, async_runtime::WatchReceiver};
 
 use super::{api::Error, progress::Progress, pulse::Pulse};
-use crate::{
-    environment::Blocking,
-    raft::{Replica, types::LogId},
-};
+use lockkeeper_environment::Blocking;
+use lockkeeper_raft::{Replica, types::LogId};
 
 /// Answers from what this node knows, at once and without the cluster.
 #[derive(Clone, Debug)]

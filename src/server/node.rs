@@ -35,29 +35,28 @@ use super::{
         unreadable::explaining,
     },
 };
-use crate::{
-    environment::{Blocking, Environment, Tasks},
-    proto::{
-        self,
-        v1::{cluster_server::ClusterServer, locks_server::LocksServer, sessions_server::SessionsServer},
-    },
-    raft::{
-        Raft, Replica, backlog, files,
-        forming::{self, FormingError, Plan},
-        identity::{ClusterId, Identity, IdentityError},
-        log::{
-            self, LogStore, OpenError,
-            database::{LockFile, NotLocked},
-        },
-        network::{Acknowledgements, Network, PeerService},
-        snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
-        state_machine::StateMachine,
-        table::{Inspect, Table},
-        types::{Node, TypeConfig},
-        vacancy,
-    },
-    transport::{self, Connect, Listen, Settings, TcpConnector},
+use lockkeeper_environment::{Blocking, Environment, Tasks};
+use lockkeeper_proto::{
+    self,
+    v1::{cluster_server::ClusterServer, locks_server::LocksServer, sessions_server::SessionsServer},
 };
+use lockkeeper_raft::{
+    Raft, Replica, backlog,
+    forming::{self, FormingError, Plan},
+    identity::{ClusterId, Identity, IdentityError},
+    log::{self, LogStore, OpenError},
+    network::{Acknowledgements, Network, PeerService},
+    snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
+    state_machine::StateMachine,
+    table::{Inspect, Table},
+    types::{Node, TypeConfig},
+    vacancy,
+};
+use lockkeeper_storage::{
+    database::{LockFile, NotLocked},
+    files,
+};
+use lockkeeper_transport::{Connect, Listen, Settings, TcpConnector};
 
 /// How long a node that ends waits for the requests under way.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -408,7 +407,8 @@ impl Services {
         stopping: CancellationToken,
     ) -> Self {
         let local = Local { replica: replica.clone(), random: Arc::clone(&environment.random) };
-        let dial: Dial = Arc::new(move |address, windows| transport::channel_with(connector.clone(), address, windows));
+        let dial: Dial =
+            Arc::new(move |address, windows| lockkeeper_transport::channel_with(connector.clone(), address, windows));
         let service = LockService::new(local.clone(), dial, stopping);
         let (cluster_id, blocking) = (config.cluster_id.as_str().into(), environment.blocking);
         let (progress, members) = Default::default();
@@ -458,7 +458,7 @@ const OWN_DESCRIPTORS: &str = "the descriptors are those of this build";
 
 fn reflection() -> tonic_reflection::server::Builder<'static> {
     tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(lockkeeper_proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
 }
 
@@ -473,7 +473,7 @@ where
     V: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible> + Clone + Send + 'static,
     V::Future: Send,
 {
-    transport::serve(listener, settings, service, stopping).await;
+    lockkeeper_transport::serve(listener, settings, service, stopping).await;
     Ok(())
 }
 

@@ -44,7 +44,7 @@ use tower::{Layer, Service};
 pub(super) use self::budgets::Limits;
 use self::budgets::{Account, Budget};
 use super::{api::Error, v1::deadlines::changes_something};
-use crate::transport::Remote;
+use lockkeeper_transport::Remote;
 
 /// Bytes of an answer that the transport takes at a time.
 const CHUNK: usize = 16 * 1024;

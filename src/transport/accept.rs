@@ -53,7 +53,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::transport::connection::Watched;
+    use crate::connection::Watched;
 
     struct Failing(VecDeque<Errno>);
 
@@ -76,6 +76,6 @@ mod tests {
         let mut listener = Failing([Errno::MFILE, Errno::CONNABORTED, Errno::NFILE].into());
         next(&mut listener, &places, &Complaints::default()).await;
         assert_eq!(began.elapsed(), 2 * SHORTAGE_PAUSE);
-        assert_eq!(idle.0.ordered().await, crate::transport::places::Order::GiveWay);
+        assert_eq!(idle.0.ordered().await, crate::places::Order::GiveWay);
     }
 }

@@ -110,10 +110,10 @@ impl<S> Connection<S> {
     }
 }
 
-#[cfg(test)]
 impl<S> Connection<S> {
-    /// A connection without a listener.
-    pub(crate) fn for_test(stream: S) -> Self {
+    /// One that nobody listened for: for tests of crates that are told of connections.
+    #[doc(hidden)]
+    pub fn for_test(stream: S) -> Self {
         Self::new(stream, ([127, 0, 0, 1], 1).into(), Arc::new(Watched::new(usize::MAX)))
     }
 }

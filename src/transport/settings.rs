@@ -26,7 +26,7 @@ use std::time::Duration;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use super::KEEP_ALIVE;
+use super::{KEEP_ALIVE, Windows};
 
 /// Time limit for the whole HTTP/2 preface of an accepted connection: 24 bytes and the first SETTINGS frame.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,26 +38,6 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 pub const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a connection without an open call to end after GOAWAY.
 pub const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Flow-control windows of HTTP/2: bytes in one direction that the receiver has not read yet.
-#[derive(Clone, Copy, Debug)]
-pub struct Windows {
-    /// For one call.
-    pub stream: u32,
-    /// For all calls of a connection.
-    pub connection: u32,
-}
-
-impl Windows {
-    /// A large message passes at once: between nodes, and for answers.
-    pub const WIDE: Self = Self { stream: 4 << 20, connection: 8 << 20 };
-    /// For answers that a node relays from another node to its clients, which read them at their own pace: little for each. The
-    /// connection has almost no limit of its own, since a stream that is not read would block all others.
-    pub const RELAYED: Self = Self { stream: 64 << 10, connection: 1 << 30 };
-    /// Some hundreds of requests on one stream: an overloaded node has at most that many unread, then flow control stops the client. The
-    /// connection's window allows for small frames, see the module's documentation.
-    pub const NARROW: Self = Self { stream: 32 << 10, connection: 2 << 20 };
-}
 
 /// The limits of a port's connections.
 #[derive(Clone, Copy, Debug)]

@@ -98,5 +98,5 @@ pub(crate) async fn contents(store: &mut LogStore) -> String {
 }
 
 fn bytes(entry: &Entry) -> Vec<u8> {
-    prost::Message::encode_to_vec(&lockkeeper::proto::internal::Entry::from(entry))
+    prost::Message::encode_to_vec(&lockkeeper::raft::messages::Entry::from(entry))
 }

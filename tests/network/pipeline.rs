@@ -13,12 +13,12 @@ use futures::{
     stream::{self, BoxStream},
 };
 use lockkeeper::{
-    proto::internal::{
-        self as pb,
-        peer_server::{Peer, PeerServer},
-    },
     raft::{
         identity::{Identity, Incarnation, Member},
+        messages::{
+            self as pb,
+            peer_server::{Peer, PeerServer},
+        },
         network::{APPENDS_IN_FLIGHT_MAX, Network, PeerClient},
         types::{AppendRequest, Entry, EntryPayload, LogId, Node, Vote},
     },

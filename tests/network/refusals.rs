@@ -1,8 +1,11 @@
 //! Calls that are not for a node, or not from who they say.
 
 use lockkeeper::{
-    proto::internal::{VoteRequest, peer_client::PeerClient},
-    raft::{identity::Stage, network::hello},
+    raft::{
+        identity::Stage,
+        messages::{VoteRequest, peer_client::PeerClient},
+        network::hello,
+    },
     transport::{TcpConnector, channel},
 };
 use tokio::{
@@ -38,7 +41,7 @@ impl Ends {
 
 /// Asks `to` whether it would vote, which changes nothing.
 async fn pre_vote(to: &TestNode, ends: Ends, vote_of: u64) -> Result<(), Status> {
-    let vote = lockkeeper::proto::internal::Vote { term: 1, node_id: vote_of, committed: false };
+    let vote = lockkeeper::raft::messages::Vote { term: 1, node_id: vote_of, committed: false };
     let mut request = Request::new(VoteRequest { vote: Some(vote), last_log_id: None, leadership_transfer: false });
     let metadata = request.metadata_mut();
     metadata.insert("lockkeeper-cluster", ends.cluster.parse().expect("ASCII"));

@@ -49,7 +49,7 @@ pub(super) async fn renew(
     let mut stream = Renewals::new(sessions, pipe, place, recorder);
     // The first renewal opens the stream, since the server answers only after it.
     stream.send()?;
-    let mut service = SessionsClient::new(client.caller.nodes.preferred().channel);
+    let mut service = SessionsClient::new(client.preferred_channel());
     let mut answers = service.keep_alive(ReceiverStream::new(requests)).await?.into_inner();
 
     let began = Instant::now();

@@ -13,10 +13,8 @@ use super::{
     AttachedSession,
     numbers::Numbered,
 };
-use crate::{
-    machine::{self, Token},
-    proto::v1::{Busy, Reason, ReleaseRequest, acquire_response::Outcome, release_request::Target},
-};
+use lockkeeper_proto::v1::{Busy, Reason, ReleaseRequest, acquire_response::Outcome, release_request::Target};
+use lockkeeper_types::Token;
 
 /// An acquire of an [`AttachedSession`]. Nothing is sent before [`AttachedAcquire::granted`].
 ///
@@ -26,7 +24,7 @@ use crate::{
 #[must_use = "an acquire does nothing before it is awaited"]
 pub struct AttachedAcquire {
     session: AttachedSession,
-    acquire: Arc<machine::Acquire>,
+    acquire: Arc<lockkeeper_types::Acquire>,
     began: Option<Instant>,
     request: Option<Numbered>,
     /// The cluster cancelled its wait; it was queued again.
@@ -34,7 +32,7 @@ pub struct AttachedAcquire {
 }
 
 impl AttachedAcquire {
-    pub(super) fn new(session: AttachedSession, acquire: machine::Acquire) -> Self {
+    pub(super) fn new(session: AttachedSession, acquire: lockkeeper_types::Acquire) -> Self {
         Self { session, acquire: Arc::new(acquire), began: None, request: None, place_lost: false }
     }
 

@@ -33,18 +33,16 @@ use super::{
     lease::{self, Lease, Renewed},
     session,
 };
-use crate::{
-    machine::{self, LockName, SessionId, Token},
-    proto::v1::{
-        CloseSessionRequest, CloseSessionResponse, ReleaseRequest, Revocation, UpdateRequest,
-        locks_client::LocksClient, release_request::Target, sessions_client::SessionsClient,
-    },
+use lockkeeper_proto::v1::{
+    CloseSessionRequest, CloseSessionResponse, ReleaseRequest, Revocation, UpdateRequest, locks_client::LocksClient,
+    release_request::Target, sessions_client::SessionsClient,
 };
+use lockkeeper_types::{LockName, SessionId, Token};
 
 /// A session by its id. Cheap to clone. It is renewed only by [`AttachedSession::keep_alive`], and not closed on drop.
 ///
 /// ```no_run
-/// # use lockkeeper::{client::{Client, Error}, machine::{Acquire, LockName, Mode, SessionId, Wait, Want}};
+/// # use lockkeeper_client::{Client, Error, types::{Acquire, LockName, Mode, SessionId, Wait, Want}};
 /// # async fn example(client: Client, id: SessionId) -> Result<(), Error> {
 /// let session = client.attach(id);
 /// let name = LockName::new("jobs/nightly")?;
@@ -161,14 +159,14 @@ impl AttachedSession {
     }
 
     /// Requests locks: [`AttachedAcquire::granted`] waits for them.
-    pub fn acquire(&self, acquire: machine::Acquire) -> AttachedAcquire {
+    pub fn acquire(&self, acquire: lockkeeper_types::Acquire) -> AttachedAcquire {
         AttachedAcquire::new(self.clone(), acquire)
     }
 
     /// Releases a grant.
     ///
     /// Fails with [`Error::Lost`] if the session is over or an operator took the grant; with [`Error::Refused`] and
-    /// [`crate::proto::v1::Reason::NotHeld`] if the grant was lost or released before; and with [`Error::NoCluster`] or
+    /// [`lockkeeper_proto::v1::Reason::NotHeld`] if the grant was lost or released before; and with [`Error::NoCluster`] or
     /// [`Error::Unknown`] if no node answers within the client's call limit. If the future is dropped before it
     /// completes, the release may or may not have taken effect.
     pub async fn release(&self, token: Token) -> Result<(), Error> {

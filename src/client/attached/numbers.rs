@@ -27,7 +27,7 @@ use super::super::{
     error::Refused,
     nodes::Node,
 };
-use crate::proto::v1::{Reason, RequestId};
+use lockkeeper_proto::v1::{Reason, RequestId};
 
 /// Ages in seconds at which replies are discarded when the session's reply memory is full: the first one, and the next
 /// where it does not suffice.

@@ -1,9 +1,9 @@
 //! The blocking client, for programs without an asynchronous runtime.
 //!
 //! ```no_run
-//! # fn write_report(fence: lockkeeper::machine::Token) {}
-//! # fn main() -> Result<(), lockkeeper::client::Error> {
-//! use lockkeeper::client::{SessionOptions, blocking::Client};
+//! # fn write_report(fence: lockkeeper_client::types::Token) {}
+//! # fn main() -> Result<(), lockkeeper_client::Error> {
+//! use lockkeeper_client::{SessionOptions, blocking::Client};
 //!
 //! let client = Client::new("10.0.0.1:7101,10.0.0.2:7101,10.0.0.3:7101")?;
 //! let session = client.open(SessionOptions::default())?;
@@ -38,10 +38,8 @@ use tokio::{runtime::Handle, time::timeout};
 
 use self::runtime::Runtime;
 use super::{Builder, Danger, Error, Loss, Moment, NewData, SessionOptions};
-use crate::{
-    machine::{LockName, SessionId, Token},
-    proto::v1,
-};
+use lockkeeper_proto::v1;
+use lockkeeper_types::{LockName, SessionId, Token};
 
 /// How long the drop of a [`Guard`] waits for its release. Afterwards the release goes on in the background, until the
 /// program ends.
@@ -128,7 +126,7 @@ impl Client {
     /// Runs a future to completion on the thread of this client, and waits for it.
     ///
     /// ```no_run
-    /// # fn example(client: lockkeeper::client::blocking::Client) -> Result<(), lockkeeper::client::Error> {
+    /// # fn example(client: lockkeeper_client::blocking::Client) -> Result<(), lockkeeper_client::Error> {
     /// let asynchronous = client.asynchronous().clone();
     /// let forced = client.block_on(async move { asynchronous.force_release("jobs", "host 7 is gone").await })?;
     /// # Ok(())

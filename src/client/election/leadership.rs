@@ -3,7 +3,7 @@
 use std::{future::IntoFuture, pin::Pin, time::Duration};
 
 use super::super::{Acquire, Error, Guard, Loss, NewData, Session};
-use crate::machine::Token;
+use lockkeeper_types::Token;
 
 /// A candidacy that is not sent yet: `await` it. It waits without a time limit, unless told otherwise.
 ///
@@ -60,7 +60,7 @@ impl IntoFuture for Campaign {
 /// moment; for that case the resources that the leader writes to check [`Leadership::epoch`].
 ///
 /// ```no_run
-/// # use lockkeeper::client::{Error, Leadership};
+/// # use lockkeeper_client::{Error, Leadership};
 /// # async fn lead(epoch: u64) {}
 /// # async fn example(leadership: Leadership) -> Result<(), Error> {
 /// tokio::select! {
@@ -84,7 +84,7 @@ impl Leadership {
 
     /// Replaces the leader's published value, up to 16 KiB. The value ends with the leadership.
     ///
-    /// Fails with [`Error::Lost`] or [`crate::proto::v1::Reason::NotHeld`] if another leader exists or may exist. If
+    /// Fails with [`Error::Lost`] or [`lockkeeper_proto::v1::Reason::NotHeld`] if another leader exists or may exist. If
     /// the future is dropped before it completes, the value may or may not take effect, but never after a later one.
     pub async fn proclaim(&self, value: impl AsRef<[u8]>) -> Result<(), Error> {
         let name = self.guard.names().first().expect("a campaign is for one lock");

@@ -6,9 +6,9 @@
 //! replaced at once, and `lockkeeper get NAME` shows the leader and the candidates.
 //!
 //! ```no_run
-//! # use lockkeeper::{client::{Client, SessionOptions}, machine::Token};
+//! # use lockkeeper_client::{Client, SessionOptions, types::Token};
 //! # async fn schedule_jobs(epoch: Token) {}
-//! # async fn example(client: Client) -> Result<(), lockkeeper::client::Error> {
+//! # async fn example(client: Client) -> Result<(), lockkeeper_client::Error> {
 //! let session = client.open(SessionOptions::default()).await?;
 //! let election = client.election("schedulers")?;
 //! loop {
@@ -25,7 +25,7 @@
 //! As an observer:
 //!
 //! ```no_run
-//! # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+//! # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
 //! let mut leaders = client.election("schedulers")?.observe();
 //! loop {
 //!     match leaders.next().await? {
@@ -63,10 +63,8 @@ pub use leadership::{Campaign, Leadership};
 pub use observe::Observe;
 
 use super::{Client, Error, Session};
-use crate::{
-    machine::{LockName, Token},
-    proto::v1::{GetRequest, LockInfo, mode::Kind},
-};
+use lockkeeper_proto::v1::{GetRequest, LockInfo, mode::Kind};
+use lockkeeper_types::{LockName, Token};
 
 impl Client {
     /// An election: the leader is the holder of the lock of this name. Fails with [`Error::Invalid`]; nothing is sent.
@@ -111,7 +109,7 @@ impl Election {
     /// observers; it may be empty. The session belongs to the same cluster; its loss ends the leadership.
     ///
     /// ```no_run
-    /// # use lockkeeper::client::{Election, Error, Session};
+    /// # use lockkeeper_client::{Election, Error, Session};
     /// # use std::time::Duration;
     /// # async fn example(election: Election, session: Session) -> Result<(), Error> {
     /// match election.campaign(&session, "10.0.0.7:9000").wait_at_most(Duration::from_secs(5)).await {
@@ -130,7 +128,7 @@ impl Election {
     /// [`Client::get`] does. Cancel safe.
     ///
     /// ```no_run
-    /// # async fn example(client: lockkeeper::client::Client) -> Result<(), lockkeeper::client::Error> {
+    /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
     /// if let Some(leader) = client.election("schedulers")?.leader().await? {
     ///     println!("ask {}", String::from_utf8_lossy(&leader.value));
     /// }

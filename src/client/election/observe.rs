@@ -19,15 +19,13 @@ use super::{
     super::{Client, Error},
     Leader,
 };
-use crate::{
-    machine::{LockName, Token},
-    proto::v1::{
-        Change, LockInfo, Mode, WatchResponse,
-        change::Kind,
-        mode,
-        watch_response::{State, What},
-    },
+use lockkeeper_proto::v1::{
+    Change, LockInfo, Mode, WatchResponse,
+    change::Kind,
+    mode,
+    watch_response::{State, What},
 };
+use lockkeeper_types::{LockName, Token};
 
 /// The current leader, then every change: another leader, another value, or none.
 ///
@@ -42,7 +40,7 @@ use crate::{
 /// beside the election `jobs/leader`.
 ///
 /// ```no_run
-/// # async fn example(election: lockkeeper::client::Election) -> Result<(), lockkeeper::client::Error> {
+/// # async fn example(election: lockkeeper_client::Election) -> Result<(), lockkeeper_client::Error> {
 /// use futures::TryStreamExt;
 ///
 /// // Waits for the first leader.
@@ -210,7 +208,7 @@ fn is_exclusive(change: &Change) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::v1::{Holder, watch_response::Changes};
+    use lockkeeper_proto::v1::{Holder, watch_response::Changes};
 
     const EXCLUSIVE: Option<Mode> = Some(Mode { kind: Some(mode::Kind::Exclusive(mode::Exclusive {})) });
 

@@ -1,46 +1,6 @@
 //! The commands of the table, and their parts.
 
-use std::sync::Arc;
-
-use super::{words::number, *};
-use crate::machine::limits::*;
-
-/// One lock of an acquire.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Want {
-    /// The lock's name.
-    pub name: LockName,
-    /// The mode to hold it in.
-    pub mode: Mode,
-    /// Data to set when the lock is granted; `None` leaves the present data.
-    pub data: Option<Data>,
-    /// Whether the data stays when the grant ends.
-    pub keep_data: bool,
-    /// Refuse the acquire if the lock does not exist when it arrives: it is not held, awaited or delayed, and carries no data.
-    pub must_exist: bool,
-}
-
-/// How long an acquire waits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wait {
-    /// Not at all.
-    Never,
-    /// At most this many milliseconds: 1 to [`WAIT_MS_MAX`].
-    Millis(u64),
-    /// As long as its session lives.
-    Forever,
-}
-
-/// An acquire of 1 to [`WANTS_MAX`] locks, all or nothing.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Acquire {
-    /// Sorted by name, no name twice: see [`Acquire::new`].
-    wants: Arc<[Want]>,
-    /// How long to wait.
-    pub wait: Wait,
-    /// How long the locks stay closed if this holder is lost, milliseconds: 0 to [`LOCK_DELAY_MS_MAX`].
-    pub lock_delay_ms: u32,
-}
+use super::*;
 
 /// The object of a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,7 +114,7 @@ pub enum Command {
         /// Only of locks above this name: continues where another command ended.
         after: Option<LockName>,
     },
-    /// Gives a semaphore in use another size, by an operator: see [`crate::machine`] for the meaning of that size and for its end.
+    /// Gives a semaphore in use another size, by an operator: see [`crate`] for the meaning of that size and for its end.
     Resize {
         /// The lock's name.
         name: LockName,
@@ -163,36 +123,4 @@ pub enum Command {
     },
     /// Advances time.
     Tick,
-}
-
-impl Wait {
-    /// 0 is no wait. Fails over [`WAIT_MS_MAX`].
-    pub fn from_millis(ms: u64) -> Result<Self, Invalid> {
-        match number("the wait in milliseconds", ms, 0, WAIT_MS_MAX)? {
-            0 => Ok(Self::Never),
-            ms => Ok(Self::Millis(ms)),
-        }
-    }
-}
-
-impl Acquire {
-    /// Sorts the locks by name. Fails on none or more than [`WANTS_MAX`], on a name given twice, on a wait outside 1 to [`WAIT_MS_MAX`],
-    /// and on a lock-delay over [`LOCK_DELAY_MS_MAX`].
-    pub fn new(mut wants: Vec<Want>, wait: Wait, lock_delay_ms: u32) -> Result<Self, Invalid> {
-        number("the number of locks in one acquire", wants.len(), 1, WANTS_MAX)?;
-        if let Wait::Millis(ms) = wait {
-            number("the wait in milliseconds", ms, 1, WAIT_MS_MAX)?;
-        }
-        number("the lock-delay in milliseconds", lock_delay_ms, 0, LOCK_DELAY_MS_MAX)?;
-        wants.sort_by(|a, b| a.name.cmp(&b.name));
-        if let Some(pair) = wants.windows(2).find(|pair| pair[0].name == pair[1].name) {
-            return Err(Invalid(format!("the lock {:?} is named twice in one acquire: name it once", pair[0].name)));
-        }
-        Ok(Self { wants: wants.into(), wait, lock_delay_ms })
-    }
-
-    /// Sorted by name, no name twice.
-    pub fn wants(&self) -> &[Want] {
-        &self.wants
-    }
 }

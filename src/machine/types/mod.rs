@@ -3,15 +3,10 @@
 mod commands;
 mod events;
 mod replies;
-mod requests;
-#[cfg(test)]
-mod tests;
 mod views;
-mod words;
 
 pub use commands::*;
 pub use events::*;
+pub use lockkeeper_types::*;
 pub use replies::*;
-pub use requests::*;
 pub use views::*;
-pub use words::*;

@@ -35,7 +35,7 @@ pub enum SessionEnd {
     Closed,
     /// It was not renewed in time.
     Expired,
-    /// The table has no record of it: never opened, or ended more than [`crate::machine::ENDED_SESSIONS_MAX`] sessions ago.
+    /// The table has no record of it: never opened, or ended more than [`crate::ENDED_SESSIONS_MAX`] sessions ago.
     Unknown,
 }
 
@@ -58,7 +58,7 @@ pub enum Renewal {
         /// By this TTL, from now.
         ttl: Ttl,
         /// Its grants that are revoked and not released yet, in the order of their tokens: at most
-        /// [`crate::machine::REVOCATIONS_TOLD_MAX`].
+        /// [`crate::REVOCATIONS_TOLD_MAX`].
         revoked: Vec<Revocation>,
         /// Whether there are more of them.
         more: bool,
@@ -96,23 +96,23 @@ pub struct Forced {
 /// A limit that a command would have exceeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
-    /// [`crate::machine::SESSIONS_MAX`]
+    /// [`crate::SESSIONS_MAX`]
     Sessions,
-    /// [`crate::machine::WAITERS_MAX`]
+    /// [`crate::WAITERS_MAX`]
     Waiters,
-    /// [`crate::machine::LOCKS_MAX`]
+    /// [`crate::LOCKS_MAX`]
     Locks,
-    /// [`crate::machine::WAITS_PER_SESSION_MAX`]
+    /// [`crate::WAITS_PER_SESSION_MAX`]
     WaitsPerSession,
-    /// [`crate::machine::REPLIES_PER_SESSION_MAX`]; for releases and updates [`crate::machine::LETTING_GO_PER_SESSION_MAX`] more.
+    /// [`crate::REPLIES_PER_SESSION_MAX`]; for releases and updates [`crate::LETTING_GO_PER_SESSION_MAX`] more.
     RepliesPerSession,
-    /// [`crate::machine::TAKEN_PER_SESSION_MAX`]
+    /// [`crate::TAKEN_PER_SESSION_MAX`]
     TakenPerSession,
-    /// [`crate::machine::GRANTS_PER_SESSION_MAX`]
+    /// [`crate::GRANTS_PER_SESSION_MAX`]
     GrantsPerSession,
-    /// [`crate::machine::Limits::table_bytes`]
+    /// [`crate::Limits::table_bytes`]
     TableBytes,
-    /// [`crate::machine::Limits::session_bytes`]
+    /// [`crate::Limits::session_bytes`]
     SessionBytes,
 }
 

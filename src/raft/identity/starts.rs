@@ -17,7 +17,7 @@ use rand::RngCore;
 use serde::{Deserialize, Serialize};
 
 use super::InvalidId;
-use crate::raft::types::{CommittedLeaderId, LogId};
+use crate::types::{CommittedLeaderId, LogId};
 
 /// One start of a node: a random number. Written as 16 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

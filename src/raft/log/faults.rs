@@ -14,9 +14,6 @@ use openraft::{
 use tempfile::TempDir;
 
 use super::{
-    database::LockFile,
-    disk::{Disk, Pair, Table},
-    health::Health,
     mark::MarkFile,
     memory::{Memory, Recent},
     record::Key,
@@ -24,7 +21,12 @@ use super::{
     tables::Tables,
     writer::Writer,
 };
-use crate::raft::types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload, TypeConfig, Vote};
+use crate::types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload, TypeConfig, Vote};
+use lockkeeper_storage::{
+    database::LockFile,
+    disk::{Disk, Pair, Table},
+    health::Health,
+};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -15,13 +15,9 @@ use std::{fs, io, path::PathBuf};
 use prost::Message;
 
 use super::memory::next_index;
-use crate::{
-    proto::internal as pb,
-    raft::{
-        files,
-        types::{LogId, Vote},
-    },
-};
+use crate::messages as pb;
+use crate::types::{LogId, Vote};
+use lockkeeper_storage::files;
 
 /// The mark is rewritten once the log has grown by this many entries.
 pub(super) const ENTRIES_PER_MARK: u64 = 1000;

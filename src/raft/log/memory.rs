@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, io};
 
-use crate::raft::types::{Entry, EntryPayload, LogId, Vote};
+use crate::types::{Entry, EntryPayload, LogId, Vote};
 
 /// The state of the log as its users see it.
 #[derive(Debug, Default)]

@@ -25,26 +25,20 @@
 //! Repair. A damaged log is not reconstructed from its remains: the other members have all of it, and a new member would copy it from
 //! them.
 
-pub(crate) mod database;
-mod disk;
 #[cfg(test)]
 mod faults;
-mod health;
-mod journal;
-mod journaled;
 mod mark;
 mod memory;
 mod opening;
-mod panics;
 mod record;
 mod store;
-#[cfg(target_os = "linux")]
-pub(crate) mod sync;
 mod tables;
 mod verify;
 mod writer;
 
-pub use health::{EXIT_FAILED, Failure, FailureHandler, end_the_process};
+pub use lockkeeper_storage::{
+    health::{EXIT_FAILED, Failure, FailureHandler, end_the_process},
+    panics::explain_panic,
+};
 pub use opening::OpenError;
-pub use panics::explain_panic;
 pub use store::{LogReader, LogStore, Options};

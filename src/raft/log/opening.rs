@@ -22,19 +22,19 @@ use std::{
 };
 
 use super::{
-    database::{self, LockFile, NotLocked, Stumbled},
-    disk::{Disk, SledDisk},
-    journaled::Journaled,
     mark::{Mark, MarkFile},
     memory::Recent,
-    panics::{self, Doing, FREE_SPACE, tells_of_full_disk},
     tables::Tables,
     verify::{self, Recovered},
 };
-use crate::raft::{
+use crate::identity::{Incarnation, LogOwner, Start};
+use crate::types::LogId;
+use lockkeeper_storage::{
+    database::{self, LockFile, NotLocked, SledError, Stumbled},
+    disk::{Disk, SledDisk},
     files,
-    identity::{Incarnation, LogOwner, Start},
-    types::LogId,
+    journaled::Journaled,
+    panics::{self, Doing, FREE_SPACE, tells_of_full_disk},
 };
 
 /// Why a log was not opened. Nothing was changed or lost.
@@ -231,11 +231,11 @@ fn open_tables(request: &Request, database: &Path, mark: Option<Mark>) -> Guarde
     };
 
     let sled = database::open(database, SLED_CACHE_BYTES).map_err(|error| match error {
-        sled::Error::Io(source) => failed("opening the database")(source),
-        sled::Error::CollectionNotFound(_)
-        | sled::Error::Unsupported(_)
-        | sled::Error::ReportableBug(_)
-        | sled::Error::Corruption { .. } => broken(error.into()),
+        SledError::Io(source) => failed("opening the database")(source),
+        SledError::CollectionNotFound(_)
+        | SledError::Unsupported(_)
+        | SledError::ReportableBug(_)
+        | SledError::Corruption { .. } => broken(error.into()),
     })?;
     database::sync_names(directory, database).map_err(failed("syncing the directory"))?;
 
@@ -316,12 +316,12 @@ fn begin<D: Disk>(tables: &mut Tables<D>, mark: Option<&Mark>) -> io::Result<()>
         (true, Some(_)) => Ok(()),
         // The mark is created before anything is stored. A crash may come between creating the database and the mark, but not later.
         (true, None) if is_blank => Ok(()),
-        (true, None) => Err(super::tables::damaged(MARK_MISSING)),
+        (true, None) => Err(files::damaged(MARK_MISSING)),
         (false, None) if is_blank => {
             tables.set_formatted()?;
             tables.disk.flush()
         }
-        (false, _) => Err(super::tables::damaged("the database was emptied, or is not one of this program")),
+        (false, _) => Err(files::damaged("the database was emptied, or is not one of this program")),
     }
 }
 

@@ -20,10 +20,9 @@
 
 use prost::Message;
 
-use crate::{
-    proto::internal as pb,
-    raft::{files::Broken, types::Entry},
-};
+use crate::messages as pb;
+use crate::types::Entry;
+use lockkeeper_storage::files::Broken;
 
 /// The largest value in sled.
 pub(super) const VALUE_BYTES_MAX: usize = 4096;
@@ -187,7 +186,7 @@ fn checksum(version: u8, index: u64, length: u32, term_before: u64, bytes: &[u8]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raft::types::{CommittedLeaderId, EntryPayload, LogId, Payload};
+    use crate::types::{CommittedLeaderId, EntryPayload, LogId, Payload};
 
     fn entry(index: u64, bytes: usize) -> Entry {
         let payload: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();

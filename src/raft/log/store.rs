@@ -18,18 +18,18 @@ use openraft::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::{
-    database::LockFile,
-    disk::Disk,
-    health::{FailureHandler, Health, Watchdog, end_the_process},
     memory::{self, Memory, Step},
     opening::{self, OpenError, Opened, Request},
-    panics::{self, Doing},
     verify::Installation,
     writer::{Committed, Job, Writer},
 };
-use crate::raft::{
-    identity::LogOwner,
-    types::{Entry, LogId, TypeConfig, Vote},
+use crate::identity::LogOwner;
+use crate::types::{Entry, LogId, TypeConfig, Vote};
+use lockkeeper_storage::{
+    database::LockFile,
+    disk::Disk,
+    health::{FailureHandler, Health, Watchdog, end_the_process},
+    panics::{self, Doing},
 };
 
 /// Capacity of the writer's queue, in jobs.

@@ -4,17 +4,14 @@ use std::io;
 
 use prost::Message;
 
-use super::{
+use super::record::{self, Assembly, Key};
+use crate::identity::{Incarnation, Start};
+use crate::messages as pb;
+use crate::types::{Entry, LogId, Vote};
+pub(super) use lockkeeper_storage::files::damaged;
+use lockkeeper_storage::{
     disk::{Disk, Table},
-    record::{self, Assembly, Key},
-};
-use crate::{
-    proto::internal as pb,
-    raft::{
-        files,
-        identity::{Incarnation, Start},
-        types::{Entry, LogId, Vote},
-    },
+    files,
 };
 
 /// Version of the values in the table `meta`.
@@ -191,12 +188,10 @@ impl<D: Disk> Tables<D> {
     }
 }
 
-/// An error: the disk's content differs from what was written.
-pub(super) fn damaged(what: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what.into())
-}
-
 /// An error: the entry at this index cannot be read.
 pub(super) fn unreadable(index: u64, why: &record::Unreadable) -> io::Error {
     damaged(format!("entry {index} cannot be read: {why}"))
 }
+
+#[cfg(test)]
+mod tests;

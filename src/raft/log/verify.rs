@@ -3,13 +3,13 @@
 use std::io;
 
 use super::{
-    disk::{Disk, Table},
     mark::Mark,
     memory::{Recent, display, next_index},
     record::{Assembly, Key, Unreadable},
     tables::{Tables, damaged, unreadable},
 };
-use crate::raft::types::{Entry, LogId, Vote};
+use crate::types::{Entry, LogId, Vote};
+use lockkeeper_storage::disk::{Disk, Table};
 
 /// The content of a valid log.
 #[derive(Debug)]

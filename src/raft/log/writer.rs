@@ -22,16 +22,16 @@ use openraft::storage::IOFlushed;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::{
-    database::LockFile,
-    disk::Disk,
-    health::{Failure, Health, Watchdog},
     mark::{Mark, MarkFile},
     memory::next_index,
     tables::{Tables, damaged},
 };
-use crate::{
-    planted::Planted,
-    raft::types::{Entry, LogId, TypeConfig, Vote},
+use crate::types::{Entry, LogId, TypeConfig, Vote};
+use lockkeeper_planted::Planted;
+use lockkeeper_storage::{
+    database::{LockFile, is_occupied},
+    disk::Disk,
+    health::{Failure, Health, Watchdog},
 };
 
 /// Maximum entries in a group commit; larger groups gain nothing.
@@ -296,7 +296,7 @@ impl<D: Disk> Writer<D> {
     /// Records the end of the log, which must be durable by now.
     fn write_mark(&mut self) -> io::Result<()> {
         let _at_disk = self.health.at_disk();
-        if self.blobs.as_ref().is_some_and(|blobs| super::database::is_occupied(blobs)) {
+        if self.blobs.as_ref().is_some_and(|blobs| is_occupied(blobs)) {
             return Err(damaged("sled has written a page to `blobs`, which it never syncs"));
         }
         self.mark.update(Mark { vote: self.vote, last: self.last })

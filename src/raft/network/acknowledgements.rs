@@ -26,10 +26,8 @@ use std::{
 
 use tokio::{sync::watch, time::Instant};
 
-use crate::raft::{
-    identity::Acknowledged,
-    types::{LogId, Membership, StoredMembership},
-};
+use crate::identity::Acknowledged;
+use crate::types::{LogId, Membership, StoredMembership};
 
 /// The latest request that each peer acknowledged. Clones share the state.
 #[derive(Clone, Debug)]

@@ -27,11 +27,9 @@ use super::{
     acknowledgements, allowance,
     peer::{PeerClient, RpcError},
 };
-use crate::{
-    proto::internal as pb,
-    raft::types::{AppendRequest, LogId, StreamAppendError, StreamAppendResult},
-    transport::Connect,
-};
+use crate::messages as pb;
+use crate::types::{AppendRequest, LogId, StreamAppendError, StreamAppendResult};
+use lockkeeper_transport::Connect;
 
 /// Sends the requests from `input`, and yields the answers. `patience` is the time for the answer to a small request.
 pub(super) fn pipeline<'c, C: Connect, D: SnapshotSource, S>(
@@ -345,7 +343,7 @@ async fn until(deadline: Option<Instant>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raft::types::{CommittedLeaderId, Entry, EntryPayload, Payload, Vote};
+    use crate::types::{CommittedLeaderId, Entry, EntryPayload, Payload, Vote};
 
     fn log_id(index: u64) -> LogId {
         LogId { leader_id: CommittedLeaderId::new(1), index }

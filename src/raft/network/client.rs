@@ -21,10 +21,13 @@ use super::{
     snapshot,
 };
 use crate::{
-    proto::internal::{self as pb, peer_client::PeerClient as Stub},
-    raft::{backlog::Cuts, identity::Identity, types::*, wire::Malformed},
-    transport::{Connect, channel},
+    backlog::Cuts,
+    identity::Identity,
+    messages::{self as pb, peer_client::PeerClient as Stub},
+    types::*,
+    wire::Malformed,
 };
+use lockkeeper_transport::{Connect, channel};
 
 /// Makes the clients through which openraft calls the peers. `D` is the type of a snapshot's data.
 pub struct Network<C, D> {

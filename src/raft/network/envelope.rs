@@ -3,7 +3,7 @@
 //! It identifies both ends: the cluster, the ids, and the data directories by their incarnations. It also shows whether both continue
 //! from their earlier state: the caller's start, the callee's start that the caller remembers, and the last entry that the callee
 //! acknowledged to it. A node whose data lacks something that it is known to have done has an older copy of its data, and ends
-//! ([`Identity::outdated`]); see [`crate::raft::identity`].
+//! ([`Identity::outdated`]); see [`crate::identity`].
 
 use std::{fmt, future::Future, str::FromStr};
 
@@ -12,13 +12,9 @@ use tonic::{
     metadata::{AsciiMetadataValue, MetadataMap},
 };
 
-use crate::{
-    planted::Planted,
-    raft::{
-        identity::{Acknowledged, Identity, IdentityError, Incarnation, Start},
-        types::LogId,
-    },
-};
+use crate::identity::{Acknowledged, Identity, IdentityError, Incarnation, Start};
+use crate::types::LogId;
+use lockkeeper_planted::Planted;
 
 const CLUSTER: &str = "lockkeeper-cluster";
 const FROM: &str = "lockkeeper-from";

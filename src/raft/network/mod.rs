@@ -8,7 +8,7 @@
 //! * [`Acknowledgements`]: which of this node's requests each peer has answered; linearizable reads need it.
 //! * [`SnapshotSource`] and [`SnapshotSink`] connect snapshot files with the network.
 //!
-//! Entries and heartbeats use the same RPC: [`Append`](crate::proto::internal::peer_server::Peer::append), a stream of requests and one
+//! Entries and heartbeats use the same RPC: [`Append`](crate::messages::peer_server::Peer::append), a stream of requests and one
 //! of answers in the same order. Entries are pipelined: the next request does not wait for the previous answer, which comes only when the
 //! follower has flushed. A heartbeat is a stream of one request.
 //!

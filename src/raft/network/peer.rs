@@ -14,15 +14,13 @@ use super::{
     acknowledgements::Sent,
     envelope::{self, Envelope},
 };
+use crate::messages::peer_client::PeerClient as Stub;
 use crate::{
-    proto::internal::peer_client::PeerClient as Stub,
-    raft::{
-        identity::{Identity, Incarnation},
-        types::*,
-        wire::Malformed,
-    },
-    transport::{Connect, channel},
+    identity::{Identity, Incarnation},
+    types::*,
+    wire::Malformed,
 };
+use lockkeeper_transport::{Connect, channel};
 
 pub(super) type RpcError = RPCError<TypeConfig>;
 

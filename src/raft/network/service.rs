@@ -24,19 +24,17 @@ use super::{
     envelope::{self, Caller},
     snapshot,
 };
-use crate::{
-    proto::internal::{
-        self as pb,
-        peer_server::{Peer, PeerServer},
-    },
-    raft::{
-        identity::{Identity, Incarnation, Stage},
-        presence::Presence,
-        types::*,
-        wire::Malformed,
-    },
-    transport::Remote,
+use crate::messages::{
+    self as pb,
+    peer_server::{Peer, PeerServer},
 };
+use crate::types::*;
+use crate::{
+    identity::{Identity, Incarnation, Stage},
+    presence::Presence,
+    wire::Malformed,
+};
+use lockkeeper_transport::Remote;
 
 /// Answers the peers' calls for one node: for its state machine `M`, with snapshots arriving in `K`.
 ///

@@ -14,10 +14,8 @@ use tokio::{
 use tonic::{Status, Streaming};
 
 use super::{SNAPSHOT_PIECE_BYTES, SNAPSHOT_PIECE_TIMEOUT};
-use crate::{
-    proto::internal::{SnapshotHeader, SnapshotPiece, snapshot_piece::Kind},
-    raft::types::{SnapshotMeta, Vote},
-};
+use crate::messages::{SnapshotHeader, SnapshotPiece, snapshot_piece::Kind};
+use crate::types::{SnapshotMeta, Vote};
 
 /// A snapshot that can be sent: openraft's snapshot data.
 pub trait SnapshotSource: Send + Sync + 'static {
@@ -83,7 +81,7 @@ pub(super) async fn receive<K: SnapshotSink>(
     let Some(Kind::Header(header)) = next(&mut pieces).await? else {
         return Err(Status::invalid_argument("the first piece of a snapshot must be its header"));
     };
-    let malformed = |error: crate::raft::wire::Malformed| Status::invalid_argument(error.to_string());
+    let malformed = |error: crate::wire::Malformed| Status::invalid_argument(error.to_string());
     let (vote, meta, length) = header.into_parts().map_err(malformed)?;
 
     let mut receiver = in_time(sink.begin(&meta, length)).await?;

@@ -11,15 +11,11 @@ use std::{
 use bytes::Bytes;
 use prost::Message;
 
-use crate::{
-    environment::Blocking,
-    planted::Planted,
-    proto::internal as pb,
-    raft::{
-        files,
-        types::{LogId, SnapshotMeta},
-    },
-};
+use crate::messages as pb;
+use crate::types::{LogId, SnapshotMeta};
+use lockkeeper_environment::Blocking;
+use lockkeeper_planted::Planted;
+use lockkeeper_storage::files;
 
 /// The last byte is the version.
 const MAGIC: &[u8; 8] = b"LKSNAP\0\x01";
@@ -231,8 +227,7 @@ fn read_header(input: &mut impl Read) -> io::Result<SnapshotMeta> {
     }
     let header = pb::SnapshotFileHeader::decode(&*header).map_err(|why| broken(&why.to_string()))?;
     let membership = header.membership.ok_or_else(|| broken("it has no membership"))?;
-    let last_membership =
-        membership.try_into().map_err(|why: crate::raft::wire::Malformed| broken(&why.to_string()))?;
+    let last_membership = membership.try_into().map_err(|why: crate::wire::Malformed| broken(&why.to_string()))?;
     Ok(SnapshotMeta { last_log_id: header.last_log_id.map(LogId::from), last_membership })
 }
 

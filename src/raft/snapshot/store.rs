@@ -11,14 +11,10 @@ use std::{
 };
 
 use super::file::{self, SnapshotFile};
-use crate::{
-    environment::Blocking,
-    planted::Planted,
-    raft::{
-        files::{self, PARTIAL_SUFFIX},
-        types::SnapshotMeta,
-    },
-};
+use crate::types::SnapshotMeta;
+use lockkeeper_environment::Blocking;
+use lockkeeper_planted::Planted;
+use lockkeeper_storage::files::{self, PARTIAL_SUFFIX};
 
 const PREFIX: &str = "snapshot-";
 

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::machine::Address;
+use lockkeeper_machine::Address;
 
 /// Where a request comes from, and until when its answer is of use.
 ///

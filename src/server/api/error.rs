@@ -7,13 +7,11 @@
 
 use std::{borrow::Cow, fmt};
 
-use crate::{
-    machine::{
-        GRANTS_PER_SESSION_MAX, Invalid, LOCKS_MAX, Limit, REPLIES_PER_SESSION_MAX, Refusal, Reply, SESSIONS_MAX,
-        SessionEnd, TAKEN_PER_SESSION_MAX, WAITERS_MAX, WAITS_PER_SESSION_MAX,
-    },
-    raft::NoReply,
+use lockkeeper_machine::{
+    GRANTS_PER_SESSION_MAX, Invalid, LOCKS_MAX, Limit, REPLIES_PER_SESSION_MAX, Refusal, Reply, SESSIONS_MAX,
+    SessionEnd, TAKEN_PER_SESSION_MAX, WAITERS_MAX, WAITS_PER_SESSION_MAX,
 };
+use lockkeeper_raft::NoReply;
 
 /// What the caller may do with a request that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 //! Every request, its reply, and whether it changes something.
 
-use crate::machine::{
+use lockkeeper_machine::{
     Acquire, Busy, Command, ForceRelease, Forced, Grant, HolderView, Label, LockName, LockView, Operation, Page,
     Permits, Reason, Released, Request, Revocation, SessionEnd, SessionId, SessionView, Target, Ticket, Token, Ttl,
     Update, WaiterView,
@@ -334,7 +334,7 @@ pub(crate) enum WatchEvent {
         /// The entry.
         index: u64,
         /// In the order in which they happened.
-        changes: Vec<crate::machine::Change>,
+        changes: Vec<lockkeeper_machine::Change>,
         /// The next event has more changes of the same entry.
         more: bool,
     },

@@ -10,7 +10,7 @@
 //! A request that changes nothing is safe to repeat. For any other, the follower says [`Retry::SameId`] unless it knows that the request
 //! was never sent. It stops waiting when another node is known to lead: a deposed leader may be cut off, and never answer.
 //!
-//! [`Retry::SameId`]: crate::server::api::Retry::SameId
+//! [`Retry::SameId`]: crate::api::Retry::SameId
 
 use std::{
     collections::HashMap,
@@ -25,19 +25,17 @@ use tokio::time::sleep;
 use tonic::{Request, Status, Streaming, metadata::MetadataMap, transport::Channel};
 
 use crate::{
-    machine::Address,
-    planted::Planted,
-    proto::v1::{locks_client::LocksClient, sessions_client::SessionsClient},
-    raft::Replica,
-    server::{
-        api::{
-            Caller, Deadline, Error,
-            requests::{KeepAlive, KeepAliveEvent, WatchEvent, WatchLocks},
-        },
-        wire::{Encode, Form, Forward, status::error_of},
+    api::{
+        Caller, Deadline, Error,
+        requests::{KeepAlive, KeepAliveEvent, WatchEvent, WatchLocks},
     },
-    transport::{Windows, never_sent},
+    wire::{Encode, Form, Forward, status::error_of},
 };
+use lockkeeper_machine::Address;
+use lockkeeper_planted::Planted;
+use lockkeeper_proto::v1::{locks_client::LocksClient, sessions_client::SessionsClient};
+use lockkeeper_raft::Replica;
+use lockkeeper_transport::{Windows, never_sent};
 
 /// How long a deposed leader may still take to answer what was forwarded to it. After that the outcome counts as unknown.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);

@@ -13,17 +13,15 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::local::PATIENCE;
-use crate::{
-    machine::{Renewal, SessionId, Token},
-    planted::Planted,
-    raft::{
-        NoReply, Replica,
-        table::{Loss, Notice, Notices},
-    },
-    server::api::{
-        Error,
-        requests::{KeepAlive, KeepAliveEvent, KeepAliveEventKind as Kind},
-    },
+use crate::api::{
+    Error,
+    requests::{KeepAlive, KeepAliveEvent, KeepAliveEventKind as Kind},
+};
+use lockkeeper_machine::{Renewal, SessionId, Token};
+use lockkeeper_planted::Planted;
+use lockkeeper_raft::{
+    NoReply, Replica,
+    table::{Loss, Notice, Notices},
 };
 
 /// Renewals of one stream in the log, which takes a few milliseconds for each.

@@ -1,7 +1,7 @@
 //! Requests, executed on this node's replica.
 //!
 //! Whatever changes the table, and every linearizable read, needs the leader: a node that does not lead refuses it with
-//! [`Reason::NoLeader`](crate::server::api::Reason::NoLeader). [`super::Service`] therefore routes such requests to the leader first. A
+//! [`Reason::NoLeader`](crate::api::Reason::NoLeader). [`super::Service`] therefore routes such requests to the leader first. A
 //! stale read is executed on any node.
 
 use std::{sync::Arc, time::Duration};
@@ -10,17 +10,15 @@ use futures::{Stream, StreamExt};
 
 use super::{keep_alive, watch};
 use crate::{
-    environment::Random,
-    machine::{Command, Machine, Reply},
-    raft::{Replica, table::Applied, types::Delivery},
-    server::{
-        api::{
-            Caller, Error,
-            requests::{KeepAlive, KeepAliveEvent, WatchEvent, WatchLocks},
-        },
-        wire::{Form, Forward},
+    api::{
+        Caller, Error,
+        requests::{KeepAlive, KeepAliveEvent, WatchEvent, WatchLocks},
     },
+    wire::{Form, Forward},
 };
+use lockkeeper_environment::Random;
+use lockkeeper_machine::{Command, Machine, Reply};
+use lockkeeper_raft::{Replica, table::Applied, types::Delivery};
 
 /// How long a command waits for the log, and a read for its quorum. Waiting for a lock is not counted.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);

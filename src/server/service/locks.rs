@@ -6,14 +6,12 @@ use super::{
     waiting,
 };
 use crate::{
-    machine::{Command, ForceRelease, Page, Released, Reply, WaitEnd},
-    proto::v1,
-    raft::{table::Applied, types::Delivery},
-    server::{
-        api::{Caller, Error, requests::*},
-        wire::Form,
-    },
+    api::{Caller, Error, requests::*},
+    wire::Form,
 };
+use lockkeeper_machine::{Command, ForceRelease, Page, Released, Reply, WaitEnd};
+use lockkeeper_proto::v1;
+use lockkeeper_raft::{table::Applied, types::Delivery};
 
 /// Locks in one page of a list, and holders and waiters in one page of a lock, at the most.
 const PAGE_MAX: usize = 1000;

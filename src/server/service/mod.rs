@@ -43,10 +43,8 @@ use super::{
     },
     wire::Form,
 };
-use crate::{
-    raft::{Replica, types::Node},
-    transport::Settings,
-};
+use lockkeeper_raft::{Replica, types::Node};
+use lockkeeper_transport::Settings;
 
 /// A stream of replies.
 pub(crate) type Events<T> = BoxStream<'static, Result<Form<T>, Error>>;
@@ -181,7 +179,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::server::api::Reason;
+    use crate::api::Reason;
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_ends_at_its_deadline_and_says_so() {

@@ -4,11 +4,9 @@
 
 use prost::Message;
 
-use crate::{
-    machine::{LockName, Machine, Page, Ticket, Token},
-    proto::v1,
-    server::wire::convert,
-};
+use crate::wire::convert;
+use lockkeeper_machine::{LockName, Machine, Page, Ticket, Token};
+use lockkeeper_proto::v1;
 
 /// Holders and waiters of each lock in a list.
 const LISTED: Page = Page { size: 16, holders_after: Token(0), waiters_after: Ticket(0) };

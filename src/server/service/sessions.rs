@@ -2,13 +2,11 @@
 
 use super::local::{Local, PATIENCE, Serve, page_size};
 use crate::{
-    machine::{Command, Renewal, Reply, SessionId},
-    raft::table::Applied,
-    server::{
-        api::{Caller, Error, requests::*},
-        wire::Form,
-    },
+    api::{Caller, Error, requests::*},
+    wire::Form,
 };
+use lockkeeper_machine::{Command, Renewal, Reply, SessionId};
+use lockkeeper_raft::table::Applied;
 
 /// Sessions in one page of a list, at the most.
 const PAGE_MAX: usize = 1000;

@@ -24,13 +24,11 @@ use tokio::{
 };
 
 use super::local::PATIENCE;
-use crate::{
-    machine::{Command, Ticket, WaitEnd},
-    raft::{
-        NoReply, Replica,
-        calls::{Broken, Call},
-    },
-    server::api::Error,
+use crate::api::Error;
+use lockkeeper_machine::{Command, Ticket, WaitEnd};
+use lockkeeper_raft::{
+    NoReply, Replica,
+    calls::{Broken, Call},
 };
 
 /// How long the place in the queue is kept after its call broke off.

@@ -7,7 +7,7 @@
 //! The stream ends when this node no longer leads, or is cut off from most members: its client goes on at the new leader.
 //!
 //! A message is built when the client has room for it. For a client that does not read, nothing is buffered here but the clone of the table
-//! from which the state is read; [`crate::server::unread`] limits how long that clone lives. Messages are limited in encoded bytes, so they
+//! from which the state is read; [`crate::unread`] limits how long that clone lives. Messages are limited in encoded bytes, so they
 //! are built in that form.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -23,19 +23,17 @@ use super::{
     local::PATIENCE,
     pages::{PageLimit, page_of_locks},
 };
-use crate::{
-    machine::LockName,
-    planted::Planted,
-    proto::v1::{
-        WatchResponse,
-        watch_response::{self, Progress, State, TooOld, What},
-    },
-    raft::{
-        Replica,
-        leadership::Led,
-        table::{Applied, Changes},
-    },
-    server::{api::Error, wire::convert},
+use crate::{api::Error, wire::convert};
+use lockkeeper_machine::LockName;
+use lockkeeper_planted::Planted;
+use lockkeeper_proto::v1::{
+    WatchResponse,
+    watch_response::{self, Progress, State, TooOld, What},
+};
+use lockkeeper_raft::{
+    Replica,
+    leadership::Led,
+    table::{Applied, Changes},
 };
 
 /// One part of the state.

@@ -15,20 +15,20 @@ const LITTLE: usize = 2 * CHUNK;
 
 /// How many bytes may wait for clients, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::server) struct Limits {
+pub(crate) struct Limits {
     /// Bytes on one connection.
-    pub(in crate::server) connection: usize,
+    pub(crate) connection: usize,
     /// Bytes for all connections from one address.
-    pub(in crate::server) address: usize,
+    pub(crate) address: usize,
     /// Bytes for all clients.
-    pub(in crate::server) node: usize,
+    pub(crate) node: usize,
     /// How long a stream may go without being read.
-    pub(in crate::server) patience: Duration,
+    pub(crate) patience: Duration,
 }
 
 impl Limits {
     /// For clients. A connection may have sixteen of the largest list pages waiting.
-    pub(in crate::server) const CLIENTS: Self =
+    pub(crate) const CLIENTS: Self =
         Self { connection: 4 << 20, address: 16 << 20, node: 32 << 20, patience: Duration::from_secs(10) };
 }
 

@@ -3,14 +3,12 @@
 use openraft::{ServerState, async_runtime::WatchReceiver, metrics::RaftMetrics};
 use tonic::{Request, Response, Status};
 
-use crate::{
-    planted::VERSION,
-    proto::v1::{self, cluster_server},
-    raft::{
-        Replica,
-        types::{LogId, Node, TypeConfig},
-    },
-    server::cluster::Cluster,
+use crate::cluster::Cluster;
+use lockkeeper_planted::VERSION;
+use lockkeeper_proto::v1::{self, cluster_server};
+use lockkeeper_raft::{
+    Replica,
+    types::{LogId, Node, TypeConfig},
 };
 
 #[tonic::async_trait]

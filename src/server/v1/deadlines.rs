@@ -23,10 +23,8 @@ use tonic::{
 };
 use tower::{Layer, Service};
 
-use crate::{
-    proto::LEADER_KEY,
-    server::api::{Deadline, Error},
-};
+use crate::api::{Deadline, Error};
+use lockkeeper_proto::LEADER_KEY;
 
 /// The header in which a gRPC call says how long it may take.
 const TIMEOUT: &str = "grpc-timeout";

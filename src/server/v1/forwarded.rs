@@ -20,7 +20,7 @@ use tonic::{
 };
 use tower::Service;
 
-use crate::environment::Tasks;
+use lockkeeper_environment::Tasks;
 
 /// A service whose calls run as tasks.
 #[derive(Clone, Debug)]

@@ -4,13 +4,11 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{Adapter, Backend, Messages, caller, deadlines, messages, pipeline};
 use crate::{
-    machine::ForceRelease,
-    proto::v1::{self, locks_server::Locks},
-    server::{
-        api::{Error, requests::*},
-        wire::Form,
-    },
+    api::{Error, requests::*},
+    wire::Form,
 };
+use lockkeeper_machine::ForceRelease;
+use lockkeeper_proto::v1::{self, locks_server::Locks};
 
 #[tonic::async_trait]
 impl<B: Backend> Locks for Adapter<B> {

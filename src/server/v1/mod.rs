@@ -34,7 +34,9 @@ use super::{
     service::{Events, Local, Serve, Service, forward::named_caller},
     wire::{Encode, Form, ReplyMessage},
 };
-use crate::{machine::Address, proto::LEADER_KEY, transport::Remote};
+use lockkeeper_machine::Address;
+use lockkeeper_proto::LEADER_KEY;
+use lockkeeper_transport::Remote;
 
 /// Serves `lockkeeper.v1` on a backend.
 #[derive(Clone, Debug)]

@@ -21,22 +21,20 @@ use tonic::{Code, Status, Streaming};
 
 use super::unreadable::explained;
 use crate::{
-    machine::Address,
-    proto::v1::{
-        PipelineRequest, PipelineResponse,
-        pipeline_request::What as Asked,
-        pipeline_response::{Failure, What as Answer},
+    api::{
+        Caller, Deadline, Error,
+        requests::{AcquireLocks, CheckToken, GetLock, ReleaseLocks},
     },
-    raft::NoReply,
-    server::{
-        api::{
-            Caller, Deadline, Error,
-            requests::{AcquireLocks, CheckToken, GetLock, ReleaseLocks},
-        },
-        service::{Serve, Service},
-        wire::{Form, ReplyMessage, asks_to_wait},
-    },
+    service::{Serve, Service},
+    wire::{Form, ReplyMessage, asks_to_wait},
 };
+use lockkeeper_machine::Address;
+use lockkeeper_proto::v1::{
+    PipelineRequest, PipelineResponse,
+    pipeline_request::What as Asked,
+    pipeline_response::{Failure, What as Answer},
+};
+use lockkeeper_raft::NoReply;
 
 /// Acquires of one stream under way that may wait, at the most. Further ones are refused.
 const WAITS: usize = 16_384;

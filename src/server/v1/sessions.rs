@@ -3,10 +3,8 @@
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Adapter, Backend, Messages, caller, messages, received};
-use crate::{
-    proto::v1::{self, sessions_server::Sessions},
-    server::api::requests::*,
-};
+use crate::api::requests::*;
+use lockkeeper_proto::v1::{self, sessions_server::Sessions};
 
 #[tonic::async_trait]
 impl<B: Backend> Sessions for Adapter<B> {

@@ -10,7 +10,7 @@ use tonic::{
 };
 use tower::util::MapResponseLayer;
 
-use crate::server::api::Error;
+use crate::api::Error;
 
 /// Puts [`explain`] around all services.
 pub(crate) type Explaining = MapResponseLayer<fn(Response<Body>) -> Response<Body>>;

@@ -1,10 +1,8 @@
 //! The values in requests and replies, each as its message: requests are read and checked here, replies written.
 
-use crate::{
-    machine::*,
-    proto::v1::{self, change, mode},
-    server::api::Error,
-};
+use crate::api::Error;
+use lockkeeper_machine::*;
+use lockkeeper_proto::v1::{self, change, mode};
 
 pub(crate) fn session_id(text: &str) -> Result<SessionId, Error> {
     text.parse().map_err(Error::invalid_value("session_id"))
@@ -279,7 +277,7 @@ mod tests {
         for bytes in [&[][..], &[0x22, 0]] {
             let message = v1::Mode::decode(bytes).expect("a message");
             let refused = mode(&name, Some(message)).expect_err("an unknown mode");
-            assert_eq!(refused.reason, crate::server::api::Reason::InvalidArgument);
+            assert_eq!(refused.reason, crate::api::Reason::InvalidArgument);
             let message = refused.message;
             assert!(message.contains("locks.mode") && message.contains("\"seat\""), "{message}");
         }

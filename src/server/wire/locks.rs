@@ -3,10 +3,10 @@
 use tonic::{Response, Status, transport::Channel};
 
 use super::{Encode, Form, Forward, MESSAGE_BYTES_MAX, ReplyMessage, convert::*, replies::*};
-use crate::{
-    machine::*,
-    proto::v1::{self, acquire_request, acquire_response, locks_client::LocksClient, release_request, watch_response},
-    server::api::{Error, requests::*},
+use crate::api::{Error, requests::*};
+use lockkeeper_machine::*;
+use lockkeeper_proto::v1::{
+    self, acquire_request, acquire_response, locks_client::LocksClient, release_request, watch_response,
 };
 
 /// Calls the leader.

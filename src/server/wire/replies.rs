@@ -1,11 +1,9 @@
 //! The values in replies, read from the leader's messages: for adapters of other protocols on a follower.
 
 use super::convert::{data, known_mode, lock_name, session_id, token};
-use crate::{
-    machine::*,
-    proto::v1::{self, change},
-    server::api::Error,
-};
+use crate::api::Error;
+use lockkeeper_machine::*;
+use lockkeeper_proto::v1::{self, change};
 
 /// A reply lacks a field that every version sets, or has a value that only a later version knows.
 pub(crate) fn not_set(field: &str) -> Error {

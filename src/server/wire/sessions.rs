@@ -3,11 +3,9 @@
 use tonic::{Response, Status, transport::Channel};
 
 use super::{Encode, Form, Forward, MESSAGE_BYTES_MAX, ReplyMessage, convert::*, replies::*};
-use crate::{
-    machine::{Label, Ttl},
-    proto::v1::{self, keep_alive_response, sessions_client::SessionsClient},
-    server::api::{Error, requests::*},
-};
+use crate::api::{Error, requests::*};
+use lockkeeper_machine::{Label, Ttl};
+use lockkeeper_proto::v1::{self, keep_alive_response, sessions_client::SessionsClient};
 
 /// Calls the leader.
 macro_rules! forwarded_by {

@@ -7,10 +7,8 @@ use std::collections::HashMap;
 use tonic::{Code, Status};
 use tonic_types::{BadRequest, ErrorDetail, ErrorInfo, StatusExt};
 
-use crate::{
-    proto::v1,
-    server::api::{Error, Reason, Retry},
-};
+use crate::api::{Error, Reason, Retry};
+use lockkeeper_proto::v1;
 
 /// The `domain` of every [`ErrorInfo`].
 pub const DOMAIN: &str = "lockkeeper.v1";
@@ -113,14 +111,12 @@ fn reason_named(name: String, code: Code) -> Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        machine::{Limit, LockName, Permits, Refusal, SessionEnd, Token},
-        raft::NoReply,
-    };
+    use lockkeeper_machine::{Limit, LockName, Permits, Refusal, SessionEnd, Token};
+    use lockkeeper_raft::NoReply;
 
     fn errors() -> Vec<Error> {
         let name = || LockName::new("a/b").expect("a name");
-        let reason = crate::machine::Reason::new("dead: he is").expect("a reason");
+        let reason = lockkeeper_machine::Reason::new("dead: he is").expect("a reason");
         vec![
             Error::invalid("locks.mode", "is \"a: b\", or nothing"),
             Error::too_large("3 bytes"),

@@ -3,7 +3,8 @@
 use std::fmt::Debug;
 
 use super::{Encode, Form};
-use crate::{machine::*, server::api::requests::*};
+use crate::api::requests::*;
+use lockkeeper_machine::*;
 
 fn survives<T: Encode + Clone + PartialEq + Debug>(values: impl IntoIterator<Item = T>) {
     for value in values {
@@ -24,8 +25,8 @@ fn label() -> Label {
     Label::new("host 7 program").expect("a label")
 }
 
-fn reason() -> crate::machine::Reason {
-    crate::machine::Reason::new("dead").expect("a reason")
+fn reason() -> lockkeeper_machine::Reason {
+    lockkeeper_machine::Reason::new("dead").expect("a reason")
 }
 
 fn bytes() -> Option<Data> {

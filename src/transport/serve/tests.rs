@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 use tower::{service_fn, util::BoxCloneService};
 
 use super::*;
-use crate::transport::{FIRST_MESSAGE_TIMEOUT, settings::Windows};
+use crate::{FIRST_MESSAGE_TIMEOUT, Windows};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// Longer than any deadline of a connection.

@@ -1,0 +1,105 @@
+//! Checks a history: which properties hold, which are violated, and the lines that show each violation.
+//!
+//! [`check`] checks each property in its own file:
+//!
+//! | property | file |
+//! |---|---|
+//! | no conflicting grants at the same time | `exclusion`, on `grants` and `tenures` |
+//! | tokens rise in the order of grants | `order` |
+//! | a token has one owner | `tokens` |
+//! | fenced resources accept no older grant after a newer one | `fencing` |
+//! | no session ends before its holder stops trusting it | `early` |
+//! | a dead holder's lock is granted to the next waiter | `expiry`, on `occupancy` |
+//! | each wait ends, no lock is free while it has waiters | `waiters`, on `occupancy` |
+//! | first come, first served | `queue` |
+//! | a retried request has the same answer | `exactly_once` |
+//! | acknowledged changes are not lost | `durability` |
+//! | a client that lost a grant by force is told by the next renewal | `told` |
+//! | equal tables at equal indexes, one leader per term | `agreement` |
+//! | after the faults, the cluster serves | `liveness` |
+//! | a sequential order explains all answers | `linearizable`, on `wgl` and `lock_model` |
+//!
+//! All but the last take one pass over sorted events: a million events take seconds, and memory grows with the history.
+//!
+//! Only *certain* facts are evidence of a violation: an answer was given, a lease was acknowledged, a bound was
+//! promised in the meta. An unknown outcome is never evidence; a doubt counts for the cluster. Each file says what it
+//! counts as certain. A property without evidence does not hold: it is [`Verdict::Vacuous`].
+//!
+//! Deliberately absent: repairs of a history. A contradictory history is refused when it is read.
+
+pub mod history;
+pub mod report;
+
+mod agreement;
+mod calm;
+mod durability;
+mod early;
+mod exactly_once;
+mod exclusion;
+mod expiry;
+mod fencing;
+mod grants;
+mod linearizable;
+mod liveness;
+mod lock_model;
+mod occupancy;
+mod order;
+mod queue;
+mod run;
+mod show;
+mod tenures;
+mod tokens;
+mod told;
+mod verdict;
+mod waiters;
+mod wgl;
+
+use self::history::{History, ReadError};
+pub use self::verdict::{Finding, Property, Verdict, Violation, Violations};
+use self::{grants::Grants, run::Run};
+
+/// Checks all properties of a history, in the order of [`Property::ALL`].
+///
+/// Fails only on a history that was built in memory and is contradictory: [`History::read`] and [`History::of`] refuse
+/// those.
+///
+/// ```
+/// use lockkeeper_checker::{Property, Verdict, check, history::History};
+///
+/// let text = r#"{"time_ns":0,"process":"nemesis","type":"info","f":"meta","value":{"format":1}}
+/// {"time_ns":1,"process":"node1","type":"info","f":"table","value":{"node":1,"index":7,"hash":11}}
+/// {"time_ns":2,"process":"node2","type":"info","f":"table","value":{"node":2,"index":7,"hash":12}}"#;
+/// let findings = check(&History::read(text.as_bytes())?)?;
+/// for finding in findings {
+///     if finding.property == Property::Agreement {
+///         let Verdict::Violated(violations) = finding.verdict else { panic!("the tables differ") };
+///         assert_eq!(violations.shown[0].says, "nodes 1 and 2 have different tables at index 7");
+///         assert_eq!(violations.shown[0].lines, [2, 3]);
+///     } else {
+///         assert_eq!(finding.verdict, Verdict::Vacuous);
+///     }
+/// }
+/// # Ok::<_, lockkeeper_checker::history::ReadError>(())
+/// ```
+pub fn check(history: &History) -> Result<Vec<Finding>, ReadError> {
+    let run = Run::of(history)?;
+    let grants = Grants::of(&run);
+    let overlaps = tenures::overlaps(&grants);
+    let locks = occupancy::locks(&run);
+    Ok(vec![
+        exclusion::judge(&grants, &overlaps),
+        order::judge(&run, &grants),
+        tokens::judge(&run, &grants),
+        fencing::judge(&run),
+        early::judge(&run, &overlaps),
+        expiry::judge(&run, &locks),
+        waiters::judge(&run, &locks),
+        queue::judge(&run),
+        exactly_once::judge(&run),
+        durability::judge(&run, &grants, &overlaps),
+        told::judge(&run, &grants),
+        agreement::judge(&run),
+        liveness::judge(&run),
+        linearizable::judge(&run, &grants),
+    ])
+}

@@ -1,0 +1,207 @@
+//! Times at which a lock is free although it has waiters.
+//!
+//! For each lock: the times at which a process *may* hold it, or may be ahead of others in its queue. Outside these
+//! times the lock is certainly free, and its waiter must be granted. A process may hold the lock
+//!
+//! * from the answer to its acquire, or from the begin of an acquire with an unknown outcome,
+//! * until a confirmed end (an acknowledged release, cancel or close, a forced release, or the cluster's report that it
+//!   is over), or until its process is dead and its TTL has passed without faults; and for its lock-delay, if it was
+//!   lost.
+//!
+//! An acquire of several locks may be first in this queue and wait for another lock: while it is pending, no grant is
+//! required.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::{
+    grants::Cancels,
+    run::{MS, Mark, Run},
+};
+use crate::history::{Acquire, Answer, Call, Ended, Operation, Wait};
+
+/// How a grant ended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Left {
+    /// It was released, or ended by the cluster.
+    LetGo,
+    /// Its process died.
+    Died,
+}
+
+/// The end of a grant.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Gone {
+    pub(super) ns: u64,
+    pub(super) line: usize,
+    pub(super) left: Left,
+}
+
+/// A wait for one lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) operation: usize,
+    pub(super) from_ns: u64,
+    pub(super) until_ns: u64,
+}
+
+/// A time in which a lock was certainly free.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gap {
+    pub(super) from_ns: u64,
+    pub(super) until_ns: u64,
+    /// The last holder before it. `None`: there was none yet.
+    pub(super) after: Option<Gone>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Lock {
+    pub(super) gaps: Vec<Gap>,
+    pub(super) waits: Vec<Waiting>,
+    occupied: Vec<(u64, Gone)>,
+    /// Times at which holders died.
+    deaths: Vec<u64>,
+}
+
+/// All locks by name.
+pub(super) fn locks<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, Lock> {
+    let (leavings, seen) = (Leavings::of(run), seen(run));
+    let mut locks: BTreeMap<&str, Lock> = BTreeMap::new();
+    for (place, operation, acquire) in run.acquires() {
+        let gone = leavings.gone(run, operation, acquire);
+        let several = operation.locks.len() > 1;
+        for name in operation.locks {
+            let lock = locks.entry(name).or_default();
+            let held = matches!(operation.ended, Ended::Ok(_)) || seen.contains(&(&**name, &*acquire.session));
+            if held && gone.left == Left::Died {
+                let session = run.session(&acquire.session);
+                lock.deaths.extend(session.and_then(|session| session.died).map(|(died_ns, _)| died_ns));
+            }
+            match operation.ended {
+                Ended::Ok(_) if !several => lock.occupied.push((operation.ended_ns, gone)),
+                Ended::Ok(_) | Ended::Info | Ended::Open => lock.occupied.push((operation.invoked_ns, gone)),
+                Ended::Fail(_) if several => {
+                    let gone = Gone { ns: operation.ended_ns, line: operation.ended_line, left: Left::LetGo };
+                    lock.occupied.push((operation.invoked_ns, gone));
+                }
+                Ended::Fail(_) => {}
+            }
+            if !several && acquire.wait != Wait::None {
+                let until_ns = leavings.waits_until(run, operation, acquire);
+                lock.waits.push(Waiting { operation: place, from_ns: operation.invoked_ns, until_ns });
+            }
+        }
+    }
+    for lock in locks.values_mut() {
+        lock.find_gaps(run.last_ns);
+    }
+    locks
+}
+
+/// Pairs of lock and session that a read showed as holding.
+fn seen<'r>(run: &'r Run<'_>) -> HashSet<(&'r str, &'r str)> {
+    let mut seen = HashSet::new();
+    for read in &run.operations {
+        if let Ended::Ok(Answer::Get(view)) = read.ended {
+            seen.extend(view.holders.iter().map(|holder| (&*read.locks[0], &*holder.session)));
+        }
+    }
+    seen
+}
+
+impl Lock {
+    fn find_gaps(&mut self, last_ns: u64) {
+        self.occupied.sort_unstable();
+        let mut after: Option<Gone> = None;
+        let end = (last_ns, Gone { ns: last_ns, line: 0, left: Left::LetGo });
+        for (from_ns, gone) in self.occupied.drain(..).chain([end]) {
+            let free_ns = after.map_or(0, |gone| gone.ns);
+            if free_ns < from_ns {
+                self.gaps.push(Gap { from_ns: free_ns, until_ns: from_ns, after });
+            }
+            after = after.max(Some(gone));
+        }
+    }
+
+    /// Number of deaths of holders after which others waited for the lock.
+    pub(super) fn left_behind(&self) -> u64 {
+        let wanted = |died_ns: &&u64| self.waits.iter().any(|wait| wait.until_ns > **died_ns);
+        self.deaths.iter().filter(wanted).count() as u64
+    }
+
+    /// Each wait with the gaps within it.
+    pub(super) fn starved(&self) -> impl Iterator<Item = (Waiting, Gap)> {
+        self.waits.iter().flat_map(|wait| {
+            let first = self.gaps.partition_point(|gap| gap.until_ns <= wait.from_ns);
+            let gaps = self.gaps[first..].iter().take_while(|gap| gap.from_ns < wait.until_ns);
+            gaps.map(|gap| (*wait, *gap))
+        })
+    }
+}
+
+/// Operations that end grants.
+pub(super) struct Leavings<'r> {
+    released: HashMap<(&'r str, u64), Mark>,
+    forced: HashMap<u64, Gone>,
+    cancels: Cancels<'r>,
+}
+
+impl<'r> Leavings<'r> {
+    pub(super) fn of<'a: 'r>(run: &'r Run<'a>) -> Self {
+        let (mut released, mut forced) = (HashMap::new(), HashMap::new());
+        for operation in &run.operations {
+            let mark = (operation.ended_ns, operation.ended_line);
+            match (operation.call, operation.ended) {
+                (Call::Release { session, token }, Ended::Ok(_) | Ended::Fail("not_held")) => {
+                    released.entry((&**session, *token)).or_insert(mark);
+                }
+                (Call::ForceRelease { now: true, .. }, Ended::Ok(Answer::ForceRelease { revoked })) => {
+                    let gone = Gone { ns: mark.0, line: mark.1, left: Left::LetGo };
+                    forced.extend(revoked.iter().map(|token| (*token, gone)));
+                }
+                _ => {}
+            }
+        }
+        Self { released, forced, cancels: Cancels::of(run) }
+    }
+
+    /// When an acquire that was granted, or may have been, certainly holds nothing any more.
+    pub(super) fn gone(&self, run: &Run<'_>, operation: &Operation<'_>, acquire: &Acquire) -> Gone {
+        let let_go = |(ns, line): Mark| Gone { ns, line, left: Left::LetGo };
+        let delay_ns = acquire.lock_delay_ms.saturating_mul(MS);
+        let delayed = |gone: Gone| Gone { ns: gone.ns.saturating_add(delay_ns), ..gone };
+        let token = match operation.ended {
+            Ended::Ok(Answer::Acquire { token, .. }) => Some(*token),
+            Ended::Ok(_) | Ended::Fail(_) | Ended::Info | Ended::Open => None,
+        };
+        let released = token.and_then(|token| self.released.get(&(&*acquire.session, token)));
+        let forced = token.and_then(|token| self.forced.get(&token)).copied().map(delayed);
+        let cancel = self.cancels.cancel(operation, acquire).filter(|cancel| matches!(cancel.ended, Ended::Ok(_)));
+        let cancelled = cancel.map(|cancel| (cancel.ended_ns, cancel.ended_line));
+        let session = run.session(&acquire.session);
+        let closed = session.and_then(|session| Some((session.closed_ns?, session.closing?.1)));
+        let over = session.and_then(|session| session.over).map(|(mark, _)| delayed(let_go(mark)));
+        let died = session.and_then(|session| {
+            let (died_ns, line) = session.died?;
+            let ns = run.calm.after(died_ns, session.ttl_ns);
+            Some(delayed(Gone { ns, line, left: Left::Died }))
+        });
+        let by_itself = released.copied().into_iter().chain(cancelled).chain(closed).map(let_go);
+        let first = by_itself.chain(forced).chain(over).chain(died).min();
+        first.unwrap_or(Gone { ns: u64::MAX, line: operation.invoked_line, left: Left::LetGo })
+    }
+
+    /// Until when an acquire certainly still waits.
+    fn waits_until(&self, run: &Run<'_>, operation: &Operation<'_>, acquire: &Acquire) -> u64 {
+        let session = run.session(&acquire.session);
+        let ends = session.into_iter().flat_map(|session| {
+            [session.closing, session.died, session.over.map(|(mark, _)| mark)].into_iter().flatten()
+        });
+        let cancel = self.cancels.cancel(operation, acquire).map(|cancel| cancel.invoked_ns);
+        let limit = match acquire.wait {
+            Wait::AtMostMs(ms) => Some(operation.invoked_ns.saturating_add(ms.saturating_mul(MS))),
+            Wait::None | Wait::Forever => None,
+        };
+        let first = ends.map(|(ns, _)| ns).chain(cancel).chain(limit).min().unwrap_or(u64::MAX);
+        first.min(operation.ended_ns).min(run.last_ns)
+    }
+}

@@ -1,0 +1,74 @@
+//! The findings of a checker, in the form of a report.
+
+use serde::Serialize;
+
+/// The finding about one property.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Finding {
+    /// The name of the property: `mutual exclusion`.
+    pub property: String,
+    /// The verdict.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    /// The amount of evidence: labels with counts.
+    pub evidence: Vec<(String, u64)>,
+}
+
+/// The verdict about a property.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "verdict", rename_all = "snake_case")]
+pub enum Verdict {
+    /// No violation in the evidence.
+    Holds,
+    /// The property is violated.
+    Violated {
+        /// Number of violations.
+        count: u64,
+        /// Some of the violations, at most `count`.
+        shown: Vec<Violation>,
+    },
+    /// Undecided.
+    Undecided {
+        /// The reason, in a sentence.
+        why: String,
+    },
+    /// There was no evidence.
+    Vacuous,
+}
+
+/// One violation of a property.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Violation {
+    /// The violation in one sentence.
+    pub says: String,
+    /// The lines of the history that show it, sorted.
+    pub lines: Vec<usize>,
+}
+
+impl From<crate::Finding> for Finding {
+    fn from(finding: crate::Finding) -> Self {
+        let verdict = match finding.verdict {
+            crate::Verdict::Holds => Verdict::Holds,
+            crate::Verdict::Undecided(why) => Verdict::Undecided { why },
+            crate::Verdict::Vacuous => Verdict::Vacuous,
+            crate::Verdict::Violated(crate::Violations { count, shown }) => {
+                let shown = shown.into_iter().map(|crate::Violation { says, lines, .. }| Violation { says, lines });
+                Verdict::Violated { count, shown: shown.collect() }
+            }
+        };
+        let evidence = finding.evidence.into_iter().map(|(what, count)| (what.to_owned(), count)).collect();
+        Self { property: finding.property.name().to_owned(), verdict, evidence }
+    }
+}
+
+impl Verdict {
+    /// The verdict as a word in a table.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::Violated { .. } => "VIOLATED",
+            Self::Undecided { .. } => "undecided",
+            Self::Vacuous => "not tested",
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The counts of a run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::{
+    faults,
+    leases::{self, LeaseEnd},
+    tenures::{self, Tenure},
+};
+use crate::history::{Answer, Ended, Fact, Function, History, Operation, ReadError, What, operations};
+
+/// Counts over a whole history.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Summary {
+    /// Time from the first to the last line, milliseconds.
+    pub duration_ms: u64,
+    /// Lines with an event.
+    pub events: usize,
+    /// Whether the run is complete.
+    pub ended: bool,
+    /// Processes with operations.
+    pub clients: usize,
+    /// Locks that occur in the history.
+    pub locks: usize,
+    /// Sessions with an answered open.
+    pub sessions: usize,
+    /// Counts of operations by function.
+    pub operations: Vec<OperationCount>,
+    /// Answered grants, each counted once.
+    pub grants: usize,
+    /// Grants of a lock whose holder before was another session.
+    pub hand_overs: usize,
+    /// Sessions that ended without a close: their deadline passed, or their client noticed the loss.
+    pub expiries: usize,
+    /// Losses that holders noticed, by reason.
+    pub losses: BTreeMap<String, usize>,
+    /// Grants that an operator revoked.
+    pub forced_releases: usize,
+    /// Writes that a resource refused due to an old token.
+    pub refused_writes: usize,
+    /// Clients that were killed.
+    pub clients_killed: usize,
+    /// Elections that a node won.
+    pub elections: usize,
+    /// Nodes that were killed.
+    pub nodes_killed: usize,
+    /// Restarts of nodes.
+    pub nodes_started: usize,
+    /// Snapshots that a node installed from its leader.
+    pub snapshots_installed: usize,
+    /// Injected faults. Kills that are part of a fault are counted separately.
+    pub faults_injected: usize,
+    /// Counts of faults by name.
+    pub faults: Vec<FaultCount>,
+}
+
+/// Outcomes of the operations of one kind.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct OperationCount {
+    /// The value of `f` in a history.
+    pub f: &'static str,
+    /// Number of begins.
+    pub invoked: usize,
+    /// Number of successes.
+    pub ok: usize,
+    /// Failures, by reason.
+    pub failed: BTreeMap<String, usize>,
+    /// Number of unknown outcomes.
+    pub unknown: usize,
+}
+
+/// The injections of one fault.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct FaultCount {
+    /// Its name.
+    pub name: String,
+    /// Number of injections.
+    pub times: usize,
+    /// Total duration, milliseconds.
+    pub lasted_ms: u64,
+}
+
+impl Summary {
+    /// Fails as [`operations`] does.
+    pub fn of(history: &History) -> Result<Self, ReadError> {
+        let operations = operations(history)?;
+        let first_ns = history.events.first().map_or(0, |(_, event)| event.time_ns);
+        let last_ns = history.events.last().map_or(0, |(_, event)| event.time_ns);
+        let leases = leases::leases(history, &operations);
+        let tenures = tenures::tenures(history, &operations, &leases);
+        let mut summary = Self {
+            duration_ms: (last_ns - first_ns) / 1_000_000,
+            events: history.events.len(),
+            clients: distinct(operations.iter().map(|operation| operation.process)),
+            locks: distinct(history.events.iter().flat_map(|(_, event)| &event.locks)),
+            sessions: leases.len(),
+            operations: by_function(&operations),
+            grants: distinct(tenures.iter().map(|tenure| (tenure.session, tenure.token))),
+            hand_overs: hand_overs(&tenures),
+            forced_releases: operations.iter().map(revoked).sum(),
+            refused_writes: operations.iter().filter(|operation| is_refused_write(operation)).count(),
+            faults: fault_counts(history),
+            ..Self::default()
+        };
+        summary.faults_injected = summary.faults.iter().map(|fault| fault.times).sum();
+        summary.expiries = leases
+            .values()
+            .filter(|lease| matches!(lease.until(last_ns).1, LeaseEnd::Expired | LeaseEnd::Lost))
+            .count();
+        for (_, event) in &history.events {
+            if let What::Fact(fact) = &event.what {
+                summary.count(fact);
+            }
+        }
+        Ok(summary)
+    }
+
+    fn count(&mut self, fact: &Fact) {
+        match fact {
+            Fact::Lost { why, .. } => *self.losses.entry(why.clone()).or_default() += 1,
+            Fact::Died { .. } => self.clients_killed += 1,
+            Fact::Killed { .. } => self.nodes_killed += 1,
+            Fact::Started { .. } => self.nodes_started += 1,
+            Fact::Elected { .. } => self.elections += 1,
+            Fact::SnapshotInstalled { .. } => self.snapshots_installed += 1,
+            Fact::End => self.ended = true,
+            Fact::Meta(_)
+            | Fact::Renewed { .. }
+            | Fact::Fault { .. }
+            | Fact::Heal { .. }
+            | Fact::Table { .. }
+            | Fact::Other { .. } => {}
+        }
+    }
+}
+
+fn distinct<T: Ord>(of: impl Iterator<Item = T>) -> usize {
+    of.collect::<BTreeSet<_>>().len()
+}
+
+fn by_function(operations: &[Operation<'_>]) -> Vec<OperationCount> {
+    let mut counts: BTreeMap<&'static str, OperationCount> = BTreeMap::new();
+    for operation in operations {
+        let f = operation.call.function().name();
+        let none = OperationCount { f, invoked: 0, ok: 0, failed: BTreeMap::new(), unknown: 0 };
+        let count = counts.entry(f).or_insert(none);
+        count.invoked += 1;
+        match operation.ended {
+            Ended::Ok(_) => count.ok += 1,
+            Ended::Fail(reason) => *count.failed.entry(reason.to_owned()).or_default() += 1,
+            Ended::Info | Ended::Open => count.unknown += 1,
+        }
+    }
+    counts.into_values().collect()
+}
+
+/// Concurrent shared holders do not count: a hand-over needs an ended tenure.
+fn hand_overs(tenures: &[Tenure<'_>]) -> usize {
+    let mut last: BTreeMap<&str, &Tenure<'_>> = BTreeMap::new();
+    let mut count = 0;
+    for tenure in tenures {
+        let before = last.insert(tenure.lock, tenure);
+        count += usize::from(
+            before.is_some_and(|before| before.session != tenure.session && before.until_ns <= tenure.from_ns),
+        );
+    }
+    count
+}
+
+fn revoked(operation: &Operation<'_>) -> usize {
+    match operation.ended {
+        Ended::Ok(Answer::ForceRelease { revoked }) => revoked.len(),
+        Ended::Ok(_) | Ended::Fail(_) | Ended::Info | Ended::Open => 0,
+    }
+}
+
+pub(super) fn is_refused_write(operation: &Operation<'_>) -> bool {
+    operation.call.function() == Function::Write && matches!(operation.ended, Ended::Fail("refused_token"))
+}
+
+fn fault_counts(history: &History) -> Vec<FaultCount> {
+    let count = |(name, spans): (&str, Vec<faults::Injected>)| FaultCount {
+        name: name.to_owned(),
+        times: spans.len(),
+        lasted_ms: spans.iter().map(|one| one.span.to_ns - one.span.from_ns).sum::<u64>() / 1_000_000,
+    };
+    faults::faults(history).into_iter().map(count).collect()
+}

@@ -1,0 +1,103 @@
+//! No token twice: a token has one owner, for ever, also after a restart of the whole cluster.
+//!
+//! Its owner is one request of one session. A retry of that request gets the same token again.
+
+use std::{collections::HashMap, fmt};
+
+use super::{
+    grants::Grants,
+    run::Run,
+    verdict::{Conviction, Finding, Inquiry, Property},
+};
+use crate::history::{Answer, Call, Ended};
+
+/// The owner of a token, from an answer or a read.
+#[derive(Clone, Copy)]
+struct Owner<'r> {
+    session: &'r str,
+    /// `None`: only the session is known.
+    request: Option<Request>,
+    line: usize,
+}
+
+/// Acquires without an id are identified by their index in the history.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Request {
+    Id(u64),
+    Place(usize),
+}
+
+struct Twice<'r> {
+    token: u64,
+    first: Owner<'r>,
+    second: Owner<'r>,
+}
+
+impl fmt::Display for Twice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { token, first, second } = self;
+        match first.session == second.session {
+            true => write!(f, "token {token} was granted to two requests of session {:?}", first.session),
+            false => {
+                write!(f, "token {token} belongs to session {:?} and to session {:?}", first.session, second.session)
+            }
+        }
+    }
+}
+
+impl Conviction for Twice<'_> {
+    fn lines(&self) -> Vec<usize> {
+        vec![self.first.line, self.second.line]
+    }
+}
+
+impl Owner<'_> {
+    fn is(&self, other: &Self) -> bool {
+        let same = match (self.request, other.request) {
+            (Some(request), Some(other)) => request == other,
+            (None, _) | (_, None) => true,
+        };
+        self.session == other.session && same
+    }
+}
+
+pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
+    let mut inquiry = Inquiry::into(Property::NoTokenTwice);
+    inquiry.saw("tokens", 0);
+    let mut owners: HashMap<u64, Owner<'_>> = HashMap::new();
+    for (token, owner) in told(run, grants) {
+        match owners.get(&token) {
+            Some(first) if !first.is(&owner) => inquiry.convict(&Twice { token, first: *first, second: owner }),
+            Some(_) => inquiry.saw("repeated observations", 1),
+            None => {
+                owners.insert(token, owner);
+                inquiry.saw("tokens", 1);
+            }
+        }
+    }
+    inquiry.close()
+}
+
+fn told<'r>(run: &'r Run<'_>, grants: &'r Grants<'_>) -> Vec<(u64, Owner<'r>)> {
+    let mut told = Vec::new();
+    for grant in &grants.by_token {
+        let request = grant.acquire.request.map_or(Request::Place(grant.operation), Request::Id);
+        told.push((grant.token, Owner { session: grant.session, request: Some(request), line: grant.answered_line }));
+    }
+    for operation in &run.operations {
+        let line = operation.ended_line;
+        match (operation.call, operation.ended) {
+            (Call::Retry { session, request }, Ended::Ok(Answer::Retry { token })) => {
+                told.push((*token, Owner { session, request: Some(Request::Id(*request)), line }));
+            }
+            (Call::Get {}, Ended::Ok(Answer::Get(view))) => {
+                let seen = |holder: &'r crate::history::Holder| {
+                    (holder.token, Owner { session: &holder.session, request: None, line })
+                };
+                told.extend(view.holders.iter().map(seen));
+            }
+            _ => {}
+        }
+    }
+    told
+}

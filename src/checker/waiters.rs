@@ -1,0 +1,196 @@
+//! No lost waiter: each wait ends, and no lock is free while it has waiters.
+//!
+//! * A lock that is certainly free is granted to its waiter within `handover_bound_ms` of the meta, not counting time
+//!   under faults.
+//! * A wait ends at its limit, within the same bound. The same bound applies to telling a waiter whose grant a read
+//!   shows.
+//! * At the end of the run (`end`), no wait of a live process and session is pending.
+//! * No read shows a free lock whose first waiter wants only this lock.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt,
+};
+
+use super::{
+    expiry::free_ns,
+    occupancy::{Gone, Left, Lock},
+    run::{MS, Run},
+    show::Ms,
+    verdict::{Conviction, Finding, Inquiry, Property},
+};
+use crate::history::{Answer, Ended, Operation, Wait};
+
+enum Lost<'r> {
+    Free { lock: &'r str, free_ns: u64, since: Option<usize>, waiter: &'r Operation<'r> },
+    Late { waiter: &'r Operation<'r>, due_ns: u64 },
+    NeverEnded { waiter: &'r Operation<'r>, end: usize },
+    SeenFree { read: &'r Operation<'r>, waiter: &'r Operation<'r> },
+    NotTold { read: &'r Operation<'r>, waiter: &'r Operation<'r>, untold_ns: u64 },
+}
+
+impl fmt::Display for Lost<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Free { lock, free_ns, waiter, .. } => {
+                write!(f, "lock {lock:?} was free for {} while {:?} waited for it", Ms(*free_ns), waiter.process)
+            }
+            Self::Late { waiter, due_ns } => {
+                let (due, ended) = (Ms(*due_ns), Ms(waiter.ended_ns));
+                write!(f, "the wait of {:?} had to end by {due}, and ended at {ended}", waiter.process)
+            }
+            Self::NeverEnded { waiter, .. } => {
+                write!(f, "the run ended, and the acquire of {:?} was still pending", waiter.process)
+            }
+            Self::SeenFree { read, waiter } => {
+                let lock = read.locks.first().map_or("", String::as_str);
+                write!(f, "lock {lock:?} was read as free while {:?} waited for it", waiter.process)
+            }
+            Self::NotTold { read, waiter, untold_ns } => {
+                let (lock, untold) = (read.locks.first().map_or("", String::as_str), Ms(*untold_ns));
+                write!(
+                    f,
+                    "lock {lock:?} was read as granted to {:?}, which was not told for another {untold}",
+                    waiter.process
+                )
+            }
+        }
+    }
+}
+
+impl Conviction for Lost<'_> {
+    fn lines(&self) -> Vec<usize> {
+        let of = |operation: &Operation<'_>| vec![operation.invoked_line, operation.ended_line];
+        match self {
+            Self::Free { since, waiter, .. } => since.iter().copied().chain(of(waiter)).collect(),
+            Self::Late { waiter, .. } => of(waiter),
+            Self::NeverEnded { waiter, end } => vec![waiter.invoked_line, *end],
+            Self::SeenFree { read, waiter } => vec![waiter.invoked_line, read.ended_line],
+            Self::NotTold { read, waiter, .. } => vec![waiter.invoked_line, read.ended_line, waiter.ended_line],
+        }
+    }
+}
+
+pub(super) fn judge<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>) -> Finding {
+    let mut inquiry = Inquiry::into(Property::NoLostWaiter);
+    inquiry.saw("waits", 0);
+    free_for_long(run, locks, &mut inquiry);
+    each_ends(run, &mut inquiry);
+    let matcher = Matcher::of(run);
+    seen_free(run, &matcher, &mut inquiry);
+    seen_granted(run, &matcher, &mut inquiry);
+    inquiry.close()
+}
+
+fn free_for_long<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>, inquiry: &mut Inquiry) {
+    for (lock, known) in locks {
+        for (wait, gap) in known.starved() {
+            if matches!(gap.after, Some(Gone { left: Left::Died, .. })) {
+                continue;
+            }
+            let Some(bound_ms) = run.meta.handover_bound_ms else {
+                return inquiry.undecided("the meta promises no handover_bound_ms");
+            };
+            let free_ns = free_ns(run, wait, gap);
+            if free_ns > bound_ms.saturating_mul(MS) {
+                let (since, waiter) = (gap.after.map(|gone| gone.line), &run.operations[wait.operation]);
+                inquiry.convict(&Lost::Free { lock, free_ns, since, waiter });
+            }
+        }
+    }
+}
+
+fn each_ends(run: &Run<'_>, inquiry: &mut Inquiry) {
+    for (_, waiter, acquire) in run.acquires() {
+        if acquire.wait == Wait::None {
+            continue;
+        }
+        inquiry.saw("waits", 1);
+        match waiter.ended {
+            Ended::Ok(_) => inquiry.saw("granted", 1),
+            Ended::Fail("timed_out") => inquiry.saw("timed out", 1),
+            Ended::Fail(_) => inquiry.saw("ended in another way", 1),
+            Ended::Info | Ended::Open => inquiry.saw("unknown", 1),
+        }
+        let session = run.session(&acquire.session);
+        let over = session.is_some_and(|it| it.died.is_some() || it.over.is_some() || it.closing.is_some());
+        if let (Ended::Open, Some(end), false) = (waiter.ended, run.end_line, over) {
+            inquiry.convict(&Lost::NeverEnded { waiter, end });
+        }
+        if let (Wait::AtMostMs(ms), Some(bound_ms), false) =
+            (acquire.wait, run.meta.handover_bound_ms, waiter.is_unknown())
+        {
+            let due_ns = run.calm.after(waiter.invoked_ns, ms.saturating_add(bound_ms).saturating_mul(MS));
+            if waiter.ended_ns > due_ns {
+                inquiry.convict(&Lost::Late { waiter, due_ns });
+            }
+        }
+    }
+}
+
+fn seen_free(run: &Run<'_>, waiting: &Matcher<'_>, inquiry: &mut Inquiry) {
+    for read in &run.operations {
+        let Ended::Ok(Answer::Get(view)) = read.ended else { continue };
+        let Some(first) = view.waiters.first() else { continue };
+        inquiry.saw("reads of a queue", 1);
+        if !view.holders.is_empty() || view.delayed {
+            continue;
+        }
+        let waiter = waiting.waiter(read, &first.session).map(|place| &run.operations[place]);
+        if let Some(waiter) = waiter.filter(|waiter| waiter.locks.len() == 1) {
+            inquiry.convict(&Lost::SeenFree { read, waiter });
+        }
+    }
+}
+
+/// Reports each wait once: by the first read that shows its grant.
+fn seen_granted(run: &Run<'_>, waiting: &Matcher<'_>, inquiry: &mut Inquiry) {
+    let Some(bound_ms) = run.meta.handover_bound_ms else { return };
+    let mut seen = HashSet::new();
+    for read in &run.operations {
+        let Ended::Ok(Answer::Get(view)) = read.ended else { continue };
+        for holder in &view.holders {
+            let over = run.session(&holder.session).is_none_or(|it| it.died.is_some() || it.over.is_some());
+            let Some(place) = waiting.waiter(read, &holder.session).filter(|place| !over && seen.insert(*place)) else {
+                continue;
+            };
+            let waiter = &run.operations[place];
+            let untold_ns = run.calm.between(read.ended_ns, waiter.listened_ns.min(run.last_ns));
+            if untold_ns > bound_ms.saturating_mul(MS) {
+                inquiry.convict(&Lost::NotTold { read, waiter, untold_ns });
+            }
+        }
+    }
+}
+
+/// Finds the acquire that a read shows in a queue or as granted since.
+pub(super) struct Matcher<'r> {
+    run: &'r Run<'r>,
+    /// Waiting acquires by session, in the order of their begins.
+    waits: HashMap<&'r str, Vec<usize>>,
+}
+
+impl<'r> Matcher<'r> {
+    pub(super) fn of<'a>(run: &'r Run<'a>) -> Self {
+        let mut waits: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (place, _, acquire) in run.acquires() {
+            if acquire.wait != Wait::None {
+                waits.entry(&acquire.session).or_default().push(place);
+            }
+        }
+        Self { run, waits }
+    }
+
+    /// Its index among the operations. `None`: there is none, or it is ambiguous.
+    pub(super) fn waiter(&self, read: &Operation<'_>, session: &str) -> Option<usize> {
+        let lock = read.locks.first()?;
+        let waits = self.waits.get(session)?;
+        let begun = waits.partition_point(|place| self.run.operations[*place].invoked_ns < read.ended_ns);
+        let mut fitting = waits[..begun].iter().copied().filter(|place| {
+            let operation = &self.run.operations[*place];
+            operation.ended_ns > read.invoked_ns && operation.locks.contains(lock)
+        });
+        let first = fitting.next()?;
+        fitting.next().is_none().then_some(first)
+    }
+}

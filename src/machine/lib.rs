@@ -1,0 +1,197 @@
+//! The table of sessions, locks and waiters: a pure function of the log.
+//!
+//! [`Machine::apply`] takes a command and the time at which it happens, changes the table, and returns a reply. Further effects of the
+//! command (a waiter was granted, a session expired) are reported as events. There is no clock, no I/O, no async and no randomness here:
+//! time and session ids arrive inside commands, and every map is ordered. So every replica that applies the same log computes the same
+//! table, the same replies and the same events, and a test needs neither sockets nor sleep.
+//!
+//! The files, in reading order:
+//!
+//! * `sessions`: opened, renewed, closed; what ends with a session;
+//! * `replies`: each request takes effect once, however often it is sent;
+//! * `locks`: one lock: its holders, its queue, its data, its lock-delay;
+//! * `queue`: acquires: granted, refused or queued, and the next waiter;
+//! * `grants`: tokens: granted, released, lost; data set by their holders;
+//! * `force`: an operator revokes a grant;
+//! * `undo`: an operator removes a waiter, lifts a lock-delay, drops kept data, resizes a semaphore;
+//! * `bytes`: how much memory the table takes;
+//! * `tokens`: compact sets, for the many that have one member;
+//! * `time`: deadlines that pass;
+//! * `backlog`: work that is due and not done yet, since one batch does a bounded amount;
+//! * `views`: what queries show to people;
+//! * `records`: the table as a sequence of records, for snapshots;
+//! * `digest`: the table as one hash, to compare replicas;
+//! * `check`: the invariants.
+//!
+//! The tables are persistent maps: a clone is cheap and shares all nodes that neither copy changes, so a snapshot is written from a clone
+//! while `apply` goes on. All tables are flat, keyed by what is looked up, with ordered sets as indexes; no command scans a whole table.
+//!
+//! Invariants, asserted by [`Machine::check`]:
+//! * **M1** A lock held exclusively has one holder, a semaphore of n at most n unless an operator resized it, and all holders of a lock
+//!   hold it in the same mode. A semaphore that was made smaller may have more holders than its size; `grant` adds none (the model of
+//!   `tests/machine_model` checks each grant).
+//! * **M2** Tokens and tickets never repeat, and none exceeds the last one issued.
+//! * **M3** A lock is in the table only while it is held, awaited, delayed or carries data.
+//! * **M4** No waiter waits for a lock that it could have: each is behind another waiter, a holder or a lock-delay. Exceptions: one of
+//!   its locks is in the backlog, or its session is over and not cleared away yet.
+//! * **M5** All holders and waiters of a name agree on whether it is a semaphore, and of what size; a size that an operator set counts for
+//!   all of them.
+//! * **M6** Indexes and counters agree with the tables.
+//! * **M7** Every deadline is in the future, unless the last batch's budget ended before all deadlines that had passed were handled.
+//! * **M8** A session remembers replies only to open request ids, and a reply "queued" only for a wait that goes on.
+//! * **M9** A grant that was taken from its session is not held, and no remembered reply grants it.
+//!
+//! Each acquire names the size of its semaphore, so that no one has to create it, and all acquires have to name the same size. If an
+//! operator resizes a semaphore in use, the operator's size counts instead, and an acquire that names another size is not refused, since
+//! clients cannot all be replaced at one moment. The operator's size ends when the semaphore is neither held nor awaited and carries no
+//! data; a lock-delay alone does not keep it.
+//!
+//! Left out: re-entrant locks (a session that acquires a lock twice excludes itself like any other), upgrades from shared to exclusive
+//! (two sessions that upgrade deadlock), priorities (the queue is in order of arrival).
+
+mod backlog;
+mod bytes;
+mod capacity;
+mod check;
+mod digest;
+mod force;
+mod grants;
+mod locks;
+mod queue;
+mod records;
+mod replies;
+mod sessions;
+#[cfg(test)]
+mod tests;
+mod time;
+mod tokens;
+mod types;
+mod undo;
+mod views;
+
+use std::{fmt, sync::Arc};
+
+use imbl::{OrdMap, OrdSet};
+
+use lockkeeper_planted::Planted;
+
+pub use backlog::Work;
+pub use check::Broken;
+pub use records::Record;
+pub use replies::Asked;
+pub use types::*;
+
+use self::{
+    backlog::{Backlog, Ending, Piece},
+    bytes::Weight,
+    capacity::Capacity,
+    force::Revoked,
+    grants::{GrantEnd, Held},
+    locks::{Lock, changed},
+    queue::Waiting,
+    replies::{Remembered, Replies},
+    sessions::{Ended, Session},
+    time::Due,
+    tokens::{Names, Tokens},
+};
+
+/// The replicated table. See the [module](self).
+#[derive(Clone, Default)]
+pub struct Machine {
+    now: Stamp,
+    /// Wall time of the command that is being applied. Not part of a record: the next command brings its own.
+    wall: WallTime,
+    last_token: Token,
+    last_ticket: Ticket,
+
+    sessions: OrdMap<SessionId, Session>,
+    ended: Ended,
+
+    locks: OrdMap<LockName, Lock>,
+    grants: OrdMap<Token, Held>,
+    revoked: OrdMap<(SessionId, Token), Revoked>,
+
+    waits: OrdMap<Ticket, Waiting>,
+    awaited_by: OrdSet<(SessionId, Ticket)>,
+
+    /// All deadlines, in the order in which they fall due.
+    due: OrdSet<(Stamp, Due)>,
+    /// Whether deadlines have passed that were not handled yet, because the budget ended first.
+    is_behind: bool,
+    backlog: Backlog,
+
+    /// Bytes of all records together.
+    bytes: usize,
+
+    /// Limits of the batch that is being applied. Not part of a record: the next batch brings its own.
+    limits: Limits,
+    /// Units of work that the current part of the batch may still do. Not part of a record.
+    budget: usize,
+    /// The moment at which the current work counts as done: the deadline that is being handled, or else now. Not part of a record.
+    moment: Stamp,
+
+    capacity: Capacity,
+    /// Commands to apply before the next check. Not part of a record.
+    #[cfg(debug_assertions)]
+    unchecked: usize,
+}
+
+impl fmt::Debug for Machine {
+    /// A summary: the tables may hold millions of entries.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { now, last_token, sessions, locks, waits, .. } = self;
+        write!(f, "Machine({now:?}, {last_token:?}, ")?;
+        write!(f, "{} sessions, {} locks, {} waiters)", sessions.len(), locks.len(), waits.len())
+    }
+}
+
+impl Machine {
+    /// Applies a batch of one command, with the default limits: see [`Machine::apply_batch`].
+    pub fn apply(&mut self, time: Time, command: Command, events: &mut Vec<Event>) -> Reply {
+        self.begin(time, Limits::default(), events);
+        self.run(command, events)
+    }
+
+    /// Goes on with the work that earlier batches left, advances time to the batch's stamp, then runs the commands. Appends to `events`
+    /// what happened, in order. Returns one reply for each command.
+    pub fn apply_batch(
+        &mut self,
+        time: Time,
+        limits: Limits,
+        commands: impl IntoIterator<Item = Command>,
+        events: &mut Vec<Event>,
+    ) -> Vec<Reply> {
+        self.begin(time, limits, events);
+        commands.into_iter().map(|command| self.run(command, events)).collect()
+    }
+
+    fn run(&mut self, command: Command, events: &mut Vec<Event>) -> Reply {
+        self.begin_command();
+        let result = match command {
+            Command::Open { session, ttl, label, address } => self.open(session, ttl, label, address),
+            Command::Renew { sessions } => Ok(Reply::Renewed(self.renew_all(&sessions))),
+            Command::Close { session } => self.close(session, events),
+            Command::Session { session, request, operation } => self.request(session, request, &operation, events),
+            Command::CancelWait { ticket, repeats } => Ok(self.cancel_wait(ticket, repeats, events)),
+            Command::ForceRelease(force) => Ok(self.force_release(&force, events)),
+            Command::RemoveWaiter { name, ticket } => Ok(self.remove_waiter(&name, ticket, events)),
+            Command::LiftDelay { name } => Ok(self.lift_delay(&name, events)),
+            Command::DropData { prefix, after } => Ok(self.drop_data(prefix.as_str(), after.as_ref(), events)),
+            Command::Resize { name, permits } => self.resize(&name, permits, events),
+            Command::Tick => Ok(Reply::Ticked),
+        };
+        #[cfg(debug_assertions)]
+        self.check_now_and_then();
+        result.unwrap_or_else(Reply::Refused)
+    }
+
+    /// Cluster time, as of the last command.
+    pub fn now(&self) -> Stamp {
+        self.now
+    }
+
+    /// The highest token that was ever issued; 0 if none was.
+    pub fn last_token(&self) -> Token {
+        self.last_token
+    }
+}

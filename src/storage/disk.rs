@@ -1,0 +1,101 @@
+//! The key-value store under the log, as a trait, and its implementation with sled.
+//!
+//! Deliberately absent: batches, transactions and asynchronous flushes. After a crash, sled 0.34 recovers a prefix of plain inserts and
+//! removals that one thread makes in order; its batches write and sync twice, and its `flush_async` can deadlock (sled #1308).
+
+use std::io;
+
+/// The tables of the log.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Table {
+    /// The entries; see `record`.
+    Log,
+    /// The vote, the commit index and other metadata; see `tables`.
+    Meta,
+}
+
+/// A key and its value.
+pub type Pair = (Vec<u8>, Vec<u8>);
+
+/// A store whose writes survive a crash in the order in which they were made, up to some point at or after the last flush.
+///
+/// A trait, so that tests can use one whose flush fails or hangs.
+pub trait Disk: Send + 'static {
+    /// The value of a key.
+    fn get(&self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
+    /// All pairs from this key on, sorted by key.
+    fn scan(&self, table: Table, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>>;
+    /// Inserts, or replaces.
+    fn insert(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> io::Result<()>;
+    /// Returns the previous value.
+    fn remove(&mut self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
+    /// Removes a key that exists, without reading its value.
+    fn discard(&mut self, table: Table, key: &[u8]) -> io::Result<()> {
+        self.remove(table, key).map(drop)
+    }
+    /// Returns when all writes are durable. After a failure the store must not be used again: the result of a second attempt says nothing
+    /// about the first.
+    fn flush(&mut self) -> io::Result<()>;
+    /// Called when the writer is idle: time for work that delays nobody.
+    fn rest(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+    /// Finishes background work. Afterwards the store is only dropped.
+    fn close(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The log's two trees in one sled database. Clones share the database.
+#[derive(Clone)]
+pub struct SledDisk {
+    log: sled::Tree,
+    meta: sled::Tree,
+}
+
+impl SledDisk {
+    /// The trees of this database, which are made if they are not there.
+    pub fn new(database: &sled::Db) -> io::Result<Self> {
+        Ok(Self { log: database.open_tree("log")?, meta: database.open_tree("meta")? })
+    }
+
+    fn tree(&self, table: Table) -> &sled::Tree {
+        match table {
+            Table::Log => &self.log,
+            Table::Meta => &self.meta,
+        }
+    }
+}
+
+impl Disk for SledDisk {
+    fn get(&self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.tree(table).get(key)?.map(|value| value.to_vec()))
+    }
+
+    fn scan(&self, table: Table, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>> {
+        self.tree(table).range(from..).map(|pair| {
+            let (key, value) = pair?;
+            Ok((key.to_vec(), value.to_vec()))
+        })
+    }
+
+    fn insert(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> io::Result<()> {
+        self.tree(table).insert(key, value)?;
+        Ok(())
+    }
+
+    fn remove(&mut self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.tree(table).remove(key)?.map(|value| value.to_vec()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        // Flushes the whole database, not only this tree.
+        self.meta.flush()?;
+        Ok(())
+    }
+
+    /// Flushes once more: reads make sled rearrange its pages too, and it would write these on drop, where an error is lost.
+    fn close(&mut self) -> io::Result<()> {
+        self.flush()
+    }
+}

@@ -1,0 +1,210 @@
+//! Opening a map: the checks before anything is written to it.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::{Contents, writer::Table};
+use crate::{
+    database::{self, LockFile, NotLocked, Stumbled},
+    files,
+};
+
+/// Why a map on disk was not opened. Nothing was changed or lost.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has the directory open, or this one has.
+    #[error("the directory {} is in use, by this process or another: close it there, or choose another directory", directory.display())]
+    Locked {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// The contents are not as they were last written, so insertions may be lost.
+    #[error(
+        "the data in {} is damaged: {what}; start with an empty directory only if no request that was admitted before can come again",
+        directory.display()
+    )]
+    Damaged {
+        /// The directory.
+        directory: PathBuf,
+        /// The damage that was found.
+        what: String,
+    },
+    /// A flush does not reach the disk on this system, so insertions would not survive a power failure.
+    #[error(
+        "data in {} would not be durable: sled's flush does not call this program's fdatasync; link the program as its own build does",
+        directory.display()
+    )]
+    NotDurable {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// The operating system returned an error.
+    #[error("the directory {} cannot be opened: {action}: {source}", directory.display())]
+    Io {
+        /// The directory.
+        directory: PathBuf,
+        /// The action that failed.
+        action: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    pub(super) fn io(directory: &Path, action: &'static str, source: io::Error) -> Self {
+        Self::Io { directory: directory.to_owned(), action, source }
+    }
+
+    fn damaged(directory: &Path, what: impl Into<String>) -> Self {
+        Self::Damaged { directory: directory.to_owned(), what: what.into() }
+    }
+}
+
+/// The parts of an open map.
+pub(super) struct Opened {
+    pub(super) table: Trees,
+    pub(super) lock: LockFile,
+    pub(super) contents: Contents,
+}
+
+/// sled's page cache. Nothing is read after the opening, so it need not be large.
+const SLED_CACHE_BYTES: u64 = 8 << 20;
+/// sled can hang on damaged files.
+const OPEN_LIMIT: Duration = Duration::from_secs(60);
+/// Version of the values' format, and of the file [`MADE`].
+const FORMAT: u8 = 1;
+/// The file beside sled: it exists from the moment at which the map may hold values.
+pub(super) const MADE: &str = "made";
+const SELF_TEST: &[u8] = b"self-test";
+const FORMATTED: &[u8] = b"format";
+
+/// Opens the map in a directory, or makes a new one there.
+pub(super) fn open(directory: &Path) -> Result<Opened, OpenError> {
+    let failed = |action| move |source| OpenError::io(directory, action, source);
+    fs::create_dir_all(directory).map_err(failed("making the directory"))?;
+    let lock = LockFile::take(directory).map_err(|not_locked| match not_locked {
+        NotLocked::InUse => OpenError::Locked { directory: directory.to_owned() },
+        NotLocked::Io(error) => failed("locking the file `lock`")(error),
+    })?;
+    let work = {
+        let directory = directory.to_owned();
+        move || open_trees(&directory)
+    };
+    let opened = database::guarded("durable-map-open", OPEN_LIMIT, work).unwrap_or_else(|stumbled| match stumbled {
+        Stumbled::NotStarted(error) => Err(failed("starting a thread")(error)),
+        Stumbled::Late => Err(OpenError::damaged(directory, format!("sled did not return within {OPEN_LIMIT:?}"))),
+        Stumbled::Panicked(panic) => Err(OpenError::damaged(directory, format!("sled panicked on it: {panic}"))),
+    });
+    let (table, contents) = opened?;
+    Ok(Opened { table, lock, contents })
+}
+
+fn open_trees(directory: &Path) -> Result<(Trees, Contents), OpenError> {
+    let failed = |action| move |source| OpenError::io(directory, action, source);
+    let database = directory.join("sled");
+    database::delete_unfinished(&database).map_err(failed("deleting unfinished files of sled"))?;
+    if database::is_occupied(&database.join("blobs")) {
+        return Err(OpenError::damaged(directory, "sled's directory `blobs` is not empty, and is never synced"));
+    }
+    let sled = database::open(&database, SLED_CACHE_BYTES).map_err(|error| match error {
+        sled::Error::Io(source) => failed("opening the database")(source),
+        sled::Error::CollectionNotFound(_)
+        | sled::Error::Unsupported(_)
+        | sled::Error::ReportableBug(_)
+        | sled::Error::Corruption { .. } => OpenError::damaged(directory, error.to_string()),
+    })?;
+    database::sync_names(directory, &database).map_err(failed("syncing the directory"))?;
+
+    let mut trees = Trees::new(&sled).map_err(failed("opening the tables"))?;
+    if !database::is_durable(|| trees.write_self_test()).map_err(failed("writing to the database"))? {
+        return Err(OpenError::NotDurable { directory: directory.to_owned() });
+    }
+    begin(&mut trees, directory)?;
+    let contents = trees.contents().map_err(|error| OpenError::damaged(directory, error.to_string()))?;
+    Ok((trees, contents))
+}
+
+/// Tells a new map from an emptied one, and marks a new one.
+fn begin(trees: &mut Trees, directory: &Path) -> Result<(), OpenError> {
+    let made = directory.join(MADE);
+    let failed = |action| move |source| OpenError::io(directory, action, source);
+    let is_made = made.try_exists().map_err(failed("looking for the file `made`"))?;
+    let is_formatted = trees.is_formatted().map_err(|error| OpenError::damaged(directory, error.to_string()))?;
+    match (is_made, is_formatted) {
+        (true, true) => Ok(()),
+        (true, false) => Err(OpenError::damaged(directory, "its database was emptied")),
+        (false, _) if !trees.values.is_empty() => Err(OpenError::damaged(directory, "the file `made` is missing")),
+        // A new map, or its first opening was interrupted here. The database is marked first, so that the file never exists without it.
+        (false, _) => {
+            trees.set_formatted().map_err(failed("writing to the database"))?;
+            files::replace(&made, &[FORMAT]).map_err(failed("writing the file `made`"))
+        }
+    }
+}
+
+/// The map's two trees in one sled database: the values, and metadata.
+pub(super) struct Trees {
+    values: sled::Tree,
+    meta: sled::Tree,
+}
+
+impl Trees {
+    /// The trees keep the database open: dropping them closes it.
+    fn new(database: &sled::Db) -> io::Result<Self> {
+        Ok(Self { values: database.open_tree("values")?, meta: database.open_tree("meta")? })
+    }
+
+    /// Writes a value that differs each time, so that a flush has something to do.
+    fn write_self_test(&mut self) -> io::Result<()> {
+        let runs = self.meta.get(SELF_TEST)?.and_then(|runs| <[u8; 8]>::try_from(&*runs).ok());
+        let runs = runs.map_or(0, u64::from_be_bytes).wrapping_add(1);
+        self.meta.insert(SELF_TEST, &runs.to_be_bytes())?;
+        self.flush()
+    }
+
+    fn is_formatted(&self) -> io::Result<bool> {
+        match self.meta.get(FORMATTED)?.as_deref() {
+            None => Ok(false),
+            Some([FORMAT]) => Ok(true),
+            Some(other) => Err(broken(format!("its format is {other:?}; this version of the program knows {FORMAT}"))),
+        }
+    }
+
+    fn set_formatted(&mut self) -> io::Result<()> {
+        self.meta.insert(FORMATTED, &[FORMAT])?;
+        self.flush()
+    }
+
+    fn contents(&self) -> io::Result<Contents> {
+        let read = |pair: sled::Result<(sled::IVec, sled::IVec)>| {
+            let (key, sealed) = pair?;
+            match files::unseal(FORMAT, &key, &sealed) {
+                Ok(value) => Ok((key.to_vec(), value.to_vec())),
+                Err(why) => {
+                    Err(broken(format!("the value of {:?} cannot be read: {why}", key.escape_ascii().to_string())))
+                }
+            }
+        };
+        self.values.iter().map(read).collect()
+    }
+}
+
+impl Table for Trees {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.values.insert(key, files::seal(FORMAT, key, value))?;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        // Flushes the whole database, not only this tree.
+        self.values.flush()?;
+        Ok(())
+    }
+}
+
+fn broken(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}

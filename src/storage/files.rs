@@ -1,0 +1,201 @@
+//! Writing files so that they survive a power failure.
+//!
+//! A file is complete or absent: it is written under another name, synced, renamed, and then its directory is synced too. Its content
+//! carries a version byte and a checksum, so that a damaged file is noticed and never used in part.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::Path,
+};
+
+use lockkeeper_planted::Planted;
+
+/// The suffix of a file that is being written. A leftover one may be deleted.
+pub const PARTIAL_SUFFIX: &str = ".partial";
+
+/// Makes the names in a directory durable: those created, renamed and deleted.
+pub fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+/// Creates a directory and its missing parents durably.
+///
+/// Its name is synced also if it exists already: the process that created it may have ended before the sync.
+pub fn create_directory(directory: &Path) -> io::Result<()> {
+    let is_missing = |directory: &&Path| !directory.as_os_str().is_empty() && !directory.exists();
+    let missing = directory.ancestors().take_while(is_missing).count();
+    fs::create_dir_all(directory)?;
+    directory.ancestors().take(missing.max(1)).try_for_each(sync_name)
+}
+
+fn sync_name(directory: &Path) -> io::Result<()> {
+    match sync_directory(parent(directory)) {
+        // A parent that only its owner may read, as for systemd's services with a dynamic user.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Ok(rustix::fs::syncfs(File::open(directory)?)?)
+        }
+        synced => synced,
+    }
+}
+
+/// Ensures that later reads of a file return what its disk holds.
+///
+/// After a failed sync the kernel keeps the pages that it could not write, marks them clean, and reports the error once: to the process
+/// that ended because of it. The next process finds these pages in the cache as if they were on the disk (Rebello et al., "Can
+/// applications recover from fsync failures?", USENIX ATC '20), but a power failure would lose them. So all pages that can still be
+/// written are written, and then the file's pages are dropped from the cache. Recording the failure instead would not help: the record
+/// would have to be written to the same disk.
+pub fn forget_cached(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    file.sync_all()?;
+    #[cfg(target_os = "linux")]
+    super::sync::forget_pages(&file)?;
+    Ok(())
+}
+
+/// Renames a complete and synced file from `from` to `to`, durably. Both are in one directory.
+pub fn publish(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    match Planted::NameNotSynced.is_on() {
+        true => Ok(()),
+        false => sync_directory(parent(to)),
+    }
+}
+
+/// Creates or replaces a small file: after a crash it is the old one or the new one.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(PARTIAL_SUFFIX);
+    let partial = Path::new(&partial);
+    let mut file = File::create(partial)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    publish(partial, path)
+}
+
+/// The directory that contains this file; the current one for a bare name.
+pub fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    }
+}
+
+/// Puts a version byte and a checksum before a message. The checksum also covers `context`, the subject of the message, so that it cannot
+/// pass for a message on another subject.
+pub fn seal(version: u8, context: &[u8], message: &[u8]) -> Vec<u8> {
+    let mut sealed = Vec::with_capacity(SEAL_BYTES + message.len());
+    sealed.push(version);
+    sealed.extend_from_slice(&checksum(version, context, message).to_be_bytes());
+    sealed.extend_from_slice(message);
+    sealed
+}
+
+/// Returns the message that [`seal`] wrapped, if it has this version and is undamaged.
+pub fn unseal<'a>(version: u8, context: &[u8], sealed: &'a [u8]) -> Result<&'a [u8], Broken> {
+    let Some((head, message)) = sealed.split_at_checked(SEAL_BYTES) else { return Err(Broken::Short) };
+    if checksum(head[0], context, message).to_be_bytes() != head[1..] {
+        return Err(Broken::Checksum);
+    }
+    // Checked last: a flipped bit in the version byte is damage, not a newer version.
+    if head[0] != version {
+        return Err(Broken::Version(head[0]));
+    }
+    Ok(message)
+}
+
+/// Why sealed bytes cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Broken {
+    /// Bytes are missing.
+    #[error("it is cut short")]
+    Short,
+    /// Bytes differ from what was written.
+    #[error("its checksum does not match")]
+    Checksum,
+    /// Undamaged, but of another version.
+    #[error("it has format {0}, which this version of the program does not know")]
+    Version(u8),
+}
+
+/// An error: the disk's content differs from what was written.
+pub fn damaged(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.into())
+}
+
+const SEAL_BYTES: usize = 1 + 4;
+
+fn checksum(version: u8, context: &[u8], message: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&[version]);
+    hasher.update(context);
+    hasher.update(message);
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seal_notices_every_flipped_bit() {
+        let sealed = seal(1, b"vote", b"message");
+        assert_eq!(unseal(1, b"vote", &sealed), Ok(&b"message"[..]));
+        assert_eq!(unseal(1, b"purged", &sealed), Err(Broken::Checksum));
+        assert_eq!(unseal(1, b"vote", &seal(2, b"vote", b"message")), Err(Broken::Version(2)));
+        assert_eq!(unseal(1, b"vote", b"1234"), Err(Broken::Short));
+        for bit in 0..sealed.len() * 8 {
+            let mut flipped = sealed.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(unseal(1, b"vote", &flipped), Err(Broken::Checksum), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_replaced_file_is_the_new_one_and_leaves_nothing_aside() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("file");
+        replace(&path, b"old").expect("written");
+        replace(&path, b"new").expect("replaced");
+        assert_eq!(fs::read(&path).expect("readable"), b"new");
+        assert_eq!(fs::read_dir(directory.path()).expect("readable").count(), 1);
+    }
+
+    #[test]
+    fn a_directory_is_made_with_those_that_it_is_in() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let deep = directory.path().join("a/b/c");
+        create_directory(&deep).expect("made");
+        create_directory(&deep).expect("it is there");
+        assert!(deep.is_dir());
+        fs::write(directory.path().join("file"), b"in the way").expect("written");
+        create_directory(&directory.path().join("file/d")).expect_err("a file is in the way");
+    }
+
+    /// Whether the file's first page is cached. `None`: this file system does not tell.
+    #[cfg(target_os = "linux")]
+    fn is_cached(path: &Path) -> Option<bool> {
+        let file = File::open(path).expect("readable");
+        let mut byte = [0];
+        match rustix::io::preadv2(&file, &mut [io::IoSliceMut::new(&mut byte)], 0, rustix::io::ReadWriteFlags::NOWAIT) {
+            Ok(_) => Some(true),
+            Err(rustix::io::Errno::AGAIN) => Some(false),
+            Err(_) => None,
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_cached_is_read_from_the_disk_again() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("file");
+        fs::write(&path, vec![7; 100_000]).expect("written");
+        if is_cached(&path) != Some(true) {
+            return println!("NOT TESTED: this file system does not say what is cached");
+        }
+        forget_cached(&path).expect("synced");
+        assert_eq!(is_cached(&path), Some(false));
+        assert_eq!(fs::read(&path).expect("readable"), vec![7; 100_000]);
+    }
+}

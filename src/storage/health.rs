@@ -1,0 +1,184 @@
+//! The disk failed or hangs: the process ends.
+//!
+//! A failed sync means that some data is lost, not which, and a second attempt may report success for pages that the kernel has already
+//! dropped. So no sync is repeated, nothing that depends on one is acknowledged, and the process ends; its supervisor restarts it, and
+//! opening the log shows what is on the disk. sled can also hang on an error instead of reporting it; then a watchdog ends the process.
+
+use std::{
+    fmt,
+    io::{self, Write as _},
+    path::PathBuf,
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use tokio_util::sync::CancellationToken;
+
+use super::panics::{FREE_SPACE, tells_of_full_disk};
+
+/// Why the log cannot continue. Writes that were not acknowledged by then may or may not be on the disk.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A write or a sync failed.
+    #[error("the disk reports: {0}")]
+    Disk(#[from] io::Error),
+    /// A write or a sync did not return within this time.
+    #[error("the disk did not answer for {0:?}")]
+    Stalled(Duration),
+    /// The store panicked.
+    #[error("the store panicked")]
+    Panicked,
+}
+
+impl Failure {
+    fn is_full_disk(&self) -> bool {
+        match self {
+            Self::Disk(error) => tells_of_full_disk(error),
+            Self::Stalled(_) | Self::Panicked => false,
+        }
+    }
+}
+
+/// Called once when the log fails, with the directory and the cause. Usually it does not return.
+pub type FailureHandler = Arc<dyn Fn(&std::path::Path, &Failure) + Send + Sync>;
+
+/// The exit code of a process whose log failed; the same as for a node that cannot start.
+pub const EXIT_FAILED: u8 = 20;
+
+/// Logs the cause and ends the process at once: no destructor may touch the files again.
+pub fn end_the_process() -> FailureHandler {
+    Arc::new(|directory, failure| {
+        let directory = directory.display();
+        let what_to_do = match failure.is_full_disk() {
+            true => format!(": the disk is full: {FREE_SPACE}"),
+            false => String::new(),
+        };
+        tracing::error!(%directory, %failure, "the log failed; this process ends so that nothing unsynced is acknowledged{what_to_do}");
+        // Logging may be off or buffered, and the reader of stderr may be gone.
+        let _ = writeln!(
+            io::stderr(),
+            "lockkeeper: the log in {directory} failed: {failure}; this process ends so that nothing unsynced is acknowledged{what_to_do}"
+        );
+        match failure {
+            Failure::Disk(_) | Failure::Stalled(_) => process::exit(EXIT_FAILED.into()),
+            Failure::Panicked => process::abort(),
+        }
+    })
+}
+
+/// The state of the log; shared by its users, its writer and the watchdog.
+pub struct Health {
+    directory: PathBuf,
+    on_failure: FailureHandler,
+    is_reported: AtomicBool,
+    failed: CancellationToken,
+    /// Incremented when the writer begins and ends work on the disk: odd while it works.
+    steps: AtomicU64,
+}
+
+/// The writer works on the disk for as long as this lives.
+pub struct AtDisk<'a>(&'a Health);
+
+impl Health {
+    /// That of a log in this directory, which is well.
+    pub fn new(directory: PathBuf, on_failure: FailureHandler) -> Self {
+        Self {
+            directory,
+            on_failure,
+            is_reported: AtomicBool::new(false),
+            failed: CancellationToken::new(),
+            steps: AtomicU64::new(0),
+        }
+    }
+
+    /// Marks that the writer works on the disk.
+    pub fn at_disk(&self) -> AtDisk<'_> {
+        self.steps.fetch_add(1, Ordering::SeqCst);
+        AtDisk(self)
+    }
+
+    /// Reports that the log cannot continue.
+    pub fn fail(&self, failure: &Failure) {
+        if !self.is_reported.swap(true, Ordering::SeqCst) {
+            (self.on_failure)(&self.directory, failure);
+        }
+        self.failed.cancel();
+    }
+
+    /// Waits for the writer's answer or for a failure, such as the watchdog's.
+    pub async fn wait<T>(&self, answer: impl Future<Output = Option<T>>) -> io::Result<T> {
+        tokio::select! {
+            biased;
+            () = self.failed.cancelled() => Err(self.error()),
+            answer = answer => answer.ok_or_else(|| self.error()),
+        }
+    }
+
+    /// The error that users get once the log failed or was closed.
+    pub fn error(&self) -> io::Error {
+        let state = match self.failed.is_cancelled() {
+            true => "has failed",
+            false => "is closed",
+        };
+        io::Error::other(format!("the log in {} {state}", self.directory.display()))
+    }
+}
+
+impl fmt::Debug for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { directory, on_failure: _, is_reported: _, failed, steps: _ } = self;
+        f.debug_struct("Health").field("directory", directory).field("failed", &failed.is_cancelled()).finish()
+    }
+}
+
+impl Drop for AtDisk<'_> {
+    fn drop(&mut self) {
+        self.0.steps.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Reports a writer whose disk operation does not return.
+pub struct Watchdog {
+    // Dropped to end the thread.
+    _alive: mpsc::Sender<()>,
+    thread: thread::JoinHandle<()>,
+}
+
+/// Number of checks before the watchdog reports. It counts its own checks instead of reading a clock, so that a suspended process does
+/// not count as stalled.
+const LOOKS: u32 = 4;
+
+impl Watchdog {
+    /// Starts it: a call to the disk that takes longer than `stall_limit` is [`Failure::Stalled`].
+    pub fn start(health: Arc<Health>, stall_limit: Duration) -> io::Result<Self> {
+        let (alive, ended) = mpsc::channel();
+        let watch = move || {
+            let (mut seen, mut looks) = (0, 0);
+            while ended.recv_timeout(stall_limit / LOOKS) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let step = health.steps.load(Ordering::SeqCst);
+                let is_stuck = step % 2 == 1 && step == seen;
+                looks = if is_stuck { looks + 1 } else { 0 };
+                seen = step;
+                if looks == LOOKS {
+                    return health.fail(&Failure::Stalled(stall_limit));
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("log-watchdog".to_owned()).spawn(watch)?;
+        Ok(Self { _alive: alive, thread })
+    }
+
+    /// Ends it, and waits until its thread has ended.
+    pub fn stop(self) {
+        let Self { _alive: alive, thread } = self;
+        drop(alive);
+        // It panics only if the failure handler does, which was reported already.
+        let _ = thread.join();
+    }
+}

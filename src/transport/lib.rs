@@ -1,0 +1,137 @@
+//! Byte streams between nodes, and gRPC on top of them.
+//!
+//! Opening and accepting connections are parameters: production passes TCP, a simulation its own network. No other module of this crate
+//! opens a socket. This module adds to both: gRPC channels that connect on first use, keep-alive, flow-control windows that let a large
+//! message pass at once, and a listener that survives bad connections.
+//!
+//! The life of a connection: [`serve`] accepts it (`accept`), gives it a place, for which another connection may be closed (`places`),
+//! and enforces its deadlines; `connection` reads its bytes, `calls` handles its calls, [`Settings`] has all limits.
+//! All of that is the feature `serve`. Without it, this crate is the client's half: it opens connections, and accepts none.
+//!
+//! Deliberately absent: retries and pools. The caller knows what a failure means; a channel that failed is dropped and a new one made.
+
+mod windows;
+
+#[cfg(feature = "serve")]
+mod accept;
+#[cfg(feature = "serve")]
+mod calls;
+#[cfg(feature = "serve")]
+mod complaints;
+#[cfg(feature = "serve")]
+mod connection;
+#[cfg(feature = "serve")]
+mod places;
+#[cfg(feature = "serve")]
+mod serve;
+#[cfg(feature = "serve")]
+mod settings;
+
+use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
+use tonic::{
+    Status,
+    transport::{Channel, Endpoint},
+};
+
+#[cfg(feature = "serve")]
+pub use connection::{Connection, Remote};
+#[cfg(feature = "serve")]
+pub use serve::serve;
+#[cfg(feature = "serve")]
+pub use settings::{
+    CLOSING_TIMEOUT, FIRST_CALL_TIMEOUT, FIRST_MESSAGE_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Settings,
+};
+pub use windows::Windows;
+
+/// Time limit for opening a connection.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval of HTTP/2 keep-alive pings, while a call is open and the peer is silent; also the time limit for the answer.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// Opens connections.
+pub trait Connect: Clone + Send + Sync + 'static {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// Opens a connection to `address`, host:port. Need not have a time limit: the caller has one.
+    fn connect(&self, address: &str) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+/// Accepts connections.
+pub trait Listen: Send + 'static {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next connection, and the address that opened it. Dropping the future loses none.
+    fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
+}
+
+/// Connections by TCP, without Nagle's delay.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TcpConnector;
+
+impl Connect for TcpConnector {
+    type Stream = TcpStream;
+
+    async fn connect(&self, address: &str) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+impl Listen for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
+        let (stream, remote) = TcpListener::accept(self).await?;
+        stream.set_nodelay(true)?;
+        Ok((stream, remote))
+    }
+}
+
+/// A gRPC channel to `address`, host:port, that connects on first use.
+pub fn channel<C: Connect>(connector: C, address: &str) -> Channel {
+    channel_with(connector, address, Windows::WIDE)
+}
+
+/// As [`channel`], with these flow-control windows for its answers.
+pub fn channel_with<C: Connect>(connector: C, address: &str, windows: Windows) -> Channel {
+    let address: Arc<str> = address.into();
+    let dial = move |_| {
+        let (connector, address) = (connector.clone(), address.clone());
+        async move {
+            let stream = timeout(CONNECT_TIMEOUT, connector.connect(&address)).await;
+            let stream = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+            let explain =
+                |error: io::Error| io::Error::new(error.kind(), format!("cannot connect to {address}: {error}"));
+            stream.map(TokioIo::new).map_err(explain)
+        }
+    };
+    // The connector knows the address. The URI only provides the authority, and must be valid whatever the address is.
+    Endpoint::from_static("http://lockkeeper")
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE)
+        .initial_stream_window_size(windows.stream)
+        .initial_connection_window_size(windows.connection)
+        .connect_with_connector_lazy(tower::service_fn(dial))
+}
+
+/// Whether a call ended with this status because there was no connection: then its request was never sent.
+pub fn never_sent(status: &Status) -> bool {
+    let mut error = std::error::Error::source(status);
+    while let Some(cause) = error {
+        if cause.is::<tonic::ConnectError>() {
+            return true;
+        }
+        error = cause.source();
+    }
+    false
+}

@@ -1,0 +1,88 @@
+//! Every limit of the table, in one place.
+//!
+//! They are part of the log's meaning: two replicas with different limits would compute different tables. To change one of the constants
+//! that are read while commands are applied, give the log a new format first. Those in [`Limits`] come with each batch of the log.
+//!
+//! Limits apply to commands that ask for more. A release is never refused by a limit.
+
+/// Bytes in a lock's name.
+pub const NAME_BYTES_MAX: usize = 512;
+/// Bytes of data on a lock.
+pub const DATA_BYTES_MAX: usize = 16 * 1024;
+/// Bytes in a session's label.
+pub const LABEL_BYTES_MAX: usize = 256;
+/// Bytes in the reason of a forced release.
+pub const REASON_BYTES_MAX: usize = 512;
+/// Locks in one acquire.
+pub const WANTS_MAX: usize = 64;
+/// The size of a semaphore.
+pub const PERMITS_MAX: u32 = 1_000_000;
+/// The shortest TTL, milliseconds.
+pub const TTL_MS_MIN: u32 = 100;
+/// The longest TTL, milliseconds: a day.
+pub const TTL_MS_MAX: u32 = 24 * 60 * 60 * 1000;
+/// The longest wait with a time limit, milliseconds: a week.
+pub const WAIT_MS_MAX: u64 = 7 * 24 * 60 * 60 * 1000;
+/// The longest lock-delay, milliseconds: an hour.
+pub const LOCK_DELAY_MS_MAX: u32 = 60 * 60 * 1000;
+/// Sessions alive at one time.
+pub const SESSIONS_MAX: usize = 1_000_000;
+/// Acquires that wait at one time, in the whole table.
+pub const WAITERS_MAX: usize = 1_000_000;
+/// Locks at one time: held, awaited, delayed or with data.
+pub const LOCKS_MAX: usize = 10_000_000;
+/// Acquires of one session that wait at one time.
+pub const WAITS_PER_SESSION_MAX: usize = 1024;
+/// Replies that a session remembers for retries, waits included, before its acquires are refused; also the number of request ids that a
+/// client may keep below the lowest.
+pub const REPLIES_PER_SESSION_MAX: usize = 1024;
+/// Replies to releases and updates, in addition to those. A session with [`REPLIES_PER_SESSION_MAX`] acquires under way can still
+/// release.
+pub const LETTING_GO_PER_SESSION_MAX: usize = 1024;
+/// Grants that were taken from a session by force and that it has not released, before its acquires are refused. It may lose more: all
+/// that it holds at the time.
+pub const TAKEN_PER_SESSION_MAX: usize = 1024;
+/// Revoked grants in one reply to a renewal.
+pub const REVOCATIONS_TOLD_MAX: usize = 1024;
+/// Ended sessions whose end is remembered, so that a late request is told how its session ended.
+pub const ENDED_SESSIONS_MAX: usize = 4096;
+
+/// Units of work that one part of a batch may do: see `backlog.rs`.
+pub const WORK_PER_BATCH: usize = 500;
+/// Grants that a session holds plus its waiting acquires.
+pub const GRANTS_PER_SESSION_MAX: usize = 100_000;
+/// Bytes of the whole table, by its own count. See `bytes.rs`.
+pub const TABLE_BYTES_MAX: usize = 1 << 30;
+/// Bytes of one session: its label, its grants, waits and replies, with names and data.
+pub const SESSION_BYTES_MAX: usize = 1 << 26;
+
+/// Limits that the leader writes into each batch of the log, so that all replicas apply it with the same ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Units of work that one part of a batch may do: a unit is a lock that is granted, taken or released, or a session that ends. The
+    /// rest continues in later batches.
+    pub work: usize,
+    /// Grants that a session holds plus its waiting acquires.
+    pub grants_per_session: usize,
+    /// Bytes of the whole table.
+    pub table_bytes: usize,
+    /// Bytes of one session.
+    pub session_bytes: usize,
+}
+
+impl Limits {
+    /// No limit: the meaning of a batch that was written by a version without limits.
+    pub const NONE: Self =
+        Self { work: usize::MAX, grants_per_session: usize::MAX, table_bytes: usize::MAX, session_bytes: usize::MAX };
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            work: WORK_PER_BATCH,
+            grants_per_session: GRANTS_PER_SESSION_MAX,
+            table_bytes: TABLE_BYTES_MAX,
+            session_bytes: SESSION_BYTES_MAX,
+        }
+    }
+}

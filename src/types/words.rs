@@ -1,0 +1,275 @@
+//! The basic values that the other types are made of. Their constructors refuse values outside the limits.
+
+use std::{
+    borrow::Borrow,
+    fmt,
+    net::{IpAddr, SocketAddr},
+    num::NonZeroU32,
+    str::FromStr,
+    sync::Arc,
+};
+
+use crate::limits::*;
+
+/// A session's id: 128 random bits, drawn outside the machine. Written as 32 hexadecimal digits.
+// Packed to 8 bytes, like the other fields of a grant: an alignment of 16 would add 16 bytes to each of a million grants.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(Rust, packed(8))]
+pub struct SessionId(pub u128);
+
+/// The id of a grant, which is also its fencing token: strictly increasing over all grants of the cluster. The first is 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Token(pub u64);
+
+/// A waiter's place in the order of arrival. The first is 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Ticket(pub u64);
+
+/// Cluster time in milliseconds. Only ever compared with other stamps.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Stamp(pub u64);
+
+/// A wall-clock time, milliseconds since 1970-01-01 UTC. For people to read; nothing is decided by it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct WallTime(pub u64);
+
+/// The time at which a batch of commands is applied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Time {
+    /// Cluster time: all decisions depend on it.
+    pub stamp: Stamp,
+    /// The leader's wall clock: only shown.
+    pub wall: WallTime,
+}
+
+/// Why a value was refused. The message names the limit.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Invalid(pub(super) String);
+
+/// A lock's name: UTF-8, 1 to [`NAME_BYTES_MAX`] bytes, without NUL.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockName(Arc<str>);
+
+/// A client's label for its session, for people to read: at most [`LABEL_BYTES_MAX`] bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Label(Arc<str>);
+
+/// The address from which a session was opened, for people to read: the client's IP address and port, as seen by the node that took the
+/// call. Nothing is decided by it. An IPv4-mapped IPv6 address is converted to IPv4.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Address {
+    ip: IpAddr,
+    port: u16,
+}
+
+/// Why an operator forced a release: 1 to [`REASON_BYTES_MAX`] bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reason(Arc<str>);
+
+/// The data on a lock: at most [`DATA_BYTES_MAX`] bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Data(Arc<[u8]>);
+
+/// How long a session lives without a renewal, milliseconds: [`TTL_MS_MIN`] to [`TTL_MS_MAX`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ttl(NonZeroU32);
+
+/// The size of a semaphore: how many grants may hold it at a time, 1 to [`PERMITS_MAX`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Permits(NonZeroU32);
+
+/// The mode in which a lock is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// By one holder.
+    Exclusive,
+    /// By any number of sharers, while there is no exclusive holder.
+    Shared,
+    /// By up to this many holders at a time.
+    Permit(Permits),
+}
+
+fn text(what: &str, value: &str, least: usize, most: usize) -> Result<Arc<str>, Invalid> {
+    if value.len() < least {
+        return Err(Invalid(format!("{what} is empty: give it 1 to {most} bytes")));
+    }
+    if value.len() > most {
+        return Err(Invalid(format!("{what} has {} bytes: the limit is {most}", value.len())));
+    }
+    Ok(value.into())
+}
+
+pub(super) fn number<N: PartialOrd + fmt::Display>(what: &str, value: N, least: N, most: N) -> Result<N, Invalid> {
+    if value < least || value > most {
+        return Err(Invalid(format!("{what} is {value}: give it {least} to {most}")));
+    }
+    Ok(value)
+}
+
+impl LockName {
+    /// Fails on an empty name, one over [`NAME_BYTES_MAX`], and one with a NUL in it.
+    pub fn new(name: &str) -> Result<Self, Invalid> {
+        let name = text("the lock's name", name, 1, NAME_BYTES_MAX)?;
+        if name.contains('\0') {
+            return Err(Invalid(format!("the lock's name {name:?} has a NUL in it: leave it out")));
+        }
+        Ok(Self(name))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Lets a table of locks be searched from a prefix, which need not be a valid name.
+impl Borrow<str> for LockName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Label {
+    /// Fails over [`LABEL_BYTES_MAX`].
+    pub fn new(label: &str) -> Result<Self, Invalid> {
+        text("the session's label", label, 0, LABEL_BYTES_MAX).map(Self)
+    }
+
+    /// The label.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Address {
+    /// The IP address of the host, or of the last network address translator before the node.
+    pub fn ip(self) -> IpAddr {
+        self.ip
+    }
+
+    /// The port of the connection by which the session was opened.
+    pub fn port(self) -> u16 {
+        self.port
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        Self { ip: address.ip().to_canonical(), port: address.port() }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&SocketAddr::new(self.ip, self.port), f)
+    }
+}
+
+impl FromStr for Address {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let address = text.parse::<SocketAddr>().map(Self::from);
+        address.map_err(|_| Invalid(format!("the address {text:?} is not IP:PORT")))
+    }
+}
+
+impl Reason {
+    /// Fails on an empty reason and one over [`REASON_BYTES_MAX`].
+    pub fn new(reason: &str) -> Result<Self, Invalid> {
+        text("the reason", reason, 1, REASON_BYTES_MAX).map(Self)
+    }
+
+    /// The reason.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Data {
+    /// Fails over [`DATA_BYTES_MAX`].
+    pub fn new(data: &[u8]) -> Result<Self, Invalid> {
+        if data.len() > DATA_BYTES_MAX {
+            return Err(Invalid(format!("the data have {} bytes: the limit is {DATA_BYTES_MAX}", data.len())));
+        }
+        Ok(Self(data.into()))
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Ttl {
+    /// Fails outside [`TTL_MS_MIN`] to [`TTL_MS_MAX`].
+    pub fn from_millis(ms: u32) -> Result<Self, Invalid> {
+        let ms = number("the TTL in milliseconds", ms, TTL_MS_MIN, TTL_MS_MAX)?;
+        Ok(Self(NonZeroU32::new(ms).expect("the least TTL is above zero")))
+    }
+
+    /// Milliseconds.
+    pub fn as_millis(self) -> u32 {
+        self.0.get()
+    }
+}
+
+impl Permits {
+    /// Fails outside 1 to [`PERMITS_MAX`].
+    pub fn new(permits: u32) -> Result<Self, Invalid> {
+        let permits = number("the number of permits", permits, 1, PERMITS_MAX)?;
+        Ok(Self(NonZeroU32::new(permits).expect("the least number is above zero")))
+    }
+
+    /// The number of permits.
+    pub fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+impl Mode {
+    /// The size of the semaphore, or `None` for a lock. All sessions that use a name agree on it.
+    pub fn permits(self) -> Option<Permits> {
+        match self {
+            Self::Exclusive | Self::Shared => None,
+            Self::Permit(permits) => Some(permits),
+        }
+    }
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", { self.0 })
+    }
+}
+
+impl FromStr for SessionId {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let digits = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        match u128::from_str_radix(text, 16) {
+            Ok(id) if digits => Ok(Self(id)),
+            _ => Err(Invalid(format!("the session id {text:?} is not 32 hexadecimal digits"))),
+        }
+    }
+}
+
+impl fmt::Debug for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,148 @@
+//! The layers: what each crate of the workspace may be built on, as cargo resolves it.
+//!
+//! [`LAYERS`] is the list. A crate that it does not allow is a failure, whether the manifest names it or another dependency brings it. What only
+//! runs while a crate is compiled (build scripts, procedural macros) and what only its tests use is not in the process of its users, and not
+//! looked at.
+//!
+//! Left out: what a crate does with the standard library, which has files, clocks and threads too.
+
+use std::{collections::BTreeSet, process::Command};
+
+use serde_json::Value;
+
+/// What a crate may be built on.
+struct Layer {
+    name: &'static str,
+    /// `None`: as it is by default. Otherwise with this feature.
+    feature: Option<&'static str>,
+    /// Members of the workspace, by their names after `lockkeeper-`: all that it may reach, itself left out.
+    members: &'static [&'static str],
+    others: Others,
+}
+
+/// Crates from outside of the workspace.
+enum Others {
+    /// No others than these.
+    Only(&'static [&'static str]),
+    /// Any but these.
+    Not(&'static [&'static str]),
+}
+
+use Others::{Not, Only};
+
+const LAYERS: &[Layer] = &[
+    layer("planted", &[], Only(&[])),
+    layer("types", &[], Only(&["thiserror"])),
+    // No async, no input or output, no clock. `rand_core` and `rand_xoshiro` are imbl's, and seeded by constants; the rest is arithmetic.
+    layer(
+        "machine",
+        &["planted", "types"],
+        Only(&[
+            "archery",
+            "bytemuck",
+            "equivalent",
+            "imbl",
+            "imbl-sized-chunks",
+            "rand_core",
+            "rand_xoshiro",
+            "safe_arch",
+            "thiserror",
+            "wide",
+        ]),
+    ),
+    layer("checker", &[], Only(&["itoa", "memchr", "ryu", "serde", "serde_core", "serde_json", "thiserror", "zmij"])),
+    layer("environment", &[], Not(&["openraft", "prost", "sled", "tonic"])),
+    layer("proto", &[], Not(&["axum", "clap", "openraft", "sled"])),
+    layer("transport", &[], Not(&["axum", "clap", "openraft", "prost", "sled"])),
+    layer_with("serve", "transport", &[], Not(&["clap", "openraft", "prost", "sled"])),
+    layer("fence", &["types"], Only(&["pin-project-lite", "thiserror", "tokio"])),
+    layer_with("disk", "fence", &["planted", "storage", "types"], Not(&["openraft", "prost", "tonic"])),
+    // What a program pays for the client: no server, no log, no command line, and no definition of a C symbol (`storage`).
+    layer(
+        "client",
+        &["planted", "proto", "transport", "types"],
+        Not(&["axum", "clap", "openraft", "serde_json", "sled", "toml", "tracing-subscriber"]),
+    ),
+    layer("storage", &["planted"], Not(&["clap", "openraft", "prost", "tonic"])),
+    layer(
+        "raft",
+        &["environment", "machine", "planted", "storage", "transport", "types"],
+        Not(&["hdrhistogram", "mimalloc", "tracing-subscriber"]),
+    ),
+    layer(
+        "server",
+        &["environment", "machine", "planted", "proto", "raft", "storage", "transport", "types"],
+        Not(&["hdrhistogram", "jiff", "mimalloc"]),
+    ),
+];
+
+const fn layer(name: &'static str, members: &'static [&'static str], others: Others) -> Layer {
+    Layer { name, feature: None, members, others }
+}
+
+const fn layer_with(
+    feature: &'static str,
+    name: &'static str,
+    members: &'static [&'static str],
+    others: Others,
+) -> Layer {
+    Layer { name, feature: Some(feature), members, others }
+}
+
+fn cargo(arguments: &[&str]) -> String {
+    let cargo =
+        Command::new(env!("CARGO")).args(arguments).args(["--locked", "--offline"]).output().expect("cargo runs");
+    assert!(cargo.status.success(), "cargo {arguments:?}: {}", String::from_utf8_lossy(&cargo.stderr));
+    String::from_utf8(cargo.stdout).expect("cargo writes UTF-8")
+}
+
+/// All that a layer is built on, itself left out: members of the workspace, and others.
+fn reached(layer: &Layer) -> (BTreeSet<String>, BTreeSet<String>) {
+    let package = format!("lockkeeper-{}", layer.name);
+    let edges = ["--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}"];
+    let tree = cargo(
+        &[&["tree", "--package", &package, "--features", layer.feature.unwrap_or_default()], &edges[..]].concat(),
+    );
+    let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(names.contains(&*package), "{tree}");
+    let (ours, others): (Vec<_>, Vec<_>) = names
+        .into_iter()
+        .filter(|name| *name != package)
+        .map(|name| name.strip_prefix("lockkeeper-").ok_or(name))
+        .partition(Result::is_ok);
+    let ours = ours.into_iter().filter_map(Result::ok).map(str::to_owned).collect();
+    (ours, others.into_iter().filter_map(Result::err).map(str::to_owned).collect())
+}
+
+#[test]
+fn a_crate_is_built_on_what_its_layer_allows_and_nothing_else() {
+    for layer in LAYERS {
+        let who = format!("lockkeeper-{} (feature: {:?})", layer.name, layer.feature);
+        let (members, others) = reached(layer);
+        let allowed = layer.members.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let foreign: Vec<_> = members.difference(&allowed).collect();
+        assert!(foreign.is_empty(), "{who} must not be built on members {foreign:?}");
+        let foreign: Vec<_> = match &layer.others {
+            Only(only) => others.iter().filter(|name| !only.contains(&name.as_str())).collect(),
+            Not(not) => others.iter().filter(|name| not.contains(&name.as_str())).collect(),
+        };
+        assert!(foreign.is_empty(), "{who} must not be built on {foreign:?}");
+    }
+}
+
+/// `cargo test` in the root directory runs the tests of all members, and each member has its layer.
+#[test]
+fn every_member_is_tested_by_default_and_has_a_layer() {
+    let metadata: Value =
+        serde_json::from_str(&cargo(&["metadata", "--format-version", "1", "--no-deps"])).expect("JSON");
+    let ids = |key: &str| -> BTreeSet<String> {
+        let ids = metadata[key].as_array().expect("a list of packages");
+        ids.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    assert_eq!(ids("workspace_members"), ids("workspace_default_members"));
+    let packages = metadata["packages"].as_array().expect("a list of packages");
+    let names: BTreeSet<&str> = packages.iter().filter_map(|package| package["name"].as_str()).collect();
+    let with_layer = LAYERS.iter().map(|layer| format!("lockkeeper-{}", layer.name)).collect::<BTreeSet<_>>();
+    let without: Vec<_> = names.into_iter().filter(|name| !with_layer.contains(*name)).collect();
+    assert_eq!(without, ["lockkeeper"]);
+}
