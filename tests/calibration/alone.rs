@@ -259,7 +259,7 @@ impl Alone {
 /// Commands of tests: a session with this TTL.
 pub(crate) fn open(session: SessionId, ttl_ms: u32) -> Command {
     let label = Label::new("test").expect("short");
-    Command::Open { session, ttl: Ttl::from_millis(ttl_ms).expect("in bounds"), label }
+    Command::Open { session, ttl: Ttl::from_millis(ttl_ms).expect("in bounds"), label, address: None }
 }
 
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
