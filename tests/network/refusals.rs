@@ -74,10 +74,10 @@ async fn a_call_must_be_for_this_node_and_from_who_it_was() {
     let other = "0123456789abcdef0123456789abcdef".to_owned();
     let (code, text) = refusal(to, Ends { from_incarnation: other.clone(), ..right.clone() }).await;
     assert_eq!(code, Code::FailedPrecondition);
-    assert!(text.contains("its data is gone: put its own data directory back, or leave node 2 stopped"), "{text}");
+    assert!(text.contains("its data is gone; put its own data directory back, or leave node 2 stopped"), "{text}");
     let (code, text) = refusal(to, Ends { to_incarnation: other, ..right.clone() }).await;
     assert_eq!(code, Code::FailedPrecondition);
-    assert!(text.contains("its data is gone: put its own data directory back, or leave node 1 stopped"), "{text}");
+    assert!(text.contains("its data is gone; put its own data directory back, or leave node 1 stopped"), "{text}");
 
     let (code, _) = refusal(to, Ends { from_incarnation: "x".into(), ..right.clone() }).await;
     assert_eq!(code, Code::InvalidArgument);
