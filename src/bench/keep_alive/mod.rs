@@ -194,7 +194,7 @@ mod tests {
             KeepAlive { sessions: 900, ttl, streams: 4, rates: vec![Rate::PerSecond(100.0)], in_flight: Vec::new() };
         assert_eq!(fine.problem(), None);
         let slow = KeepAlive { rates: vec![Rate::Max, Rate::PerSecond(99.0)], ..fine.clone() };
-        assert!(slow.problem().is_some_and(|problem| problem.contains("100 a second")));
+        assert!(slow.problem().is_some_and(|problem| problem.contains("at least 100")));
         assert!(KeepAlive { streams: 901, ..fine.clone() }.problem().is_some());
         assert!(KeepAlive { streams: 0, ..fine }.problem().is_some());
     }
