@@ -51,7 +51,7 @@ impl Blocking {
     }
 
     /// As [`run`](Self::run), for long background work: it runs at low priority (nice 10).
-    pub async fn run_aside<T: Send + 'static>(
+    pub async fn run_in_background<T: Send + 'static>(
         self,
         name: &str,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -60,7 +60,7 @@ impl Blocking {
             Self::OnThreads => {
                 let (done, answer) = oneshot::channel();
                 let work = move || {
-                    give_way();
+                    lower_priority();
                     // The caller may have stopped waiting.
                     let _ = done.send(work());
                 };
@@ -77,7 +77,7 @@ impl Blocking {
         match self {
             Self::OnThreads => {
                 let work = move || {
-                    give_way();
+                    lower_priority();
                     drop(what);
                 };
                 // If the thread cannot be started, the value was dropped with its closure.
@@ -109,7 +109,7 @@ impl Tasks {
 }
 
 /// Lowers the priority of this thread: under load it gets about a tenth of the processor time of a normal one.
-fn give_way() {
+fn lower_priority() {
     // Only on Linux: elsewhere `nice` would affect the whole process. If it fails, the thread keeps its priority.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::nice(10);

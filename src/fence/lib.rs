@@ -106,14 +106,14 @@ pub const RESOURCE_BYTES_MAX: usize = lockkeeper_types::NAME_BYTES_MAX;
 /// Share it in an [`Arc`]. It needs no runtime: a program without one blocks on its futures.
 pub struct Fence<S> {
     store: S,
-    places: Mutex<HashMap<String, Arc<AsyncMutex<Place>>>>,
+    resources: Mutex<HashMap<String, Arc<AsyncMutex<ResourceState>>>>,
     /// Why nothing is admitted any more.
     failure: OnceLock<Arc<std::io::Error>>,
 }
 
 /// The state of a resource. Only the task that holds its lock checks, saves or writes.
 #[derive(Debug, Default)]
-struct Place {
+struct ResourceState {
     seen: Seen,
     /// Whether `seen` is durable. `false` after an admission that was dropped while it was saved.
     is_saved: bool,
@@ -123,9 +123,9 @@ impl<S: Store> Fence<S> {
     /// A fence with the tokens in the store. Blocks while they are loaded; fails with [`Error::Store`].
     pub fn open(mut store: S) -> Result<Self, Error> {
         let loaded = store.load().map_err(|error| Error::Store(Arc::new(error)))?;
-        let place = |seen| Arc::new(AsyncMutex::new(Place { seen, is_saved: true }));
-        let places = loaded.into_iter().map(|(resource, seen)| (resource, place(seen))).collect();
-        Ok(Self { store, places: Mutex::new(places), failure: OnceLock::new() })
+        let state = |seen| Arc::new(AsyncMutex::new(ResourceState { seen, is_saved: true }));
+        let resources = loaded.into_iter().map(|(resource, seen)| (resource, state(seen))).collect();
+        Ok(Self { store, resources: Mutex::new(resources), failure: OnceLock::new() })
     }
 
     /// Checks a token and makes it durable. While the [`Admission`] lives, no other token passes at this resource: write, and then drop
@@ -153,23 +153,23 @@ impl<S: Store> Fence<S> {
         if token == Token(0) {
             return Err(Error::NoToken);
         }
-        let mut place = self.place(resource).lock_owned().await;
+        let mut state = self.state_of(resource).lock_owned().await;
         if let Some(failure) = self.failure.get() {
             return Err(Error::Store(failure.clone()));
         }
-        if let Some(seen) = place.seen.bars(token, hold) {
+        if let Some(seen) = state.seen.bars(token, hold) {
             return Err(Refused { resource: resource.to_owned(), token, hold, seen }.into());
         }
-        let seen = place.seen.with(token, hold);
+        let seen = state.seen.with(token, hold);
         // Stays `false` if this future is dropped while saving: the next caller then saves again.
-        place.is_saved &= seen == place.seen;
-        place.seen = seen;
-        if !place.is_saved {
+        state.is_saved &= seen == state.seen;
+        state.seen = seen;
+        if !state.is_saved {
             let saved = self.store.save(resource, seen).await;
             saved.map_err(|error| Error::Store(self.failure.get_or_init(|| Arc::new(error)).clone()))?;
-            place.is_saved = true;
+            state.is_saved = true;
         }
-        Ok(Admission { _place: place })
+        Ok(Admission { _state: state })
     }
 
     /// Makes a write under a token: [`Fence::admit`], then the write, and only then the next one. If the token is refused, `write` is not
@@ -188,11 +188,11 @@ impl<S: Store> Fence<S> {
         Ok(write().await)
     }
 
-    fn place(&self, resource: &str) -> Arc<AsyncMutex<Place>> {
-        let mut places = self.places.lock().expect("nothing panics while it has the places");
-        match places.get(resource) {
-            Some(place) => place.clone(),
-            None => places.entry(resource.to_owned()).or_default().clone(),
+    fn state_of(&self, resource: &str) -> Arc<AsyncMutex<ResourceState>> {
+        let mut resources = self.resources.lock().expect("nothing panics while it has the resources");
+        match resources.get(resource) {
+            Some(state) => state.clone(),
+            None => resources.entry(resource.to_owned()).or_default().clone(),
         }
     }
 }
@@ -202,7 +202,7 @@ impl<S: Store> Fence<S> {
 /// Asking for a second one at the same resource while holding the first waits for ever.
 #[must_use = "make the write while it lives"]
 pub struct Admission {
-    _place: OwnedMutexGuard<Place>,
+    _state: OwnedMutexGuard<ResourceState>,
 }
 
 impl fmt::Debug for Admission {

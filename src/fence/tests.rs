@@ -56,14 +56,14 @@ fn a_shared_token_is_refused_after_a_higher_exclusive_one_only() {
 }
 
 #[test]
-fn resources_know_nothing_of_each_other() {
+fn resources_are_independent() {
     let fence = memory();
     admit(&fence, "seat A5", 42, EXCLUSIVE).expect("the first there");
     admit(&fence, "seat A6", 41, EXCLUSIVE).expect("the first there");
 }
 
 #[test]
-fn what_cannot_be_right_is_refused() {
+fn invalid_input_is_refused() {
     let fence = memory();
     assert!(matches!(admit(&fence, "seat", 0, SHARED), Err(Error::NoToken)));
     assert!(matches!(admit(&fence, "", 1, EXCLUSIVE), Err(Error::Name { bytes: 0 })));
@@ -261,7 +261,7 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     /// Compares with a model of the rule that keeps all admitted tokens, across restarts.
     #[test]
-    fn it_decides_as_one_that_keeps_all(events in vec(event(), 0..60)) {
+    fn it_decides_like_a_model_that_keeps_all_tokens(events in vec(event(), 0..60)) {
         let kept = Kept::default();
         let mut fence = kept.fence();
         let mut admitted = [const { Vec::new() }; 2];

@@ -124,7 +124,7 @@ impl Machine {
     pub(super) fn begin(&mut self, time: Time, limits: Limits, events: &mut Vec<Event>) {
         self.wall = time.wall;
         self.limits = limits;
-        self.work_off(events);
+        self.continue_backlog(events);
         self.budget = limits.work;
         self.advance(time.stamp, events);
         self.budget = limits.work;
@@ -135,7 +135,7 @@ impl Machine {
         self.budget = self.budget.max(COMMAND_WORK.min(self.limits.work));
     }
 
-    fn work_off(&mut self, events: &mut Vec<Event>) {
+    fn continue_backlog(&mut self, events: &mut Vec<Event>) {
         let mut left = self.limits.work;
         while left > 0
             && let Some(piece) = self.backlog.pop()
@@ -173,14 +173,14 @@ impl Machine {
     }
 
     /// Takes a lock out of the backlog, since no waiter is left.
-    pub(super) fn nothing_to_hand_on(&mut self, name: &LockName) {
+    pub(super) fn cancel_hand_on(&mut self, name: &LockName) {
         if !self.backlog.is_empty() {
             self.backlog.remove(&Piece::Lock(name.clone()));
         }
     }
 
     /// Whether the lock is in the backlog.
-    pub(super) fn is_handed_on_later(&self, name: &LockName) -> bool {
+    pub(super) fn is_in_backlog(&self, name: &LockName) -> bool {
         !self.backlog.is_empty() && self.backlog.contains(&Piece::Lock(name.clone()))
     }
 

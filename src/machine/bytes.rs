@@ -80,7 +80,7 @@ fn of_acquire(acquire: &Acquire) -> usize {
     Weight::of_wait(acquire).all + acquire.wants().iter().map(locks).sum::<usize>()
 }
 
-pub(super) fn of_reply(remembered: &Remembered) -> usize {
+pub(super) fn of_reply(remembered: &RememberedReply) -> usize {
     let names = |names: &[LockName]| names.iter().map(|name| HELD + name.as_str().len()).sum::<usize>();
     let asked = match &remembered.asked {
         Asked::Acquire(asked) => names(asked),
@@ -177,11 +177,11 @@ impl Machine {
         result
     }
 
-    pub(super) fn session_came(&mut self, id: SessionId) {
+    pub(super) fn count_session(&mut self, id: SessionId) {
         self.bytes += self.sessions[&id].bare_bytes();
     }
 
-    pub(super) fn session_went(&mut self, session: &Session) {
+    pub(super) fn uncount_session(&mut self, session: &Session) {
         self.bytes -= session.bare_bytes();
     }
 

@@ -23,7 +23,7 @@ impl Default for Capacity {
             locks: LOCKS_MAX,
             waits_per_session: WAITS_PER_SESSION_MAX,
             replies_per_session: REPLIES_PER_SESSION_MAX,
-            all_replies_per_session: REPLIES_PER_SESSION_MAX + LETTING_GO_PER_SESSION_MAX,
+            all_replies_per_session: REPLIES_PER_SESSION_MAX + RELEASE_REPLIES_PER_SESSION_MAX,
             taken_per_session: TAKEN_PER_SESSION_MAX,
         }
     }

@@ -9,28 +9,28 @@ use super::*;
 /// A violated invariant.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the table contradicts itself: {0}")]
-pub struct Broken(String);
+pub struct BrokenInvariant(String);
 
-impl Broken {
+impl BrokenInvariant {
     pub(super) fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }
 }
 
-fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Broken> {
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), BrokenInvariant> {
     match holds {
         true => Ok(()),
-        false => Err(Broken(what())),
+        false => Err(BrokenInvariant(what())),
     }
 }
 
-fn ensure_same<T: PartialEq + Debug>(found: &T, expected: &T, what: &str) -> Result<(), Broken> {
+fn ensure_same<T: PartialEq + Debug>(found: &T, expected: &T, what: &str) -> Result<(), BrokenInvariant> {
     ensure(found == expected, || format!("{what}: {found:?} where {expected:?} follows from the tables (M6)"))
 }
 
 impl Machine {
     /// Checks all invariants. Scans the whole table.
-    pub fn check(&self) -> Result<(), Broken> {
+    pub fn check(&self) -> Result<(), BrokenInvariant> {
         self.check_sessions()?;
         self.check_locks()?;
         self.check_grants()?;
@@ -55,7 +55,7 @@ impl Machine {
         self.unchecked = size.iter().sum::<usize>() / 256;
     }
 
-    fn check_sessions(&self) -> Result<(), Broken> {
+    fn check_sessions(&self) -> Result<(), BrokenInvariant> {
         for (id, session) in &self.sessions {
             let holds = |token| self.grants.get(&token).is_some_and(|held| held.session == *id);
             ensure(session.grants.iter().all(holds), || {
@@ -74,7 +74,7 @@ impl Machine {
         ensure(self.ended.iter().all(known), || "an ended session is remembered without how it ended".into())
     }
 
-    fn check_locks(&self) -> Result<(), Broken> {
+    fn check_locks(&self) -> Result<(), BrokenInvariant> {
         for (name, lock) in &self.locks {
             ensure(!lock.is_idle(), || format!("the lock {name:?} is in the table, but idle (M3)"))?;
             ensure(!lock.keeps_data() || lock.data().is_some(), || {
@@ -102,7 +102,7 @@ impl Machine {
         Ok(())
     }
 
-    fn check_holders(&self, name: &LockName, lock: &Lock) -> Result<(), Broken> {
+    fn check_holders(&self, name: &LockName, lock: &Lock) -> Result<(), BrokenInvariant> {
         let most = match lock.mode() {
             None | Some(Mode::Shared) => usize::MAX,
             Some(Mode::Exclusive) => 1,
@@ -118,7 +118,7 @@ impl Machine {
         Ok(())
     }
 
-    fn check_grants(&self) -> Result<(), Broken> {
+    fn check_grants(&self) -> Result<(), BrokenInvariant> {
         for (token, held) in &self.grants {
             let given_out = *token > Token(0) && *token <= self.last_token;
             ensure(given_out, || format!("{token:?} was never issued (M2)"))?;
@@ -141,14 +141,14 @@ impl Machine {
         Ok(())
     }
 
-    fn check_taken(&self, session: SessionId, token: Token) -> Result<(), Broken> {
+    fn check_taken(&self, session: SessionId, token: Token) -> Result<(), BrokenInvariant> {
         let given_out = token > Token(0) && token <= self.last_token;
         ensure(given_out, || format!("{token:?} was taken, but never issued (M2)"))?;
         ensure(!self.grants.contains_key(&token), || format!("{token:?} was taken, and is held (M9)"))?;
         ensure(self.sessions.contains_key(&session), || format!("{token:?} was taken from a session that is over (M9)"))
     }
 
-    fn check_waits(&self) -> Result<(), Broken> {
+    fn check_waits(&self) -> Result<(), BrokenInvariant> {
         for (ticket, waiting) in &self.waits {
             let given_out = *ticket > Ticket(0) && *ticket <= self.last_ticket;
             ensure(given_out, || format!("{ticket:?} was never issued (M2)"))?;
@@ -159,7 +159,7 @@ impl Machine {
                 })
             };
             ensure(waiting.acquire.wants().iter().all(queues), || format!("{ticket:?} is not in its queues (M6)"))?;
-            let later = |want: &Want| self.is_handed_on_later(&want.name);
+            let later = |want: &Want| self.is_in_backlog(&want.name);
             let waits_for_something = self.obstacle(*ticket).is_some()
                 || self.is_over(waiting.session)
                 || waiting.acquire.wants().iter().any(later);
@@ -168,7 +168,7 @@ impl Machine {
         Ok(())
     }
 
-    fn check_replies(&self) -> Result<(), Broken> {
+    fn check_replies(&self) -> Result<(), BrokenInvariant> {
         for (id, request, remembered) in self.replies() {
             let open = self.sessions.get(&id).is_some_and(|session| session.open.contains(request));
             ensure(open, || format!("the reply to {request} of the session {id} should be forgotten (M8)"))?;
@@ -196,14 +196,14 @@ impl Machine {
     }
 
     /// Whether the request may have had this reply: the grant, if it still exists, names the request.
-    fn check_granted(&self, session: SessionId, request: u64, grant: &Grant) -> Result<bool, Broken> {
+    fn check_granted(&self, session: SessionId, request: u64, grant: &Grant) -> Result<bool, BrokenInvariant> {
         let taken = self.taken(session, grant.token).is_some();
         ensure(!taken, || format!("{:?} was taken, and the reply to {request} still grants it (M9)", grant.token))?;
         let leads_back = |held: &Held| held.session == session && held.request == NonZeroU64::new(request);
         Ok(self.grants.get(&grant.token).is_none_or(leads_back))
     }
 
-    fn check_indexes(&self) -> Result<(), Broken> {
+    fn check_indexes(&self) -> Result<(), BrokenInvariant> {
         let awaited_by = self.waits.iter().map(|(ticket, waiting)| (waiting.session, *ticket)).collect();
         ensure_same(&self.awaited_by, &awaited_by, "waits by session")?;
         let alive = |id: &SessionId| self.sessions.contains_key(id);
@@ -213,7 +213,7 @@ impl Machine {
         ensure(!passed || self.is_behind, || "a deadline has passed (M7)".into())
     }
 
-    fn check_bytes(&self) -> Result<(), Broken> {
+    fn check_bytes(&self) -> Result<(), BrokenInvariant> {
         let (all, own) = self.count_bytes();
         ensure_same(&self.bytes, &all, "the bytes of the table")?;
         for (id, session) in &self.sessions {
@@ -225,7 +225,7 @@ impl Machine {
     }
 
     /// Each piece of the backlog refers to an entry of the table, and each session that is over is in the backlog.
-    fn check_backlog(&self) -> Result<(), Broken> {
+    fn check_backlog(&self) -> Result<(), BrokenInvariant> {
         ensure(self.backlog.is_sound(), || "the two halves of the backlog differ (M6)".into())?;
         for piece in self.backlog.iter() {
             let known = match piece {

@@ -76,7 +76,7 @@ use imbl::{OrdMap, OrdSet};
 use lockkeeper_planted::Planted;
 
 pub use backlog::Work;
-pub use check::Broken;
+pub use check::BrokenInvariant;
 pub use records::Record;
 pub use replies::Asked;
 pub use types::*;
@@ -89,7 +89,7 @@ use self::{
     grants::{GrantEnd, Held},
     locks::{Lock, changed},
     queue::Waiting,
-    replies::{Remembered, Replies},
+    replies::{RememberedReply, Replies},
     sessions::{Ended, Session},
     time::Due,
     tokens::{Names, Tokens},

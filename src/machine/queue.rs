@@ -137,7 +137,7 @@ impl Machine {
             });
             match awaited {
                 true => freed.push(want.name.clone()),
-                false => self.nothing_to_hand_on(&want.name),
+                false => self.cancel_hand_on(&want.name),
             }
         }
         waiting
@@ -152,7 +152,7 @@ impl Machine {
         events: &mut Vec<Event>,
     ) {
         let waiting = self.dequeue(ticket, freed);
-        self.left(ticket, &waiting, end, events);
+        self.report_left(ticket, &waiting, end, events);
     }
 
     /// The time limit of a wait has passed. The obstacle is found before the wait leaves the queue; its report counts the queue
@@ -165,11 +165,11 @@ impl Machine {
         }
         let Some(obstacle) = self.obstacle(ticket).cloned() else {
             // One of its locks is in the backlog: it is granted as it would have been with a larger budget.
-            return self.let_in(BTreeSet::from([ticket]), events);
+            return self.grant_waiters(BTreeSet::from([ticket]), events);
         };
         let waiting = self.dequeue(ticket, &mut freed);
         let busy = self.busy(&obstacle);
-        self.left(ticket, &waiting, WaitEnd::TimedOut(busy), events);
+        self.report_left(ticket, &waiting, WaitEnd::TimedOut(busy), events);
         self.hand_on(freed, events);
     }
 
@@ -197,15 +197,15 @@ impl Machine {
         Reply::WaitCancelled(waits)
     }
 
-    fn left(&mut self, ticket: Ticket, waiting: &Waiting, end: WaitEnd, events: &mut Vec<Event>) {
+    fn report_left(&mut self, ticket: Ticket, waiting: &Waiting, end: WaitEnd, events: &mut Vec<Event>) {
         let session = waiting.session;
         for want in waiting.acquire.wants() {
             events.push(changed(&want.name, ChangeKind::Left { ticket, session }));
         }
-        self.tell(ticket, waiting, end, events);
+        self.report_wait_end(ticket, waiting, end, events);
     }
 
-    fn tell(&mut self, ticket: Ticket, waiting: &Waiting, end: WaitEnd, events: &mut Vec<Event>) {
+    fn report_wait_end(&mut self, ticket: Ticket, waiting: &Waiting, end: WaitEnd, events: &mut Vec<Event>) {
         if let Some(request) = waiting.request {
             self.remember_wait_end(waiting.session, request, &end);
         }
@@ -216,10 +216,10 @@ impl Machine {
     /// At most as many as the budget allows; the others are granted later.
     pub(super) fn hand_on(&mut self, freed: Vec<LockName>, events: &mut Vec<Event>) {
         let candidates = freed.iter().filter_map(|name| self.first_waiter(name)).collect();
-        self.let_in(candidates, events);
+        self.grant_waiters(candidates, events);
     }
 
-    fn let_in(&mut self, mut candidates: BTreeSet<Ticket>, events: &mut Vec<Event>) {
+    fn grant_waiters(&mut self, mut candidates: BTreeSet<Ticket>, events: &mut Vec<Event>) {
         while !self.is_spent()
             && let Some(ticket) = candidates.pop_first()
         {
@@ -233,10 +233,10 @@ impl Machine {
             // Granted before it leaves its queues: a semaphore whose only waiter leaves would be out of use, and forget its size.
             let Waiting { session, request, acquire, .. } = self.waits[&ticket].clone();
             let grant = self.grant(session, request, &acquire, events);
-            name_ticket(&mut events[before..], ticket);
+            set_ticket(&mut events[before..], ticket);
             let mut next = Vec::new();
             let waiting = self.dequeue(ticket, &mut next);
-            self.tell(ticket, &waiting, WaitEnd::Granted(grant), events);
+            self.report_wait_end(ticket, &waiting, WaitEnd::Granted(grant), events);
             candidates.extend(next.iter().filter_map(|name| self.first_waiter(name)));
         }
         candidates.into_iter().for_each(|ticket| self.hand_on_later(ticket));
@@ -248,16 +248,16 @@ impl Machine {
 
     /// The first lock that blocks a waiter.
     pub(super) fn obstacle(&self, ticket: Ticket) -> Option<&LockName> {
-        let stands_in_the_way = |want: &&Want| {
+        let blocks = |want: &&Want| {
             let lock = self.locks.get(&want.name).expect("a lock that is awaited is in the table");
             lock.first_waiter() != Some(ticket) || !lock.admits(want.mode)
         };
-        self.waits.get(&ticket)?.acquire.wants().iter().find(stands_in_the_way).map(|want| &want.name)
+        self.waits.get(&ticket)?.acquire.wants().iter().find(blocks).map(|want| &want.name)
     }
 }
 
 /// Sets the ticket of the wait that a grant ended, for clients that watch the queue.
-fn name_ticket(events: &mut [Event], ticket: Ticket) {
+fn set_ticket(events: &mut [Event], ticket: Ticket) {
     for event in events {
         if let Event::Changed(Change { kind: ChangeKind::Granted { ticket: ended, .. }, .. }) = event {
             *ended = Some(ticket);

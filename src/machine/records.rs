@@ -153,7 +153,7 @@ impl Machine {
     }
 
     /// The remembered replies, ordered by session and request id.
-    pub(super) fn replies(&self) -> impl Iterator<Item = (SessionId, u64, &Remembered)> {
+    pub(super) fn replies(&self) -> impl Iterator<Item = (SessionId, u64, &RememberedReply)> {
         self.sessions
             .iter()
             .flat_map(|(session, it)| it.replies.iter().map(move |(id, remembered)| (*session, id, remembered)))
@@ -173,11 +173,11 @@ impl Machine {
     }
 
     /// The table that these records describe. Fails on records that contradict each other, as from a damaged snapshot.
-    pub fn from_records(records: impl IntoIterator<Item = Record>) -> Result<Self, Broken> {
+    pub fn from_records(records: impl IntoIterator<Item = Record>) -> Result<Self, BrokenInvariant> {
         let mut machine = Self::default();
         let mut records = records.into_iter();
         let Some(Record::Clock { now, last_token, last_ticket, is_behind }) = records.next() else {
-            return Err(Broken::new("the first record is not the clock"));
+            return Err(BrokenInvariant::new("the first record is not the clock"));
         };
         machine.now = now;
         machine.last_token = last_token;
@@ -196,7 +196,7 @@ impl Machine {
         Ok(machine)
     }
 
-    fn restore(&mut self, record: Record) -> Result<(), Broken> {
+    fn restore(&mut self, record: Record) -> Result<(), BrokenInvariant> {
         let twice = match record {
             Record::Clock { .. } => true,
             Record::Ended { session, end } => {
@@ -251,10 +251,9 @@ impl Machine {
                 self.waits.insert(ticket, Waiting { session, request, acquire, deadline, since, repeats }).is_some()
             }
             Record::Resized { name, permits } => {
-                let lock = self
-                    .locks
-                    .get(&name)
-                    .ok_or_else(|| Broken::new(format!("the lock {name:?} was resized, and nobody uses it")))?;
+                let lock = self.locks.get(&name).ok_or_else(|| {
+                    BrokenInvariant::new(format!("the lock {name:?} was resized, and nobody uses it"))
+                })?;
                 let twice = lock.resized().is_some();
                 self.change(&name, |lock| lock.resize(permits));
                 twice
@@ -265,7 +264,7 @@ impl Machine {
                 {
                     held.request = NonZeroU64::new(request);
                 }
-                self.known(session)?.replies.insert(request, Remembered { asked, reply })
+                self.known(session)?.replies.insert(request, RememberedReply { asked, reply })
             }
             Record::Work(Work::HandOn { name }) => !self.backlog.push(Piece::Lock(name)),
             Record::Work(Work::EndSession { session, end, at }) => {
@@ -277,15 +276,15 @@ impl Machine {
             }
         };
         match twice {
-            true => Err(Broken::new("a record is there twice")),
+            true => Err(BrokenInvariant::new("a record is there twice")),
             false => Ok(()),
         }
     }
 
-    fn known(&mut self, session: SessionId) -> Result<&mut Session, Broken> {
+    fn known(&mut self, session: SessionId) -> Result<&mut Session, BrokenInvariant> {
         self.sessions
             .get_mut(&session)
-            .ok_or_else(|| Broken::new(format!("a record names the session {session}, which is not alive")))
+            .ok_or_else(|| BrokenInvariant::new(format!("a record names the session {session}, which is not alive")))
     }
 
     fn restore_lock(&mut self, name: &LockName, data: Option<Data>, keep: bool, closed_until: Option<Stamp>) -> bool {
@@ -301,11 +300,11 @@ impl Machine {
     }
 
     /// Fails on a mode that differs from that of the other holders: the table stores one mode per lock, so the difference would be lost.
-    fn restore_holder(&mut self, token: Token, locks: &[(LockName, Mode)]) -> Result<Names, Broken> {
+    fn restore_holder(&mut self, token: Token, locks: &[(LockName, Mode)]) -> Result<Names, BrokenInvariant> {
         let mut names = Vec::with_capacity(locks.len());
         for (name, mode) in locks {
             if self.locks.get(name).and_then(Lock::mode).is_some_and(|held| held != *mode) {
-                return Err(Broken::new(format!("the holders of the lock {name:?} disagree on its mode")));
+                return Err(BrokenInvariant::new(format!("the holders of the lock {name:?} disagree on its mode")));
             }
             names.push(self.add_holder(name, token, *mode).0);
         }

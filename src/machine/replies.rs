@@ -27,7 +27,7 @@
 //! remembered: the session is over, its memory is full, or a check of this file refused it.
 //!
 //! Memory is bounded, which limits what a session may ask for. An acquire is refused when its session remembers
-//! [`REPLIES_PER_SESSION_MAX`] replies: those of acquires that wait, mostly. Releases and updates have [`LETTING_GO_PER_SESSION_MAX`]
+//! [`REPLIES_PER_SESSION_MAX`] replies: those of acquires that wait, mostly. Releases and updates have [`RELEASE_REPLIES_PER_SESSION_MAX`]
 //! more places; otherwise a session with many waits could not release. Beyond those, an update is refused too, since it could take effect
 //! twice. A release still runs, without being remembered: a grant that ended does not return, so a second run has no effect; only its
 //! retry is told `not held`. The mark that an acquire was released before it arrived needs a place; without one the release is refused,
@@ -44,7 +44,7 @@ use super::{bytes::of_reply, *};
 
 /// A reply, and what its request asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Remembered {
+pub(super) struct RememberedReply {
     pub(super) asked: Asked,
     pub(super) reply: Reply,
 }
@@ -52,7 +52,7 @@ pub(super) struct Remembered {
 /// The replies that a session remembers, by request id. There are few: the client closes an id soon after it has the reply.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Replies {
-    by_id: Vec<(u64, Arc<Remembered>)>,
+    by_id: Vec<(u64, Arc<RememberedReply>)>,
     /// Bytes of all replies.
     bytes: usize,
 }
@@ -66,11 +66,11 @@ impl Replies {
         self.bytes
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Remembered)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &RememberedReply)> {
         self.by_id.iter().map(|(id, remembered)| (*id, &**remembered))
     }
 
-    fn get(&self, id: u64) -> Option<&Arc<Remembered>> {
+    fn get(&self, id: u64) -> Option<&Arc<RememberedReply>> {
         self.place(id).ok().map(|place| &self.by_id[place].1)
     }
 
@@ -84,7 +84,7 @@ impl Replies {
     }
 
     /// Returns whether a reply was remembered under this id already.
-    pub(super) fn insert(&mut self, id: u64, remembered: Remembered) -> bool {
+    pub(super) fn insert(&mut self, id: u64, remembered: RememberedReply) -> bool {
         self.bytes += of_reply(&remembered);
         let remembered = Arc::new(remembered);
         match self.place(id) {
@@ -261,7 +261,7 @@ impl Machine {
     }
 
     fn remember(&mut self, session: SessionId, id: u64, asked: Asked, reply: Reply) {
-        self.change_session(session, |session| session.replies.insert(id, Remembered { asked, reply }));
+        self.change_session(session, |session| session.replies.insert(id, RememberedReply { asked, reply }));
     }
 
     /// Replaces the reply "queued" by the end of the wait, unless the client closed the id. A wait that ended with its session is

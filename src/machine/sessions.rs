@@ -105,7 +105,7 @@ impl Machine {
                 charged: 0,
             },
         );
-        self.session_came(id);
+        self.count_session(id);
         Ok(Reply::Opened(ttl))
     }
 
@@ -116,9 +116,9 @@ impl Machine {
     pub(super) fn renew(&mut self, id: SessionId) -> Renewal {
         match self.extend(id) {
             Some(ttl) => {
-                let mut revoked: Vec<_> = self.revocations(id, Token(0)).take(REVOCATIONS_TOLD_MAX + 1).collect();
-                let more = revoked.len() > REVOCATIONS_TOLD_MAX;
-                revoked.truncate(REVOCATIONS_TOLD_MAX);
+                let mut revoked: Vec<_> = self.revocations(id, Token(0)).take(REVOCATIONS_PER_REPLY_MAX + 1).collect();
+                let more = revoked.len() > REVOCATIONS_PER_REPLY_MAX;
+                revoked.truncate(REVOCATIONS_PER_REPLY_MAX);
                 Renewal::Renewed { ttl, revoked, more }
             }
             None => Renewal::Ended(self.how_ended(id)),
@@ -196,7 +196,7 @@ impl Machine {
         match self.is_cleared(id) {
             true => {
                 let session = self.sessions.remove(&id).expect("it was looked at just now");
-                self.session_went(&session);
+                self.uncount_session(&session);
                 self.ended.push(id, end);
             }
             false => _ = self.backlog.push(Piece::Session(id)),

@@ -56,7 +56,7 @@ fn sessions_are_limited_until_one_ends() {
 }
 
 #[test]
-fn locks_are_limited_by_those_that_an_acquire_would_add() {
+fn locks_are_limited_by_the_number_that_an_acquire_adds() {
     let mut machine = Machine { capacity: Capacity { locks: 2, ..Capacity::default() }, ..Machine::default() };
     open(&mut machine, 1);
     assert!(is_granted(&ask(&mut machine, 1, None, acquire(&["a"], Wait::Never))));
@@ -119,7 +119,7 @@ fn releases_and_updates_have_places_of_their_own() {
     assert_eq!(ask(&mut machine, 1, id, release(1)), Reply::Released(Released::Grant));
     assert_eq!(ask(&mut machine, 1, id, release(1)), Reply::Released(Released::Grant), "it is remembered");
     // The mark of the abandoned acquire has a place too.
-    for _ in 4..LETTING_GO_PER_SESSION_MAX {
+    for _ in 4..RELEASE_REPLIES_PER_SESSION_MAX {
         assert_eq!(ask(&mut machine, 1, next(), release(1)), Reply::Refused(Refusal::NotHeld));
     }
     // One place is left: too few for a release and the mark that it leaves.
@@ -134,12 +134,12 @@ fn releases_and_updates_have_places_of_their_own() {
     assert_eq!(ask(&mut machine, 1, next(), unseen.clone()), limit(Limit::RepliesPerSession));
     assert_eq!(ask(&mut machine, 1, None, unseen), limit(Limit::RepliesPerSession));
     assert_eq!(machine.replies().count(), before);
-    assert_eq!(before, REPLIES_PER_SESSION_MAX + LETTING_GO_PER_SESSION_MAX);
+    assert_eq!(before, REPLIES_PER_SESSION_MAX + RELEASE_REPLIES_PER_SESSION_MAX);
 }
 
 /// A session whose acquires all wait releases what it holds, and cancels its waits.
 #[test]
-fn a_session_that_waits_as_often_as_it_may_gives_back_what_it_has() {
+fn a_session_at_its_limit_of_waits_can_still_release() {
     let mut machine = Machine::default();
     open(&mut machine, 1);
     let ids = 2..=REPLIES_PER_SESSION_MAX as u64 + 1;
@@ -199,7 +199,7 @@ fn events_of_batches(machine: &mut Machine, stamp: Stamp, command: Command) -> V
 }
 
 /// A table in which the session 1 holds [`MANY`] locks.
-fn who_holds_many() -> Machine {
+fn holder_of_many() -> Machine {
     let mut machine = Machine::default();
     open(&mut machine, 1);
     for number in 0..MANY {
@@ -209,10 +209,10 @@ fn who_holds_many() -> Machine {
 }
 
 #[test]
-fn the_end_of_a_session_takes_as_many_batches_as_its_locks_are_worth() {
+fn the_end_of_a_session_is_spread_over_batches() {
     let ends = [(Stamp(0), Command::Close { session: session(1) }), (Stamp(1000), Command::Tick)];
     for (stamp, command) in ends {
-        let mut machine = who_holds_many();
+        let mut machine = holder_of_many();
         let counts = events_of_batches(&mut machine, stamp, command);
         assert!(counts.iter().all(|count| *count <= WORK), "{counts:?}: an event for each lock, and the session's end");
         assert_eq!(counts.len(), MANY / WORK + 1, "{counts:?}");
@@ -275,7 +275,7 @@ fn sharers_that_wait_come_in_a_batch_at_a_time() {
 /// The end of a session with many locks does not hold up the rest of the backlog.
 #[test]
 fn a_small_piece_of_work_does_not_wait_for_the_end_of_a_large_one() {
-    let mut machine = who_holds_many();
+    let mut machine = holder_of_many();
     open(&mut machine, 2);
     let small = WORK + 5;
     for number in 0..small {
@@ -303,7 +303,7 @@ fn force(machine: &mut Machine, text: &str) -> Reply {
 }
 
 #[test]
-fn who_leaves_too_much_unreleased_that_was_taken_is_granted_nothing_more() {
+fn a_session_with_too_many_unreleased_taken_grants_is_granted_nothing_more() {
     let capacity = Capacity { taken_per_session: 2, ..Capacity::default() };
     let mut machine = Machine { capacity, ..Machine::default() };
     open(&mut machine, 1);
@@ -322,7 +322,7 @@ fn who_leaves_too_much_unreleased_that_was_taken_is_granted_nothing_more() {
 }
 
 #[test]
-fn a_renewal_names_so_many_that_were_taken_and_says_that_there_are_more() {
+fn a_renewal_names_the_first_taken_grants_and_says_whether_there_are_more() {
     let capacity = Capacity { taken_per_session: usize::MAX, ..Capacity::default() };
     let mut machine = Machine { capacity, ..Machine::default() };
     open(&mut machine, 1);
@@ -334,9 +334,9 @@ fn a_renewal_names_so_many_that_were_taken_and_says_that_there_are_more() {
         let Renewal::Renewed { revoked, more, .. } = machine.renew(session(1)) else { panic!("it is alive") };
         (revoked.iter().map(|revocation| revocation.token.0).collect::<Vec<_>>(), more)
     };
-    let most = REVOCATIONS_TOLD_MAX as u64;
-    assert_eq!(renewal(&mut machine, REVOCATIONS_TOLD_MAX), ((1..=most).collect(), false));
-    assert_eq!(renewal(&mut machine, REVOCATIONS_TOLD_MAX + 2), ((1..=most).collect(), true));
+    let most = REVOCATIONS_PER_REPLY_MAX as u64;
+    assert_eq!(renewal(&mut machine, REVOCATIONS_PER_REPLY_MAX), ((1..=most).collect(), false));
+    assert_eq!(renewal(&mut machine, REVOCATIONS_PER_REPLY_MAX + 2), ((1..=most).collect(), true));
     let rest = machine.revocations(session(1), Token(most)).map(|revocation| revocation.token.0);
     assert_eq!(rest.collect::<Vec<_>>(), [most + 1, most + 2]);
 }
@@ -465,7 +465,7 @@ fn records_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn what_was_taken_is_in_the_records_once_and_nowhere_held() {
+fn taken_grants_are_in_the_records_once_and_not_held() {
     let mut machine = full_table();
     let before = machine.hash();
     force(&mut machine, "a");

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     commands,
     table::{Batch, Table},
-    types::{Applied, Entry, EntryPayload, LogId, TypeConfig},
+    types::{Deliveries, Entry, EntryPayload, LogId, TypeConfig},
 };
 use lockkeeper_environment::Blocking;
 
@@ -92,7 +92,7 @@ fn apply_all(table: &Table, entries: Entries) -> io::Result<()> {
     Ok(())
 }
 
-fn apply(table: &Table, entry: Entry, answer: bool) -> io::Result<Applied> {
+fn apply(table: &Table, entry: Entry, answer: bool) -> io::Result<Deliveries> {
     let log_id = entry.log_id;
     match entry.payload {
         EntryPayload::Blank => table.pass(log_id, None),
@@ -103,7 +103,7 @@ fn apply(table: &Table, entry: Entry, answer: bool) -> io::Result<Applied> {
             return Ok(table.apply(log_id, Batch { time, limits, commands }, answer));
         }
     }
-    Ok(Applied::default())
+    Ok(Deliveries::default())
 }
 
 fn damaged(log_id: &LogId, why: &str) -> io::Error {

@@ -1,7 +1,7 @@
 //! The calls on this node that wait for the end of a wait.
 //!
 //! A wait is part of the table on all nodes; the calls that it answers are here, on the node that received them. A call that is dropped
-//! before its wait ends has *broken off*; the listener ([`Calls::breaks`]) is told, and decides whether the wait keeps its place in the
+//! before its wait ends has *broken off*; the listener ([`WaitingCalls::breaks`]) is told, and decides whether the wait keeps its place in the
 //! queue.
 
 use std::{
@@ -16,31 +16,31 @@ use lockkeeper_planted::Planted;
 
 /// Waiting calls, by ticket.
 #[derive(Debug)]
-pub struct Calls {
+pub struct WaitingCalls {
     waiting: Mutex<HashMap<Ticket, Vec<oneshot::Sender<WaitEnd>>>>,
     // Unbounded, since `drop` cannot wait: it holds at most one message for each admitted call.
-    broken: mpsc::UnboundedSender<Broken>,
-    breaks: Mutex<Option<mpsc::UnboundedReceiver<Broken>>>,
+    broken: mpsc::UnboundedSender<BrokenCall>,
+    breaks: Mutex<Option<mpsc::UnboundedReceiver<BrokenCall>>>,
 }
 
 /// A call broke off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Broken {
+pub struct BrokenCall {
     /// The wait's ticket.
     pub ticket: Ticket,
     /// Whether the client can repeat the request to take up its place again.
     pub is_repeatable: bool,
 }
 
-impl Default for Calls {
+impl Default for WaitingCalls {
     fn default() -> Self {
         let (broken, breaks) = mpsc::unbounded_channel();
         Self { waiting: Mutex::default(), broken, breaks: Mutex::new(Some(breaks)) }
     }
 }
 
-impl Calls {
-    pub(super) fn begin(&self, ticket: Ticket) -> Call {
+impl WaitingCalls {
+    pub(super) fn begin(&self, ticket: Ticket) -> WaitingCall {
         let (call, end) = oneshot::channel();
         let mut waiting = self.waiting();
         let calls = waiting.entry(ticket).or_default();
@@ -48,7 +48,7 @@ impl Calls {
             true => std::mem::forget(call),
             false => calls.push(call),
         }
-        Call { ticket, end, broken: self.broken.clone(), is_repeatable: true, is_over: false }
+        WaitingCall { ticket, end, broken: self.broken.clone(), is_repeatable: true, is_over: false }
     }
 
     pub(super) fn end(&self, ticket: Ticket, end: &WaitEnd) {
@@ -87,7 +87,7 @@ impl Calls {
     }
 
     /// The calls that break off, from the start of the node. For one listener: later calls return `None`.
-    pub fn breaks(&self) -> Option<mpsc::UnboundedReceiver<Broken>> {
+    pub fn breaks(&self) -> Option<mpsc::UnboundedReceiver<BrokenCall>> {
         self.breaks.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -99,15 +99,15 @@ impl Calls {
 
 /// A waiting call. Dropping it breaks it off.
 #[derive(Debug)]
-pub struct Call {
+pub struct WaitingCall {
     ticket: Ticket,
     end: oneshot::Receiver<WaitEnd>,
-    broken: mpsc::UnboundedSender<Broken>,
+    broken: mpsc::UnboundedSender<BrokenCall>,
     is_repeatable: bool,
     is_over: bool,
 }
 
-impl Call {
+impl WaitingCall {
     /// Marks that the client cannot repeat the request.
     pub fn is_not_repeatable(&mut self) {
         self.is_repeatable = false;
@@ -121,11 +121,11 @@ impl Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for WaitingCall {
     fn drop(&mut self) {
         if !self.is_over {
             // The receiver is gone when the node stops.
-            let _ = self.broken.send(Broken { ticket: self.ticket, is_repeatable: self.is_repeatable });
+            let _ = self.broken.send(BrokenCall { ticket: self.ticket, is_repeatable: self.is_repeatable });
         }
     }
 }
@@ -137,8 +137,8 @@ mod tests {
     const TICKET: Ticket = Ticket(7);
 
     #[tokio::test]
-    async fn a_call_that_is_dropped_before_anybody_waits_for_it_has_broken_off_too() {
-        let calls = Calls::default();
+    async fn a_call_that_is_dropped_before_it_is_awaited_has_broken_off() {
+        let calls = WaitingCalls::default();
         let mut breaks = calls.breaks().expect("the only listener");
         assert!(calls.breaks().is_none());
         drop(calls.begin(TICKET));
@@ -146,7 +146,7 @@ mod tests {
         second.is_not_repeatable();
         assert!(calls.is_awaited(TICKET));
         drop(second);
-        let broken = |is_repeatable| Some(Broken { ticket: TICKET, is_repeatable });
+        let broken = |is_repeatable| Some(BrokenCall { ticket: TICKET, is_repeatable });
         assert_eq!((breaks.recv().await, breaks.recv().await), (broken(true), broken(false)));
         assert!(!calls.is_awaited(TICKET) && calls.has_come(TICKET));
         calls.forget_broken(TICKET);
@@ -154,8 +154,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_has_its_end_or_is_sent_away_has_not_broken_off() {
-        let calls = Calls::default();
+    async fn an_answered_or_redirected_call_has_not_broken_off() {
+        let calls = WaitingCalls::default();
         let mut breaks = calls.breaks().expect("the only listener");
         let call = calls.begin(TICKET);
         calls.end(TICKET, &WaitEnd::Cancelled);

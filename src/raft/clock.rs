@@ -26,19 +26,19 @@ pub const STEP_MAX: Duration = Duration::from_millis(400);
 pub struct LeaderClock {
     base: Stamp,
     counted: Duration,
-    looked: Instant,
+    read_at: Instant,
 }
 
 impl LeaderClock {
     /// `base` is the last stamp in the log, all of which this node has applied.
     pub fn start(base: Stamp, now: Instant) -> Self {
         let base = if Planted::StampFromWallClock.is_on() { wrong_clock() } else { base };
-        Self { base, counted: Duration::ZERO, looked: now }
+        Self { base, counted: Duration::ZERO, read_at: now }
     }
 
     /// Reads the clock: the stamp for a proposal made now.
-    pub fn look(&mut self, now: Instant) -> Stamp {
-        let passed = now.saturating_duration_since(self.looked);
+    pub fn read(&mut self, now: Instant) -> Stamp {
+        let passed = now.saturating_duration_since(self.read_at);
         if passed > STEP_MAX {
             tracing::warn!(
                 stalled_ms = passed.as_millis() as u64,
@@ -46,7 +46,7 @@ impl LeaderClock {
             );
         }
         self.counted += passed.min(STEP_MAX);
-        self.looked = self.looked.max(now);
+        self.read_at = self.read_at.max(now);
         self.stamp()
     }
 
@@ -77,8 +77,8 @@ mod tests {
     fn counts_from_the_last_stamp() {
         let start = Instant::now();
         let mut clock = LeaderClock::start(Stamp(5000), start);
-        assert_eq!(clock.look(start), Stamp(5000));
-        assert_eq!(clock.look(start + 100 * MS), Stamp(5100));
+        assert_eq!(clock.read(start), Stamp(5000));
+        assert_eq!(clock.read(start + 100 * MS), Stamp(5100));
         assert_eq!(clock.until(Stamp(5150)), 50 * MS);
         assert_eq!(clock.until(Stamp(5000)), Duration::ZERO);
     }
@@ -87,7 +87,7 @@ mod tests {
     fn fractions_of_a_millisecond_add_up() {
         let start = Instant::now();
         let mut clock = LeaderClock::start(Stamp(0), start);
-        let stamps: Vec<u64> = (1..=4).map(|i| clock.look(start + i * Duration::from_micros(500)).0).collect();
+        let stamps: Vec<u64> = (1..=4).map(|i| clock.read(start + i * Duration::from_micros(500)).0).collect();
         assert_eq!(stamps, [0, 1, 1, 2]);
     }
 
@@ -95,17 +95,17 @@ mod tests {
     fn a_stall_does_not_count() {
         let start = Instant::now();
         let mut clock = LeaderClock::start(Stamp(0), start);
-        assert_eq!(clock.look(start + 400 * MS), Stamp(400), "late, but not stalled");
-        assert_eq!(clock.look(start + 10_400 * MS), Stamp(800), "ten seconds count as one step");
-        assert_eq!(clock.look(start + 10_500 * MS), Stamp(900));
+        assert_eq!(clock.read(start + 400 * MS), Stamp(400), "late, but not stalled");
+        assert_eq!(clock.read(start + 10_400 * MS), Stamp(800), "ten seconds count as one step");
+        assert_eq!(clock.read(start + 10_500 * MS), Stamp(900));
     }
 
     #[test]
     fn never_runs_back() {
         let start = Instant::now();
         let mut clock = LeaderClock::start(Stamp(0), start + 200 * MS);
-        assert_eq!(clock.look(start + 300 * MS), Stamp(100));
-        assert_eq!(clock.look(start + 250 * MS), Stamp(100));
-        assert_eq!(clock.look(start + 300 * MS), Stamp(100), "what was counted is not counted again");
+        assert_eq!(clock.read(start + 300 * MS), Stamp(100));
+        assert_eq!(clock.read(start + 250 * MS), Stamp(100));
+        assert_eq!(clock.read(start + 300 * MS), Stamp(100), "what was counted is not counted again");
     }
 }

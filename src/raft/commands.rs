@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use prost::Message;
 
-use super::{wire::Malformed, words::*};
+use super::{values::*, wire::Malformed};
 use crate::messages as pb;
 use lockkeeper_machine::*;
 
@@ -346,7 +346,7 @@ mod tests {
 
     /// Bad values are refused: each message is valid except for one field.
     #[test]
-    fn what_is_out_of_its_limits_is_malformed() {
+    fn values_out_of_their_limits_are_malformed() {
         use pb::command::Kind;
         let session = write_session(SessionId(1));
         let want =

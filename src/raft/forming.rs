@@ -44,7 +44,7 @@ const ROUNDS_PER_REMINDER: u64 = 40;
 
 /// The cluster as configured.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct FormingConfig {
     /// Found the cluster if there is none.
     pub bootstrap: bool,
     /// The members, including this node. Equal on all that found a cluster together.
@@ -88,7 +88,7 @@ pub enum FormingError {
 /// Returns once this node belongs to a cluster: as a founder, or because it was added. Has no deadline: it waits for operators.
 ///
 /// Hello must be answered meanwhile. [`initialize`] must follow.
-pub async fn form<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> Result<(), FormingError> {
+pub async fn form<C: Connect>(identity: &Identity, plan: &FormingConfig, connector: &C) -> Result<(), FormingError> {
     if identity.stage() != Stage::New {
         return Ok(());
     }
@@ -125,18 +125,18 @@ where
 
 /// Asks each configured member once whether it knows this node with another incarnation. For a node that belongs to a cluster, in the
 /// background of its start; a member that does not answer now refuses its calls later.
-pub async fn check<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> Result<(), FormingError> {
+pub async fn check<C: Connect>(identity: &Identity, plan: &FormingConfig, connector: &C) -> Result<(), FormingError> {
     match judge(identity, plan, ask_all(identity, plan, connector).await)? {
-        Verdict::Found(_) | Verdict::Join | Verdict::Wait(_) => Ok(()),
+        Conclusion::Found(_) | Conclusion::Join | Conclusion::Wait(_) => Ok(()),
     }
 }
 
 /// Asks until the members agree, or a cluster knows this node.
-async fn agree<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> Result<(), FormingError> {
+async fn agree<C: Connect>(identity: &Identity, plan: &FormingConfig, connector: &C) -> Result<(), FormingError> {
     let mut waited_for = String::new();
     for round in 0_u64.. {
         match judge(identity, plan, ask_all(identity, plan, connector).await)? {
-            Verdict::Found(founders) if plan.bootstrap => {
+            Conclusion::Found(founders) if plan.bootstrap => {
                 tracing::info!(
                     members = founders.len(),
                     "all members agree; founding cluster {}",
@@ -144,15 +144,15 @@ async fn agree<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> R
                 );
                 return Ok(identity.found(founders).await?);
             }
-            Verdict::Join => {
+            Conclusion::Join => {
                 tracing::info!("cluster {} has this node as a member; joining it", identity.cluster_id());
                 // The log will name the other members. Their answers now are no proof: one of them may have lost its data.
                 return Ok(identity.join().await?);
             }
-            Verdict::Found(_) => {
+            Conclusion::Found(_) => {
                 remind(round, &mut waited_for, "bootstrap is off, and no cluster has this node as a member".into())
             }
-            Verdict::Wait(reasons) => remind(round, &mut waited_for, reasons.join("; ")),
+            Conclusion::Wait(reasons) => remind(round, &mut waited_for, reasons.join("; ")),
         }
         pause(identity, round).await;
     }
@@ -174,25 +174,25 @@ async fn pause(identity: &Identity, round: u64) {
 }
 
 /// A member's answer, or why there was none.
-struct Answer {
+struct HelloAnswer {
     node_id: u64,
     said: Result<pb::HelloResponse, String>,
 }
 
 /// Asks all members but this one concurrently.
-async fn ask_all<C: Connect>(identity: &Identity, plan: &Plan, connector: &C) -> Vec<Answer> {
+async fn ask_all<C: Connect>(identity: &Identity, plan: &FormingConfig, connector: &C) -> Vec<HelloAnswer> {
     let members: Vec<_> = plan.members.iter().map(|(id, node)| pb::Node::new(*id, node)).collect();
     let others = plan.members.iter().filter(|(id, _)| **id != identity.node_id());
     let ask = async |(&node_id, node): (&u64, &Node)| {
         let said = hello(connector, &node.peer_address, identity, members.clone()).await;
-        Answer { node_id, said: said.map_err(|status| status.message().to_owned()) }
+        HelloAnswer { node_id, said: said.map_err(|status| status.message().to_owned()) }
     };
     join_all(others.map(ask)).await
 }
 
 /// The conclusion from a round of answers.
 #[derive(Debug)]
-enum Verdict {
+enum Conclusion {
     /// All members agree, and there is no cluster yet.
     Found(Vec<Member>),
     /// A cluster has this node as a member.
@@ -201,11 +201,11 @@ enum Verdict {
     Wait(Vec<String>),
 }
 
-fn judge(identity: &Identity, plan: &Plan, answers: Vec<Answer>) -> Result<Verdict, FormingError> {
+fn judge(identity: &Identity, plan: &FormingConfig, answers: Vec<HelloAnswer>) -> Result<Conclusion, FormingError> {
     let mut known = BTreeMap::from([(identity.node_id(), identity.incarnation())]);
     let mut knows_this_node = false;
     let mut reasons = Vec::new();
-    for Answer { node_id, said } in answers {
+    for HelloAnswer { node_id, said } in answers {
         let heard = match said {
             Ok(said) => hear(identity, plan, node_id, &said)?,
             Err(silence) => Heard::Reason(format!("for node {node_id}: {silence}")),
@@ -217,17 +217,17 @@ fn judge(identity: &Identity, plan: &Plan, answers: Vec<Answer>) -> Result<Verdi
         }
     }
     if knows_this_node {
-        return Ok(Verdict::Join);
+        return Ok(Conclusion::Join);
     }
     if !reasons.is_empty() {
-        return Ok(Verdict::Wait(reasons));
+        return Ok(Conclusion::Wait(reasons));
     }
     let founder = |(node_id, incarnation)| {
         let Node { peer_address, client_address, .. } = plan.members[&node_id].clone();
         Member { node_id, incarnation, addresses: Some(Addresses { peer_address, client_address }) }
     };
     let founders = known.into_iter().filter(|(node_id, _)| plan.members.contains_key(node_id));
-    Ok(Verdict::Found(founders.map(founder).collect()))
+    Ok(Conclusion::Found(founders.map(founder).collect()))
 }
 
 /// The conclusion from one answer.
@@ -240,7 +240,12 @@ enum Heard {
     Reason(String),
 }
 
-fn hear(identity: &Identity, plan: &Plan, asked: u64, said: &pb::HelloResponse) -> Result<Heard, FormingError> {
+fn hear(
+    identity: &Identity,
+    plan: &FormingConfig,
+    asked: u64,
+    said: &pb::HelloResponse,
+) -> Result<Heard, FormingError> {
     let reason = |reason: String| Ok(Heard::Reason(format!("for node {asked}: {reason}")));
     let (own_id, own) = (identity.node_id(), identity.incarnation());
     let asker_start = Some(said.asker_start.as_str()).filter(|start| !start.is_empty());
@@ -259,7 +264,7 @@ fn hear(identity: &Identity, plan: &Plan, asked: u64, said: &pb::HelloResponse) 
                 if let Some(start) = asker_start.and_then(|start| start.parse().ok())
                     && !Planted::OlderCopyTakenIn.is_on()
                 {
-                    identity.goes_on_from(asked, start)?;
+                    identity.check_start(asked, start)?;
                 }
                 Ok(Heard::KnowsThisNode)
             }

@@ -40,7 +40,7 @@ mod file;
 mod starts;
 
 pub use file::FILE_NAME;
-pub use starts::{Acknowledged, Remembered, Start};
+pub use starts::{Acknowledged, RememberedPeer, Start};
 
 /// The stages of a node on its way into a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -87,7 +87,7 @@ pub struct Addresses {
 
 /// The content of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Record {
+struct IdentityRecord {
     format: u32,
     cluster_id: ClusterId,
     node_id: u64,
@@ -104,7 +104,7 @@ struct Record {
     #[serde(default)]
     starting: Vec<Start>,
     #[serde(default)]
-    remembered: Vec<Remembered>,
+    remembered: Vec<RememberedPeer>,
 }
 
 /// The log that belongs to a data directory, at the start of its node.
@@ -231,14 +231,14 @@ pub struct Identity {
     /// `None`: kept in memory only.
     directory: Option<PathBuf>,
     /// The content of the file.
-    record: Arc<watch::Sender<Record>>,
+    record: Arc<watch::Sender<IdentityRecord>>,
     /// Serializes updates.
     writing: Arc<Mutex<()>>,
     /// The start of this process.
     start: Start,
     /// Starts of this node that peers remember, where they are not the present one. Shown to the peer, they prove that this start follows
     /// from it.
-    shown: std::sync::Mutex<BTreeMap<u64, Start>>,
+    earlier_starts: std::sync::Mutex<BTreeMap<u64, Start>>,
     /// Why this directory must not be used any more: the witness, and what it remembers.
     outdated: watch::Sender<Option<(u64, String)>>,
 }
@@ -265,7 +265,7 @@ impl Identity {
                 return Err(IdentityError::OtherNode { directory, found, expected });
             }
             Some(record) => record,
-            None => Record::new(cluster_id.clone(), node_id, Incarnation::draw(random)),
+            None => IdentityRecord::new(cluster_id.clone(), node_id, Incarnation::draw(random)),
         };
         let (record, start) = record.starting(random);
         file::write(&directory, &record)?;
@@ -274,7 +274,7 @@ impl Identity {
 
     /// An identity without a file, for simulations: the value stands for the node's data.
     pub fn in_memory(cluster_id: &ClusterId, node_id: u64, random: &mut impl RngCore) -> Self {
-        let record = Record::new(cluster_id.clone(), node_id, Incarnation::draw(random));
+        let record = IdentityRecord::new(cluster_id.clone(), node_id, Incarnation::draw(random));
         let (record, start) = record.starting(random);
         Self::new(record.started(), None, start)
     }
@@ -286,7 +286,7 @@ impl Identity {
         Self::new(record.started(), None, start)
     }
 
-    fn new(record: Record, directory: Option<PathBuf>, start: Start) -> Self {
+    fn new(record: IdentityRecord, directory: Option<PathBuf>, start: Start) -> Self {
         Self {
             cluster_id: record.cluster_id.clone(),
             node_id: record.node_id,
@@ -295,7 +295,7 @@ impl Identity {
             record: Arc::new(watch::Sender::new(record)),
             writing: Arc::new(Mutex::new(())),
             start,
-            shown: std::sync::Mutex::default(),
+            earlier_starts: std::sync::Mutex::default(),
             outdated: watch::Sender::new(None),
         }
     }
@@ -334,7 +334,7 @@ impl Identity {
     }
 
     /// What this node remembers of a peer.
-    pub fn remembered(&self, node_id: u64) -> Option<Remembered> {
+    pub fn remembered(&self, node_id: u64) -> Option<RememberedPeer> {
         self.record.borrow().remembered.iter().find(|peer| peer.node_id == node_id).copied()
     }
 
@@ -353,25 +353,27 @@ impl Identity {
 
     /// Checks a start of this node that a peer remembers. Fails if it is none of this directory's: then the directory must not be used
     /// any more.
-    pub fn goes_on_from(&self, witness: u64, start: Start) -> Result<(), IdentityError> {
+    pub fn check_start(&self, witness: u64, start: Start) -> Result<(), IdentityError> {
         if !self.has_started_as(start) {
-            return Err(self.is_outdated(witness, format!("a start ({start}) that is none of this directory's starts")));
+            return Err(
+                self.mark_outdated(witness, format!("a start ({start}) that is none of this directory's starts"))
+            );
         }
-        let mut shown = self.shown.lock().expect("no code panics with the lock held");
+        let mut earlier_starts = self.earlier_starts.lock().expect("no code panics with the lock held");
         match start == self.start {
-            true => shown.remove(&witness),
-            false => shown.insert(witness, start),
+            true => earlier_starts.remove(&witness),
+            false => earlier_starts.insert(witness, start),
         };
         Ok(())
     }
 
     /// The start to show a peer, as proof that the present start follows from one that the peer remembers.
-    pub fn shown_to(&self, node_id: u64) -> Option<Start> {
-        self.shown.lock().expect("no code panics with the lock held").get(&node_id).copied()
+    pub fn earlier_start_for(&self, node_id: u64) -> Option<Start> {
+        self.earlier_starts.lock().expect("no code panics with the lock held").get(&node_id).copied()
     }
 
     /// Records that this directory lacks a promise that a peer remembers: the node must end.
-    pub fn is_outdated(&self, witness: u64, what: String) -> IdentityError {
+    pub fn mark_outdated(&self, witness: u64, what: String) -> IdentityError {
         self.outdated.send_replace(Some((witness, what.clone())));
         IdentityError::Outdated { node_id: self.node_id, witness, what }
     }
@@ -505,7 +507,10 @@ impl Identity {
 
     /// Applies a change to the file, then to memory. Changes nothing if it fails. A write that has begun also finishes, and the next one
     /// waits for it, even if the caller's future is dropped.
-    async fn update(&self, change: impl FnOnce(&mut Record) -> Result<(), IdentityError>) -> Result<(), IdentityError> {
+    async fn update(
+        &self,
+        change: impl FnOnce(&mut IdentityRecord) -> Result<(), IdentityError>,
+    ) -> Result<(), IdentityError> {
         let one_at_a_time = Arc::clone(&self.writing).lock_owned().await;
         let mut record = self.record.borrow().clone();
         change(&mut record)?;
@@ -527,7 +532,7 @@ impl Identity {
     }
 }
 
-impl Record {
+impl IdentityRecord {
     fn new(cluster_id: ClusterId, node_id: u64, incarnation: Incarnation) -> Self {
         Self {
             format: file::FORMAT,
@@ -558,9 +563,9 @@ impl Record {
         self
     }
 
-    fn peer(&mut self, node_id: u64) -> &mut Remembered {
+    fn peer(&mut self, node_id: u64) -> &mut RememberedPeer {
         let place = self.remembered.iter().position(|peer| peer.node_id == node_id).unwrap_or_else(|| {
-            self.remembered.push(Remembered { node_id, start: None, acknowledged: None });
+            self.remembered.push(RememberedPeer { node_id, start: None, acknowledged: None });
             self.remembered.len() - 1
         });
         &mut self.remembered[place]

@@ -36,7 +36,7 @@ impl Leadership {
 
     /// Reads the clock: the stamp for a proposal made now.
     pub fn stamp(&self) -> Stamp {
-        self.with_clock(|clock| clock.look(self.environment.clock.now()))
+        self.with_clock(|clock| clock.read(self.environment.clock.now()))
     }
 
     /// For [`Planted::StampFromCache`]: the latest stamp that was read.

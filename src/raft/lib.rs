@@ -3,8 +3,8 @@
 //! [`Replica`] is the interface for the layer above: propose a command, read the table. Below it, in the order in which a command passes:
 //!
 //! * `renewals`: batches renewals of sessions into one command; [`proposer`] and [`leadership`]: batches of commands, stamped by the
-//!   leader's [`clock`]; [`vacancy`] and [`presence`]: fast detection of a leader whose process was killed;
-//! * [`log`]: the log on disk; [`network`]: replication to the peers; openraft between them; [`backlog`]: limits the log kept for a slow
+//!   leader's [`clock`]; [`fast_election`] and [`liveness`]: fast detection of a leader whose process was killed;
+//! * [`log`]: the log on disk; [`network`]: replication to the peers; openraft between them; [`slow_followers`]: limits the log kept for a slow
 //!   follower;
 //! * [`read_index`]: when the table may answer a linearizable read;
 //! * [`state_machine`], `applier` and [`table`]: apply committed entries; [`calls`]: the calls that wait for a result; [`snapshot`]: the
@@ -13,27 +13,27 @@
 //! [`ids`], [`identity`] and [`forming`]: the node's id and data directory, and the founding of a cluster. [`types`], [`wire`],
 //! [`commands`], [`records`] and [`messages`]: shared types and their encodings.
 
-pub mod backlog;
 pub mod calls;
+mod change_history;
 pub mod clock;
 pub mod commands;
+pub mod fast_election;
 pub mod forming;
 pub mod identity;
 pub mod ids;
 pub mod leadership;
+pub mod liveness;
 pub mod log;
 pub mod messages;
 pub mod network;
-pub mod presence;
 pub mod proposer;
 pub mod read_index;
-mod recent;
 pub mod records;
+pub mod slow_followers;
 pub mod snapshot;
 pub mod state_machine;
 pub mod table;
 pub mod types;
-pub mod vacancy;
 pub mod wire;
 
 mod applier;
@@ -41,7 +41,7 @@ mod renewals;
 mod replica;
 mod ticker;
 mod transfer;
-mod words;
+mod values;
 
 pub use proposer::NoReply;
 pub use replica::Replica;

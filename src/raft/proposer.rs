@@ -60,7 +60,7 @@ pub enum NoReply {
 
 struct Proposal {
     command: Command,
-    reply: Answer<Delivery>,
+    reply: ReplySender<Delivery>,
 }
 
 /// Proposes commands to the log.
@@ -71,9 +71,9 @@ pub struct Proposer {
 }
 
 impl Proposer {
-    pub(super) fn new(led: Led) -> (Self, Intake) {
+    pub(super) fn new(led: Led) -> (Self, ProposalQueue) {
         let (queue, intake) = mpsc::channel(QUEUE);
-        (Self { queue, led }, Intake(intake))
+        (Self { queue, led }, ProposalQueue(intake))
     }
 
     /// Proposes a command and waits until it is applied, for at most `patience`.
@@ -115,12 +115,12 @@ impl Proposer {
 }
 
 /// The channel for the answer to a queued question.
-pub(super) type Answer<T> = oneshot::Sender<Result<T, NoReply>>;
+pub(super) type ReplySender<T> = oneshot::Sender<Result<T, NoReply>>;
 
 /// Puts a question into a queue, at once or not at all, and waits for its answer, for at most `patience`.
 pub(super) async fn ask<Q, T>(
     queue: &mpsc::Sender<Q>,
-    question: impl FnOnce(Answer<T>) -> Q,
+    question: impl FnOnce(ReplySender<T>) -> Q,
     patience: Duration,
 ) -> Result<T, NoReply> {
     let (reply, answer) = oneshot::channel();
@@ -135,19 +135,19 @@ pub(super) async fn ask<Q, T>(
 }
 
 /// The receiving end of a [`Proposer`]'s queue.
-pub(super) struct Intake(mpsc::Receiver<Proposal>);
+pub(super) struct ProposalQueue(mpsc::Receiver<Proposal>);
 
 #[cfg(test)]
-impl Intake {
+impl ProposalQueue {
     /// The next proposal, for tests with a log of their own.
-    pub(super) async fn next(&mut self) -> Option<(Command, Answer<Delivery>)> {
+    pub(super) async fn next(&mut self) -> Option<(Command, ReplySender<Delivery>)> {
         let Proposal { command, reply } = self.0.recv().await?;
         Some((command, reply))
     }
 }
 
 /// Batches the proposals and gives them to openraft. Returns when the last proposer is gone, or openraft has stopped.
-pub(super) async fn run(mut intake: Intake, raft: Raft, led: Led, environment: Environment, limits: Limits) {
+pub(super) async fn run(mut intake: ProposalQueue, raft: Raft, led: Led, environment: Environment, limits: Limits) {
     let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut over = None;
     loop {
@@ -221,7 +221,7 @@ async fn submit(
 /// Sends the replies of one batch to the callers.
 async fn answer(
     response: OneshotReceiverOf<TypeConfig, ClientWriteResult<TypeConfig>>,
-    replies: Vec<Answer<Delivery>>,
+    replies: Vec<ReplySender<Delivery>>,
     permit: OwnedSemaphorePermit,
 ) {
     let outcome = match response.await {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_asks_for_more_is_refused_first() {
+    async fn commands_that_ask_for_more_are_refused_first() {
         let (proposer, mut intake) = Proposer::new(watch::channel(None).1);
         let close = || Command::Close { session: SessionId(1) };
         let wait = |command| Proposal { command, reply: oneshot::channel().0 };

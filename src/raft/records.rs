@@ -5,7 +5,7 @@
 
 use prost::Message;
 
-use super::{wire::Malformed, words::*};
+use super::{values::*, wire::Malformed};
 use crate::messages::{self as pb, record as r};
 use lockkeeper_machine::*;
 
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_table_holds_is_malformed() {
+    fn records_that_no_table_holds_are_malformed() {
         let bad = [
             Record::Ended { session: ANN, end: SessionEnd::Unknown },
             reply(Asked::Abandoned, Reply::Ticked),

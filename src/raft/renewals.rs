@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::proposer::{Answer, NoReply, Proposer, ask};
+use super::proposer::{NoReply, Proposer, ReplySender, ask};
 use lockkeeper_machine::{Command, Renewal, Reply, SessionId, Ttl};
 
 /// The delay of a renewal is the session's TTL divided by this, at most [`GATHERED_FOR_MAX`].
@@ -25,23 +25,23 @@ const QUEUE: usize = 16 * 1024;
 /// Commands that are proposed but not applied. At this limit, renewals wait.
 const IN_FLIGHT: usize = 4;
 
-struct Wanted {
+struct PendingRenewal {
     session: SessionId,
     /// The latest time at which it is proposed.
     by: Instant,
-    renewed: Answer<Renewal>,
+    renewed: ReplySender<Renewal>,
 }
 
 /// Proposes renewals.
 #[derive(Clone, Debug)]
 pub(super) struct Renewals {
-    queue: mpsc::Sender<Wanted>,
+    queue: mpsc::Sender<PendingRenewal>,
 }
 
 impl Renewals {
-    pub(super) fn new() -> (Self, Intake) {
+    pub(super) fn new() -> (Self, RenewalQueue) {
         let (queue, intake) = mpsc::channel(QUEUE);
-        (Self { queue }, Intake(intake))
+        (Self { queue }, RenewalQueue(intake))
     }
 
     /// Renews a session together with others. `ttl`: the session's TTL, as far as known. Waits until the renewal is applied, for at most
@@ -55,7 +55,7 @@ impl Renewals {
         patience: Duration,
     ) -> Result<Renewal, NoReply> {
         let by = Instant::now() + ttl.map_or(Duration::ZERO, gathered_for);
-        ask(&self.queue, |renewed| Wanted { session, by, renewed }, patience).await
+        ask(&self.queue, |renewed| PendingRenewal { session, by, renewed }, patience).await
     }
 }
 
@@ -64,10 +64,10 @@ fn gathered_for(ttl: Ttl) -> Duration {
 }
 
 /// The receiving end of the queue.
-pub(super) struct Intake(mpsc::Receiver<Wanted>);
+pub(super) struct RenewalQueue(mpsc::Receiver<PendingRenewal>);
 
 /// Gathers renewals and proposes them. Returns when all [`Renewals`] are gone.
-pub(super) async fn run(mut intake: Intake, proposer: Proposer, patience: Duration) {
+pub(super) async fn run(mut intake: RenewalQueue, proposer: Proposer, patience: Duration) {
     let mut commands = JoinSet::new();
     loop {
         let Some(mut gathered) = gather(&mut intake.0).await else { return };
@@ -83,8 +83,8 @@ pub(super) async fn run(mut intake: Intake, proposer: Proposer, patience: Durati
     }
 }
 
-/// The renewals that arrive until the earliest [`Wanted::by`]; `None` once all senders are gone.
-async fn gather(intake: &mut mpsc::Receiver<Wanted>) -> Option<Vec<Wanted>> {
+/// The renewals that arrive until the earliest [`PendingRenewal::by`]; `None` once all senders are gone.
+async fn gather(intake: &mut mpsc::Receiver<PendingRenewal>) -> Option<Vec<PendingRenewal>> {
     let mut gathered = Vec::new();
     if intake.recv_many(&mut gathered, SESSIONS).await == 0 {
         return None;
@@ -103,7 +103,7 @@ async fn gather(intake: &mut mpsc::Receiver<Wanted>) -> Option<Vec<Wanted>> {
     Some(gathered)
 }
 
-async fn propose(gathered: Vec<Wanted>, proposer: &Proposer, patience: Duration) {
+async fn propose(gathered: Vec<PendingRenewal>, proposer: &Proposer, patience: Duration) {
     let sessions = gathered.iter().map(|wanted| wanted.session).collect();
     let answer = proposer.propose(Command::Renew { sessions }, patience).await;
     let renewals = match answer.map(|delivery| delivery.reply) {
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_cannot_be_served_is_told_so() {
+    async fn renewals_that_cannot_be_served_get_an_error() {
         let (_leadership, led) = watch::channel(None);
         let (proposer, _proposals) = Proposer::new(led);
         let (renewals, intake) = Renewals::new();
@@ -159,7 +159,7 @@ mod tests {
                 renewals.renew(SessionId(id), ttl, Duration::from_secs(60)).await
             })
         };
-        let ids = |gathered: Option<Vec<Wanted>>| -> Vec<u128> {
+        let ids = |gathered: Option<Vec<PendingRenewal>>| -> Vec<u128> {
             gathered.expect("there are renewals").iter().map(|wanted| wanted.session.0).collect()
         };
         let _asked = [(1, Some(20_000), 0), (2, Some(20_000), 60), (3, Some(3_000), 80), (4, Some(20_000), 105)]

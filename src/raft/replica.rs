@@ -169,7 +169,7 @@ impl Replica {
     }
 
     /// The addresses of a member: as configured, or else as in the log.
-    pub fn whereabouts<'a>(&'a self, id: u64, in_log: &'a Node) -> &'a Node {
+    pub fn configured_or<'a>(&'a self, id: u64, in_log: &'a Node) -> &'a Node {
         self.configured.get(&id).unwrap_or(in_log)
     }
 

@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 
 use super::{
     applier::Applier,
-    backlog::LogBytes,
     records,
+    slow_followers::LogBytes,
     snapshot::{Pace, SnapshotFile, SnapshotStore},
     table::{Applied, Table},
     types::{Entry, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig},
@@ -94,7 +94,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
-        self.pace.begin_again();
+        self.pace.reset();
         // Cloned here, between two entries; written elsewhere, while further entries are applied.
         let (table, frozen) = (Arc::clone(&self.table), self.table.freeze());
         SnapshotBuilder { table, frozen: Some(frozen), snapshots: self.snapshots.clone() }
@@ -110,7 +110,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         let restored = blocking.run(move || snapshots.publish(&file).and_then(|()| read(&file))).await?;
         // Dropping a table of a million locks takes a good part of a second: neither readers nor heartbeats wait for that.
         blocking.discard("drop-table", self.table.restore(restored));
-        self.pace.begin_again();
+        self.pace.reset();
         // The calls on this node waited on the replaced table; their clients retry.
         self.table.calls().break_off();
         Ok(())
@@ -145,7 +145,7 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
         let meta = SnapshotMeta { last_log_id: frozen.log_id, last_membership: frozen.membership.clone() };
         let blocking = snapshots.blocking();
         let write = move || snapshots.write(&meta, frozen.machine.records().map(|r| records::encode(&r)));
-        let file = blocking.run_aside("snapshot", write).await?;
+        let file = blocking.run_in_background("snapshot", write).await?;
         Ok(openraft::Snapshot { meta: file.meta().clone(), snapshot: file })
     }
 }

@@ -17,10 +17,10 @@ use std::{
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use super::recent::Changes;
+pub use super::change_history::EntryChanges;
 use super::{
-    calls::Calls,
-    recent::{CHANGES_KEPT, Recent},
+    calls::WaitingCalls,
+    change_history::{CHANGES_KEPT, ChangeHistory},
     types::*,
 };
 use lockkeeper_machine::{Command, Event, Limits, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Time};
@@ -35,12 +35,12 @@ pub struct Notice {
     /// The session.
     pub session: SessionId,
     /// The loss.
-    pub what: Loss,
+    pub what: SessionLoss,
 }
 
 /// A loss of a session.
 #[derive(Clone, Debug)]
-pub enum Loss {
+pub enum SessionLoss {
     /// The session ended.
     Ended(SessionEnd),
     /// An operator revoked a grant.
@@ -81,12 +81,12 @@ impl Notices {
 
 impl Listener {
     /// Sends a notice; `false`: the listener is gone, or does not keep up.
-    fn tell(&self, notice: Notice) -> bool {
-        let told = self.notices.try_send(notice).is_ok();
-        if !told {
+    fn send(&self, notice: Notice) -> bool {
+        let sent = self.notices.try_send(notice).is_ok();
+        if !sent {
             self.lags.cancel();
         }
-        told
+        sent
     }
 
     fn is_gone(&self) -> bool {
@@ -122,16 +122,16 @@ impl Applied {
 #[derive(Debug)]
 pub struct Table {
     applied: RwLock<Applied>,
-    calls: Calls,
+    calls: WaitingCalls,
     listeners: Mutex<HashMap<SessionId, Vec<Listener>>>,
-    changes: broadcast::Sender<Arc<Changes>>,
-    recent: Recent,
+    changes: broadcast::Sender<Arc<EntryChanges>>,
+    history: ChangeHistory,
     term: watch::Sender<u64>,
     deadline: watch::Sender<Option<Stamp>>,
     /// The machine's time, and the index of the last applied entry, for readers that must not wait for an apply.
     now: AtomicU64,
     index: AtomicU64,
-    told: AtomicU64,
+    notified: AtomicU64,
     inspector: Option<Arc<dyn Inspect>>,
 }
 
@@ -146,15 +146,15 @@ impl Table {
     pub fn new(inspector: Option<Arc<dyn Inspect>>) -> Self {
         Self {
             applied: RwLock::default(),
-            calls: Calls::default(),
+            calls: WaitingCalls::default(),
             listeners: Mutex::default(),
             changes: broadcast::channel(CHANGES_KEPT).0,
-            recent: Recent::default(),
+            history: ChangeHistory::default(),
             term: watch::channel(0).0,
             deadline: watch::channel(None).0,
             now: AtomicU64::new(0),
             index: AtomicU64::new(0),
-            told: AtomicU64::new(0),
+            notified: AtomicU64::new(0),
             inspector,
         }
     }
@@ -191,19 +191,19 @@ impl Table {
     }
 
     /// The changes from now on, an item for each log entry that changes a lock.
-    pub fn changes(&self) -> broadcast::Receiver<Arc<Changes>> {
+    pub fn changes(&self) -> broadcast::Receiver<Arc<EntryChanges>> {
         self.changes.subscribe()
     }
 
-    /// The changes of the entries after this one, up to [`Table::told`]; later ones come from [`Table::changes`], if it was subscribed to
+    /// The changes of the entries after this one, up to [`Table::notified`]; later ones come from [`Table::changes`], if it was subscribed to
     /// before. `None`: they are not kept any more.
-    pub fn changes_after(&self, index: u64) -> Option<Vec<Arc<Changes>>> {
-        self.recent.after(index)
+    pub fn changes_after(&self, index: u64) -> Option<Vec<Arc<EntryChanges>>> {
+        self.history.after(index)
     }
 
-    /// The last *told* entry: all its changes were sent to [`Table::changes`]. Lags behind the table itself by a moment.
-    pub fn told(&self) -> u64 {
-        self.told.load(Ordering::Acquire)
+    /// The last *notified* entry: all its changes were sent to [`Table::changes`]. Lags behind the table itself by a moment.
+    pub fn notified(&self) -> u64 {
+        self.notified.load(Ordering::Acquire)
     }
 
     /// Sends `listener` the losses of a session from now on. A listener that does not keep up is dropped, and told so.
@@ -228,12 +228,12 @@ impl Table {
     }
 
     /// The waiting calls on this node.
-    pub fn calls(&self) -> &Calls {
+    pub fn calls(&self) -> &WaitingCalls {
         &self.calls
     }
 
     /// Applies one entry. With `answer`, this node proposed it, and its proposer waits for the deliveries.
-    pub(super) fn apply(&self, log_id: LogId, batch: Batch, answer: bool) -> super::types::Applied {
+    pub(super) fn apply(&self, log_id: LogId, batch: Batch, answer: bool) -> super::types::Deliveries {
         let mut events = Vec::new();
         let replies = {
             let mut applied = self.write();
@@ -246,14 +246,14 @@ impl Table {
         // Only the thread that applies comes here, one entry after the other: a wait is registered before a later entry ends it. A wait
         // that ends within its own batch is registered and ended here, in this order.
         if Planted::EndToldBeforeCall.is_on() {
-            self.tell(log_id.index, std::mem::take(&mut events));
+            self.notify_all(log_id.index, std::mem::take(&mut events));
         }
         let deliveries = match answer {
             true => replies.into_iter().map(|reply| self.deliver(reply)).collect(),
             false => Vec::new(),
         };
-        self.tell(log_id.index, events);
-        super::types::Applied(deliveries)
+        self.notify_all(log_id.index, events);
+        super::types::Deliveries(deliveries)
     }
 
     /// Applies an entry that has no commands.
@@ -264,7 +264,7 @@ impl Table {
             applied.membership = StoredMembership::new(Some(log_id), membership);
         }
         self.publish(&applied);
-        self.told.store(applied.index(), Ordering::Release);
+        self.notified.store(applied.index(), Ordering::Release);
     }
 
     /// Replaces the state by a snapshot, and returns the old state: dropping it takes time in proportion to its size, which must not be
@@ -274,8 +274,8 @@ impl Table {
         let mut applied = self.write();
         let before = std::mem::replace(&mut *applied, restored);
         self.publish(&applied);
-        self.recent.forget(applied.index());
-        self.told.store(applied.index(), Ordering::Release);
+        self.history.forget(applied.index());
+        self.notified.store(applied.index(), Ordering::Release);
         before
     }
 
@@ -305,34 +305,34 @@ impl Table {
         Delivery { reply, wait }
     }
 
-    fn tell(&self, index: u64, events: Vec<Event>) {
+    fn notify_all(&self, index: u64, events: Vec<Event>) {
         let mut changes = Vec::new();
         for event in events {
             match event {
                 Event::WaitEnded { ticket, end } => self.calls.end(ticket, &end),
-                Event::SessionEnded { session, end } => self.notify(Notice { session, what: Loss::Ended(end) }),
+                Event::SessionEnded { session, end } => self.notify(Notice { session, what: SessionLoss::Ended(end) }),
                 Event::Revoked { session, revocation } => {
-                    self.notify(Notice { session, what: Loss::Revoked(revocation) });
+                    self.notify(Notice { session, what: SessionLoss::Revoked(revocation) });
                 }
                 Event::Changed(change) => changes.push(change),
             }
         }
         if !changes.is_empty() {
-            let changes = Arc::new(Changes { index, changes });
+            let changes = Arc::new(EntryChanges { index, changes });
             // Kept first: a watcher that subscribes and then reads the kept changes misses none.
-            self.recent.push(Arc::clone(&changes));
+            self.history.push(Arc::clone(&changes));
             // An error means that there is no watcher.
             let _ = self.changes.send(changes);
         }
-        self.told.store(index, Ordering::Release);
+        self.notified.store(index, Ordering::Release);
     }
 
     fn notify(&self, notice: Notice) {
         let mut listeners = lock(&self.listeners);
-        let ended = matches!(notice.what, Loss::Ended(_));
+        let ended = matches!(notice.what, SessionLoss::Ended(_));
         if let Some(of_session) = listeners.get_mut(&notice.session) {
             // A listener that does not keep up is dropped: its stream ends, and its client reads the state again.
-            of_session.retain(|listener| listener.tell(notice.clone()));
+            of_session.retain(|listener| listener.send(notice.clone()));
             if ended || of_session.is_empty() {
                 listeners.remove(&notice.session);
             }
@@ -360,19 +360,22 @@ mod tests {
 
     fn notice() -> Notice {
         let reason = lockkeeper_machine::Reason::new("dead").expect("short");
-        Notice { session: SessionId(1), what: Loss::Revoked(Revocation { token: Token(1), reason, remaining_ms: 0 }) }
+        Notice {
+            session: SessionId(1),
+            what: SessionLoss::Revoked(Revocation { token: Token(1), reason, remaining_ms: 0 }),
+        }
     }
 
     #[tokio::test]
-    async fn who_misses_a_notice_hears_that_it_did() {
+    async fn a_listener_that_misses_a_notice_is_told_so() {
         let (listener, mut notices) = Notices::new();
         let table = Table::default();
         table.listen(SessionId(1), listener.clone());
         for _ in 0..NOTICES_KEPT {
-            assert!(listener.tell(notice()));
+            assert!(listener.send(notice()));
         }
         assert!(notices.next().await.is_some());
-        assert!(listener.tell(notice()));
+        assert!(listener.send(notice()));
         table.notify(notice());
         assert!(notices.next().await.is_none(), "also while it still listens for other sessions");
         assert!(lock(&table.listeners).is_empty());

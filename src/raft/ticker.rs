@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
     use crate::types::{CommittedLeaderId, LogId};
-    use crate::{proposer::Intake, table::Batch};
+    use crate::{proposer::ProposalQueue, table::Batch};
     use lockkeeper_environment::Environment;
     use lockkeeper_machine::{Label, Limits, SessionId, Stamp, Time, Ttl, WallTime};
 
@@ -139,7 +139,7 @@ mod tests {
         table.apply(log_id, batch, true).0.pop().expect("one command has one answer")
     }
 
-    async fn commit_slowly(mut intake: Intake, leadership: Arc<Leadership>, table: Arc<Table>) {
+    async fn commit_slowly(mut intake: ProposalQueue, leadership: Arc<Leadership>, table: Arc<Table>) {
         let mut index = 1;
         while let Some((command, answer)) = intake.next().await {
             let stamp = leadership.stamp();

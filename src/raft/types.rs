@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use openraft::{impls::leader_id_std, raft, type_config::alias};
 
-use super::{calls::Call, ids::Incarnation};
+use super::{calls::WaitingCall, ids::Incarnation};
 use lockkeeper_machine::Reply;
 
 /// The source of openraft's tasks, timers and random numbers.
@@ -15,7 +15,7 @@ openraft::declare_raft_types!(
     /// Standard Raft: one leader in each term, so a log id is a term and an index.
     pub TypeConfig:
         D = Payload,
-        R = Applied,
+        R = Deliveries,
         NodeId = u64,
         Node = Node,
         Term = u64,
@@ -63,7 +63,7 @@ pub struct Payload(pub Bytes);
 
 /// The replies to the commands of one batch, in order.
 #[derive(Debug, Default)]
-pub struct Applied(pub Vec<Delivery>);
+pub struct Deliveries(pub Vec<Delivery>);
 
 /// The reply to one command.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ pub struct Delivery {
     /// The machine's reply.
     pub reply: Reply,
     /// For [`Reply::Queued`]: the call that waits now.
-    pub wait: Option<Call>,
+    pub wait: Option<WaitingCall>,
 }
 
 /// A member: its addresses, and its data directory.
@@ -98,7 +98,7 @@ impl fmt::Display for Payload {
     }
 }
 
-impl fmt::Display for Applied {
+impl fmt::Display for Deliveries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} replies", self.0.len())
     }

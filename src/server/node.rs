@@ -41,16 +41,16 @@ use lockkeeper_proto::{
     v1::{cluster_server::ClusterServer, locks_server::LocksServer, sessions_server::SessionsServer},
 };
 use lockkeeper_raft::{
-    Raft, Replica, backlog,
-    forming::{self, FormingError, Plan},
+    Raft, Replica, fast_election,
+    forming::{self, FormingConfig, FormingError},
     identity::{ClusterId, Identity, IdentityError},
     log::{self, LogStore, OpenError},
     network::{Acknowledgements, Network, PeerService},
+    slow_followers,
     snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
     state_machine::StateMachine,
     table::{Inspect, Table},
     types::{Node, TypeConfig},
-    vacancy,
 };
 use lockkeeper_storage::{
     database::{LockFile, NotLocked},
@@ -189,7 +189,7 @@ fn open(
     let refused = |source| ServeError::Directory { directory: directory.to_owned(), source };
     files::create_directory(directory).map_err(refused)?;
     // Before anything in it is read, or deleted as unfinished: another process may use it.
-    let lock = LockFile::take_whole(directory).map_err(|not_locked| match not_locked {
+    let lock = LockFile::take_directory(directory).map_err(|not_locked| match not_locked {
         NotLocked::InUse => ServeError::Log(OpenError::Locked { directory: directory.to_owned() }),
         NotLocked::Io(source) => refused(source),
     })?;
@@ -229,7 +229,7 @@ where
     let raft_config = Arc::new(raft_config(&config)?);
     let raft = Raft::new(config.node_id, raft_config, network, log, machine).await.map_err(stopped)?;
     peer_service.attach(raft.clone());
-    let (departures, presence) = (peer_service.departures(), peer_service.presence());
+    let (broken_streams, liveness) = (peer_service.broken_streams(), peer_service.liveness());
     let silence_max = 2 * Duration::from_millis(config.raft.election_timeout_ms_max);
     let (members, limits) = (plan.members.clone(), (&config.limits).into());
     let replica = Replica::start(raft, table, &environment, acknowledgements.clone(), members, silence_max, limits);
@@ -257,14 +257,14 @@ where
     environment.clients.spawn(&mut background, waiting::sweep(replica.clone()));
     environment.clients.spawn(&mut background, waiting::break_off_when_cut_off(replica.clone()));
     let RaftConfig { keep_entries, backlog_bytes_max, .. } = config.raft;
-    background.spawn(backlog::limit(replica.raft().metrics(), log_bytes, cuts, keep_entries, backlog_bytes_max));
+    background.spawn(slow_followers::limit(replica.raft().metrics(), log_bytes, cuts, keep_entries, backlog_bytes_max));
     // In a simulation, time stands still while the thread computes.
     if environment.blocking == Blocking::OnThreads {
         background.spawn(services.cluster.pulse.clone().beat());
     }
-    if let Some(departures) = departures {
+    if let Some(broken_streams) = broken_streams {
         let heartbeat = Duration::from_millis(config.raft.heartbeat_ms);
-        background.spawn(vacancy::watch(replica.clone(), connector, departures, presence, heartbeat));
+        background.spawn(fast_election::watch(replica.clone(), connector, broken_streams, liveness, heartbeat));
     }
     environment.clients.spawn(&mut background, services.unread.clone().watch_over());
     environment.clients.spawn(&mut background, health::report(services.cluster.clone(), reporter.clone()));
@@ -305,7 +305,7 @@ async fn check_log<S: RaftLogStorage<TypeConfig>>(
 async fn take_part<C: Connect>(
     identity: Arc<Identity>,
     replica: Replica,
-    plan: Plan,
+    plan: FormingConfig,
     connector: C,
 ) -> Result<(), ServeError> {
     forming::form(&identity, &plan, &connector).await?;
@@ -478,12 +478,12 @@ where
 }
 
 /// The members of the cluster, as the configuration names them.
-fn plan(config: &Config) -> Plan {
+fn plan(config: &Config) -> FormingConfig {
     let node = |member: &Member| {
         let (peer_address, client_address) = (member.peer_address.clone(), member.client_address.clone());
         (member.node_id, Node { incarnation: None, peer_address, client_address })
     };
-    Plan { bootstrap: config.bootstrap, members: config.members.iter().map(node).collect() }
+    FormingConfig { bootstrap: config.bootstrap, members: config.members.iter().map(node).collect() }
 }
 
 /// openraft's configuration.

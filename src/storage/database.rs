@@ -35,7 +35,7 @@ pub enum NotLocked {
 
 /// Why guarded work on files that may be damaged gave no result.
 #[derive(Debug)]
-pub enum Stumbled {
+pub enum GuardedError {
     /// The thread could not be started.
     NotStarted(io::Error),
     /// It did not return in time, and may never.
@@ -52,7 +52,7 @@ impl LockFile {
     }
 
     /// Locks the directory itself, without a file: nothing in the directory changes.
-    pub fn take_whole(directory: &Path) -> Result<Self, NotLocked> {
+    pub fn take_directory(directory: &Path) -> Result<Self, NotLocked> {
         Self::lock(File::open(directory).map_err(NotLocked::Io)?)
     }
 
@@ -102,7 +102,7 @@ pub fn delete_unfinished(database: &Path) -> io::Result<()> {
 /// Deletes the configuration of a database that never stored anything. sled writes its configuration first, in two pieces and without a
 /// sync; a log that is interrupted then has half of it, and would be taken for damaged. Without a mark, and with an empty file of sled,
 /// nothing was ever stored.
-pub fn delete_unborn(database: &Path) -> io::Result<()> {
+pub fn delete_unwritten(database: &Path) -> io::Result<()> {
     let is_empty = match fs::metadata(database.join("db")) {
         Ok(file) => file.len() == 0,
         Err(error) if error.kind() == io::ErrorKind::NotFound => true,
@@ -119,19 +119,19 @@ pub fn guarded<T: Send + 'static>(
     thread_name: &str,
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Stumbled> {
+) -> Result<T, GuardedError> {
     let (answer, answered) = mpsc::sync_channel(1);
     let work = move || {
         // The receiver is gone if the work took too long.
         let _ = answer.send(work());
     };
-    let thread = thread::Builder::new().name(thread_name.to_owned()).spawn(work).map_err(Stumbled::NotStarted)?;
+    let thread = thread::Builder::new().name(thread_name.to_owned()).spawn(work).map_err(GuardedError::NotStarted)?;
     match answered.recv_timeout(limit) {
         Ok(answer) => Ok(answer),
-        Err(mpsc::RecvTimeoutError::Timeout) => Err(Stumbled::Late),
+        Err(mpsc::RecvTimeoutError::Timeout) => Err(GuardedError::Late),
         Err(mpsc::RecvTimeoutError::Disconnected) => {
             let panic = thread.join().err().map_or_else(String::new, |panic| panics::message(&*panic));
-            Err(Stumbled::Panicked(panic))
+            Err(GuardedError::Panicked(panic))
         }
     }
 }

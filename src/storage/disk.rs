@@ -7,10 +7,10 @@ use std::io;
 
 /// The tables of the log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Table {
+pub enum Tree {
     /// The entries; see `record`.
     Log,
-    /// The vote, the commit index and other metadata; see `tables`.
+    /// The vote, the commit index and other metadata.
     Meta,
 }
 
@@ -22,22 +22,22 @@ pub type Pair = (Vec<u8>, Vec<u8>);
 /// A trait, so that tests can use one whose flush fails or hangs.
 pub trait Disk: Send + 'static {
     /// The value of a key.
-    fn get(&self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
+    fn get(&self, tree: Tree, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
     /// All pairs from this key on, sorted by key.
-    fn scan(&self, table: Table, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>>;
+    fn scan(&self, tree: Tree, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>>;
     /// Inserts, or replaces.
-    fn insert(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> io::Result<()>;
+    fn insert(&mut self, tree: Tree, key: &[u8], value: Vec<u8>) -> io::Result<()>;
     /// Returns the previous value.
-    fn remove(&mut self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
+    fn remove(&mut self, tree: Tree, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
     /// Removes a key that exists, without reading its value.
-    fn discard(&mut self, table: Table, key: &[u8]) -> io::Result<()> {
-        self.remove(table, key).map(drop)
+    fn discard(&mut self, tree: Tree, key: &[u8]) -> io::Result<()> {
+        self.remove(tree, key).map(drop)
     }
     /// Returns when all writes are durable. After a failure the store must not be used again: the result of a second attempt says nothing
     /// about the first.
     fn flush(&mut self) -> io::Result<()>;
     /// Called when the writer is idle: time for work that delays nobody.
-    fn rest(&mut self) -> io::Result<()> {
+    fn idle(&mut self) -> io::Result<()> {
         Ok(())
     }
     /// Finishes background work. Afterwards the store is only dropped.
@@ -59,33 +59,33 @@ impl SledDisk {
         Ok(Self { log: database.open_tree("log")?, meta: database.open_tree("meta")? })
     }
 
-    fn tree(&self, table: Table) -> &sled::Tree {
-        match table {
-            Table::Log => &self.log,
-            Table::Meta => &self.meta,
+    fn tree(&self, tree: Tree) -> &sled::Tree {
+        match tree {
+            Tree::Log => &self.log,
+            Tree::Meta => &self.meta,
         }
     }
 }
 
 impl Disk for SledDisk {
-    fn get(&self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        Ok(self.tree(table).get(key)?.map(|value| value.to_vec()))
+    fn get(&self, tree: Tree, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.tree(tree).get(key)?.map(|value| value.to_vec()))
     }
 
-    fn scan(&self, table: Table, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>> {
-        self.tree(table).range(from..).map(|pair| {
+    fn scan(&self, tree: Tree, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>> {
+        self.tree(tree).range(from..).map(|pair| {
             let (key, value) = pair?;
             Ok((key.to_vec(), value.to_vec()))
         })
     }
 
-    fn insert(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> io::Result<()> {
-        self.tree(table).insert(key, value)?;
+    fn insert(&mut self, tree: Tree, key: &[u8], value: Vec<u8>) -> io::Result<()> {
+        self.tree(tree).insert(key, value)?;
         Ok(())
     }
 
-    fn remove(&mut self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        Ok(self.tree(table).remove(key)?.map(|value| value.to_vec()))
+    fn remove(&mut self, tree: Tree, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.tree(tree).remove(key)?.map(|value| value.to_vec()))
     }
 
     fn flush(&mut self) -> io::Result<()> {

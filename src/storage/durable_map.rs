@@ -30,7 +30,7 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot};
 
-use writer::{Job, Table, Writer};
+use writer::{Backend, Job, Writer};
 
 /// Capacity of the writer's queue, in insertions; beyond it, callers wait (backpressure).
 const QUEUE_MAX: usize = 1024;
@@ -52,12 +52,12 @@ impl DurableMap {
     /// Opens the map in a directory, or creates one there. Blocks, also for a sync.
     pub fn open(directory: &Path) -> Result<(Self, Contents), OpenError> {
         let opened = opening::open(directory)?;
-        let map = Self::start(Writer::new(opened.table, opened.lock));
+        let map = Self::start(Writer::new(opened.backend, opened.lock));
         let map = map.map_err(|source| OpenError::io(directory, "starting a thread", source))?;
         Ok((map, opened.contents))
     }
 
-    fn start<T: Table>(writer: Writer<T>) -> io::Result<Self> {
+    fn start<T: Backend>(writer: Writer<T>) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         let (open, closed) = blocking::channel();
         let work = move || {

@@ -93,21 +93,21 @@ pub fn seal(version: u8, context: &[u8], message: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the message that [`seal`] wrapped, if it has this version and is undamaged.
-pub fn unseal<'a>(version: u8, context: &[u8], sealed: &'a [u8]) -> Result<&'a [u8], Broken> {
-    let Some((head, message)) = sealed.split_at_checked(SEAL_BYTES) else { return Err(Broken::Short) };
+pub fn unseal<'a>(version: u8, context: &[u8], sealed: &'a [u8]) -> Result<&'a [u8], SealError> {
+    let Some((head, message)) = sealed.split_at_checked(SEAL_BYTES) else { return Err(SealError::Short) };
     if checksum(head[0], context, message).to_be_bytes() != head[1..] {
-        return Err(Broken::Checksum);
+        return Err(SealError::Checksum);
     }
     // Checked last: a flipped bit in the version byte is damage, not a newer version.
     if head[0] != version {
-        return Err(Broken::Version(head[0]));
+        return Err(SealError::Version(head[0]));
     }
     Ok(message)
 }
 
 /// Why sealed bytes cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Broken {
+pub enum SealError {
     /// Bytes are missing.
     #[error("it is cut short")]
     Short,
@@ -142,13 +142,13 @@ mod tests {
     fn a_seal_notices_every_flipped_bit() {
         let sealed = seal(1, b"vote", b"message");
         assert_eq!(unseal(1, b"vote", &sealed), Ok(&b"message"[..]));
-        assert_eq!(unseal(1, b"purged", &sealed), Err(Broken::Checksum));
-        assert_eq!(unseal(1, b"vote", &seal(2, b"vote", b"message")), Err(Broken::Version(2)));
-        assert_eq!(unseal(1, b"vote", b"1234"), Err(Broken::Short));
+        assert_eq!(unseal(1, b"purged", &sealed), Err(SealError::Checksum));
+        assert_eq!(unseal(1, b"vote", &seal(2, b"vote", b"message")), Err(SealError::Version(2)));
+        assert_eq!(unseal(1, b"vote", b"1234"), Err(SealError::Short));
         for bit in 0..sealed.len() * 8 {
             let mut flipped = sealed.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(unseal(1, b"vote", &flipped), Err(Broken::Checksum), "bit {bit}");
+            assert_eq!(unseal(1, b"vote", &flipped), Err(SealError::Checksum), "bit {bit}");
         }
     }
 
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_made_with_those_that_it_is_in() {
+    fn a_directory_is_made_with_its_parents() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let deep = directory.path().join("a/b/c");
         create_directory(&deep).expect("made");
@@ -187,7 +187,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn what_is_cached_is_read_from_the_disk_again() {
+    fn cached_pages_are_read_from_the_disk_again() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("file");
         fs::write(&path, vec![7; 100_000]).expect("written");

@@ -152,20 +152,20 @@ pub struct Watchdog {
 
 /// Number of checks before the watchdog reports. It counts its own checks instead of reading a clock, so that a suspended process does
 /// not count as stalled.
-const LOOKS: u32 = 4;
+const CHECKS: u32 = 4;
 
 impl Watchdog {
     /// Starts it: a call to the disk that takes longer than `stall_limit` is [`Failure::Stalled`].
     pub fn start(health: Arc<Health>, stall_limit: Duration) -> io::Result<Self> {
         let (alive, ended) = mpsc::channel();
         let watch = move || {
-            let (mut seen, mut looks) = (0, 0);
-            while ended.recv_timeout(stall_limit / LOOKS) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let (mut seen, mut checks) = (0, 0);
+            while ended.recv_timeout(stall_limit / CHECKS) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let step = health.steps.load(Ordering::SeqCst);
                 let is_stuck = step % 2 == 1 && step == seen;
-                looks = if is_stuck { looks + 1 } else { 0 };
+                checks = if is_stuck { checks + 1 } else { 0 };
                 seen = step;
-                if looks == LOOKS {
+                if checks == CHECKS {
                     return health.fail(&Failure::Stalled(stall_limit));
                 }
             }

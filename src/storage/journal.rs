@@ -13,7 +13,7 @@
 //! The contents of its sectors, joined and cut to the length, are operations:
 //!
 //! ```text
-//! kind: 1 (insert: 0, remove: 1; plus 2 in the table `meta`)   key's length: 2   value's length: 4   key   value
+//! kind: 1 (insert: 0, remove: 1; plus 2 in the tree `meta`)   key's length: 2   value's length: 4   key   value
 //! ```
 //!
 //! Integers are big-endian, and records are numbered from 1. A file that is reused still has older records, with lower numbers, after its
@@ -58,7 +58,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{disk::Table, files::damaged};
+use super::{disk::Tree, files::damaged};
 use crate::files;
 
 pub(super) mod first_format;
@@ -79,10 +79,10 @@ const END: u32 = u32::MAX;
 const REMOVE: u8 = 1;
 const META: u8 = 2;
 
-/// A change of a table.
+/// A change of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Operation<'a> {
-    pub(super) table: Table,
+    pub(super) tree: Tree,
     pub(super) key: &'a [u8],
     /// `None`: the key is removed.
     pub(super) value: Option<&'a [u8]>,
@@ -90,11 +90,11 @@ pub(super) struct Operation<'a> {
 
 /// The content of a journal.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) struct Kept {
+pub(super) struct JournalContent {
     /// The operations of each record, encoded.
     pub(super) records: Vec<Vec<u8>>,
     /// Invalid sectors that held nothing that is still needed.
-    pub(super) spoilt: Vec<Place>,
+    pub(super) spoilt: Vec<SectorPlace>,
 }
 
 /// The end of a journal, where records are appended.
@@ -126,14 +126,14 @@ impl Journal {
     }
 
     /// Reads all records with numbers above `behind`.
-    pub(super) fn read(directory: &Path, salt: u64, behind: u64) -> io::Result<Kept> {
+    pub(super) fn read(directory: &Path, salt: u64, behind: u64) -> io::Result<JournalContent> {
         let contents = Contents::read(directory, salt)?;
         let (mut records, mut last) = (Vec::new(), behind);
-        let mut places = [Place { file: 0, sector: 0 }, Place { file: 1, sector: 0 }];
+        let mut places = [SectorPlace { file: 0, sector: 0 }, SectorPlace { file: 1, sector: 0 }];
         while let Some((says, after)) = places.iter().find_map(|place| contents.record(*place, last + 1)) {
             records.push(says);
             last += 1;
-            places = [after, Place { file: 1 - after.file, sector: 0 }];
+            places = [after, SectorPlace { file: 1 - after.file, sector: 0 }];
         }
         if let Some(later) = contents.written_after(places, last) {
             return Err(damaged(format!(
@@ -144,11 +144,17 @@ impl Journal {
             )));
         }
         places.into_iter().try_for_each(|place| contents.must_be_torn(place, last))?;
-        Ok(Kept { records, spoilt: contents.spoilt() })
+        Ok(JournalContent { records, spoilt: contents.spoilt() })
     }
 
     /// Continues in the existing files, with a record of this number. All earlier records are no longer needed.
-    pub(super) fn start(directory: &Path, salt: u64, next: u64, bytes: u64, spoilt: &[Place]) -> io::Result<Self> {
+    pub(super) fn start(
+        directory: &Path,
+        salt: u64,
+        next: u64,
+        bytes: u64,
+        spoilt: &[SectorPlace],
+    ) -> io::Result<Self> {
         let open = |number| {
             let file = File::options().write(true).open(path(directory, number))?;
             let length = file.metadata()?.len();
@@ -159,7 +165,8 @@ impl Journal {
                 space.file.set_len(keep)?;
             }
             // Otherwise the next record that begins there would look damaged.
-            let is_here = |place: &&Place| place.file == number && place.sector < space.length / SECTOR_BYTES as u64;
+            let is_here =
+                |place: &&SectorPlace| place.file == number && place.sector < space.length / SECTOR_BYTES as u64;
             let spoilt: Vec<_> = spoilt.iter().filter(is_here).collect();
             for place in &spoilt {
                 space.fill(place.sector..place.sector + 1, salt)?;
@@ -176,8 +183,8 @@ impl Journal {
 
     /// Adds a change to the next record.
     pub(super) fn add(&mut self, operation: Operation<'_>) {
-        let Operation { table, key, value } = operation;
-        let kind = if value.is_none() { REMOVE } else { 0 } | if table == Table::Meta { META } else { 0 };
+        let Operation { tree, key, value } = operation;
+        let kind = if value.is_none() { REMOVE } else { 0 } | if tree == Tree::Meta { META } else { 0 };
         let value = value.unwrap_or_default();
         self.record.push(kind);
         self.record.extend_from_slice(&u16::try_from(key.len()).expect("keys are short").to_be_bytes());
@@ -211,9 +218,9 @@ impl Journal {
         self.sectors.clear();
         let first = self.end / SECTOR_BYTES as u64;
         for (part, content) in (0..).zip(self.record.chunks(CONTENT_BYTES)) {
-            let place = Place { file: self.active, sector: first + u64::from(part) };
-            let stamp = Stamp { number: self.next, part, length };
-            self.sectors.extend_from_slice(&stamp.sector(content, place, self.salt));
+            let place = SectorPlace { file: self.active, sector: first + u64::from(part) };
+            let header = SectorHeader { number: self.next, part, length };
+            self.sectors.extend_from_slice(&header.sector(content, place, self.salt));
         }
     }
 
@@ -224,9 +231,9 @@ impl Journal {
         if self.noted == self.last() || at + SECTOR_BYTES as u64 > space.length {
             return Ok(());
         }
-        let place = Place { file: self.active, sector: at / SECTOR_BYTES as u64 };
-        let stamp = Stamp { number: self.last(), part: END, length: 0 };
-        space.file.write_all_at(&stamp.sector(&[], place, self.salt), at)?;
+        let place = SectorPlace { file: self.active, sector: at / SECTOR_BYTES as u64 };
+        let header = SectorHeader { number: self.last(), part: END, length: 0 };
+        space.file.write_all_at(&header.sector(&[], place, self.salt), at)?;
         self.noted = self.last();
         Ok(())
     }
@@ -268,8 +275,8 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<Operation<'a>> {
     let (key, after) = after.split_at_checked(u16::from_be_bytes([k0, k1]).into())?;
     let (value, after) = after.split_at_checked(u32::from_be_bytes([v0, v1, v2, v3]) as usize)?;
     *rest = after;
-    let table = if kind & META == 0 { Table::Log } else { Table::Meta };
-    (kind <= REMOVE | META).then_some(Operation { table, key, value: (kind & REMOVE == 0).then_some(value) })
+    let tree = if kind & META == 0 { Tree::Log } else { Tree::Meta };
+    (kind <= REMOVE | META).then_some(Operation { tree, key, value: (kind & REMOVE == 0).then_some(value) })
 }
 
 /// A file of the journal, and the length that is filled with sectors.
@@ -294,13 +301,13 @@ impl Space {
     }
 
     fn fill(&self, sectors: std::ops::Range<u64>, salt: u64) -> io::Result<()> {
-        const BLANK: Stamp = Stamp { number: 0, part: 0, length: 0 };
+        const BLANK: SectorHeader = SectorHeader { number: 0, part: 0, length: 0 };
         let mut bytes = Vec::with_capacity(SECTORS_PER_FILL as usize * SECTOR_BYTES);
         let mut from = sectors.start;
         while from < sectors.end {
             let to = sectors.end.min(from + SECTORS_PER_FILL);
             bytes.clear();
-            let blank = |sector| BLANK.sector(&[], Place { file: self.number, sector }, salt);
+            let blank = |sector| BLANK.sector(&[], SectorPlace { file: self.number, sector }, salt);
             (from..to).for_each(|sector| bytes.extend_from_slice(&blank(sector)));
             self.file.write_all_at(&bytes, from * SECTOR_BYTES as u64)?;
             from = to;
@@ -311,14 +318,14 @@ impl Space {
 
 /// The place of a sector in the journal's files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct SectorPlace {
     file: usize,
     sector: u64,
 }
 
 /// A sector's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Stamp {
+struct SectorHeader {
     /// The record's number.
     number: u64,
     /// The sector's position in the record.
@@ -327,8 +334,8 @@ struct Stamp {
     length: u32,
 }
 
-impl Stamp {
-    fn sector(self, content: &[u8], place: Place, salt: u64) -> [u8; SECTOR_BYTES] {
+impl SectorHeader {
+    fn sector(self, content: &[u8], place: SectorPlace, salt: u64) -> [u8; SECTOR_BYTES] {
         let mut sector = [0; SECTOR_BYTES];
         sector[4..12].copy_from_slice(&self.number.to_be_bytes());
         sector[12..16].copy_from_slice(&self.part.to_be_bytes());
@@ -340,7 +347,7 @@ impl Stamp {
     }
 
     /// Reads a sector's header; `None` if the sector is invalid or belongs to another place.
-    fn read(sector: &[u8], place: Place, salt: u64) -> Option<Self> {
+    fn read(sector: &[u8], place: SectorPlace, salt: u64) -> Option<Self> {
         let sector: &[u8; SECTOR_BYTES] = sector.try_into().ok()?;
         let [c0, c1, c2, c3, n0, n1, n2, n3, n4, n5, n6, n7, p0, p1, p2, p3, l0, l1, l2, l3, ..] = *sector;
         let is_whole = checksum(sector, place, salt) == u32::from_be_bytes([c0, c1, c2, c3]);
@@ -357,7 +364,7 @@ impl Stamp {
     }
 }
 
-fn checksum(sector: &[u8; SECTOR_BYTES], place: Place, salt: u64) -> u32 {
+fn checksum(sector: &[u8; SECTOR_BYTES], place: SectorPlace, salt: u64) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&salt.to_be_bytes());
     hasher.update(&(place.file as u64).to_be_bytes());
@@ -370,82 +377,81 @@ fn checksum(sector: &[u8; SECTOR_BYTES], place: Place, salt: u64) -> u32 {
 struct Contents {
     bytes: Vec<Vec<u8>>,
     /// The headers of their sectors; `None`: the sector is invalid.
-    stamps: Vec<Vec<Option<Stamp>>>,
+    headers: Vec<Vec<Option<SectorHeader>>>,
 }
 
 impl Contents {
     fn read(directory: &Path, salt: u64) -> io::Result<Self> {
         let bytes = read_files(directory)?;
-        let stamps = |(file, bytes): (usize, &Vec<u8>)| {
-            let stamp = |(sector, bytes)| Stamp::read(bytes, Place { file, sector }, salt);
-            (0..).zip(bytes.chunks(SECTOR_BYTES)).map(stamp).collect()
+        let headers = |(file, bytes): (usize, &Vec<u8>)| {
+            let header = |(sector, bytes)| SectorHeader::read(bytes, SectorPlace { file, sector }, salt);
+            (0..).zip(bytes.chunks(SECTOR_BYTES)).map(header).collect()
         };
-        let stamps = bytes.iter().enumerate().map(stamps).collect();
-        Ok(Self { bytes, stamps })
+        let headers = bytes.iter().enumerate().map(headers).collect();
+        Ok(Self { bytes, headers })
     }
 
     /// The header of a sector, if it is valid.
-    fn stamp(&self, place: Place) -> Option<Stamp> {
-        self.stamps[place.file].get(usize::try_from(place.sector).ok()?).copied().flatten()
+    fn header(&self, place: SectorPlace) -> Option<SectorHeader> {
+        self.headers[place.file].get(usize::try_from(place.sector).ok()?).copied().flatten()
     }
 
     /// The sectors of the record that begins here.
-    fn places(begin: Place, stamp: Stamp) -> impl Iterator<Item = (u32, Place)> {
-        (0..stamp.sectors()).map(move |part| (part, Place { sector: begin.sector + u64::from(part), ..begin }))
+    fn places(begin: SectorPlace, header: SectorHeader) -> impl Iterator<Item = (u32, SectorPlace)> {
+        (0..header.sectors()).map(move |part| (part, SectorPlace { sector: begin.sector + u64::from(part), ..begin }))
     }
 
     /// The operations of the record with this number, if it begins here and is complete, and the place after it.
-    fn record(&self, begin: Place, number: u64) -> Option<(Vec<u8>, Place)> {
-        let first = self.stamp(begin).filter(|stamp| stamp.number == number && stamp.part == 0)?;
+    fn record(&self, begin: SectorPlace, number: u64) -> Option<(Vec<u8>, SectorPlace)> {
+        let first = self.header(begin).filter(|header| header.number == number && header.part == 0)?;
         let mut says = Vec::new();
         for (part, place) in Self::places(begin, first) {
-            self.stamp(place).filter(|stamp| *stamp == Stamp { part, ..first })?;
+            self.header(place).filter(|header| *header == SectorHeader { part, ..first })?;
             let at = place.sector as usize * SECTOR_BYTES;
             says.extend_from_slice(&self.bytes[place.file][at + HEAD_BYTES..at + SECTOR_BYTES]);
         }
         says.truncate(first.length as usize);
-        Some((says, Place { sector: begin.sector + u64::from(first.sectors()), ..begin }))
+        Some((says, SectorPlace { sector: begin.sector + u64::from(first.sectors()), ..begin }))
     }
 
     /// A sector that was written after the record that would follow `last` at one of these places.
-    fn written_after(&self, places: [Place; 2], last: u64) -> Option<Place> {
-        let is_of_next = |place: Place, stamp: Stamp| {
-            let begin = place.sector.checked_sub(stamp.part.into()).map(|sector| Place { sector, ..place });
-            stamp.number == last + 1 && stamp.part != END && begin.is_some_and(|begin| places.contains(&begin))
+    fn written_after(&self, places: [SectorPlace; 2], last: u64) -> Option<SectorPlace> {
+        let is_of_next = |place: SectorPlace, header: SectorHeader| {
+            let begin = place.sector.checked_sub(header.part.into()).map(|sector| SectorPlace { sector, ..place });
+            header.number == last + 1 && header.part != END && begin.is_some_and(|begin| places.contains(&begin))
         };
-        let is_later = |(place, stamp): &(Place, Option<Stamp>)| {
-            stamp.is_some_and(|stamp| stamp.number > last && !is_of_next(*place, stamp))
+        let is_later = |(place, header): &(SectorPlace, Option<SectorHeader>)| {
+            header.is_some_and(|header| header.number > last && !is_of_next(*place, header))
         };
         self.sectors().find(is_later).map(|(place, _)| place)
     }
 
-    fn sectors(&self) -> impl Iterator<Item = (Place, Option<Stamp>)> {
-        self.stamps
-            .iter()
-            .enumerate()
-            .flat_map(|(file, stamps)| (0..).zip(stamps).map(move |(sector, stamp)| (Place { file, sector }, *stamp)))
+    fn sectors(&self) -> impl Iterator<Item = (SectorPlace, Option<SectorHeader>)> {
+        self.headers.iter().enumerate().flat_map(|(file, headers)| {
+            (0..).zip(headers).map(move |(sector, header)| (SectorPlace { file, sector }, *header))
+        })
     }
 
     /// Checks that a record which would begin here, after `last`, is missing because it was never written completely.
-    fn must_be_torn(&self, begin: Place, last: u64) -> io::Result<()> {
-        let is_older = |stamp: Stamp| stamp.number <= last;
-        let bad = |place: Place| {
+    fn must_be_torn(&self, begin: SectorPlace, last: u64) -> io::Result<()> {
+        let is_older = |header: SectorHeader| header.number <= last;
+        let bad = |place: SectorPlace| {
             let (record, at, name) = (last + 1, place.sector, name(place.file));
             damaged(format!(
                 "record {record} of its journal may have been in sector {at} of `{name}`, which is damaged"
             ))
         };
-        let Some(first) = self.stamp(begin) else { return Err(bad(begin)) };
+        let Some(first) = self.header(begin) else { return Err(bad(begin)) };
         let mut places = Self::places(begin, first).map(|(_, place)| place);
-        if is_older(first) || places.any(|place| self.stamp(place).is_some_and(is_older)) {
+        if is_older(first) || places.any(|place| self.header(place).is_some_and(is_older)) {
             return Ok(());
         }
-        let spoilt = Self::places(begin, first).map(|(_, place)| place).find(|place| self.stamp(*place).is_none());
+        let spoilt = Self::places(begin, first).map(|(_, place)| place).find(|place| self.header(*place).is_none());
         Err(bad(spoilt.unwrap_or(begin)))
     }
 
-    fn spoilt(&self) -> Vec<Place> {
-        self.sectors().filter(|(_, stamp)| stamp.is_none()).map(|(place, _)| place).collect()
+    fn spoilt(&self) -> Vec<SectorPlace> {
+        self.sectors().filter(|(_, header)| header.is_none()).map(|(place, _)| place).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! A write-ahead log in front of a store: one small fsync makes a group durable, and changes are moved to the store later, in bulk.
 //!
 //! A change goes into the journal's next record and into memory. A flush commits the record. When a file of the journal is full, its
-//! changes, as one table in memory, are handed to a thread that *settles* them: it moves them to the store, flushes that, and reports;
+//! changes, collected in memory, are handed to a thread that *settles* them: it moves them to the store, flushes that, and reports;
 //! meanwhile the journal continues in its other file. Many changes never reach the store, because the key is overwritten or removed while
 //! they are in memory.
 //!
@@ -24,14 +24,14 @@ use std::{
 };
 
 use super::{
-    disk::{Disk, Pair, Table},
+    disk::{Disk, Pair, Tree},
     files::damaged,
-    journal::{Journal, Kept, Operation, first_format, operations},
+    journal::{Journal, JournalContent, Operation, first_format, operations},
     panics::{self, Doing},
 };
 use crate::files;
 
-/// The store's key for the [`State`] of the journal.
+/// The store's key for the [`JournalState`] of the journal.
 const STATE_KEY: &[u8] = b"journal";
 const STATE_VERSION: u8 = 2;
 /// The version of a journal in its [first format](first_format).
@@ -49,24 +49,24 @@ pub struct Journaled<D: Disk> {
     journal_bytes: u64,
     salt: u64,
     /// The changes in the active file, and in the next record.
-    new: Changes,
+    new: PendingChanges,
     /// The changes in the other file, while they are being settled.
-    settling: Option<Arc<Changes>>,
+    settling: Option<Arc<PendingChanges>>,
 }
 
 /// Values by key; `None`: the key was removed.
 type Keys = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// Changes of both tables; the last one of a key counts.
+/// Changes of both trees; the last one of a key counts.
 #[derive(Debug, Default)]
-struct Changes {
+struct PendingChanges {
     log: Keys,
     meta: Keys,
 }
 
 /// The state of the journal, as stored in the disk.
 #[derive(Clone, Copy, Debug)]
-struct State {
+struct JournalState {
     /// The version of this state and of the journal.
     version: u8,
     salt: u64,
@@ -78,28 +78,28 @@ impl<D: Disk + Clone> Journaled<D> {
     /// Opens a disk with its journal in this directory; creates the journal if the disk has no state for one. Afterwards all records of
     /// the journal are on the disk.
     pub fn open(mut disk: D, directory: &Path, journal_bytes: u64) -> io::Result<Self> {
-        let state = match State::read(&disk)? {
+        let state = match JournalState::read(&disk)? {
             Some(state) if state.version == STATE_VERSION => state,
             before => {
                 if let Some(state) = before {
                     let records = first_format::read(directory, state.salt, state.settled)?;
                     let settled = state.settled + records.len() as u64;
-                    settle(&mut disk, &Changes::of_records(&records)?, State { settled, ..state })?;
+                    settle(&mut disk, &PendingChanges::of_records(&records)?, JournalState { settled, ..state })?;
                 }
                 // After a crash before the state is on the disk, the journal is created again.
                 let salt = rand::random();
                 Journal::create(directory, salt, journal_bytes)?;
-                State { version: STATE_VERSION, salt, settled: 0 }
+                JournalState { version: STATE_VERSION, salt, settled: 0 }
             }
         };
-        let Kept { records, spoilt } = Journal::read(directory, state.salt, state.settled)?;
-        let state = State { settled: state.settled + records.len() as u64 + 1, ..state };
+        let JournalContent { records, spoilt } = Journal::read(directory, state.salt, state.settled)?;
+        let state = JournalState { settled: state.settled + records.len() as u64 + 1, ..state };
         // Needed even without records: after a kill, the last settled records may not be synced yet, and they are about to be
         // overwritten.
-        settle(&mut disk, &Changes::of_records(&records)?, state)?;
+        settle(&mut disk, &PendingChanges::of_records(&records)?, state)?;
         let journal = Journal::start(directory, state.salt, state.settled + 1, journal_bytes, &spoilt)?;
         let settler = Settler::start(disk.clone(), directory)?;
-        let new = Changes::default();
+        let new = PendingChanges::default();
         Ok(Self { settler, disk, journal, journal_bytes, salt: state.salt, new, settling: None })
     }
 }
@@ -127,7 +127,7 @@ impl<D: Disk> Journaled<D> {
         let changes = Arc::new(mem::take(&mut self.new));
         self.settler.settle(
             Arc::clone(&changes),
-            State { version: STATE_VERSION, salt: self.salt, settled: self.journal.last() },
+            JournalState { version: STATE_VERSION, salt: self.salt, settled: self.journal.last() },
         )?;
         self.settling = Some(changes);
         self.journal.switch();
@@ -136,36 +136,36 @@ impl<D: Disk> Journaled<D> {
 }
 
 impl<D: Disk> Disk for Journaled<D> {
-    fn get(&self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    fn get(&self, tree: Tree, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         let settling = self.settling.as_deref();
-        match self.new.of(table).get(key).or_else(|| settling.and_then(|settling| settling.of(table).get(key))) {
+        match self.new.of(tree).get(key).or_else(|| settling.and_then(|settling| settling.of(tree).get(key))) {
             Some(value) => Ok(value.clone()),
-            None => self.disk.get(table, key),
+            None => self.disk.get(tree, key),
         }
     }
 
-    fn scan(&self, table: Table, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>> {
-        let there = self.disk.scan(table, from).map(|pair| pair.map(|(key, value)| (key, Some(value))));
-        let settling = self.settling.as_deref().into_iter().flat_map(move |settling| settling.scan(table, from));
-        merge(self.new.scan(table, from), merge(settling, there))
+    fn scan(&self, tree: Tree, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>> {
+        let there = self.disk.scan(tree, from).map(|pair| pair.map(|(key, value)| (key, Some(value))));
+        let settling = self.settling.as_deref().into_iter().flat_map(move |settling| settling.scan(tree, from));
+        merge(self.new.scan(tree, from), merge(settling, there))
             .filter_map(|pair| pair.map(|(key, value)| value.map(|value| (key, value))).transpose())
     }
 
-    fn insert(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> io::Result<()> {
-        self.change(Operation { table, key, value: Some(&value) });
+    fn insert(&mut self, tree: Tree, key: &[u8], value: Vec<u8>) -> io::Result<()> {
+        self.change(Operation { tree, key, value: Some(&value) });
         Ok(())
     }
 
-    fn remove(&mut self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        let was = self.get(table, key)?;
+    fn remove(&mut self, tree: Tree, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        let was = self.get(tree, key)?;
         if was.is_some() {
-            self.change(Operation { table, key, value: None });
+            self.change(Operation { tree, key, value: None });
         }
         Ok(was)
     }
 
-    fn discard(&mut self, table: Table, key: &[u8]) -> io::Result<()> {
-        self.change(Operation { table, key, value: None });
+    fn discard(&mut self, tree: Tree, key: &[u8]) -> io::Result<()> {
+        self.change(Operation { tree, key, value: None });
         Ok(())
     }
 
@@ -174,7 +174,7 @@ impl<D: Disk> Disk for Journaled<D> {
         self.turn()
     }
 
-    fn rest(&mut self) -> io::Result<()> {
+    fn idle(&mut self) -> io::Result<()> {
         self.journal.note_end()
     }
 
@@ -185,24 +185,24 @@ impl<D: Disk> Disk for Journaled<D> {
 }
 
 /// Moves changes to the disk, all records up to `state.settled`. They are durable when it returns.
-fn settle(disk: &mut impl Disk, changes: &Changes, state: State) -> io::Result<()> {
-    for table in [Table::Log, Table::Meta] {
-        for (key, value) in changes.of(table) {
+fn settle(disk: &mut impl Disk, changes: &PendingChanges, state: JournalState) -> io::Result<()> {
+    for tree in [Tree::Log, Tree::Meta] {
+        for (key, value) in changes.of(tree) {
             match value {
-                Some(value) => disk.insert(table, key, value.clone())?,
-                None => drop(disk.remove(table, key)?),
+                Some(value) => disk.insert(tree, key, value.clone())?,
+                None => drop(disk.remove(tree, key)?),
             }
         }
     }
-    let State { version, salt, settled } = state;
+    let JournalState { version, salt, settled } = state;
     let sealed = files::seal(version, STATE_KEY, [salt.to_be_bytes(), settled.to_be_bytes()].as_flattened());
-    disk.insert(Table::Meta, STATE_KEY, sealed)?;
+    disk.insert(Tree::Meta, STATE_KEY, sealed)?;
     disk.flush()
 }
 
-impl State {
+impl JournalState {
     fn read(disk: &impl Disk) -> io::Result<Option<Self>> {
-        let Some(sealed) = disk.get(Table::Meta, STATE_KEY)? else { return Ok(None) };
+        let Some(sealed) = disk.get(Tree::Meta, STATE_KEY)? else { return Ok(None) };
         let unreadable = |why: String| damaged(format!("the state of its journal cannot be read: {why}"));
         let version = if sealed.first() == Some(&FIRST_STATE_VERSION) { FIRST_STATE_VERSION } else { STATE_VERSION };
         let state = files::unseal(version, STATE_KEY, &sealed).map_err(|why| unreadable(why.to_string()))?;
@@ -212,7 +212,7 @@ impl State {
     }
 }
 
-impl Changes {
+impl PendingChanges {
     fn of_records(records: &[Vec<u8>]) -> io::Result<Self> {
         let mut changes = Self::default();
         for operation in records.iter().flat_map(|record| operations(record)) {
@@ -221,23 +221,23 @@ impl Changes {
         Ok(changes)
     }
 
-    fn of(&self, table: Table) -> &Keys {
-        match table {
-            Table::Log => &self.log,
-            Table::Meta => &self.meta,
+    fn of(&self, tree: Tree) -> &Keys {
+        match tree {
+            Tree::Log => &self.log,
+            Tree::Meta => &self.meta,
         }
     }
 
     fn take(&mut self, operation: Operation<'_>) {
-        let keys = match operation.table {
-            Table::Log => &mut self.log,
-            Table::Meta => &mut self.meta,
+        let keys = match operation.tree {
+            Tree::Log => &mut self.log,
+            Tree::Meta => &mut self.meta,
         };
         keys.insert(operation.key.to_vec(), operation.value.map(<[u8]>::to_vec));
     }
 
-    fn scan(&self, table: Table, from: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &Option<Vec<u8>>)> {
-        self.of(table).range::<[u8], _>((Bound::Included(from), Bound::Unbounded))
+    fn scan(&self, tree: Tree, from: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &Option<Vec<u8>>)> {
+        self.of(tree).range::<[u8], _>((Bound::Included(from), Bound::Unbounded))
     }
 }
 
@@ -265,7 +265,7 @@ fn merge<'a>(
 /// The thread that settles.
 struct Settler {
     /// `None` once it must end.
-    work: Option<mpsc::SyncSender<(Arc<Changes>, State)>>,
+    work: Option<mpsc::SyncSender<(Arc<PendingChanges>, JournalState)>>,
     done: mpsc::Receiver<io::Result<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -273,7 +273,7 @@ struct Settler {
 impl Settler {
     fn start(disk: impl Disk, directory: &Path) -> io::Result<Self> {
         // A capacity of 1 suffices: one file is settled at a time.
-        let (work, to_do) = mpsc::sync_channel::<(Arc<Changes>, State)>(1);
+        let (work, to_do) = mpsc::sync_channel::<(Arc<PendingChanges>, JournalState)>(1);
         let (say, done) = mpsc::sync_channel(1);
         let directory = directory.to_owned();
         let run = move || {
@@ -296,7 +296,7 @@ impl Settler {
         Ok(Self { work: Some(work), done, thread: Some(thread) })
     }
 
-    fn settle(&self, changes: Arc<Changes>, state: State) -> io::Result<()> {
+    fn settle(&self, changes: Arc<PendingChanges>, state: JournalState) -> io::Result<()> {
         self.work.as_ref().and_then(|work| work.send((changes, state)).ok()).ok_or_else(gone)
     }
 

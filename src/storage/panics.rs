@@ -115,7 +115,7 @@ mod tests {
 
     /// Runs this test again, in a child process in which a thread of this name panics.
     fn panic_as(thread: &str) -> Output {
-        let name = "panics::tests::a_panic_of_who_opens_is_explained_and_none_of_others";
+        let name = "panics::tests::a_panic_while_opening_is_explained_and_no_other";
         Command::new(env::current_exe().expect("known"))
             .args(["--exact", name, "--nocapture"])
             .env(CHILD, thread)
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_of_who_opens_is_explained_and_none_of_others() {
+    fn a_panic_while_opening_is_explained_and_no_other() {
         if let Ok(thread) = env::var(CHILD) {
             return be_child(thread);
         }

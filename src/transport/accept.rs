@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr, time::Duration};
 use rustix::io::Errno;
 use tokio::time::sleep;
 
-use super::{Listen, complaints::Complaints, places::Places};
+use super::{Listen, log_throttle::LogThrottle, slots::Slots};
 
 /// Pause before the next attempt when the operating system lacks resources for a connection.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
@@ -14,19 +14,19 @@ const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
 /// descriptors are short, another connection is closed.
 pub(super) async fn next<L: Listen>(
     listener: &mut L,
-    places: &Places,
-    complaints: &Complaints,
+    slots: &Slots,
+    throttle: &LogThrottle,
 ) -> (L::Stream, SocketAddr) {
     loop {
         let error = match listener.accept().await {
             Ok(accepted) => return accepted,
             Err(error) => error,
         };
-        if let Some(count) = complaints.count() {
+        if let Some(count) = throttle.count() {
             tracing::warn!(count, %error, "cannot accept a connection");
         }
         if is_shortage(&error) {
-            places.make_room();
+            slots.make_room();
             sleep(SHORTAGE_PAUSE).await;
         }
     }
@@ -53,7 +53,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::connection::Watched;
+    use crate::connection::ReadState;
 
     struct Failing(VecDeque<Errno>);
 
@@ -69,13 +69,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_shortage_is_waited_out_and_somebody_goes() {
-        let places = Places::new(16);
-        let idle = places.admit([127, 0, 0, 1].into(), Watched::new(1));
+    async fn a_shortage_closes_a_connection_and_is_retried() {
+        let slots = Slots::new(16);
+        let idle = slots.admit([127, 0, 0, 1].into(), ReadState::new(1));
         let began = Instant::now();
         let mut listener = Failing([Errno::MFILE, Errno::CONNABORTED, Errno::NFILE].into());
-        next(&mut listener, &places, &Complaints::default()).await;
+        next(&mut listener, &slots, &LogThrottle::default()).await;
         assert_eq!(began.elapsed(), 2 * SHORTAGE_PAUSE);
-        assert_eq!(idle.0.ordered().await, crate::places::Order::GiveWay);
+        assert_eq!(idle.0.ordered().await, crate::slots::Order::GiveWay);
     }
 }

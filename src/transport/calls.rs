@@ -1,7 +1,7 @@
 //! The calls of a connection: counted while they are open, and passed to a service with their message.
 //!
 //! A call that sends headers without a message costs its client almost nothing, while a service allocates memory for the message at once.
-//! So only [`Settings::unasked_max`](super::Settings::unasked_max) calls of a connection are passed to a service before the first bytes
+//! So only [`Settings::without_message_max`](super::Settings::without_message_max) calls of a connection are passed to a service before the first bytes
 //! of their message arrive; the others wait outside. A service that waits for a message is ended after [`FIRST_MESSAGE_TIMEOUT`]. A
 //! service that has answered already (its client sends a stream) is not: such a client may have nothing to send yet.
 
@@ -30,8 +30,8 @@ use tower::{Service, ServiceExt as _};
 
 use super::{
     connection::Remote,
-    places::{Call, Full, Place},
     settings::FIRST_MESSAGE_TIMEOUT,
+    slots::{NoSlot, OpenCall, Slot},
 };
 
 /// gRPC's compression flag and the message's length.
@@ -39,28 +39,28 @@ const PREFIX_BYTES: usize = 5;
 
 /// The state that the calls of one connection share.
 #[derive(Clone, Debug)]
-pub(super) struct Calls<V> {
-    pub(super) place: Arc<Place>,
+pub(super) struct CallHandler<V> {
+    pub(super) slot: Arc<Slot>,
     pub(super) remote: Remote,
     /// Permits for calls that are passed to the service without a message.
-    pub(super) unasked: Arc<Semaphore>,
+    pub(super) without_message: Arc<Semaphore>,
     pub(super) service: V,
 }
 
-impl<V> Calls<V>
+impl<V> CallHandler<V>
 where
     V: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone,
 {
     /// Answers a call.
-    pub(super) async fn answer(self, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
-        let call = match self.place.call() {
+    pub(super) async fn answer(self, request: Request<Incoming>) -> Result<Response<ResponseBody>, Infallible> {
+        let call = match self.slot.call() {
             Ok(call) => call,
             Err(full) => return Ok(answer(refused(full).into_http(), None)),
         };
         let (mut parts, mut body) = request.into_parts();
         parts.extensions.insert(self.remote);
         let mut first = None;
-        let permit = match self.unasked.try_acquire_owned() {
+        let permit = match self.without_message.try_acquire_owned() {
             Ok(permit) => Some(permit),
             Err(_) => {
                 let frame = timeout(FIRST_MESSAGE_TIMEOUT, poll_fn(|context| Pin::new(&mut body).poll_frame(context)));
@@ -71,27 +71,28 @@ where
                 None
             }
         };
-        let is_asked = Arc::new(AtomicBool::new(false));
-        let asking = Asking { body, first, message: Message::default(), is_asked: Arc::clone(&is_asked), permit };
-        let answered = self.service.oneshot(Request::from_parts(parts, Body::new(asking)));
+        let has_message = Arc::new(AtomicBool::new(false));
+        let request_body =
+            RequestBody { body, first, message: Message::default(), has_message: Arc::clone(&has_message), permit };
+        let answered = self.service.oneshot(Request::from_parts(parts, Body::new(request_body)));
         let mut answered = pin!(answered);
         let response = match timeout(FIRST_MESSAGE_TIMEOUT, &mut answered).await {
             Ok(response) => response?,
-            Err(_) if is_asked.load(Relaxed) => answered.await?,
+            Err(_) if has_message.load(Relaxed) => answered.await?,
             Err(_) => no_message().into_http(),
         };
         Ok(answer(response, Some(call)))
     }
 }
 
-fn answer(response: Response<Body>, call: Option<Call>) -> Response<Answer> {
-    response.map(|body| Answer { body, _call: call })
+fn answer(response: Response<Body>, call: Option<OpenCall>) -> Response<ResponseBody> {
+    response.map(|body| ResponseBody { body, _call: call })
 }
 
-fn refused(full: Full) -> Status {
+fn refused(full: NoSlot) -> Status {
     let most = full.established_max;
     Status::resource_exhausted(format!(
-        "all {most} places for connections of this node are in use: close connections, or use another node of the cluster"
+        "all {most} slots for connections of this node are in use: close connections, or use another node of the cluster"
     ))
 }
 
@@ -103,12 +104,12 @@ fn no_message() -> Status {
 }
 
 /// The body of a request, which notes when its first message is complete.
-struct Asking {
+struct RequestBody {
     body: Incoming,
     /// The frame that was read of it before.
     first: Option<Result<Frame<Bytes>, hyper::Error>>,
     message: Message,
-    is_asked: Arc<AtomicBool>,
+    has_message: Arc<AtomicBool>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -134,14 +135,14 @@ impl Message {
     }
 }
 
-impl Asking {
-    fn asked(&mut self) {
-        self.is_asked.store(true, Relaxed);
+impl RequestBody {
+    fn message_is_complete(&mut self) {
+        self.has_message.store(true, Relaxed);
         self.permit = None;
     }
 }
 
-impl HttpBody for Asking {
+impl HttpBody for RequestBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -153,12 +154,12 @@ impl HttpBody for Asking {
             Some(first) => Some(first),
             None => ready!(Pin::new(&mut self.body).poll_frame(context)),
         };
-        if !self.is_asked.load(Relaxed) {
+        if !self.has_message.load(Relaxed) {
             let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
             // A frame without data ends the body.
             let is_complete = data.is_none_or(|data| self.message.take(data));
             if is_complete {
-                self.asked();
+                self.message_is_complete();
             }
         }
         Poll::Ready(frame)
@@ -177,12 +178,12 @@ impl HttpBody for Asking {
 }
 
 /// The body of an answer. Its call is open until the body is sent or dropped.
-pub(super) struct Answer {
+pub(super) struct ResponseBody {
     body: Body,
-    _call: Option<Call>,
+    _call: Option<OpenCall>,
 }
 
-impl HttpBody for Answer {
+impl HttpBody for ResponseBody {
     type Data = Bytes;
     type Error = Status;
 

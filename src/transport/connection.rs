@@ -25,21 +25,21 @@ pub struct Connection<S> {
     /// Dropped with the connection: see [`Remote`].
     token: Arc<()>,
     preface: Preface,
-    watched: Arc<Watched>,
+    read_state: Arc<ReadState>,
 }
 
 /// The state of a connection that its server can see.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct ReadState {
     turn_bytes: usize,
     /// The bytes that may still be read in this turn.
     left: AtomicUsize,
-    has_shaken_hands: AtomicBool,
+    is_handshake_complete: AtomicBool,
 }
 
-impl Watched {
+impl ReadState {
     pub(super) fn new(turn_bytes: usize) -> Self {
-        Self { turn_bytes, left: AtomicUsize::new(turn_bytes), has_shaken_hands: AtomicBool::new(false) }
+        Self { turn_bytes, left: AtomicUsize::new(turn_bytes), is_handshake_complete: AtomicBool::new(false) }
     }
 
     /// Begins another turn: the connection is polled again.
@@ -48,8 +48,8 @@ impl Watched {
     }
 
     /// Whether the whole preface has arrived, including SETTINGS.
-    pub(super) fn has_shaken_hands(&self) -> bool {
-        self.has_shaken_hands.load(Relaxed)
+    pub(super) fn is_handshake_complete(&self) -> bool {
+        self.is_handshake_complete.load(Relaxed)
     }
 }
 
@@ -100,8 +100,8 @@ impl Remote {
 }
 
 impl<S> Connection<S> {
-    pub(super) fn new(stream: S, remote: SocketAddr, watched: Arc<Watched>) -> Self {
-        Self { stream, remote, token: Arc::default(), preface: Preface::default(), watched }
+    pub(super) fn new(stream: S, remote: SocketAddr, read_state: Arc<ReadState>) -> Self {
+        Self { stream, remote, token: Arc::default(), preface: Preface::default(), read_state }
     }
 
     /// The origin of the connection.
@@ -114,14 +114,14 @@ impl<S> Connection<S> {
     /// One that nobody listened for: for tests of crates that are told of connections.
     #[doc(hidden)]
     pub fn for_test(stream: S) -> Self {
-        Self::new(stream, ([127, 0, 0, 1], 1).into(), Arc::new(Watched::new(usize::MAX)))
+        Self::new(stream, ([127, 0, 0, 1], 1).into(), Arc::new(ReadState::new(usize::MAX)))
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let left = this.watched.left.load(Relaxed);
+        let left = this.read_state.left.load(Relaxed);
         if left == 0 {
             // There may be more to read, so the reader is woken again; but after all other tasks that are ready.
             context.waker().wake_by_ref();
@@ -130,10 +130,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(context, buffer);
         let bytes = &buffer.filled()[before..];
-        this.watched.left.store(left.saturating_sub(bytes.len()), Relaxed);
+        this.read_state.left.store(left.saturating_sub(bytes.len()), Relaxed);
         if !this.preface.is_over() {
             this.preface.take(bytes);
-            this.watched.has_shaken_hands.store(this.preface.is_over(), Relaxed);
+            this.read_state.is_handshake_complete.store(this.preface.is_over(), Relaxed);
         }
         read
     }
@@ -172,39 +172,39 @@ mod tests {
 
     use super::*;
 
-    fn connection(turn_bytes: usize) -> (DuplexStream, Connection<DuplexStream>, Arc<Watched>) {
+    fn connection(turn_bytes: usize) -> (DuplexStream, Connection<DuplexStream>, Arc<ReadState>) {
         let (near, far) = duplex(1024);
-        let watched = Arc::new(Watched::new(turn_bytes));
-        (near, Connection::new(far, ([127, 0, 0, 1], 1).into(), Arc::clone(&watched)), watched)
+        let read_state = Arc::new(ReadState::new(turn_bytes));
+        (near, Connection::new(far, ([127, 0, 0, 1], 1).into(), Arc::clone(&read_state)), read_state)
     }
 
     #[tokio::test]
-    async fn hands_are_shaken_once_the_settings_are_there_and_not_a_byte_before() {
+    async fn the_handshake_is_complete_with_the_last_byte_of_settings() {
         let mut words = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         // One setting of six bytes.
         words.extend([0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 100]);
-        let (mut near, mut connection, watched) = connection(usize::MAX);
+        let (mut near, mut connection, read_state) = connection(usize::MAX);
         for byte in words {
-            assert!(!watched.has_shaken_hands());
+            assert!(!read_state.is_handshake_complete());
             near.write_u8(byte).await.expect("there is room");
             connection.read_u8().await.expect("it came");
         }
-        assert!(watched.has_shaken_hands());
+        assert!(read_state.is_handshake_complete());
     }
 
     #[tokio::test]
-    async fn a_turn_ends_and_another_one_goes_on_from_there() {
-        let (mut near, mut connection, watched) = connection(4);
+    async fn a_turn_ends_and_the_next_one_continues() {
+        let (mut near, mut connection, read_state) = connection(4);
         near.write_all(&[7; 6]).await.expect("there is room");
         let mut four = [0; 4];
         connection.read_exact(&mut four).await.expect("they came");
         assert!(poll!(Box::pin(connection.read_u8())).is_pending(), "the turn is over");
-        watched.begin_turn();
+        read_state.begin_turn();
         assert_eq!(connection.read_u8().await.expect("it came"), 7);
     }
 
     #[tokio::test]
-    async fn who_called_can_be_asked_whether_the_connection_is_still_there() {
+    async fn a_remote_tells_whether_its_connection_is_open() {
         let ((_near, first, _), (_far, second, _)) = (connection(1), connection(1));
         let (one, other) = (first.remote(), second.remote());
         assert!(one.is_same(&first.remote()) && !one.is_same(&other));

@@ -4,7 +4,7 @@
 //! opens a socket. This module adds to both: gRPC channels that connect on first use, keep-alive, flow-control windows that let a large
 //! message pass at once, and a listener that survives bad connections.
 //!
-//! The life of a connection: [`serve`] accepts it (`accept`), gives it a place, for which another connection may be closed (`places`),
+//! The life of a connection: [`serve`] accepts it (`accept`), gives it a slot, for which another connection may be closed (`slots`),
 //! and enforces its deadlines; `connection` reads its bytes, `calls` handles its calls, [`Settings`] has all limits.
 //! All of that is the feature `serve`. Without it, this crate is the client's half: it opens connections, and accepts none.
 //!
@@ -17,15 +17,15 @@ mod accept;
 #[cfg(feature = "serve")]
 mod calls;
 #[cfg(feature = "serve")]
-mod complaints;
-#[cfg(feature = "serve")]
 mod connection;
 #[cfg(feature = "serve")]
-mod places;
+mod log_throttle;
 #[cfg(feature = "serve")]
 mod serve;
 #[cfg(feature = "serve")]
 mod settings;
+#[cfg(feature = "serve")]
+mod slots;
 
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 

@@ -8,8 +8,8 @@
 //! | its preface is not complete | [`HANDSHAKE_TIMEOUT`] | closed |
 //! | it makes no first call | [`FIRST_CALL_TIMEOUT`] | GOAWAY |
 //! | it has had no open call | [`IDLE_TIMEOUT`] | GOAWAY |
-//! | another connection needs its place ([`places`](super::places)) | at once | GOAWAY, closed |
-//! | it was refused since no place was free | its calls are refused | GOAWAY |
+//! | another connection needs its slot ([`slots`](super::slots)) | at once | GOAWAY, closed |
+//! | it was refused since no slot was free | its calls are refused | GOAWAY |
 //! | the node stops | its calls are answered | GOAWAY |
 //!
 //! GOAWAY lets open calls end, and tells a client that it did nothing wrong: gRPC libraries connect again with the next call. A
@@ -39,11 +39,11 @@ use tower::Service;
 
 use super::{
     Listen, accept,
-    calls::Calls,
-    complaints::Complaints,
-    connection::{Connection, Watched},
-    places::{Occupied, Order, Place, Places},
+    calls::CallHandler,
+    connection::{Connection, ReadState},
+    log_throttle::LogThrottle,
     settings::{CLOSING_TIMEOUT, FIRST_CALL_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Settings},
+    slots::{Order, Slot, SlotGuard, Slots},
 };
 
 /// Serves connections until `stopping`, and then the calls under way. Never fails: an error of one connection does not affect others.
@@ -55,24 +55,24 @@ where
     V: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     V::Future: Send,
 {
-    let places = Places::new(settings.connections_max);
-    let (http, complaints) = (settings.http2(), Complaints::default());
+    let slots = Slots::new(settings.connections_max);
+    let (http, throttle) = (settings.http2(), LogThrottle::default());
     let mut connections = JoinSet::new();
     loop {
         let (stream, remote) = tokio::select! {
             biased;
             () = stopping.cancelled() => break,
             Some(_) = connections.join_next() => continue,
-            accepted = accept::next(&mut listener, &places, &complaints) => accepted,
+            accepted = accept::next(&mut listener, &slots, &throttle) => accepted,
         };
-        let occupied = places.admit(remote.ip(), Watched::new(settings.turn_bytes));
-        let unasked = settings.unasked_max;
+        let slot_guard = slots.admit(remote.ip(), ReadState::new(settings.turn_bytes));
+        let without_message = settings.without_message_max;
         connections.spawn(connection(
             stream,
             remote,
-            occupied,
+            slot_guard,
             http.clone(),
-            unasked,
+            without_message,
             service.clone(),
             stopping.clone(),
         ));
@@ -86,9 +86,9 @@ where
 async fn connection<S, V>(
     stream: S,
     remote: SocketAddr,
-    occupied: Occupied,
+    slot_guard: SlotGuard,
     http: http2::Builder<TokioExecutor>,
-    unasked_max: usize,
+    without_message_max: usize,
     service: V,
     stopping: CancellationToken,
 ) where
@@ -96,40 +96,40 @@ async fn connection<S, V>(
     V: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     V::Future: Send,
 {
-    let place = &occupied.0;
-    let connection = Connection::new(stream, remote, Arc::clone(&place.watched));
-    let unasked = Arc::new(Semaphore::new(unasked_max));
-    let calls = Calls { place: Arc::clone(place), remote: connection.remote(), unasked, service };
+    let slot = &slot_guard.0;
+    let connection = Connection::new(stream, remote, Arc::clone(&slot.read_state));
+    let without_message = Arc::new(Semaphore::new(without_message_max));
+    let calls = CallHandler { slot: Arc::clone(slot), remote: connection.remote(), without_message, service };
     let answers = service_fn(move |request| calls.clone().answer(request));
     let mut served = pin!(http.serve_connection(TokioIo::new(connection), answers));
-    let mut life = Life { came: Instant::now(), told_to_end: None };
+    let mut deadlines = Deadlines { accepted_at: Instant::now(), goaway_at: None };
     loop {
-        let ends = tokio::select! {
+        let closing = tokio::select! {
             biased;
-            ended = poll_fn(|context| in_turn(&place.watched, served.as_mut(), context)) => {
+            ended = poll_fn(|context| in_turn(&slot.read_state, served.as_mut(), context)) => {
                 if let Err(error) = ended {
                     tracing::debug!(%remote, %error, "a connection broke");
                 }
                 return;
             }
-            () = stopping.cancelled(), if life.told_to_end.is_none() => Ends::Gracefully,
-            order = place.ordered() => match order {
-                Order::Stay => Ends::NotYet,
-                Order::Finish => Ends::Gracefully,
-                Order::GiveWay => Ends::Now,
+            () = stopping.cancelled(), if deadlines.goaway_at.is_none() => Closing::Gracefully,
+            order = slot.ordered() => match order {
+                Order::Stay => Closing::NotYet,
+                Order::Finish => Closing::Gracefully,
+                Order::GiveWay => Closing::Now,
             },
-            () = sleep_until(life.next_look(place)) => life.look(place),
+            () = sleep_until(deadlines.next_check(slot)) => deadlines.check(slot),
         };
-        match ends {
-            Ends::NotYet => {}
-            Ends::Gracefully => {
+        match closing {
+            Closing::NotYet => {}
+            Closing::Gracefully => {
                 served.as_mut().graceful_shutdown();
-                life.told_to_end = Some(Instant::now());
+                deadlines.goaway_at = Some(Instant::now());
             }
-            Ends::Now => {
+            Closing::Now => {
                 // Sends only what fits into the socket's buffer.
                 served.as_mut().graceful_shutdown();
-                let say = |context: &mut Context<'_>| in_turn(&place.watched, served.as_mut(), context).map(drop);
+                let say = |context: &mut Context<'_>| in_turn(&slot.read_state, served.as_mut(), context).map(drop);
                 let mut say = pin!(poll_fn(say));
                 let _ = futures::poll!(say.as_mut());
                 return;
@@ -139,14 +139,14 @@ async fn connection<S, V>(
 }
 
 /// One turn of a connection: see [`super::settings`].
-fn in_turn<F: Future>(watched: &Watched, connection: Pin<&mut F>, context: &mut Context<'_>) -> Poll<F::Output> {
-    watched.begin_turn();
+fn in_turn<F: Future>(read_state: &ReadState, connection: Pin<&mut F>, context: &mut Context<'_>) -> Poll<F::Output> {
+    read_state.begin_turn();
     connection.poll(context)
 }
 
 /// Whether a connection must end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ends {
+enum Closing {
     NotYet,
     Gracefully,
     Now,
@@ -154,29 +154,29 @@ enum Ends {
 
 /// The deadlines of a connection.
 #[derive(Debug)]
-struct Life {
-    came: Instant,
-    told_to_end: Option<Instant>,
+struct Deadlines {
+    accepted_at: Instant,
+    goaway_at: Option<Instant>,
 }
 
-impl Life {
+impl Deadlines {
     /// When to check the connection again: at its deadline, or a whole period from now while calls are open.
-    fn next_look(&self, place: &Place) -> Instant {
-        let from = |idle: Instant| if place.open_calls() > 0 { Instant::now() } else { idle };
-        match self.told_to_end {
-            Some(told) => from(place.idle_since().max(told)) + CLOSING_TIMEOUT,
-            None if place.is_established() => from(place.idle_since()) + IDLE_TIMEOUT,
-            None if place.watched.has_shaken_hands() => self.came + FIRST_CALL_TIMEOUT,
-            None => self.came + HANDSHAKE_TIMEOUT,
+    fn next_check(&self, slot: &Slot) -> Instant {
+        let from = |idle: Instant| if slot.open_calls() > 0 { Instant::now() } else { idle };
+        match self.goaway_at {
+            Some(told) => from(slot.idle_since().max(told)) + CLOSING_TIMEOUT,
+            None if slot.is_established() => from(slot.idle_since()) + IDLE_TIMEOUT,
+            None if slot.read_state.is_handshake_complete() => self.accepted_at + FIRST_CALL_TIMEOUT,
+            None => self.accepted_at + HANDSHAKE_TIMEOUT,
         }
     }
 
-    fn look(&self, place: &Place) -> Ends {
-        if self.next_look(place) > Instant::now() {
-            return Ends::NotYet;
+    fn check(&self, slot: &Slot) -> Closing {
+        if self.next_check(slot) > Instant::now() {
+            return Closing::NotYet;
         }
-        let can_be_told = self.told_to_end.is_none() && place.watched.has_shaken_hands();
-        if can_be_told { Ends::Gracefully } else { Ends::Now }
+        let can_be_told = self.goaway_at.is_none() && slot.read_state.is_handshake_complete();
+        if can_be_told { Closing::Gracefully } else { Closing::Now }
     }
 }
 

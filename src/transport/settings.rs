@@ -5,7 +5,7 @@
 //! | | clients | peers |
 //! |---|---|---|
 //! | calls without a message: headers ([`Settings::header_bytes_max`] at most, usually some hundred bytes) and the call's own state, about 3 KiB | 10,240 × 3 KiB = 30 MiB | 16,384 × 3 KiB |
-//! | calls passed to a service before their message has arrived, about 13 KiB more each ([`Settings::unasked_max`]) | 1,024 × 13 KiB = 13 MiB | the same |
+//! | calls passed to a service before their message has arrived, about 13 KiB more each ([`Settings::without_message_max`]) | 1,024 × 13 KiB = 13 MiB | the same |
 //! | requests that no service has read ([`Windows::connection`]), and the same again for their frames | 4 MiB | 16 MiB |
 //! | answers that the client has not read: [`Settings::unsent_bytes_max`] for each call | 64 KiB each | 400 KiB each |
 //!
@@ -47,7 +47,7 @@ pub struct Settings {
     /// Maximum open calls of one connection. HTTP/2 makes the client wait with further ones.
     pub calls_max: u32,
     /// Of these, the maximum passed to a service before their message has arrived. Others wait for it outside.
-    pub unasked_max: usize,
+    pub without_message_max: usize,
     /// Maximum calls that are reset in the turn in which they arrived. Beyond it the connection ends: GOAWAY, `too_many_resets`.
     pub resets_in_turn_max: usize,
     /// Bytes of one call's headers, as HTTP/2 counts them.
@@ -69,7 +69,7 @@ impl Settings {
     pub const CLIENTS: Self = Self {
         windows: Windows::NARROW,
         calls_max: 10_240,
-        unasked_max: 1_024,
+        without_message_max: 1_024,
         resets_in_turn_max: 256,
         header_bytes_max: 8 << 10,
         unsent_bytes_max: 64 << 10,
@@ -80,7 +80,7 @@ impl Settings {
     pub const PEERS: Self = Self {
         windows: Windows::WIDE,
         calls_max: 16_384,
-        unasked_max: 1_024,
+        without_message_max: 1_024,
         resets_in_turn_max: 4_096,
         header_bytes_max: 16 << 10,
         unsent_bytes_max: 400 << 10,
@@ -120,14 +120,14 @@ mod tests {
     const SMALLEST_REQUEST: u32 = 11;
 
     #[test]
-    fn a_stream_full_of_the_smallest_requests_is_no_attack() {
+    fn a_stream_full_of_the_smallest_requests_is_allowed() {
         let Windows { stream, connection } = Settings::CLIENTS.windows;
         let lacking = stream / SMALLEST_REQUEST * (SMALL - SMALLEST_REQUEST);
         assert!(lacking <= connection / 2, "{lacking} bytes of {}", connection / 2);
     }
 
     #[test]
-    fn a_turn_has_no_room_for_too_many_calls_that_asked_and_gave_up() {
+    fn a_turn_has_no_room_for_too_many_reset_calls() {
         /// Headers that the connection's table knows (HEADERS and six bytes), a message of five bytes and more (DATA), RST_STREAM.
         const CALL: usize = (9 + 6) + (9 + 5 + 32) + (9 + 4);
         for settings in [Settings::CLIENTS, Settings::PEERS] {

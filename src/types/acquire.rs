@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{words::number, *};
+use super::{values::number, *};
 use crate::limits::*;
 
 /// One lock of an acquire.

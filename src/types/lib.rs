@@ -10,9 +10,9 @@ mod limits;
 mod requests;
 #[cfg(test)]
 mod tests;
-mod words;
+mod values;
 
 pub use acquire::*;
 pub use limits::*;
 pub use requests::*;
-pub use words::*;
+pub use values::*;

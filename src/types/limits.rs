@@ -38,12 +38,12 @@ pub const WAITS_PER_SESSION_MAX: usize = 1024;
 pub const REPLIES_PER_SESSION_MAX: usize = 1024;
 /// Replies to releases and updates, in addition to those. A session with [`REPLIES_PER_SESSION_MAX`] acquires under way can still
 /// release.
-pub const LETTING_GO_PER_SESSION_MAX: usize = 1024;
+pub const RELEASE_REPLIES_PER_SESSION_MAX: usize = 1024;
 /// Grants that were taken from a session by force and that it has not released, before its acquires are refused. It may lose more: all
 /// that it holds at the time.
 pub const TAKEN_PER_SESSION_MAX: usize = 1024;
 /// Revoked grants in one reply to a renewal.
-pub const REVOCATIONS_TOLD_MAX: usize = 1024;
+pub const REVOCATIONS_PER_REPLY_MAX: usize = 1024;
 /// Ended sessions whose end is remembered, so that a late request is told how its session ended.
 pub const ENDED_SESSIONS_MAX: usize = 4096;
 

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{words::number, *};
+use super::{values::number, *};
 use crate::limits::*;
 
 /// The identity of a request, so that it takes effect once, however often it is sent (RIFL: Lee et al., SOSP'15).

@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures::{Stream, TryStreamExt};
-use lockkeeper::raft::types::{Applied, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig};
+use lockkeeper::raft::types::{Deliveries, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig};
 use openraft::{
     OptionalSend, RaftSnapshotBuilder,
     storage::{EntryResponder, RaftStateMachine, Snapshot},
@@ -47,7 +47,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
                 self.with(|it| it.meta.last_membership = StoredMembership::new(Some(entry.log_id), membership));
             }
             if let Some(responder) = responder {
-                responder.send(Applied::default());
+                responder.send(Deliveries::default());
             }
         }
         Ok(())

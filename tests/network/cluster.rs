@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::D
 
 use lockkeeper::{
     raft::{
-        backlog::Cuts,
-        forming::{self, FormingError, Plan},
+        forming::{self, FormingConfig, FormingError},
         identity::{ClusterId, FILE_NAME, Identity},
         network::{Acknowledgements, Network, PeerService},
+        slow_followers::StreamCuts,
         types::{Node, Payload, TypeConfig},
     },
     transport,
@@ -64,11 +64,11 @@ pub(crate) struct TestNode {
     pub(crate) identity: Arc<Identity>,
     pub(crate) raft: TestRaft,
     pub(crate) acknowledgements: Acknowledgements,
-    pub(crate) cuts: Cuts,
+    pub(crate) cuts: StreamCuts,
     pub(crate) table: Table,
     pub(crate) sink: MemorySink,
     pub(crate) address: SocketAddr,
-    pub(crate) plan: Plan,
+    pub(crate) plan: FormingConfig,
     pub(crate) connector: End,
     stop: oneshot::Sender<()>,
     server: JoinHandle<()>,
@@ -115,7 +115,7 @@ fn config() -> Arc<Config> {
 
 impl Lab {
     /// Starts a node that answers its peers, and has not looked for a cluster yet.
-    pub(crate) async fn start(&self, node_id: u64, disk: &Disk, plan: Plan) -> TestNode {
+    pub(crate) async fn start(&self, node_id: u64, disk: &Disk, plan: FormingConfig) -> TestNode {
         let identity = identity(disk.directory.path(), node_id);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
@@ -157,7 +157,7 @@ impl Lab {
 
     /// Starts nodes 1 to `size`, and lets them found a cluster.
     pub(crate) async fn cluster(&self, size: u64) -> (Vec<TestNode>, Vec<Disk>) {
-        let plan = Plan { bootstrap: true, members: members(1..=size) };
+        let plan = FormingConfig { bootstrap: true, members: members(1..=size) };
         let (mut nodes, mut disks) = (Vec::new(), Vec::new());
         for node_id in 1..=size {
             let disk = Disk::new();

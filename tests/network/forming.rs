@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use lockkeeper::raft::{
-    forming::{self, FormingError, Plan},
+    forming::{self, FormingConfig, FormingError},
     identity::{Identity, Stage},
     types::Node,
 };
@@ -12,8 +12,8 @@ use tokio::time::timeout;
 
 use crate::cluster::*;
 
-fn plan() -> Plan {
-    Plan { bootstrap: true, members: members(1..=3) }
+fn plan() -> FormingConfig {
+    FormingConfig { bootstrap: true, members: members(1..=3) }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,10 +51,10 @@ async fn one_node_forms_at_once() {
 async fn other_lists_of_members_do_not_agree() {
     let lab = Lab::default();
     let disks = [Disk::new(), Disk::new()];
-    let one = lab.start(1, &disks[0], Plan { bootstrap: true, members: members([1, 2]) }).await;
+    let one = lab.start(1, &disks[0], FormingConfig { bootstrap: true, members: members([1, 2]) }).await;
     let mut other = members([1, 2]);
     other.get_mut(&2).expect("there is one").client_address = "elsewhere:1".into();
-    let two = lab.start(2, &disks[1], Plan { bootstrap: true, members: other }).await;
+    let two = lab.start(2, &disks[1], FormingConfig { bootstrap: true, members: other }).await;
     let both = async { tokio::join!(one.form(), two.form()) };
     timeout(Duration::from_secs(2), both).await.expect_err("they do not agree");
     assert_eq!((one.identity.stage(), two.identity.stage()), (Stage::New, Stage::New));
@@ -136,7 +136,7 @@ async fn a_node_is_added_later() {
     let (mut nodes, _disks) = lab.cluster(3).await;
     let leader = nodes[0].leader_other_than(None).await;
     let disk = Disk::new();
-    let four = lab.start(4, &disk, Plan { bootstrap: false, members: members(1..=3) }).await;
+    let four = lab.start(4, &disk, FormingConfig { bootstrap: false, members: members(1..=3) }).await;
     let mut forming = Box::pin(four.form());
     timeout(Duration::from_secs(1), &mut forming).await.expect_err("nobody has added it");
 

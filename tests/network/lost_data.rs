@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::raft::{
-    forming::{FormingError, Plan},
+    forming::{FormingConfig, FormingError},
     identity::Stage,
 };
 
@@ -13,7 +13,7 @@ use crate::cluster::*;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_founder_without_its_data_is_known_to_those_who_never_met_it() {
     let lab = Lab::default();
-    let plan = || Plan { bootstrap: true, members: members(1..=3) };
+    let plan = || FormingConfig { bootstrap: true, members: members(1..=3) };
     let mut disks = [Disk::new(), Disk::new(), Disk::new()];
     let mut nodes = Vec::new();
     for (id, disk) in (1..).zip(&disks) {

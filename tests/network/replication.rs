@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use lockkeeper::{
     raft::{
-        backlog::{self, LogBytes},
+        slow_followers::{self, LogBytes},
         types::TypeConfig,
     },
     transport::KEEP_ALIVE,
@@ -132,8 +132,13 @@ async fn a_slow_follower_keeps_no_more_of_the_log_than_the_limit_and_gets_a_snap
     slow.catch_up_with(leader).await;
 
     let log_bytes = LogBytes::default();
-    let limit =
-        backlog::limit(leader.raft.metrics(), log_bytes.clone(), leader.cuts.clone(), 0, (KEPT * LINE_BYTES) as u64);
+    let limit = slow_followers::limit(
+        leader.raft.metrics(),
+        log_bytes.clone(),
+        leader.cuts.clone(),
+        0,
+        (KEPT * LINE_BYTES) as u64,
+    );
     let limit = tokio::spawn(limit);
     log(slow).slow_down(true);
     let written = async {

@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use futures::{Stream, TryStreamExt};
 use lockkeeper::raft::{
     network::{SnapshotReceiver, SnapshotSink, SnapshotSource},
-    types::{Applied, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig},
+    types::{Deliveries, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig},
 };
 use openraft::{
     OptionalSend, RaftSnapshotBuilder, Snapshot,
@@ -73,7 +73,7 @@ impl RaftStateMachine<TypeConfig> for Table {
             }
             drop(state);
             if let Some(responder) = responder {
-                responder.send(Applied::default());
+                responder.send(Deliveries::default());
             }
         }
         Ok(())

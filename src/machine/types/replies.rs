@@ -58,7 +58,7 @@ pub enum Renewal {
         /// By this TTL, from now.
         ttl: Ttl,
         /// Its grants that are revoked and not released yet, in the order of their tokens: at most
-        /// [`crate::REVOCATIONS_TOLD_MAX`].
+        /// [`crate::REVOCATIONS_PER_REPLY_MAX`].
         revoked: Vec<Revocation>,
         /// Whether there are more of them.
         more: bool,
@@ -104,7 +104,7 @@ pub enum Limit {
     Locks,
     /// [`crate::WAITS_PER_SESSION_MAX`]
     WaitsPerSession,
-    /// [`crate::REPLIES_PER_SESSION_MAX`]; for releases and updates [`crate::LETTING_GO_PER_SESSION_MAX`] more.
+    /// [`crate::REPLIES_PER_SESSION_MAX`]; for releases and updates [`crate::RELEASE_REPLIES_PER_SESSION_MAX`] more.
     RepliesPerSession,
     /// [`crate::TAKEN_PER_SESSION_MAX`]
     TakenPerSession,

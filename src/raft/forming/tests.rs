@@ -8,8 +8,8 @@ fn node(id: u64) -> Node {
     Node { incarnation: None, peer_address: format!("n{id}:1"), client_address: format!("n{id}:2") }
 }
 
-fn plan(ids: &[u64]) -> Plan {
-    Plan { bootstrap: true, members: ids.iter().map(|id| (*id, node(*id))).collect() }
+fn plan(ids: &[u64]) -> FormingConfig {
+    FormingConfig { bootstrap: true, members: ids.iter().map(|id| (*id, node(*id))).collect() }
 }
 
 fn incarnation(seed: u64) -> Incarnation {
@@ -22,7 +22,7 @@ fn identity() -> Identity {
 }
 
 /// A new node, which would found the cluster of `plan`.
-fn ready(node_id: u64, plan: &Plan) -> pb::HelloResponse {
+fn ready(node_id: u64, plan: &FormingConfig) -> pb::HelloResponse {
     pb::HelloResponse {
         cluster_id: "blue".into(),
         node_id,
@@ -34,27 +34,30 @@ fn ready(node_id: u64, plan: &Plan) -> pb::HelloResponse {
     }
 }
 
-fn formed(node_id: u64, plan: &Plan, asker: Option<Incarnation>) -> pb::HelloResponse {
+fn formed(node_id: u64, plan: &FormingConfig, asker: Option<Incarnation>) -> pb::HelloResponse {
     let asker_incarnation = asker.map(|asker| asker.as_bytes().to_vec().into()).unwrap_or_default();
     pb::HelloResponse { formed: true, asker_incarnation, ..ready(node_id, plan) }
 }
 
-fn verdict(plan: &Plan, said: impl IntoIterator<Item = (u64, pb::HelloResponse)>) -> Result<Verdict, FormingError> {
-    let answers = said.into_iter().map(|(node_id, said)| Answer { node_id, said: Ok(said) }).collect();
+fn conclusion(
+    plan: &FormingConfig,
+    said: impl IntoIterator<Item = (u64, pb::HelloResponse)>,
+) -> Result<Conclusion, FormingError> {
+    let answers = said.into_iter().map(|(node_id, said)| HelloAnswer { node_id, said: Ok(said) }).collect();
     judge(&identity(), plan, answers)
 }
 
-fn reason(plan: &Plan, said: pb::HelloResponse) -> String {
-    match verdict(plan, [(2, said), (3, ready(3, plan))]).expect("no error") {
-        Verdict::Wait(reasons) => reasons.join("; "),
-        other @ (Verdict::Found(_) | Verdict::Join) => panic!("{other:?}"),
+fn reason(plan: &FormingConfig, said: pb::HelloResponse) -> String {
+    match conclusion(plan, [(2, said), (3, ready(3, plan))]).expect("no error") {
+        Conclusion::Wait(reasons) => reasons.join("; "),
+        other @ (Conclusion::Found(_) | Conclusion::Join) => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn founds_when_all_agree() {
     let plan = plan(&[1, 2, 3]);
-    let Ok(Verdict::Found(founders)) = verdict(&plan, [(2, ready(2, &plan)), (3, ready(3, &plan))]) else {
+    let Ok(Conclusion::Found(founders)) = conclusion(&plan, [(2, ready(2, &plan)), (3, ready(3, &plan))]) else {
         panic!("all agree")
     };
     let founders: Vec<_> = founders.iter().map(|founder| (founder.node_id, founder.incarnation)).collect();
@@ -63,15 +66,15 @@ fn founds_when_all_agree() {
 
 #[test]
 fn founds_alone_when_it_is_alone() {
-    assert!(matches!(verdict(&plan(&[1]), []), Ok(Verdict::Found(founders)) if founders.len() == 1));
+    assert!(matches!(conclusion(&plan(&[1]), []), Ok(Conclusion::Found(founders)) if founders.len() == 1));
 }
 
 #[test]
-fn waits_for_all_and_says_for_what() {
+fn waits_for_all_members_and_gives_the_reason() {
     let plan = plan(&[1, 2, 3]);
-    let silent = Answer { node_id: 3, said: Err("no answer in time".into()) };
-    let answers = vec![Answer { node_id: 2, said: Ok(ready(2, &plan)) }, silent];
-    let Ok(Verdict::Wait(reasons)) = judge(&identity(), &plan, answers) else { panic!("one is missing") };
+    let silent = HelloAnswer { node_id: 3, said: Err("no answer in time".into()) };
+    let answers = vec![HelloAnswer { node_id: 2, said: Ok(ready(2, &plan)) }, silent];
+    let Ok(Conclusion::Wait(reasons)) = judge(&identity(), &plan, answers) else { panic!("one is missing") };
     assert_eq!(reasons, ["for node 3: no answer in time"]);
 
     let other = pb::HelloResponse { cluster_id: "red".into(), ..ready(2, &plan) };
@@ -93,14 +96,14 @@ fn joins_a_cluster_that_knows_it() {
     let plan = plan(&[1, 2, 3]);
     // One member of a cluster is enough, whatever the others answer.
     let answers = [(2, formed(2, &plan, Some(incarnation(1)))), (3, ready(7, &plan))];
-    assert!(matches!(verdict(&plan, answers), Ok(Verdict::Join)), "node 2 knows it");
+    assert!(matches!(conclusion(&plan, answers), Ok(Conclusion::Join)), "node 2 knows it");
 }
 
 #[test]
 fn does_not_come_back_without_its_data() {
     let plan = plan(&[1, 2, 3]);
     let answers = [(2, ready(2, &plan)), (3, formed(3, &plan, Some(incarnation(99))))];
-    let error = verdict(&plan, answers).expect_err("node 3 knows other data");
+    let error = conclusion(&plan, answers).expect_err("node 3 knows other data");
     assert!(matches!(error, FormingError::DataGone { asked: 3, node_id: 1, .. }));
     assert!(error.to_string().contains("put its own data directory back"), "{error}");
 }

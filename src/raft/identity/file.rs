@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use super::{IdentityError, Record};
+use super::{IdentityError, IdentityRecord};
 
 /// The name of the file in the data directory.
 pub const FILE_NAME: &str = "identity.toml";
@@ -19,7 +19,7 @@ const HEADING: &str =
     "# Identity of a Lockkeeper node. Written by the program: do not edit it, do not copy it to another node.\n\n";
 
 /// The content of the file in `directory`; `None` if the directory does not exist or is empty.
-pub(super) fn read(directory: &Path) -> Result<Option<Record>, IdentityError> {
+pub(super) fn read(directory: &Path) -> Result<Option<IdentityRecord>, IdentityError> {
     let path = directory.join(FILE_NAME);
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
@@ -32,7 +32,7 @@ pub(super) fn read(directory: &Path) -> Result<Option<Record>, IdentityError> {
         Err(error) => return Err(failed("read", &path)(error)),
     };
     let damaged = |reason: String| IdentityError::Damaged { file: path.clone(), reason };
-    let record: Record = toml::from_str(&text).map_err(|error| damaged(error.message().into()))?;
+    let record: IdentityRecord = toml::from_str(&text).map_err(|error| damaged(error.message().into()))?;
     if record.format != FORMAT {
         return Err(damaged(format!("format {}, this program knows {FORMAT}", record.format)));
     }
@@ -40,7 +40,7 @@ pub(super) fn read(directory: &Path) -> Result<Option<Record>, IdentityError> {
 }
 
 /// Writes the file so that after a crash it is either the old one or the new one.
-pub(super) fn write(directory: &Path, record: &Record) -> Result<(), IdentityError> {
+pub(super) fn write(directory: &Path, record: &IdentityRecord) -> Result<(), IdentityError> {
     if !directory.exists() {
         fs::create_dir_all(directory).map_err(failed("create", directory))?;
         let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -40,7 +40,7 @@ pub struct Acknowledged {
 
 /// What a node remembers of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Remembered {
+pub struct RememberedPeer {
     /// The peer.
     pub node_id: u64,
     /// The latest start of the peer that this node relied on.
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_is_kept_within_its_term() {
+    fn acknowledged_entries_are_kept_within_their_term() {
         let acknowledged = Acknowledged::new(7, log_id(5, 39));
         assert!(acknowledged.is_kept_by(7, Some(log_id(5, 39))) && acknowledged.is_kept_by(7, Some(log_id(7, 40))));
         assert!(acknowledged.is_kept_by(8, Some(log_id(5, 30))), "the leader of term 8 may have truncated it");

@@ -100,7 +100,7 @@ async fn notices_a_lost_log() {
 }
 
 #[tokio::test]
-async fn an_older_copy_does_not_know_of_later_starts() {
+async fn an_older_copy_lacks_later_starts() {
     let home = tempfile::tempdir().expect("a directory");
     let start = |directory: &std::path::Path, seed| {
         let random = &mut StdRng::seed_from_u64(seed);
@@ -113,16 +113,16 @@ async fn an_older_copy_does_not_know_of_later_starts() {
     fs::copy(home.path().join(FILE_NAME), copy.path().join(FILE_NAME)).expect("copied");
     let second = start(home.path(), 2);
 
-    second.goes_on_from(2, first.start()).expect("it was started so");
-    assert_eq!((second.shown_to(2), second.shown_to(3)), (Some(first.start()), None));
-    second.goes_on_from(2, second.start()).expect("it is started so");
-    assert_eq!(second.shown_to(2), None, "there is nothing to show");
+    second.check_start(2, first.start()).expect("it was started so");
+    assert_eq!((second.earlier_start_for(2), second.earlier_start_for(3)), (Some(first.start()), None));
+    second.check_start(2, second.start()).expect("it is started so");
+    assert_eq!(second.earlier_start_for(2), None, "there is nothing to show");
 
     // However often the copy is started, it is not what the directory became meanwhile.
     for seed in 3..6 {
         let older = start(copy.path(), seed);
-        older.goes_on_from(2, first.start()).expect("that was before");
-        let error = older.goes_on_from(2, second.start()).expect_err("that was after");
+        older.check_start(2, first.start()).expect("that was before");
+        let error = older.check_start(2, second.start()).expect_err("that was after");
         assert!(error.to_string().contains("older copy") && error.to_string().contains("node 2"), "{error}");
         assert_eq!(older.outdated().await.to_string(), error.to_string());
     }
@@ -132,7 +132,7 @@ async fn an_older_copy_does_not_know_of_later_starts() {
 }
 
 #[test]
-fn a_start_that_breaks_off_leaves_a_log_that_is_known() {
+fn an_interrupted_start_leaves_a_known_log() {
     let home = tempfile::tempdir().expect("a directory");
     let open_with = |seed| {
         let random = &mut StdRng::seed_from_u64(seed);
@@ -149,7 +149,7 @@ fn a_start_that_breaks_off_leaves_a_log_that_is_known() {
 }
 
 #[tokio::test]
-async fn a_write_that_nobody_waits_for_any_more_is_not_met_by_another() {
+async fn a_dropped_write_still_finishes_before_the_next_one() {
     let home = tempfile::tempdir().expect("a directory");
     let identity = open(home.path(), "blue", 1).expect("an empty directory is taken");
     identity.join().await.expect("written");
@@ -160,7 +160,8 @@ async fn a_write_that_nobody_waits_for_any_more_is_not_met_by_another() {
         identity.record_progress(2 * pair + 1, BTreeMap::new()).await.expect("written");
     }
     let again = open(home.path(), "blue", 1).expect("its own directory");
-    let on_disk = Record { starting: identity.record.borrow().starting.clone(), ..again.record.borrow().clone() };
+    let on_disk =
+        IdentityRecord { starting: identity.record.borrow().starting.clone(), ..again.record.borrow().clone() };
     assert_eq!(on_disk, *identity.record.borrow());
     assert_eq!(again.record.borrow().committed_index, Some(199), "what had begun was ended");
 }

@@ -14,17 +14,17 @@ use openraft::{
 use tempfile::TempDir;
 
 use super::{
+    log_trees::LogTrees,
     mark::MarkFile,
-    memory::{Memory, Recent},
+    memory::{Memory, RecentEntries},
     record::Key,
     store::LogStore,
-    tables::Tables,
     writer::Writer,
 };
 use crate::types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload, TypeConfig, Vote};
 use lockkeeper_storage::{
     database::LockFile,
-    disk::{Disk, Pair, Table},
+    disk::{Disk, Pair, Tree},
     health::Health,
 };
 
@@ -33,8 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// An operation on the disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Act {
-    Insert(Table, Vec<u8>),
-    Remove(Table, Vec<u8>),
+    Insert(Tree, Vec<u8>),
+    Remove(Tree, Vec<u8>),
     Flush,
 }
 
@@ -43,7 +43,7 @@ type Fault = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 
 /// A disk in memory that records its operations.
 struct Fake {
-    pairs: BTreeMap<(Table, Vec<u8>), Vec<u8>>,
+    pairs: BTreeMap<(Tree, Vec<u8>), Vec<u8>>,
     acts: Arc<Mutex<Vec<Act>>>,
     on_flush: Fault,
 }
@@ -55,24 +55,24 @@ impl Fake {
 }
 
 impl Disk for Fake {
-    fn get(&self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        Ok(self.pairs.get(&(table, key.to_vec())).cloned())
+    fn get(&self, tree: Tree, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.pairs.get(&(tree, key.to_vec())).cloned())
     }
 
-    fn scan(&self, table: Table, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>> {
-        let pairs = self.pairs.range((table, from.to_vec())..).take_while(move |((of, _), _)| *of == table);
+    fn scan(&self, tree: Tree, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>> {
+        let pairs = self.pairs.range((tree, from.to_vec())..).take_while(move |((of, _), _)| *of == tree);
         pairs.map(|((_, key), value)| Ok((key.clone(), value.clone())))
     }
 
-    fn insert(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> io::Result<()> {
-        self.note(Act::Insert(table, key.to_vec()));
-        self.pairs.insert((table, key.to_vec()), value);
+    fn insert(&mut self, tree: Tree, key: &[u8], value: Vec<u8>) -> io::Result<()> {
+        self.note(Act::Insert(tree, key.to_vec()));
+        self.pairs.insert((tree, key.to_vec()), value);
         Ok(())
     }
 
-    fn remove(&mut self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.note(Act::Remove(table, key.to_vec()));
-        Ok(self.pairs.remove(&(table, key.to_vec())))
+    fn remove(&mut self, tree: Tree, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.note(Act::Remove(tree, key.to_vec()));
+        Ok(self.pairs.remove(&(tree, key.to_vec())))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -105,7 +105,7 @@ impl Log {
         let acts = Arc::new(Mutex::new(Vec::new()));
         let disk = Fake { pairs: BTreeMap::new(), acts: acts.clone(), on_flush: Arc::new(on_flush) };
         let writer = Writer {
-            tables: Tables::new(disk),
+            trees: LogTrees::new(disk),
             mark: MarkFile::create(directory.path().join("high-water")).expect("written"),
             blobs: None,
             vote: None,
@@ -115,7 +115,7 @@ impl Log {
             has_leftovers: false,
             health: Arc::new(Health::new(directory.path().to_owned(), on_failure)),
         };
-        let memory = Memory::new(None, None, None, Recent::new(1 << 20));
+        let memory = Memory::new(None, None, None, RecentEntries::new(1 << 20));
         let lock = LockFile::take(directory.path()).expect("free");
         let store = LogStore::start(writer, memory, limit, lock, directory.path());
         Self { store: store.expect("started"), acts, failures, directory }
@@ -233,7 +233,7 @@ async fn the_commit_index_alone_is_not_flushed_and_never_ahead_of_the_log() {
     let before = flushes(&log);
     log.store.save_committed(Some(id(0))).await.expect("saved");
     log.store.save_committed(Some(id(5))).await.expect("saved");
-    let committed = Act::Insert(Table::Meta, b"committed".to_vec());
+    let committed = Act::Insert(Tree::Meta, b"committed".to_vec());
     within(log.store.close()).await.expect("closed");
     let acts = log.acts();
     assert_eq!(flushes(&log), before + 1, "only that of closing");
@@ -250,7 +250,7 @@ async fn entries_are_removed_so_that_no_crash_leaves_a_gap() {
     let chunks = |acts: &[Act]| {
         let is_chunked = |key: &Key| key.index == 2400;
         let keys = acts.iter().filter_map(|act| match act {
-            Act::Insert(Table::Log, key) | Act::Remove(Table::Log, key) => Key::decode(key),
+            Act::Insert(Tree::Log, key) | Act::Remove(Tree::Log, key) => Key::decode(key),
             Act::Insert(..) | Act::Remove(..) | Act::Flush => None,
         });
         keys.filter(is_chunked).map(|key| key.chunk).collect::<Vec<_>>()
@@ -265,12 +265,12 @@ async fn entries_are_removed_so_that_no_crash_leaves_a_gap() {
     assert_eq!(chunks(&acts), [0, 1, 2], "removed first chunk first");
     let removed = |acts: &[Act]| {
         let index = |act: &Act| match act {
-            Act::Remove(Table::Log, key) => Key::decode(key).map(|key| key.index),
+            Act::Remove(Tree::Log, key) => Key::decode(key).map(|key| key.index),
             Act::Remove(..) | Act::Insert(..) | Act::Flush => None,
         };
         acts.iter().filter_map(index).collect::<Vec<_>>()
     };
-    let purged = acts.iter().position(|act| *act == Act::Insert(Table::Meta, b"purged".to_vec())).expect("written");
+    let purged = acts.iter().position(|act| *act == Act::Insert(Tree::Meta, b"purged".to_vec())).expect("written");
     assert!(removed(&acts[..purged]).is_sorted_by(|a, b| a >= b), "truncated downwards");
     assert!(removed(&acts[purged..]).is_sorted(), "purged upwards");
     assert!(acts[purged..].split(|act| *act == Act::Flush).all(|slice| removed(slice).len() <= 1000), "in slices");

@@ -19,12 +19,12 @@ pub(super) struct Memory {
     pub(super) last: Option<LogId>,
     /// Counts removals of entries. A reader with several steps restarts when it has changed.
     pub(super) removals: u64,
-    recent: Recent,
+    recent: RecentEntries,
 }
 
 /// The latest entries, without a gap up to the end of the log.
 #[derive(Debug, Default)]
-pub(super) struct Recent {
+pub(super) struct RecentEntries {
     entries: VecDeque<Entry>,
     bytes: usize,
     bytes_max: usize,
@@ -42,7 +42,12 @@ pub(super) enum Step {
 }
 
 impl Memory {
-    pub(super) fn new(purged: Option<LogId>, vote: Option<Vote>, committed: Option<LogId>, recent: Recent) -> Self {
+    pub(super) fn new(
+        purged: Option<LogId>,
+        vote: Option<Vote>,
+        committed: Option<LogId>,
+        recent: RecentEntries,
+    ) -> Self {
         let last = recent.entries.back().map(|entry| entry.log_id).or(purged);
         Self { vote, committed, purged, first: next_index(purged.as_ref()), last, removals: 0, recent }
     }
@@ -114,7 +119,7 @@ impl Memory {
     }
 }
 
-impl Recent {
+impl RecentEntries {
     pub(super) fn new(bytes_max: usize) -> Self {
         Self { entries: VecDeque::new(), bytes: 0, bytes_max }
     }

@@ -9,7 +9,7 @@
 //! Its parts, from the disk up:
 //!
 //! * `sync` makes sled's flush durable; `database` does at opening what sled omits; `disk` is the part of sled that the log uses;
-//! * `record` and `tables` define how entries and votes are stored in sled;
+//! * `record` and `log_trees` define how entries and votes are stored in sled;
 //! * `journal` and `journaled` are the write-ahead log before sled: one small fsync makes new writes durable, and they are moved into
 //!   sled later;
 //! * `mark` records outside of sled how far the log reached;
@@ -27,12 +27,12 @@
 
 #[cfg(test)]
 mod faults;
+mod log_trees;
 mod mark;
 mod memory;
 mod opening;
 mod record;
 mod store;
-mod tables;
 mod verify;
 mod writer;
 

@@ -22,15 +22,15 @@ use std::{
 };
 
 use super::{
+    log_trees::LogTrees,
     mark::{Mark, MarkFile},
-    memory::Recent,
-    tables::Tables,
+    memory::RecentEntries,
     verify::{self, Recovered},
 };
 use crate::identity::{Incarnation, LogOwner, Start};
 use crate::types::LogId;
 use lockkeeper_storage::{
-    database::{self, LockFile, NotLocked, SledError, Stumbled},
+    database::{self, GuardedError, LockFile, NotLocked, SledError},
     disk::{Disk, SledDisk},
     files,
     journaled::Journaled,
@@ -123,7 +123,7 @@ impl OpenError {
 
 /// The parts of an open log.
 pub(super) struct Opened {
-    pub(super) tables: Tables<Store>,
+    pub(super) trees: LogTrees<Store>,
     pub(super) mark: MarkFile,
     pub(super) lock: LockFile,
     pub(super) blobs: PathBuf,
@@ -167,7 +167,7 @@ pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
     let blobs = database.join("blobs");
     database::delete_unfinished(&database).map_err(failed("deleting unfinished files of sled"))?;
     if mark.is_none() {
-        database::delete_unborn(&database).map_err(failed("deleting unfinished files of sled"))?;
+        database::delete_unwritten(&database).map_err(failed("deleting unfinished files of sled"))?;
     }
     if database::is_occupied(&blobs) {
         return Err(damaged(
@@ -176,7 +176,7 @@ pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
         ));
     }
 
-    let (tables, recovered) = open_guarded(request, &database, mark.as_ref().map(MarkFile::mark).cloned())?;
+    let (trees, recovered) = open_guarded(request, &database, mark.as_ref().map(MarkFile::mark).cloned())?;
     let last = recovered.last();
     let mark = match mark {
         Some(mark) => Ok(mark),
@@ -184,11 +184,11 @@ pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
     };
     let mark = mark.and_then(|mut mark| mark.update(Mark { vote: recovered.vote, last }).map(|()| mark));
     match mark {
-        Ok(mark) => Ok(Opened { tables, mark, lock, blobs, recovered }),
+        Ok(mark) => Ok(Opened { trees, mark, lock, blobs, recovered }),
         Err(error) => {
             // If dropped, sled would flush once more, and panic if that fails as well. Unflushed writes were not acknowledged. The lock
             // keeps other instances away while sled is open.
-            mem::forget((tables, lock));
+            mem::forget((trees, lock));
             Err(failed("writing the file `high-water`")(error))
         }
     }
@@ -196,7 +196,7 @@ pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
 
 /// sled, behind the journal.
 pub(super) type Store = Journaled<SledDisk>;
-type Guarded = Result<(Tables<Store>, Recovered), OpenError>;
+type Guarded = Result<(LogTrees<Store>, Recovered), OpenError>;
 
 /// Runs the steps that may panic or hang on damaged files on a thread of their own.
 fn open_guarded(request: &Request, database: &Path, mark: Option<Mark>) -> Guarded {
@@ -210,13 +210,13 @@ fn open_guarded(request: &Request, database: &Path, mark: Option<Mark>) -> Guard
         }
     };
     database::guarded("log-open", request.open_limit, work).unwrap_or_else(|stumbled| match stumbled {
-        Stumbled::NotStarted(error) => Err(failed("starting a thread")(error)),
-        Stumbled::Late => Err(OpenError::Late { directory: directory.clone(), limit: request.open_limit }),
-        Stumbled::Panicked(panic) if tells_of_full_disk(&panic) => {
+        GuardedError::NotStarted(error) => Err(failed("starting a thread")(error)),
+        GuardedError::Late => Err(OpenError::Late { directory: directory.clone(), limit: request.open_limit }),
+        GuardedError::Panicked(panic) if tells_of_full_disk(&panic) => {
             Err(OpenError::Full { directory: directory.clone(), source: io::Error::other(panic) })
         }
         // sled also panics when a sync fails. Then the disk must be repaired; the log may be intact.
-        Stumbled::Panicked(panic) => {
+        GuardedError::Panicked(panic) => {
             Err(damaged(directory, format!("sled panicked on it (unless the disk itself reports errors): {panic}")))
         }
     })
@@ -239,33 +239,33 @@ fn open_tables(request: &Request, database: &Path, mark: Option<Mark>) -> Guarde
     })?;
     database::sync_names(directory, database).map_err(failed("syncing the directory"))?;
 
-    let mut tables = Tables::new(SledDisk::new(&sled).map_err(broken)?);
+    let mut trees = LogTrees::new(SledDisk::new(&sled).map_err(broken)?);
     // The trees keep the database open: dropping them closes it.
     drop(sled);
-    begin(&mut tables, mark.as_ref()).map_err(broken)?;
+    begin(&mut trees, mark.as_ref()).map_err(broken)?;
     let is_durable = database::is_durable(|| {
         // This also upgrades the format of a log from before the journal.
-        tables.set_formatted()?;
-        tables.write_self_test()?;
-        tables.disk.flush()
+        trees.set_formatted()?;
+        trees.write_self_test()?;
+        trees.disk.flush()
     });
     if !is_durable.map_err(failed("writing to the database"))? {
         return Err(OpenError::NotDurable { directory: directory.clone() });
     }
-    let disk = Journaled::open(tables.disk, directory, request.journal_bytes).map_err(broken)?;
-    let mut tables = Tables::new(disk);
-    if mark.is_none() && !tables.is_blank().map_err(broken)? {
+    let disk = Journaled::open(trees.disk, directory, request.journal_bytes).map_err(broken)?;
+    let mut trees = LogTrees::new(disk);
+    if mark.is_none() && !trees.is_blank().map_err(broken)? {
         return Err(damaged(directory, MARK_MISSING.to_owned()));
     }
-    let recent = Recent::new(request.recent_bytes);
+    let recent = RecentEntries::new(request.recent_bytes);
     let is_new = mark.is_none();
-    let recovered = verify::verify(&mut tables, &mark.unwrap_or_default(), request.snapshot, recent).map_err(broken)?;
+    let recovered = verify::verify(&mut trees, &mark.unwrap_or_default(), request.snapshot, recent).map_err(broken)?;
     if let Some(owner) = &request.owner {
-        check_owner(directory, owner, tables.owner().map_err(broken)?, is_new)?;
-        tables.set_owner(owner.incarnation, owner.next).map_err(failed("writing to the database"))?;
-        tables.disk.flush().map_err(failed("writing to the database"))?;
+        check_owner(directory, owner, trees.owner().map_err(broken)?, is_new)?;
+        trees.set_owner(owner.incarnation, owner.next).map_err(failed("writing to the database"))?;
+        trees.disk.flush().map_err(failed("writing to the database"))?;
     }
-    Ok((tables, recovered))
+    Ok((trees, recovered))
 }
 
 /// The log and the identity of a data directory name each other, and both record each start: neither can be lost, or restored from a
@@ -310,16 +310,16 @@ fn is_damage(error: &io::Error) -> bool {
 const MARK_MISSING: &str = "the file `high-water` is missing";
 
 /// Tells a new database from an emptied one, and marks a new one.
-fn begin<D: Disk>(tables: &mut Tables<D>, mark: Option<&Mark>) -> io::Result<()> {
-    let is_blank = tables.is_blank()?;
-    match (tables.is_formatted()?, mark) {
+fn begin<D: Disk>(trees: &mut LogTrees<D>, mark: Option<&Mark>) -> io::Result<()> {
+    let is_blank = trees.is_blank()?;
+    match (trees.is_formatted()?, mark) {
         (true, Some(_)) => Ok(()),
         // The mark is created before anything is stored. A crash may come between creating the database and the mark, but not later.
         (true, None) if is_blank => Ok(()),
         (true, None) => Err(files::damaged(MARK_MISSING)),
         (false, None) if is_blank => {
-            tables.set_formatted()?;
-            tables.disk.flush()
+            trees.set_formatted()?;
+            trees.disk.flush()
         }
         (false, _) => Err(files::damaged("the database was emptied, or is not one of this program")),
     }

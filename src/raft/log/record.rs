@@ -22,7 +22,7 @@ use prost::Message;
 
 use crate::messages as pb;
 use crate::types::Entry;
-use lockkeeper_storage::files::Broken;
+use lockkeeper_storage::files::SealError;
 
 /// The largest value in sled.
 pub(super) const VALUE_BYTES_MAX: usize = 4096;
@@ -47,7 +47,7 @@ pub(super) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error(transparent)]
-    Broken(#[from] Broken),
+    SealError(#[from] SealError),
     #[error("a chunk of it is missing")]
     ChunkMissing,
     #[error("it is not a log entry: {0}")]
@@ -109,10 +109,10 @@ pub(super) fn encode(entry: &Entry, term_before: u64) -> Pairs {
 impl Assembly {
     /// Begins with the value of the first chunk.
     pub(super) fn begin(index: u64, head: &[u8]) -> Result<Self, Unreadable> {
-        let Some((head, first)) = head.split_first_chunk::<HEAD_BYTES>() else { return Err(Broken::Short.into()) };
+        let Some((head, first)) = head.split_first_chunk::<HEAD_BYTES>() else { return Err(SealError::Short.into()) };
         let [version, c0, c1, c2, c3, l0, l1, l2, l3, term_before @ ..] = *head;
         if version != VERSION {
-            return Err(Broken::Version(version).into());
+            return Err(SealError::Version(version).into());
         }
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
         Ok(Self {
@@ -139,7 +139,7 @@ impl Assembly {
     pub(super) fn add(&mut self, chunk: &[u8]) -> Result<(), Unreadable> {
         // Empty chunks would never complete the entry.
         if chunk.is_empty() {
-            return Err(Broken::Short.into());
+            return Err(SealError::Short.into());
         }
         self.bytes.extend_from_slice(chunk);
         self.next_chunk += 1;
@@ -160,7 +160,7 @@ impl Assembly {
         }
         let length = u32::try_from(self.length).expect("was read as one");
         if checksum(VERSION, self.index, length, self.term_before, &self.bytes) != self.checksum {
-            return Err(Broken::Checksum.into());
+            return Err(SealError::Checksum.into());
         }
         let size = self.bytes.len();
         let malformed = |why: &dyn std::fmt::Display| Unreadable::Malformed(why.to_string());
@@ -233,11 +233,11 @@ mod tests {
     fn an_entry_in_anothers_place_is_noticed() {
         let mut pairs = encode(&entry(7, 10), 2);
         pairs[0].0 = Key::head(8).encode();
-        assert_eq!(decode(&pairs), Err(Broken::Checksum.into()));
+        assert_eq!(decode(&pairs), Err(SealError::Checksum.into()));
     }
 
     #[test]
-    fn keys_that_are_none_are_not_taken_for_one() {
+    fn invalid_keys_are_not_decoded() {
         assert_eq!(Key::decode(b""), None);
         assert_eq!(Key::decode(b"1234567"), None);
         assert_eq!(Key::decode(b"1234567890"), None);

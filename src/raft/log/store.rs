@@ -106,13 +106,13 @@ impl LogStore {
         let Options { snapshot, owner, recent_bytes, journal_bytes, stall_limit, open_limit, on_failure } = options;
         let request =
             Request { directory: directory.to_owned(), snapshot, owner, recent_bytes, journal_bytes, open_limit };
-        let Opened { tables, mark, lock, blobs, recovered } = opening::open(&request)?;
+        let Opened { trees, mark, lock, blobs, recovered } = opening::open(&request)?;
 
         let health = Arc::new(Health::new(directory.to_owned(), on_failure));
         let (vote, purged, last) = (recovered.vote, recovered.purged, recovered.last());
         let has_leftovers = recovered.has_leftovers;
         let writer = Writer {
-            tables,
+            trees,
             mark,
             blobs: Some(blobs),
             vote,
@@ -347,7 +347,7 @@ impl Shared {
             let page = page?;
             return match page.first() {
                 Some(first) if first.log_id.index == from => Ok(page),
-                Some(_) | None => Err(super::tables::damaged(format!("entry {from} is missing"))),
+                Some(_) | None => Err(super::log_trees::damaged(format!("entry {from} is missing"))),
             };
         }
     }

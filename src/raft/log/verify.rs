@@ -3,13 +3,13 @@
 use std::io;
 
 use super::{
+    log_trees::{LogTrees, damaged, unreadable},
     mark::Mark,
-    memory::{Recent, display, next_index},
+    memory::{RecentEntries, display, next_index},
     record::{Assembly, Key, Unreadable},
-    tables::{Tables, damaged, unreadable},
 };
 use crate::types::{Entry, LogId, Vote};
-use lockkeeper_storage::disk::{Disk, Table};
+use lockkeeper_storage::disk::{Disk, Tree};
 
 /// The content of a valid log.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Recovered {
     pub(super) committed: Option<LogId>,
     pub(super) purged: Option<LogId>,
     /// The latest entries.
-    pub(super) recent: Recent,
+    pub(super) recent: RecentEntries,
     /// Whether purged entries may still be on the disk.
     pub(super) has_leftovers: bool,
     /// `Some`: the log does not reflect an installed snapshot yet.
@@ -49,33 +49,33 @@ impl Recovered {
 
 /// Checks the log, removes the remains of torn entries after its end, and returns its content. Any error means that it is damaged.
 pub(super) fn verify<D: Disk>(
-    tables: &mut Tables<D>,
+    trees: &mut LogTrees<D>,
     mark: &Mark,
     snapshot: Option<LogId>,
-    recent: Recent,
+    recent: RecentEntries,
 ) -> io::Result<Recovered> {
-    let purged = tables.purged()?;
+    let purged = trees.purged()?;
     let (marked, around) = (mark.last, [None, None]);
     let mut scan = Scan { recent, purged, last: None, marked, snapshot, around, assembly: None, torn: Vec::new() };
-    for pair in tables.disk.scan(Table::Log, &Key::head(next_index(purged.as_ref())).encode()) {
+    for pair in trees.disk.scan(Tree::Log, &Key::head(next_index(purged.as_ref())).encode()) {
         let (key, value) = pair?;
         scan.take(&key, &value)?;
     }
     let installation = scan.installation();
     let (recent, last_entry, torn) = scan.finish()?;
 
-    let first_key = tables.disk.scan(Table::Log, &[]).next().transpose()?.map(|(key, _)| key);
+    let first_key = trees.disk.scan(Tree::Log, &[]).next().transpose()?.map(|(key, _)| key);
     let first_key = first_key.as_deref().and_then(Key::decode);
     let has_leftovers = first_key.is_some_and(|key| key.index < next_index(purged.as_ref()));
-    let (vote, committed) = (tables.vote()?, tables.committed()?);
+    let (vote, committed) = (trees.vote()?, trees.committed()?);
     let recovered = Recovered { vote, committed, purged, recent, has_leftovers, installation, last_entry };
     compare(&recovered, mark, snapshot.as_ref())?;
 
     if !torn.is_empty() {
         for key in torn.iter().rev() {
-            tables.disk.remove(Table::Log, &key.encode())?;
+            trees.disk.remove(Tree::Log, &key.encode())?;
         }
-        tables.disk.flush()?;
+        trees.disk.flush()?;
     }
     Ok(recovered)
 }
@@ -106,7 +106,7 @@ fn compare(log: &Recovered, mark: &Mark, snapshot: Option<&LogId>) -> io::Result
 
 /// Visits the entries that are not purged, key by key.
 struct Scan {
-    recent: Recent,
+    recent: RecentEntries,
     purged: Option<LogId>,
     last: Option<LogId>,
     /// The entry that the high-water mark names.
@@ -194,7 +194,7 @@ impl Scan {
         Some(Installation { keep, snapshot })
     }
 
-    fn finish(self) -> io::Result<(Recent, Option<LogId>, Vec<Key>)> {
+    fn finish(self) -> io::Result<(RecentEntries, Option<LogId>, Vec<Key>)> {
         match self.assembly {
             Some((index, _)) => Err(unreadable(index, &Unreadable::ChunkMissing)),
             None => Ok((self.recent, self.last, self.torn)),

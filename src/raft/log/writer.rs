@@ -22,9 +22,9 @@ use openraft::storage::IOFlushed;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::{
+    log_trees::{LogTrees, damaged},
     mark::{Mark, MarkFile},
     memory::next_index,
-    tables::{Tables, damaged},
 };
 use crate::types::{Entry, LogId, TypeConfig, Vote};
 use lockkeeper_planted::Planted;
@@ -38,7 +38,7 @@ use lockkeeper_storage::{
 const ENTRIES_PER_GROUP: usize = 128;
 /// Keys that a purge removes between two groups, at most. They delay a vote: each is read from sled first.
 const KEYS_PER_SLICE: usize = 250;
-/// After this time without a job, the disk may [rest](Disk::rest).
+/// After this time without a job, the disk may [idle](Disk::idle).
 const IDLE: Duration = Duration::from_millis(50);
 
 /// A job for the writer.
@@ -51,7 +51,7 @@ pub(super) enum Job {
     Truncate { after: Option<LogId> },
     /// Remove all entries up to and including this one.
     Purge(LogId),
-    /// Read entries as [`Tables::entries`] does.
+    /// Read entries as [`LogTrees::entries`] does.
     Read { from: u64, to: u64, bytes_max: usize, answer: oneshot::Sender<io::Result<Vec<Entry>>> },
     /// Close in order.
     Close { closed: oneshot::Sender<()> },
@@ -62,7 +62,7 @@ pub(super) type Committed = Mutex<Option<LogId>>;
 
 /// The writer's state: the content of the disk, flushed or not.
 pub(super) struct Writer<D: Disk> {
-    pub(super) tables: Tables<D>,
+    pub(super) trees: LogTrees<D>,
     pub(super) mark: MarkFile,
     /// sled's directory for large pages, which it never syncs. It must stay empty.
     pub(super) blobs: Option<PathBuf>,
@@ -143,7 +143,7 @@ impl<D: Disk> Writer<D> {
             Poll::Pending => {
                 {
                     let _at_disk = self.health.at_disk();
-                    self.tables.disk.rest()?;
+                    self.trees.disk.idle()?;
                 }
                 Ok(jobs.blocking_recv())
             }
@@ -202,14 +202,14 @@ impl<D: Disk> Writer<D> {
                 group.appends.push((flushed, room));
                 group.is_dirty = true;
                 for entry in &entries {
-                    self.tables.insert(entry, self.last.as_ref())?;
+                    self.trees.insert(entry, self.last.as_ref())?;
                     self.last = Some(entry.log_id);
                 }
             }
             Job::Vote { vote, flushed } => {
                 group.votes.push(flushed);
                 group.is_dirty = true;
-                self.tables.set_vote(&vote)?;
+                self.trees.set_vote(&vote)?;
                 self.vote = Some(vote);
             }
             Job::Truncate { after } => {
@@ -218,7 +218,7 @@ impl<D: Disk> Writer<D> {
             }
             Job::Purge(upto) => {
                 group.is_dirty = true;
-                self.tables.set_purged(&upto)?;
+                self.trees.set_purged(&upto)?;
                 self.purged = Some(upto);
                 self.has_leftovers = true;
                 if self.last.is_none_or(|last| last.index <= upto.index) {
@@ -227,7 +227,7 @@ impl<D: Disk> Writer<D> {
             }
             Job::Read { from, to, bytes_max, answer } => {
                 // The caller may have stopped waiting.
-                let _ = answer.send(self.tables.entries(from, to, bytes_max));
+                let _ = answer.send(self.trees.entries(from, to, bytes_max));
             }
             Job::Close { closed } => group.closed = Some(closed),
         }
@@ -238,7 +238,7 @@ impl<D: Disk> Writer<D> {
     fn truncate(&mut self, after: Option<LogId>) -> io::Result<()> {
         self.mark.lower(after.as_ref())?;
         for index in (next_index(after.as_ref())..next_index(self.last.as_ref())).rev() {
-            self.tables.remove(index)?;
+            self.trees.remove(index)?;
         }
         self.last = after;
         Ok(())
@@ -270,12 +270,12 @@ impl<D: Disk> Writer<D> {
             let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
             committed.take_if(|committed| Some(*committed) <= self.last)
         };
-        committed.map_or(Ok(()), |committed| self.tables.set_committed(&committed))
+        committed.map_or(Ok(()), |committed| self.trees.set_committed(&committed))
     }
 
     fn flush(&mut self) -> io::Result<()> {
         let _at_disk = self.health.at_disk();
-        self.tables.disk.flush()
+        self.trees.disk.flush()
     }
 
     /// Removes a slice of the purged entries, if any are left.
@@ -283,7 +283,7 @@ impl<D: Disk> Writer<D> {
         let Some(purged) = self.purged.filter(|_| self.has_leftovers) else { return Ok(()) };
         let is_done = {
             let _at_disk = self.health.at_disk();
-            self.tables.remove_upwards(purged.index, KEYS_PER_SLICE)?
+            self.trees.remove_upwards(purged.index, KEYS_PER_SLICE)?
         };
         // The last removals are flushed with the next group.
         if !is_done {
@@ -307,7 +307,7 @@ impl<D: Disk> Writer<D> {
         self.flush()?;
         {
             let _at_disk = self.health.at_disk();
-            self.tables.disk.close()?;
+            self.trees.disk.close()?;
         }
         self.write_mark()
     }

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_sent_afterwards_confirms() {
+    fn only_later_requests_confirm_a_read() {
         let (all, acknowledgements) = (membership(&[&[1, 2, 3]]), Acknowledgements::default());
         let before = acknowledgements.sending(5);
         let read = acknowledgements.draw();

@@ -119,15 +119,15 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
             tokio::select! {
                 biased;
                 answer = answers.next() => return self.answered(answer),
-                () = until(held_until) => self.let_go(),
+                () = until(held_until) => self.send_held(),
                 request = next_of(input), if has_room && input.is_some() => match request {
                     Some(request) => self.take(request),
                     None => {
-                        self.let_go();
+                        self.send_held();
                         self.input = None;
                     }
                 },
-                () = told(cut.as_deref()) => {
+                () = cut_requested(cut.as_deref()) => {
                     self.over = true;
                     let status = Status::aborted("the peer is too slow to receive entries; it is sent a snapshot instead");
                     return Some(Err(self.client.failed(&status)));
@@ -146,7 +146,7 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
             Some((_, until)) => until,
             None => Instant::now() + COMMITTED_WAITS,
         };
-        self.let_go();
+        self.send_held();
         if self.is_begun && request.entries.is_empty() {
             self.held = Some((request, waits_until));
         } else {
@@ -155,7 +155,7 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
         self.is_begun = true;
     }
 
-    fn let_go(&mut self) {
+    fn send_held(&mut self) {
         if let Some((held, _)) = self.held.take() {
             self.ready.extend(cut(&held));
         }
@@ -202,7 +202,7 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
         self.answers = Answers::Asked(Box::pin(async move {
             let (mut stub, envelope) = opening.await?;
             let response = stub.append(envelope.address(ReceiverStream::new(receiver))).await?;
-            callee.count_on(response.metadata()).await?;
+            callee.rely_on(response.metadata()).await?;
             Ok(response.into_inner())
         }));
     }
@@ -256,7 +256,7 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
             }
             Err(malformed) => {
                 self.over = true;
-                Some(Err(self.client.misunderstood(&malformed)))
+                Some(Err(self.client.malformed_answer(&malformed)))
             }
         }
     }
@@ -326,7 +326,7 @@ async fn next_of<S: Stream + Unpin>(input: &mut Option<S>) -> Option<S::Item> {
     }
 }
 
-async fn told(cut: Option<&Notify>) {
+async fn cut_requested(cut: Option<&Notify>) {
     match cut {
         Some(cut) => cut.notified().await,
         None => std::future::pending().await,

@@ -21,9 +21,9 @@ use super::{
     snapshot,
 };
 use crate::{
-    backlog::Cuts,
     identity::Identity,
     messages::{self as pb, peer_client::PeerClient as Stub},
+    slow_followers::StreamCuts,
     types::*,
     wire::Malformed,
 };
@@ -35,7 +35,7 @@ pub struct Network<C, D> {
     identity: Arc<Identity>,
     configured: BTreeMap<u64, Node>,
     acknowledgements: Acknowledgements,
-    cuts: Cuts,
+    cuts: StreamCuts,
     snapshots: PhantomData<fn(D)>,
 }
 
@@ -52,7 +52,7 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
     }
 
     /// The handle that ends its streams of entries.
-    pub fn cuts(&self) -> Cuts {
+    pub fn cuts(&self) -> StreamCuts {
         self.cuts.clone()
     }
 
@@ -118,14 +118,14 @@ impl<C: Connect, D: SnapshotSource> NetVote<TypeConfig> for PeerClient<C, D> {
         let method = |mut stub: Stub<Channel>, request| async move { stub.vote(request).await };
         let message = pb::VoteRequest::from(&request);
         let answer = self.call(RPCTypes::Vote, option.soft_ttl(), Counts::Yes, method, message).await?;
-        answer.try_into().map_err(|error| self.misunderstood(&error))
+        answer.try_into().map_err(|error| self.malformed_answer(&error))
     }
 
     async fn pre_vote(&mut self, request: VoteRequest, option: RPCOption) -> Result<VoteResponse, RpcError> {
         let method = |mut stub: Stub<Channel>, request| async move { stub.pre_vote(request).await };
         let message = pb::VoteRequest::from(&request);
         let answer = self.call(RPCTypes::Vote, option.soft_ttl(), Counts::No, method, message).await?;
-        answer.try_into().map_err(|error| self.misunderstood(&error))
+        answer.try_into().map_err(|error| self.malformed_answer(&error))
     }
 }
 
@@ -159,7 +159,7 @@ impl<C: Connect, D: SnapshotSource> NetSnapshot<TypeConfig> for PeerClient<C, D>
         let call = async {
             let (mut stub, envelope) = opening.await?;
             let response = stub.install_snapshot(envelope.address(ReceiverStream::new(receiver))).await?;
-            callee.count_on(response.metadata()).await?;
+            callee.rely_on(response.metadata()).await?;
             Ok(response)
         };
         let transfer = async { tokio::join!(snapshot::send(&vote, &snapshot.meta, source, pieces), call) };
@@ -178,7 +178,7 @@ impl<C: Connect, D: SnapshotSource> NetSnapshot<TypeConfig> for PeerClient<C, D>
         }
         let answer = answer.map_err(|status| self.failed(&status))?.into_inner();
         let vote = answer.vote.ok_or(Malformed("an answer to a snapshot without a vote"));
-        let vote = vote.map_err(|error| self.misunderstood(&error))?;
+        let vote = vote.map_err(|error| self.malformed_answer(&error))?;
         Ok(SnapshotResponse::new(vote.into()))
     }
 }

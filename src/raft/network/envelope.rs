@@ -54,7 +54,7 @@ impl Envelope {
         let acknowledged = acknowledged.max(remembered.and_then(|peer| peer.acknowledged));
         let starts = [
             Some((FROM_START, ascii(sender.start().to_string()))),
-            sender.shown_to(to).map(|start| (FROM_EARLIER_START, ascii(start.to_string()))),
+            sender.earlier_start_for(to).map(|start| (FROM_EARLIER_START, ascii(start.to_string()))),
             remembered.and_then(|peer| peer.start).map(|start| (TO_START, ascii(start.to_string()))),
             acknowledged.map(|acknowledged| (TO_ACKNOWLEDGED, ascii(acknowledged.to_string()))),
         ];
@@ -132,23 +132,23 @@ pub(super) async fn admit(
     }
     // A statement about this node can end it, so only members are believed.
     if known.is_some() && !Planted::OlderCopyTakenIn.is_on() {
-        goes_on(identity, from, progress, metadata).await?;
+        check_own_progress(identity, from, progress, metadata).await?;
     }
-    let start = caller_goes_on(identity, from, metadata)?;
+    let start = check_caller_start(identity, from, metadata)?;
     identity.join().await.map_err(refusal)?;
     // Nodes that are not members are not remembered: their number is unbounded.
     Ok(Caller { node_id: from, start: start.filter(|_| known.is_some()) })
 }
 
 /// Checks that this node has on its disk what the caller remembers of it.
-async fn goes_on(
+async fn check_own_progress(
     identity: &Identity,
     from: u64,
     progress: impl Future<Output = Result<Progress, Status>>,
     metadata: &MetadataMap,
 ) -> Result<(), Status> {
     if let Some(start) = optional(metadata, TO_START)? {
-        identity.goes_on_from(from, start).map_err(refusal)?;
+        identity.check_start(from, start).map_err(refusal)?;
     }
     let acknowledged: Option<Acknowledged> = optional(metadata, TO_ACKNOWLEDGED)?;
     if let Some(acknowledged) = acknowledged {
@@ -158,14 +158,14 @@ async fn goes_on(
             let end = last.map_or("nowhere".to_owned(), |last| format!("at entry {}", last.index));
             let what =
                 format!("that it had entry {index} in term {voted}; its log ends {end}, its vote is of term {term}");
-            return Err(refusal(identity.is_outdated(from, what)));
+            return Err(refusal(identity.mark_outdated(from, what)));
         }
     }
     Ok(())
 }
 
 /// Checks that the caller's start is the one that this node remembers, or continues from it. Returns it.
-fn caller_goes_on(identity: &Identity, from: u64, metadata: &MetadataMap) -> Result<Option<Start>, Status> {
+fn check_caller_start(identity: &Identity, from: u64, metadata: &MetadataMap) -> Result<Option<Start>, Status> {
     let start: Option<Start> = optional(metadata, FROM_START)?;
     let Some(remembered) = identity.remembered(from).and_then(|peer| peer.start) else { return Ok(start) };
     let earlier: Option<Start> = optional(metadata, FROM_EARLIER_START)?;
@@ -181,7 +181,7 @@ fn caller_goes_on(identity: &Identity, from: u64, metadata: &MetadataMap) -> Res
 
 impl Caller {
     /// Remembers the caller's start durably, before this node promises something to it or takes entries from it.
-    pub(super) async fn count_on(self, identity: &Identity) -> Result<(), Status> {
+    pub(super) async fn rely_on(self, identity: &Identity) -> Result<(), Status> {
         match self.start {
             Some(start) => identity.remember_start(self.node_id, start).await.map_err(refusal),
             None => Ok(()),
@@ -204,9 +204,9 @@ pub(super) fn answered_by(metadata: &MetadataMap) -> Result<Option<Start>, Statu
 
 /// Evaluates a refusal, which may contain the start of this node that the other one remembers. The next call proves that this start
 /// continues from it; if it does not, this node ends.
-pub(super) fn heed(identity: &Identity, target: u64, metadata: &MetadataMap) {
+pub(super) fn handle_refusal(identity: &Identity, target: u64, metadata: &MetadataMap) {
     if let Ok(Some(remembered)) = optional(metadata, REMEMBERED_START)
-        && let Err(error) = identity.goes_on_from(target, remembered)
+        && let Err(error) = identity.check_start(target, remembered)
     {
         tracing::error!("{error}");
     }

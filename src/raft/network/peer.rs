@@ -58,7 +58,7 @@ pub(super) struct Callee {
 
 impl Callee {
     /// Remembers the peer's start durably, before its answer counts.
-    pub(super) async fn count_on(&self, metadata: &MetadataMap) -> Result<(), Status> {
+    pub(super) async fn rely_on(&self, metadata: &MetadataMap) -> Result<(), Status> {
         let Some(start) = envelope::answered_by(metadata)? else { return Ok(()) };
         let remembered = self.identity.remember_start(self.target, start).await;
         remembered.map_err(|error| Status::internal(error.to_string()))
@@ -117,7 +117,7 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
     /// Converts a failed call into openraft's error, and drops the connection.
     pub(super) fn failed(&mut self, status: &Status) -> RpcError {
         self.connection = None;
-        envelope::heed(&self.identity, self.target, status.metadata());
+        envelope::handle_refusal(&self.identity, self.target, status.metadata());
         let text = format!("{:?} to node {} at {}: {}", self.purpose, self.target, self.address, status.message());
         let refused = matches!(status.code(), Code::FailedPrecondition | Code::InvalidArgument);
         if refused && self.refusal.as_ref() != Some(&text) {
@@ -138,7 +138,7 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
     }
 
     /// Handles an answer that cannot be decoded.
-    pub(super) fn misunderstood(&mut self, error: &Malformed) -> RpcError {
+    pub(super) fn malformed_answer(&mut self, error: &Malformed) -> RpcError {
         self.connection = None;
         RPCError::Network(NetworkError::new(error))
     }
@@ -161,7 +161,7 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
             let (stub, envelope) = opening.await?;
             let response = method(stub, envelope.address(message)).await?;
             if counts == Counts::Yes {
-                callee.count_on(response.metadata()).await?;
+                callee.rely_on(response.metadata()).await?;
             }
             Ok(response)
         });

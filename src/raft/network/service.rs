@@ -31,7 +31,7 @@ use crate::messages::{
 use crate::types::*;
 use crate::{
     identity::{Identity, Incarnation, Stage},
-    presence::Presence,
+    liveness::PeerLiveness,
     wire::Malformed,
 };
 use lockkeeper_transport::Remote;
@@ -54,13 +54,13 @@ struct Shared<M: RaftStateMachine<TypeConfig>, K> {
     receiving: Semaphore,
     /// The reason of the last refusal: the same one is logged once, not several times a second.
     refusal: Mutex<String>,
-    departed: mpsc::Sender<u64>,
-    departures: Mutex<Option<mpsc::Receiver<u64>>>,
-    presence: Arc<Presence>,
+    broken: mpsc::Sender<u64>,
+    broken_streams: Mutex<Option<mpsc::Receiver<u64>>>,
+    liveness: Arc<PeerLiveness>,
 }
 
-/// Capacity for unhandled departures. Further ones would add no information.
-const DEPARTURES: usize = 16;
+/// Capacity for unhandled broken streams. Further ones would add no information.
+const BROKEN_STREAMS: usize = 16;
 
 impl<M, K> PeerService<M, K>
 where
@@ -70,7 +70,7 @@ where
     /// A service that answers only Hello, until [`PeerService::attach`].
     pub fn new(identity: Arc<Identity>, members: &BTreeMap<u64, Node>, sink: K) -> Self {
         let members = members.iter().map(|(id, node)| pb::Node::new(*id, node)).collect();
-        let (departed, departures) = mpsc::channel(DEPARTURES);
+        let (broken, broken_streams) = mpsc::channel(BROKEN_STREAMS);
         let shared = Shared {
             identity,
             members,
@@ -78,9 +78,9 @@ where
             raft: OnceLock::new(),
             receiving: Semaphore::new(1),
             refusal: Mutex::default(),
-            departed,
-            departures: Mutex::new(Some(departures)),
-            presence: Arc::default(),
+            broken,
+            broken_streams: Mutex::new(Some(broken_streams)),
+            liveness: Arc::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -91,13 +91,13 @@ where
     }
 
     /// The ids of peers whose stream of appends broke off instead of ending in order. For one listener: later calls return `None`.
-    pub fn departures(&self) -> Option<mpsc::Receiver<u64>> {
-        self.shared.departures.lock().expect("no code panics with the lock held").take()
+    pub fn broken_streams(&self) -> Option<mpsc::Receiver<u64>> {
+        self.shared.broken_streams.lock().expect("no code panics with the lock held").take()
     }
 
     /// The connections from the peers.
-    pub fn presence(&self) -> Arc<Presence> {
-        Arc::clone(&self.shared.presence)
+    pub fn liveness(&self) -> Arc<PeerLiveness> {
+        Arc::clone(&self.shared.liveness)
     }
 
     /// The service for the gRPC server, with its limits.
@@ -123,7 +123,7 @@ where
                 self.report(status.message());
             }
         })?;
-        self.shared.presence.called(caller.node_id, request.extensions().get::<Remote>());
+        self.shared.liveness.called(caller.node_id, request.extensions().get::<Remote>());
         Ok((raft, caller))
     }
 
@@ -190,11 +190,11 @@ where
         request: Request<Streaming<pb::AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
         let (raft, caller) = self.admit(&request).await?;
-        caller.count_on(&self.shared.identity).await?;
+        caller.rely_on(&self.shared.identity).await?;
         let fault = Fault::default();
-        let (departed, presence) = (self.shared.departed.clone(), self.presence());
-        let departure = Departure { sender: caller.node_id, departed, presence, in_order: false };
-        let requests = well_formed(request.into_inner(), departure, fault.clone());
+        let (broken, liveness) = (self.shared.broken.clone(), self.liveness());
+        let guard = StreamGuard { sender: caller.node_id, broken, liveness, in_order: false };
+        let requests = well_formed(request.into_inner(), guard, fault.clone());
         let answers = raft.stream_append(requests).map(|answer| answer.map(Into::into).map_err(stopped));
         // After the answers to valid requests: the error of the first invalid one.
         let verdict = futures::stream::iter(std::iter::from_fn(move || fault.take()).map(Err));
@@ -204,7 +204,7 @@ where
     async fn vote(&self, request: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
         let (raft, caller) = self.admit(&request).await?;
         let request = ballot(request.into_inner(), caller.node_id)?;
-        caller.count_on(&self.shared.identity).await?;
+        caller.rely_on(&self.shared.identity).await?;
         let answer = raft.vote(request).await.map_err(unanswered)?;
         Ok(self.signed((&answer).into()))
     }
@@ -237,7 +237,7 @@ where
         let _place = place.map_err(|_| Status::unavailable("this node is receiving another snapshot"))?;
         let (vote, meta, data) = snapshot::receive(&self.shared.sink, request.into_inner()).await?;
         own_vote(&vote, caller.node_id)?;
-        caller.count_on(&self.shared.identity).await?;
+        caller.rely_on(&self.shared.identity).await?;
         let snapshot = Snapshot { meta, snapshot: data };
         let answer = raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
         Ok(self.signed(pb::SnapshotResponse { vote: Some((&answer.vote).into()) }))
@@ -265,18 +265,18 @@ impl Fault {
 }
 
 /// Reports, when it is dropped, that a peer's stream broke off.
-struct Departure {
+struct StreamGuard {
     sender: u64,
-    departed: mpsc::Sender<u64>,
-    presence: Arc<Presence>,
+    broken: mpsc::Sender<u64>,
+    liveness: Arc<PeerLiveness>,
     in_order: bool,
 }
 
-impl Drop for Departure {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         if !self.in_order {
-            // The listener is gone, or enough departures wait already.
-            let _ = self.departed.try_send(self.sender);
+            // The listener is gone, or enough broken streams wait already.
+            let _ = self.broken.try_send(self.sender);
         }
     }
 }
@@ -284,7 +284,7 @@ impl Drop for Departure {
 /// The requests of a stream up to the first invalid one; its error is put into `fault`.
 fn well_formed(
     requests: Streaming<pb::AppendRequest>,
-    departure: Departure,
+    guard: StreamGuard,
     fault: Fault,
 ) -> impl Stream<Item = AppendRequest> + Unpin + Send + 'static {
     let check = |request: pb::AppendRequest, sender| -> Result<AppendRequest, Status> {
@@ -292,24 +292,24 @@ fn well_formed(
         own_vote(&request.vote, sender)?;
         Ok(request)
     };
-    let next = async move |requests: &mut Streaming<pb::AppendRequest>, departure: &mut Departure| match requests
+    let next = async move |requests: &mut Streaming<pb::AppendRequest>, guard: &mut StreamGuard| match requests
         .message()
         .await?
     {
         Some(request) => {
-            departure.presence.spoke(departure.sender);
-            check(request, departure.sender).map(Some)
+            guard.liveness.spoke(guard.sender);
+            check(request, guard.sender).map(Some)
         }
         None => {
-            departure.in_order = true;
+            guard.in_order = true;
             Ok(None)
         }
     };
-    let requests = futures::stream::unfold((requests, departure), move |(mut requests, mut departure)| {
+    let requests = futures::stream::unfold((requests, guard), move |(mut requests, mut guard)| {
         let fault = fault.clone();
         async move {
-            let request = next(&mut requests, &mut departure).await.map_err(|status| fault.set(status)).ok()??;
-            Some((request, (requests, departure)))
+            let request = next(&mut requests, &mut guard).await.map_err(|status| fault.set(status)).ok()??;
+            Some((request, (requests, guard)))
         }
     });
     Box::pin(requests)

@@ -30,7 +30,7 @@ pub(crate) struct Pace {
 impl Pace {
     pub(crate) fn new(node_id: u64, entries_min: u64) -> Self {
         let every = entries_min.max(1);
-        Self { every, first: share_of(every, node_id), bytes: 0, due: Arc::default() }
+        Self { every, first: place_of(every, node_id), bytes: 0, due: Arc::default() }
     }
 
     /// Notified whenever a snapshot is due. If one is being written then, the next notification follows some entries later.
@@ -47,14 +47,14 @@ impl Pace {
     }
 
     /// Starts counting again: a snapshot covers all entries so far.
-    pub(crate) fn begin_again(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.bytes = 0;
     }
 }
 
 /// A place in 0..`whole` such that those of consecutive ids, however many, are well apart: steps of the golden ratio (Knuth, The Art of
 /// Computer Programming, volume 3, section 6.4, on Fibonacci hashing).
-fn share_of(whole: u64, node_id: u64) -> u64 {
+fn place_of(whole: u64, node_id: u64) -> u64 {
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
     ((u128::from(node_id.wrapping_mul(GOLDEN)) * u128::from(whole)) >> 64) as u64
 }
@@ -73,7 +73,7 @@ mod tests {
             pace.applied(*index, bytes, || snapshot_bytes);
             let is_due = due.notified().now_or_never().is_some();
             if is_due {
-                pace.begin_again();
+                pace.reset();
             }
             is_due
         };
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_table_is_written_after_so_many_entries() {
+    fn a_small_table_is_written_after_a_number_of_entries() {
         assert_eq!(due_at(&mut Pace::new(1, 1), 1..5, 10, 0), [1, 2, 3, 4]);
         for node_id in 0..100 {
             let due = due_at(&mut Pace::new(node_id, 100), 1..1_001, 10, 0);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_table_waits_for_a_log_that_is_worth_it() {
+    fn a_large_table_waits_for_enough_log() {
         // Enough log after 55 entries; the snapshot is due at the next place.
         let due = due_at(&mut Pace::new(1, 10), 1..1_000, 100, 11_000);
         assert!((55..65).contains(&due[0]), "{due:?}");
@@ -99,9 +99,9 @@ mod tests {
     }
 
     #[test]
-    fn nodes_take_theirs_at_different_times() {
+    fn nodes_take_snapshots_at_different_times() {
         for (nodes, apart) in [(3, 236), (5, 146), (7, 90)] {
-            let mut places: Vec<u64> = (1..=nodes).map(|node_id| share_of(1_000, node_id)).collect();
+            let mut places: Vec<u64> = (1..=nodes).map(|node_id| place_of(1_000, node_id)).collect();
             places.sort_unstable();
             places.push(places[0] + 1_000);
             let nearest = places.windows(2).map(|pair| pair[1] - pair[0]).min();

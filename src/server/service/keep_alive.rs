@@ -21,7 +21,7 @@ use lockkeeper_machine::{Renewal, SessionId, Token};
 use lockkeeper_planted::Planted;
 use lockkeeper_raft::{
     NoReply, Replica,
-    table::{Loss, Notice, Notices},
+    table::{Notice, Notices, SessionLoss},
 };
 
 /// Renewals of one stream in the log, which takes a few milliseconds for each.
@@ -165,10 +165,10 @@ async fn answer(
     }
 }
 
-fn lost(loss: Loss) -> Kind {
+fn lost(loss: SessionLoss) -> Kind {
     match loss {
-        Loss::Ended(end) => Kind::Ended(end),
-        Loss::Revoked(revocation) => Kind::Revoked(revocation),
+        SessionLoss::Ended(end) => Kind::Ended(end),
+        SessionLoss::Revoked(revocation) => Kind::Revoked(revocation),
     }
 }
 

@@ -28,7 +28,7 @@ use crate::api::Error;
 use lockkeeper_machine::{Command, Ticket, WaitEnd};
 use lockkeeper_raft::{
     NoReply, Replica,
-    calls::{Broken, Call},
+    calls::{BrokenCall, WaitingCall},
 };
 
 /// How long the place in the queue is kept after its call broke off.
@@ -41,7 +41,11 @@ const CANCELLATIONS: usize = 64;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Returns when the wait ends. Dropping the future breaks the call off.
-pub(super) async fn end_of_wait(replica: &Replica, mut call: Call, is_repeatable: bool) -> Result<WaitEnd, Error> {
+pub(super) async fn end_of_wait(
+    replica: &Replica,
+    mut call: WaitingCall,
+    is_repeatable: bool,
+) -> Result<WaitEnd, Error> {
     let broken_off = || {
         Error::broken_off(
             "this node no longer leads, or is cut off from most members: repeat the request with the same id, here or at \
@@ -88,14 +92,14 @@ pub(crate) async fn give_up_places(replica: Replica) {
         };
         let given_up = tokio::select! {
             broken = breaks.recv() => match broken {
-                Some(Broken { ticket, is_repeatable: true }) => {
+                Some(BrokenCall { ticket, is_repeatable: true }) => {
                     let due = Instant::now() + GRACE;
                     kept.push_back((due, ticket));
                     last.insert(ticket, due);
                     continue;
                 }
                 // A request without an id cannot be repeated.
-                Some(Broken { ticket, is_repeatable: false }) => ticket,
+                Some(BrokenCall { ticket, is_repeatable: false }) => ticket,
                 None => return,
             },
             () = due => match kept.pop_front().filter(|(due, ticket)| last.get(ticket) == Some(due)) {
@@ -151,7 +155,7 @@ async fn cancel_all_unless_awaited(replica: &Replica) {
 
 /// Returns when the calls of all waits that began up to this entry are registered.
 async fn calls_are_known(replica: &Replica, index: u64) {
-    while replica.table().told() < index {
+    while replica.table().notified() < index {
         yield_now().await;
     }
 }

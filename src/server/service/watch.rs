@@ -33,7 +33,7 @@ use lockkeeper_proto::v1::{
 use lockkeeper_raft::{
     Replica,
     leadership::Led,
-    table::{Applied, Changes},
+    table::{Applied, EntryChanges},
 };
 
 /// One part of the state.
@@ -77,8 +77,8 @@ struct Watcher {
     prefix: String,
     led: Led,
     /// Changes since the entry that the watcher named.
-    missed: VecDeque<Arc<Changes>>,
-    changes: broadcast::Receiver<Arc<Changes>>,
+    missed: VecDeque<Arc<EntryChanges>>,
+    changes: broadcast::Receiver<Arc<EntryChanges>>,
     /// The last entry whose changes were sent, or that the state sent includes.
     shown: u64,
     next: Part,
@@ -91,7 +91,7 @@ enum Part {
     /// The locks after this name, in a clone of the table.
     State { table: Box<Applied>, after: Option<LockName> },
     /// The changes of an entry, from this position on.
-    Changes { entry: Arc<Changes>, from: usize },
+    Changes { entry: Arc<EntryChanges>, from: usize },
     /// Everything known was sent: the next entry that changes a lock.
     NextEntry,
 }
@@ -136,7 +136,7 @@ impl Watcher {
     }
 
     /// `None`: none of the remaining changes is under the prefix.
-    fn part_of_changes(&mut self, entry: Arc<Changes>, from: usize) -> Option<What> {
+    fn part_of_changes(&mut self, entry: Arc<EntryChanges>, from: usize) -> Option<What> {
         let is_watched = |at: &usize| entry.changes[*at].name.as_str().starts_with(&self.prefix);
         let mut watched = (from..entry.changes.len()).filter(is_watched);
         let (mut changes, mut bytes) = (Vec::new(), 0);
@@ -191,7 +191,7 @@ impl Watcher {
                 Err(_) if self.replica.cut_off() => return Err(Error::no_leader()),
                 Err(_) => {
                     // The index first: a change that comes in between has a higher one, and is in the channel.
-                    let index = self.replica.table().told();
+                    let index = self.replica.table().notified();
                     if self.changes.is_empty() {
                         return Ok(Some(What::Progress(Progress { index })));
                     }

@@ -78,7 +78,7 @@ fn members(metrics: &RaftMetrics<TypeConfig>, replica: &Replica) -> Vec<v1::Memb
     let voters: Vec<u64> = membership.voter_ids().collect();
     let matched = |id: &u64| metrics.replication.as_ref()?.get(id)?.as_ref().map(|matched| matched.index);
     let member = |(id, in_log): (&u64, &Node)| {
-        let node = replica.whereabouts(*id, in_log);
+        let node = replica.configured_or(*id, in_log);
         v1::Member {
             node_id: *id,
             client_address: node.client_address.clone(),

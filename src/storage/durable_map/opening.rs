@@ -6,9 +6,9 @@ use std::{
     time::Duration,
 };
 
-use super::{Contents, writer::Table};
+use super::{Contents, writer::Backend};
 use crate::{
-    database::{self, LockFile, NotLocked, Stumbled},
+    database::{self, GuardedError, LockFile, NotLocked},
     files,
 };
 
@@ -65,7 +65,7 @@ impl OpenError {
 
 /// The parts of an open map.
 pub(super) struct Opened {
-    pub(super) table: Trees,
+    pub(super) backend: Trees,
     pub(super) lock: LockFile,
     pub(super) contents: Contents,
 }
@@ -94,12 +94,12 @@ pub(super) fn open(directory: &Path) -> Result<Opened, OpenError> {
         move || open_trees(&directory)
     };
     let opened = database::guarded("durable-map-open", OPEN_LIMIT, work).unwrap_or_else(|stumbled| match stumbled {
-        Stumbled::NotStarted(error) => Err(failed("starting a thread")(error)),
-        Stumbled::Late => Err(OpenError::damaged(directory, format!("sled did not return within {OPEN_LIMIT:?}"))),
-        Stumbled::Panicked(panic) => Err(OpenError::damaged(directory, format!("sled panicked on it: {panic}"))),
+        GuardedError::NotStarted(error) => Err(failed("starting a thread")(error)),
+        GuardedError::Late => Err(OpenError::damaged(directory, format!("sled did not return within {OPEN_LIMIT:?}"))),
+        GuardedError::Panicked(panic) => Err(OpenError::damaged(directory, format!("sled panicked on it: {panic}"))),
     });
-    let (table, contents) = opened?;
-    Ok(Opened { table, lock, contents })
+    let (backend, contents) = opened?;
+    Ok(Opened { backend, lock, contents })
 }
 
 fn open_trees(directory: &Path) -> Result<(Trees, Contents), OpenError> {
@@ -192,7 +192,7 @@ impl Trees {
     }
 }
 
-impl Table for Trees {
+impl Backend for Trees {
     fn insert(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.values.insert(key, files::seal(FORMAT, key, value))?;
         Ok(())

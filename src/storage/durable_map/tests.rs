@@ -31,7 +31,7 @@ fn damage(directory: &Path) -> String {
 }
 
 #[test]
-fn what_was_inserted_is_there_when_it_is_opened_again() {
+fn insertions_are_there_when_it_is_opened_again() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (map, contents) = DurableMap::open(directory.path()).expect("new");
     assert!(contents.is_empty());
@@ -52,7 +52,7 @@ fn it_is_opened_once_at_a_time() {
 }
 
 #[test]
-fn a_database_that_came_back_empty_is_not_taken_for_a_new_one() {
+fn an_emptied_database_is_not_taken_for_a_new_one() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     drop(DurableMap::open(directory.path()).expect("new"));
     fs::remove_dir_all(directory.path().join("sled")).expect("removed");
@@ -60,7 +60,7 @@ fn a_database_that_came_back_empty_is_not_taken_for_a_new_one() {
 }
 
 #[test]
-fn a_map_without_its_file_is_refused_once_it_holds_something() {
+fn a_map_without_its_file_is_refused_once_it_has_values() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     drop(DurableMap::open(directory.path()).expect("new"));
     fs::remove_file(directory.path().join(opening::MADE)).expect("removed");
@@ -71,7 +71,7 @@ fn a_map_without_its_file_is_refused_once_it_holds_something() {
     assert_eq!(damage(directory.path()), "the file `made` is missing");
 }
 
-/// A table in memory whose flush waits for the test's permission, and may fail.
+/// A backend in memory whose flush waits for the test's permission, and may fail.
 struct Fake {
     flushing: SyncSender<()>,
     go_on: Receiver<()>,
@@ -79,7 +79,7 @@ struct Fake {
     is_broken: Arc<AtomicBool>,
 }
 
-impl Table for Fake {
+impl Backend for Fake {
     fn insert(&mut self, _key: &[u8], _value: &[u8]) -> io::Result<()> {
         self.inserted.fetch_add(1, Ordering::SeqCst);
         Ok(())
@@ -113,7 +113,7 @@ fn harness() -> Harness {
 }
 
 #[test]
-fn those_who_come_during_a_flush_share_the_next_one() {
+fn insertions_during_a_flush_share_the_next_one() {
     let Harness { map, flushing, go_on, inserted, .. } = harness();
     thread::scope(|scope| {
         let first = scope.spawn(|| insert(&map, "first", "1"));
@@ -134,7 +134,7 @@ fn those_who_come_during_a_flush_share_the_next_one() {
 }
 
 #[test]
-fn after_a_failed_flush_nothing_is_tried_again() {
+fn a_failed_flush_is_not_repeated() {
     let Harness { map, flushing, go_on, inserted, is_broken } = harness();
     is_broken.store(true, Ordering::SeqCst);
     go_on.send(()).expect("it has room");

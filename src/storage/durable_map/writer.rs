@@ -17,38 +17,38 @@ pub(super) struct Job {
 }
 
 /// The writer's view of sled. A trait, so that tests can use one whose flush fails.
-pub(super) trait Table: Send + 'static {
+pub(super) trait Backend: Send + 'static {
     fn insert(&mut self, key: &[u8], value: &[u8]) -> io::Result<()>;
-    /// Returns when all insertions are durable. After a failure the table must not be used again: the result of a second attempt says
+    /// Returns when all insertions are durable. After a failure the backend must not be used again: the result of a second attempt says
     /// nothing about the first.
     fn flush(&mut self) -> io::Result<()>;
 }
 
-/// The table, and the lock on its directory.
+/// The backend, and the lock on its directory.
 pub(super) struct Writer<T> {
-    table: T,
+    backend: T,
     lock: Option<LockFile>,
 }
 
-impl<T: Table> Writer<T> {
-    pub(super) fn new(table: T, lock: LockFile) -> Self {
-        Self { table, lock: Some(lock) }
+impl<T: Backend> Writer<T> {
+    pub(super) fn new(backend: T, lock: LockFile) -> Self {
+        Self { backend, lock: Some(lock) }
     }
 
     #[cfg(test)]
-    pub(super) fn unlocked(table: T) -> Self {
-        Self { table, lock: None }
+    pub(super) fn unlocked(backend: T) -> Self {
+        Self { backend, lock: None }
     }
 
     /// Serves the queue until all senders are gone, then closes the files. The lock is released last.
     pub(super) fn run(self, queue: mpsc::Receiver<Job>) {
-        let Self { table, lock } = self;
-        // After a failure or a panic the table must not be dropped: sled would flush once more, and might hang.
-        let mut table = mem::ManuallyDrop::new(table);
-        let served = panic::catch_unwind(panic::AssertUnwindSafe(|| serve(&mut *table, queue)));
+        let Self { backend, lock } = self;
+        // After a failure or a panic the backend must not be dropped: sled would flush once more, and might hang.
+        let mut backend = mem::ManuallyDrop::new(backend);
+        let served = panic::catch_unwind(panic::AssertUnwindSafe(|| serve(&mut *backend, queue)));
         match served {
-            Ok(Ok(())) => drop(mem::ManuallyDrop::into_inner(table)),
-            // The table is still open, in an unknown state: the lock keeps other instances out.
+            Ok(Ok(())) => drop(mem::ManuallyDrop::into_inner(backend)),
+            // The backend is still open, in an unknown state: the lock keeps other instances out.
             Ok(Err(Failed)) | Err(_) => mem::forget(lock),
         }
     }
@@ -58,7 +58,7 @@ impl<T: Table> Writer<T> {
 struct Failed;
 
 /// When it returns, the queue is dropped: calls that wait in it, and later ones, fail by that.
-fn serve(table: &mut impl Table, mut queue: mpsc::Receiver<Job>) -> Result<(), Failed> {
+fn serve(backend: &mut impl Backend, mut queue: mpsc::Receiver<Job>) -> Result<(), Failed> {
     while let Some(first) = queue.blocking_recv() {
         let mut group = vec![first];
         while group.len() < JOBS_PER_GROUP
@@ -66,7 +66,8 @@ fn serve(table: &mut impl Table, mut queue: mpsc::Receiver<Job>) -> Result<(), F
         {
             group.push(next);
         }
-        let written = group.iter().try_for_each(|job| table.insert(&job.key, &job.value)).and_then(|()| table.flush());
+        let written =
+            group.iter().try_for_each(|job| backend.insert(&job.key, &job.value)).and_then(|()| backend.flush());
         let failed = written.is_err();
         for Job { answer, .. } in group {
             let copy = written.as_ref().copied().map_err(|error| io::Error::new(error.kind(), error.to_string()));

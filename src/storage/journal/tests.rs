@@ -8,7 +8,7 @@ const BYTES: u64 = 14 << 10;
 const BESIDES: usize = 7 + 3;
 
 fn insert(value: &[u8]) -> Operation<'_> {
-    Operation { table: Table::Log, key: b"key", value: Some(value) }
+    Operation { tree: Tree::Log, key: b"key", value: Some(value) }
 }
 
 fn start(directory: &Path, next: u64) -> Journal {
@@ -53,7 +53,7 @@ fn assert_damaged(directory: &Path, behind: u64, what: &str) {
 }
 
 #[test]
-fn what_was_committed_is_read_again() {
+fn committed_records_are_read_again() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut journal = journal(directory.path(), 3, 2);
     assert_eq!(read(directory.path(), 0), Ok(vec![1, 2, 3]));
@@ -69,9 +69,9 @@ fn operations_come_back_as_they_were() {
     let mut journal = journal(directory.path(), 0, 0);
     let all = [
         insert(&[1; 5000]),
-        Operation { table: Table::Meta, key: b"", value: Some(b"") },
-        Operation { table: Table::Log, key: b"gone", value: None },
-        Operation { table: Table::Meta, key: b"gone", value: None },
+        Operation { tree: Tree::Meta, key: b"", value: Some(b"") },
+        Operation { tree: Tree::Log, key: b"gone", value: None },
+        Operation { tree: Tree::Meta, key: b"gone", value: None },
     ];
     all.iter().for_each(|operation| journal.add(*operation));
     journal.commit().expect("written");
@@ -169,7 +169,7 @@ fn a_last_record_that_was_damaged_is_refused() {
 }
 
 #[test]
-fn a_record_that_is_not_whole_before_one_that_is_was_damaged() {
+fn an_incomplete_record_before_a_complete_one_is_damaged() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut journal = journal(directory.path(), 3, 2);
     let whole = file(directory.path(), 0);
@@ -229,7 +229,7 @@ fn an_end_that_was_noted_shows_that_a_record_is_gone() {
 
 /// Damage where nothing is needed any more is overwritten: otherwise a record that begins there later would be in doubt.
 #[test]
-fn what_was_spoilt_is_filled_again() {
+fn invalid_sectors_are_filled_again() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let journal = journal(directory.path(), 3, 2);
     drop(journal);

@@ -7,9 +7,9 @@ use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use super::*;
 
 const JOURNAL_BYTES: u64 = 4 << 10;
-const TABLES: [Table; 2] = [Table::Log, Table::Meta];
+const TREES: [Tree; 2] = [Tree::Log, Tree::Meta];
 
-type Content = BTreeMap<(Table, Vec<u8>), Vec<u8>>;
+type Content = BTreeMap<(Tree, Vec<u8>), Vec<u8>>;
 
 /// A disk in memory. Clones share the disk.
 #[derive(Clone, Default)]
@@ -19,7 +19,7 @@ struct Fake(Arc<(Mutex<Inner>, Condvar)>);
 struct Inner {
     synced: Content,
     /// Unsynced writes: a crash keeps a prefix of them.
-    pending: Vec<(Table, Vec<u8>, Option<Vec<u8>>)>,
+    pending: Vec<(Tree, Vec<u8>, Option<Vec<u8>>)>,
     is_dead: bool,
     /// The disk dies after this many more changes.
     dies_after: Option<usize>,
@@ -31,8 +31,8 @@ struct Inner {
 impl Inner {
     fn content(&self, pending: usize) -> Content {
         let mut content = self.synced.clone();
-        for (table, key, value) in &self.pending[..pending] {
-            let at = (*table, key.clone());
+        for (tree, key, value) in &self.pending[..pending] {
+            let at = (*tree, key.clone());
             match value {
                 Some(value) => drop(content.insert(at, value.clone())),
                 None => drop(content.remove(&at)),
@@ -57,7 +57,7 @@ impl Fake {
         done
     }
 
-    fn change(&self, table: Table, key: &[u8], value: Option<Vec<u8>>) -> io::Result<()> {
+    fn change(&self, tree: Tree, key: &[u8], value: Option<Vec<u8>>) -> io::Result<()> {
         let inner = self.0.0.lock().expect("nothing panics while it has it");
         let mut inner = self.0.1.wait_while(inner, |inner| inner.is_held).expect("nothing panics while it has it");
         inner.alive()?;
@@ -67,7 +67,7 @@ impl Fake {
             None => {}
         }
         inner.alive()?;
-        inner.pending.push((table, key.to_vec(), value));
+        inner.pending.push((tree, key.to_vec(), value));
         Ok(())
     }
 
@@ -81,25 +81,25 @@ impl Fake {
 }
 
 impl Disk for Fake {
-    fn get(&self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.with(|inner| inner.alive().map(|()| inner.all().remove(&(table, key.to_vec()))))
+    fn get(&self, tree: Tree, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.with(|inner| inner.alive().map(|()| inner.all().remove(&(tree, key.to_vec()))))
     }
 
-    fn scan(&self, table: Table, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>> {
+    fn scan(&self, tree: Tree, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>> {
         let all = self.with(|inner| inner.all());
         let from = from.to_vec();
         all.into_iter()
-            .filter(move |((of, key), _)| *of == table && *key >= from)
+            .filter(move |((of, key), _)| *of == tree && *key >= from)
             .map(|((_, key), value)| Ok((key, value)))
     }
 
-    fn insert(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> io::Result<()> {
-        self.change(table, key, Some(value))
+    fn insert(&mut self, tree: Tree, key: &[u8], value: Vec<u8>) -> io::Result<()> {
+        self.change(tree, key, Some(value))
     }
 
-    fn remove(&mut self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        let was = self.get(table, key)?;
-        self.change(table, key, None).map(|()| was)
+    fn remove(&mut self, tree: Tree, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        let was = self.get(tree, key)?;
+        self.change(tree, key, None).map(|()| was)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -120,16 +120,16 @@ impl Disk for Fake {
 /// The content of a disk, without the journal's state.
 fn content(disk: &impl Disk) -> Content {
     let mut content = Content::new();
-    for table in TABLES {
+    for tree in TREES {
         let mut last = None;
-        for pair in disk.scan(table, &[]) {
+        for pair in disk.scan(tree, &[]) {
             let (key, value) = pair.expect("readable");
             assert!(last.as_ref() < Some(&key), "in order, each once");
             last = Some(key.clone());
-            content.insert((table, key), value);
+            content.insert((tree, key), value);
         }
     }
-    content.remove(&(Table::Meta, STATE_KEY.to_vec()));
+    content.remove(&(Tree::Meta, STATE_KEY.to_vec()));
     content
 }
 
@@ -139,31 +139,31 @@ fn open(disk: &Fake, directory: &Path) -> Journaled<Fake> {
 
 /// Does a random operation on the disk and on the model.
 fn act(journaled: &mut Journaled<Fake>, model: &mut Content, random: &mut StdRng) {
-    let (table, key) = (TABLES[random.random_range(0..2)], vec![random.random_range(0..40)]);
+    let (tree, key) = (TREES[random.random_range(0..2)], vec![random.random_range(0..40)]);
     match random.random_range(0..4) {
         0 => {
-            let was = journaled.remove(table, &key).expect("removed");
-            assert_eq!(was, model.remove(&(table, key)));
+            let was = journaled.remove(tree, &key).expect("removed");
+            assert_eq!(was, model.remove(&(tree, key)));
         }
-        1 => assert_eq!(journaled.get(table, &key).expect("read"), model.get(&(table, key)).cloned()),
+        1 => assert_eq!(journaled.get(tree, &key).expect("read"), model.get(&(tree, key)).cloned()),
         2 => {
-            let found: Vec<_> = journaled.scan(table, &key).collect::<io::Result<_>>().expect("readable");
-            let is_ours = |(_, key): &&(Table, Vec<u8>)| *key != STATE_KEY;
-            let there = model.iter().filter(|((of, at), _)| *of == table && *at >= key);
+            let found: Vec<_> = journaled.scan(tree, &key).collect::<io::Result<_>>().expect("readable");
+            let is_ours = |(_, key): &&(Tree, Vec<u8>)| *key != STATE_KEY;
+            let there = model.iter().filter(|((of, at), _)| *of == tree && *at >= key);
             let there: Vec<_> = there.map(|((_, at), value)| (at.clone(), value.clone())).collect();
-            let found: Vec<_> = found.into_iter().filter(|(at, _)| is_ours(&&(table, at.clone()))).collect();
+            let found: Vec<_> = found.into_iter().filter(|(at, _)| is_ours(&&(tree, at.clone()))).collect();
             assert_eq!(found, there);
         }
         _ => {
             let value = vec![random.random(); random.random_range(0..600)];
-            journaled.insert(table, &key, value.clone()).expect("inserted");
-            model.insert((table, key), value);
+            journaled.insert(tree, &key, value.clone()).expect("inserted");
+            model.insert((tree, key), value);
         }
     }
 }
 
 #[test]
-fn whatever_was_flushed_is_there_after_any_crash() {
+fn flushed_changes_survive_any_crash() {
     let (mut flushes, mut crashes_at_opening) = (0, 0);
     for seed in 0..30 {
         let mut random = StdRng::seed_from_u64(seed);
@@ -202,14 +202,14 @@ fn whatever_was_flushed_is_there_after_any_crash() {
 }
 
 #[test]
-fn what_cannot_be_settled_fails_the_next_flush() {
+fn an_error_of_settling_fails_the_next_flush() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let disk = Fake::default();
     let mut journaled = open(&disk, directory.path());
     disk.with(|inner| inner.is_dead = true);
     let mut flushes = 0;
     let error = loop {
-        journaled.insert(Table::Log, &[flushes], vec![0; 1000]).expect("it goes to the journal");
+        journaled.insert(Tree::Log, &[flushes], vec![0; 1000]).expect("it goes to the journal");
         match journaled.flush() {
             Ok(()) => flushes += 1,
             Err(error) => break error,
@@ -220,7 +220,7 @@ fn what_cannot_be_settled_fails_the_next_flush() {
 }
 
 #[test]
-fn closing_says_what_the_disk_says() {
+fn closing_returns_the_error_of_the_disk() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let disk = Fake::default();
     let mut journaled = open(&disk, directory.path());
@@ -244,7 +244,7 @@ fn a_journal_that_is_gone_is_damage() {
 
 /// Sectors that remain of a torn record complete no record that is written over them.
 #[test]
-fn what_is_left_of_a_torn_record_completes_no_other() {
+fn remains_of_a_torn_record_complete_no_other() {
     const SECTOR_BYTES: usize = 512;
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("journal-0");
@@ -253,7 +253,7 @@ fn what_is_left_of_a_torn_record_completes_no_other() {
     let write = |value: u8| {
         let mut journaled = open(&disk, directory.path());
         let before = read();
-        journaled.insert(Table::Log, b"key", vec![value; 1200]).expect("inserted");
+        journaled.insert(Tree::Log, b"key", vec![value; 1200]).expect("inserted");
         journaled.flush().expect("flushed");
         before
     };

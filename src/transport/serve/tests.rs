@@ -107,7 +107,7 @@ async fn code(response: h2::client::ResponseFuture) -> Code {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_says_half_a_preface_is_hung_up_on() {
+async fn half_a_preface_ends_the_connection() {
     let port = Port::open(Settings::CLIENTS);
     for said in [0, 1, 23, 24, PREFACE.len() - 1] {
         let mut stream = port.connect().await;
@@ -119,7 +119,7 @@ async fn whoever_says_half_a_preface_is_hung_up_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_never_calls_is_sent_away_and_told_so() {
+async fn a_connection_without_a_call_gets_a_goaway() {
     let port = Port::open(Settings::CLIENTS);
     let began = Instant::now();
     let client = port.client().await;
@@ -145,7 +145,7 @@ async fn an_open_call_keeps_a_connection_and_idleness_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_heed_a_goaway_is_closed() {
+async fn a_connection_that_ignores_goaway_is_closed() {
     let port = Port::open(Settings::CLIENTS);
     let mut stream = port.connect().await;
     let began = Instant::now();
@@ -156,8 +156,8 @@ async fn who_does_not_heed_a_goaway_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_without_a_message_is_told_that_none_came() {
-    let few = Settings { unasked_max: 1, ..Settings::CLIENTS };
+async fn a_call_without_a_message_gets_an_error() {
+    let few = Settings { without_message_max: 1, ..Settings::CLIENTS };
     let port = Port::open(few);
     let mut client = port.client().await;
     let began = Instant::now();
@@ -171,7 +171,7 @@ async fn a_call_without_a_message_is_told_that_none_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn resets_of_calls_that_nobody_has_seen_end_the_connection() {
+async fn resets_of_unread_calls_end_the_connection() {
     let port = Port::open(Settings::CLIENTS);
     let mut stream = port.connect().await;
     let mut said = PREFACE.to_vec();
@@ -187,7 +187,7 @@ async fn resets_of_calls_that_nobody_has_seen_end_the_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_were_seen_may_all_be_given_up_at_once() {
+async fn calls_that_were_read_may_all_be_reset_at_once() {
     let port = Port::open(Settings::CLIENTS);
     let mut client = port.client().await;
     let mut calls = Vec::new();
@@ -202,7 +202,7 @@ async fn calls_that_were_seen_may_all_be_given_up_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_window_full_of_small_frames_that_nobody_reads_is_no_attack() {
+async fn a_window_full_of_unread_small_frames_is_allowed() {
     let port = Port::open(Settings::CLIENTS);
     let mut client = port.client().await;
     let Windows { stream: window, .. } = Settings::CLIENTS.windows;
@@ -215,8 +215,8 @@ async fn a_window_full_of_small_frames_that_nobody_reads_is_no_attack() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_finds_no_place_is_told_how_many_there_are() {
-    // One place for arrivals, seven for established connections.
+async fn a_refusal_names_the_number_of_slots() {
+    // One slot for arrivals, seven for established connections.
     let port = Port::open(Settings::CLIENTS.with_connections_max(8));
     let mut busy = Vec::new();
     for _ in 0..7 {

@@ -1,4 +1,4 @@
-//! The *presence* of peers: the connections that their processes opened to this node, and when it last heard from each.
+//! The *liveness* of peers: the connections that their processes opened to this node, and when it last heard from each.
 //!
 //! When a process ends, its operating system closes all of its connections. So a peer with an open connection runs, whatever happened to
 //! its other connections.
@@ -13,13 +13,13 @@ use tokio::time::Instant;
 
 use lockkeeper_transport::Remote;
 
-/// The presence of each peer, by its id.
+/// The liveness of each peer, by its id.
 #[derive(Debug, Default)]
-pub struct Presence {
+pub struct PeerLiveness {
     peers: Mutex<HashMap<u64, Seen>>,
 }
 
-/// The presence of one peer.
+/// The liveness of one peer.
 #[derive(Debug)]
 struct Seen {
     heard: Instant,
@@ -27,7 +27,7 @@ struct Seen {
     connections: Vec<Remote>,
 }
 
-impl Presence {
+impl PeerLiveness {
     /// Records a call by a peer on this connection. `None`: the connection is unknown.
     pub fn called(&self, peer: u64, connection: Option<&Remote>) {
         let mut peers = self.peers();

@@ -10,11 +10,11 @@ use crate::messages as pb;
 use crate::types::{Entry, LogId, Vote};
 pub(super) use lockkeeper_storage::files::damaged;
 use lockkeeper_storage::{
-    disk::{Disk, Table},
+    disk::{Disk, Tree},
     files,
 };
 
-/// Version of the values in the table `meta`.
+/// Version of the values in the tree `meta`.
 const META_VERSION: u8 = 1;
 /// Format of the whole store. A store of another format is refused.
 const FORMAT: u64 = 2;
@@ -28,16 +28,16 @@ const PURGED: &str = "purged";
 const FORMAT_KEY: &str = "format";
 const SELF_TEST: &str = "self-test";
 
-/// The tables of one log.
-pub(super) struct Tables<D> {
+/// The trees of one log.
+pub(super) struct LogTrees<D> {
     pub(super) disk: D,
     /// No entry lies before this key: a purge continues here. A scan from the first key would visit all removals so far, which the
     /// journal still has in memory, once more for each slice.
     removed_to: Vec<u8>,
 }
 
-impl<D: Disk> Tables<D> {
-    /// The tables on this disk.
+impl<D: Disk> LogTrees<D> {
+    /// The trees on this disk.
     pub(super) fn new(disk: D) -> Self {
         Self { disk, removed_to: Vec::new() }
     }
@@ -101,7 +101,7 @@ impl<D: Disk> Tables<D> {
 
     /// Whether nothing was ever stored here.
     pub(super) fn is_blank(&self) -> io::Result<bool> {
-        let no_entry = self.disk.scan(Table::Log, &[]).next().transpose()?.is_none();
+        let no_entry = self.disk.scan(Tree::Log, &[]).next().transpose()?.is_none();
         Ok(no_entry && self.vote()?.is_none() && self.committed()?.is_none() && self.purged()?.is_none())
     }
 
@@ -109,17 +109,17 @@ impl<D: Disk> Tables<D> {
     pub(super) fn insert(&mut self, entry: &Entry, before: Option<&LogId>) -> io::Result<()> {
         let term_before = before.map_or(0, |before| before.leader_id.term);
         for (key, value) in record::encode(entry, term_before).into_iter().rev() {
-            self.disk.insert(Table::Log, &key, value)?;
+            self.disk.insert(Tree::Log, &key, value)?;
         }
         Ok(())
     }
 
     /// Removes the entry at an index, if there is one.
     pub(super) fn remove(&mut self, index: u64) -> io::Result<()> {
-        let Some(head) = self.disk.remove(Table::Log, &Key::head(index).encode())? else { return Ok(()) };
+        let Some(head) = self.disk.remove(Tree::Log, &Key::head(index).encode())? else { return Ok(()) };
         let assembly = Assembly::begin(index, &head).map_err(|why| unreadable(index, &why))?;
         for key in assembly.chunk_keys() {
-            self.disk.remove(Table::Log, &key.encode())?;
+            self.disk.remove(Tree::Log, &key.encode())?;
         }
         Ok(())
     }
@@ -128,7 +128,7 @@ impl<D: Disk> Tables<D> {
     pub(super) fn remove_upwards(&mut self, last: u64, count_max: usize) -> io::Result<bool> {
         let keys: Vec<Vec<u8>> = self
             .disk
-            .scan(Table::Log, &self.removed_to)
+            .scan(Tree::Log, &self.removed_to)
             .map(|pair| pair.map(|(key, _)| key))
             .take_while(|key| match key {
                 Ok(key) => Key::decode(key).is_some_and(|key| key.index <= last),
@@ -137,7 +137,7 @@ impl<D: Disk> Tables<D> {
             .take(count_max)
             .collect::<io::Result<_>>()?;
         for key in &keys {
-            self.disk.discard(Table::Log, key)?;
+            self.disk.discard(Tree::Log, key)?;
         }
         let is_done = keys.len() < count_max;
         // Later entries have higher keys than the purged ones.
@@ -150,11 +150,11 @@ impl<D: Disk> Tables<D> {
 
     /// The entry at an index, and its size in bytes.
     pub(super) fn entry(&self, index: u64) -> io::Result<Option<(Entry, usize)>> {
-        let Some(head) = self.disk.get(Table::Log, &Key::head(index).encode())? else { return Ok(None) };
+        let Some(head) = self.disk.get(Tree::Log, &Key::head(index).encode())? else { return Ok(None) };
         let bad = |why| unreadable(index, &why);
         let mut assembly = Assembly::begin(index, &head).map_err(bad)?;
         while let Some(key) = assembly.wants() {
-            let chunk = self.disk.get(Table::Log, &key.encode())?;
+            let chunk = self.disk.get(Tree::Log, &key.encode())?;
             assembly.add(&chunk.ok_or_else(|| bad(record::Unreadable::ChunkMissing))?).map_err(bad)?;
         }
         assembly.finish().map(Some).map_err(bad)
@@ -176,7 +176,7 @@ impl<D: Disk> Tables<D> {
     }
 
     fn meta<M: Message + Default>(&self, key: &str) -> io::Result<Option<M>> {
-        let Some(sealed) = self.disk.get(Table::Meta, key.as_bytes())? else { return Ok(None) };
+        let Some(sealed) = self.disk.get(Tree::Meta, key.as_bytes())? else { return Ok(None) };
         let message = files::unseal(META_VERSION, key.as_bytes(), &sealed);
         let message = message.map_err(|why| damaged(format!("`{key}` cannot be read: {why}")))?;
         M::decode(message).map(Some).map_err(|why| damaged(format!("`{key}` cannot be read: {why}")))
@@ -184,7 +184,7 @@ impl<D: Disk> Tables<D> {
 
     fn set_meta(&mut self, key: &str, message: &impl Message) -> io::Result<()> {
         let sealed = files::seal(META_VERSION, key.as_bytes(), &message.encode_to_vec());
-        self.disk.insert(Table::Meta, key.as_bytes(), sealed)
+        self.disk.insert(Tree::Meta, key.as_bytes(), sealed)
     }
 }
 

@@ -1,13 +1,13 @@
 //! Fast election after the leader's process was killed.
 //!
-//! A *vacancy* is a leadership whose leader's process has ended. Normally followers grant a silent leader a lease and an election
+//! Normally followers grant a silent leader a lease and an election
 //! timeout: it may be slow, paused, or unreachable for a moment. A killed process is none of these, and its operating system shows it at
 //! once: its connections break, and its port refuses new ones. Then its followers drop the lease and one of them stands for election,
 //! within milliseconds.
 //!
 //! Elections are always safe in Raft, and reads here ask a quorum rather than trust a lease; but a living leader must not be disturbed. A
 //! port also refuses behind a firewall, or while a proxy restarts; and a lease that was dropped does not return in this term. So a second
-//! condition is required: *none* of the leader's connections to this node has been open for `COMES_BACK`, in which a living leader
+//! condition is required: *none* of the leader's connections to this node has been open for `RECONNECT_TIME`, in which a living leader
 //! would have opened another; or else nothing was heard of it for `SILENT_HEARTBEATS`. The first is how the end of a process looks, and
 //! takes almost no time.
 //!
@@ -25,60 +25,60 @@ use tokio::{
 };
 
 use super::{
-    presence::Presence,
+    liveness::PeerLiveness,
     replica::Replica,
     types::{TransferLeaderRequest, Vote},
 };
 use lockkeeper_transport::Connect;
 
 /// Time limit for a connection attempt: a reachable machine accepts or refuses sooner.
-const REFUSAL_PATIENCE: Duration = Duration::from_millis(250);
+const CONNECT_TIME_MAX: Duration = Duration::from_millis(250);
 /// Pauses before each connection attempt: an ending process closes its sockets one after the other, which takes time on a busy machine.
-const PORT_CLOSES_MS: [u64; 6] = [0, 5, 20, 80, 200, 400];
+const CONNECT_PAUSES_MS: [u64; 6] = [0, 5, 20, 80, 200, 400];
 /// Time in which a living leader whose connections all broke has opened another one.
-const COMES_BACK: Duration = Duration::from_millis(10);
+const RECONNECT_TIME: Duration = Duration::from_millis(10);
 /// Heartbeat intervals without a message after which a leader counts as gone.
 const SILENT_HEARTBEATS: u32 = 2;
 /// Heartbeat intervals after which a leader that was heard meanwhile counts as alive.
-const DOUBTFUL_HEARTBEATS: u32 = 6;
+const ALIVE_AFTER_HEARTBEATS: u32 = 6;
 /// Time between two checks of a peer.
-const LOOK: Duration = Duration::from_millis(1);
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// Delay of each further candidate, so that candidates take turns.
 const TURN: Duration = Duration::from_millis(100);
 /// Pauses after each pre-vote round: the others may detect the end of the leader a little later.
 const ROUNDS_MS: [u64; 10] = [20, 20, 40, 80, 160, 320, 640, 1280, 1280, 1280];
 
 /// The ids of peers whose streams broke off.
-pub type Departures = mpsc::Receiver<u64>;
+pub type BrokenStreams = mpsc::Receiver<u64>;
 
-/// Watches for the end of the leader's process. `heartbeat`: the longest time between two of its calls. Returns when `departures` ends.
+/// Watches for the end of the leader's process. `heartbeat`: the longest time between two of its calls. Returns when `broken_streams` ends.
 pub async fn watch(
     replica: Replica,
     connector: impl Connect,
-    mut departures: Departures,
-    presence: Arc<Presence>,
+    mut broken_streams: BrokenStreams,
+    liveness: Arc<PeerLiveness>,
     heartbeat: Duration,
 ) {
-    while let Some(id) = departures.recv().await {
-        let Some(vacancy) = Vacancy::left_by(id, &replica) else { continue };
-        if !refuses(&connector, &vacancy.address).await {
+    while let Some(id) = broken_streams.recv().await {
+        let Some(lost) = LostLeader::of(id, &replica) else { continue };
+        if !refuses(&connector, &lost.address).await {
             continue;
         }
-        if !is_gone(id, &presence, heartbeat).await {
+        if !is_gone(id, &liveness, heartbeat).await {
             tracing::info!(leader = id, "the leader's port refuses connections, but the leader still sends messages");
             continue;
         }
         tracing::info!(leader = id, "the leader's process has ended");
-        vacancy.forget_the_lease(&replica).await;
-        vacancy.stand(&replica).await;
+        lost.drop_lease(&replica).await;
+        lost.campaign(&replica).await;
     }
 }
 
 /// Whether the machine at this address is up, and refuses connections to the port.
 async fn refuses<C: Connect>(connector: &C, address: &str) -> bool {
-    for pause_ms in PORT_CLOSES_MS {
+    for pause_ms in CONNECT_PAUSES_MS {
         sleep(Duration::from_millis(pause_ms)).await;
-        match timeout(REFUSAL_PATIENCE, connector.connect(address)).await {
+        match timeout(CONNECT_TIME_MAX, connector.connect(address)).await {
             Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => return true,
             Ok(Ok(_)) => {}
             Ok(Err(_)) | Err(_) => return false,
@@ -88,44 +88,44 @@ async fn refuses<C: Connect>(connector: &C, address: &str) -> bool {
 }
 
 /// Whether a peer's process has ended: see the [module](self).
-async fn is_gone(peer: u64, presence: &Presence, heartbeat: Duration) -> bool {
+async fn is_gone(peer: u64, liveness: &PeerLiveness, heartbeat: Duration) -> bool {
     let began = Instant::now();
     let mut connected = began;
-    while began.elapsed() < DOUBTFUL_HEARTBEATS * heartbeat {
-        if presence.is_connected(peer) {
+    while began.elapsed() < ALIVE_AFTER_HEARTBEATS * heartbeat {
+        if liveness.is_connected(peer) {
             connected = Instant::now();
         }
-        let is_silent = presence.silence(peer).is_none_or(|silence| silence >= SILENT_HEARTBEATS * heartbeat);
-        if is_silent || connected.elapsed() >= COMES_BACK {
+        let is_silent = liveness.silence(peer).is_none_or(|silence| silence >= SILENT_HEARTBEATS * heartbeat);
+        if is_silent || connected.elapsed() >= RECONNECT_TIME {
             return true;
         }
-        sleep(LOOK).await;
+        sleep(CHECK_INTERVAL).await;
     }
     false
 }
 
 /// A leadership whose leader's process has ended.
-struct Vacancy {
+struct LostLeader {
     leader: u64,
     /// The vote by which it led.
     vote: Vote,
     address: String,
     /// The remaining voters, including this node.
-    heirs: BTreeSet<u64>,
+    candidates: BTreeSet<u64>,
 }
 
-impl Vacancy {
+impl LostLeader {
     /// `None`: the peer did not lead, as far as this node knows, or this node is not a voter.
-    fn left_by(id: u64, replica: &Replica) -> Option<Self> {
+    fn of(id: u64, replica: &Replica) -> Option<Self> {
         let metrics = replica.raft().metrics();
         let metrics = metrics.borrow_watched();
         let (vote, membership) = (metrics.vote, &metrics.membership_config);
         if metrics.current_leader != Some(id) || metrics.id == id || !vote.committed {
             return None;
         }
-        let address = replica.whereabouts(id, membership.get_node(&id)?).peer_address.clone();
-        let heirs: BTreeSet<u64> = membership.voter_ids().filter(|voter| *voter != id).collect();
-        heirs.contains(&metrics.id).then_some(Self { leader: id, vote, address, heirs })
+        let address = replica.configured_or(id, membership.get_node(&id)?).peer_address.clone();
+        let candidates: BTreeSet<u64> = membership.voter_ids().filter(|voter| *voter != id).collect();
+        candidates.contains(&metrics.id).then_some(Self { leader: id, vote, address, candidates })
     }
 
     /// Whether another node leads. While none does, elections are repeated: a candidate may fail, and two may split the votes.
@@ -134,7 +134,7 @@ impl Vacancy {
     }
 
     /// Drops the lease, as if the leader had transferred the leadership: this node then votes for any candidate.
-    async fn forget_the_lease(&self, replica: &Replica) {
+    async fn drop_lease(&self, replica: &Replica) {
         let handed_over = TransferLeaderRequest::new(self.vote, self.leader, None);
         if let Err(fatal) = replica.raft().handle_transfer_leader(handed_over).await {
             tracing::debug!(%fatal, "raft has stopped");
@@ -142,9 +142,9 @@ impl Vacancy {
     }
 
     /// Stands for election when it is this node's turn, as soon as a majority would vote for it.
-    async fn stand(&self, replica: &Replica) {
+    async fn campaign(&self, replica: &Replica) {
         let id = *replica.raft().node_id();
-        let turn = self.heirs.iter().take_while(|heir| **heir != id).count();
+        let turn = self.candidates.iter().take_while(|candidate| **candidate != id).count();
         let turn = u32::try_from(turn).unwrap_or(u32::MAX);
         sleep(TURN * turn).await;
         for pause_ms in ROUNDS_MS {
@@ -167,57 +167,57 @@ mod tests {
     const HEARTBEAT: Duration = Duration::from_millis(75);
     const LEADER: u64 = 1;
 
-    async fn verdict(presence: &Presence) -> (bool, Duration) {
+    async fn verdict(liveness: &PeerLiveness) -> (bool, Duration) {
         let began = Instant::now();
-        (is_gone(LEADER, presence, HEARTBEAT).await, began.elapsed())
+        (is_gone(LEADER, liveness, HEARTBEAT).await, began.elapsed())
     }
 
-    fn call(presence: &Presence) -> Connection<DuplexStream> {
+    fn call(liveness: &PeerLiveness) -> Connection<DuplexStream> {
         let connection = Connection::for_test(duplex(64).0);
-        presence.called(LEADER, Some(&connection.remote()));
+        liveness.called(LEADER, Some(&connection.remote()));
         connection
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_leader_that_is_heard_is_there_though_its_port_refuses() {
-        let presence = Arc::new(Presence::default());
-        let (broken, _left) = (call(&presence), call(&presence));
+    async fn a_leader_that_sends_messages_is_alive_though_its_port_refuses() {
+        let liveness = Arc::new(PeerLiveness::default());
+        let (broken, _left) = (call(&liveness), call(&liveness));
         drop(broken);
-        let heard = Arc::clone(&presence);
+        let heard = Arc::clone(&liveness);
         let heartbeats = tokio::spawn(async move {
             loop {
                 sleep(HEARTBEAT).await;
                 heard.spoke(LEADER);
             }
         });
-        assert_eq!(verdict(&presence).await, (false, DOUBTFUL_HEARTBEATS * HEARTBEAT));
+        assert_eq!(verdict(&liveness).await, (false, ALIVE_AFTER_HEARTBEATS * HEARTBEAT));
         heartbeats.abort();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_without_a_connection_is_gone_at_once_and_one_that_is_silent_after_two_heartbeats() {
-        let presence = Presence::default();
-        let connection = call(&presence);
-        assert_eq!(verdict(&presence).await, (true, SILENT_HEARTBEATS * HEARTBEAT));
-        presence.spoke(LEADER);
+    async fn a_leader_is_gone_without_connections_or_after_two_silent_heartbeats() {
+        let liveness = PeerLiveness::default();
+        let connection = call(&liveness);
+        assert_eq!(verdict(&liveness).await, (true, SILENT_HEARTBEATS * HEARTBEAT));
+        liveness.spoke(LEADER);
         drop(connection);
-        assert_eq!(verdict(&presence).await, (true, COMES_BACK));
+        assert_eq!(verdict(&liveness).await, (true, RECONNECT_TIME));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_whose_connections_all_broke_is_there_if_it_comes_back_soon() {
-        let presence = Arc::new(Presence::default());
-        drop(call(&presence));
-        let again = Arc::clone(&presence);
+    async fn a_leader_whose_connections_broke_is_alive_if_it_reconnects_soon() {
+        let liveness = Arc::new(PeerLiveness::default());
+        drop(call(&liveness));
+        let again = Arc::clone(&liveness);
         let living = tokio::spawn(async move {
-            sleep(COMES_BACK / 2).await;
+            sleep(RECONNECT_TIME / 2).await;
             let _connection = call(&again);
             loop {
                 sleep(HEARTBEAT).await;
                 again.spoke(LEADER);
             }
         });
-        assert!(!verdict(&presence).await.0);
+        assert!(!verdict(&liveness).await.0);
         living.abort();
     }
 }

@@ -12,7 +12,7 @@ use lockkeeper_storage::{disk::Pair, journaled::Journaled};
 
 use super::*;
 
-type Content = BTreeMap<(Table, Vec<u8>), Vec<u8>>;
+type Content = BTreeMap<(Tree, Vec<u8>), Vec<u8>>;
 
 /// A disk in memory that counts the pairs that scans visit. Clones share the disk.
 #[derive(Clone, Default)]
@@ -28,27 +28,27 @@ impl Counting {
 }
 
 impl Disk for Counting {
-    fn get(&self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        Ok(self.pairs().get(&(table, key.to_vec())).cloned())
+    fn get(&self, tree: Tree, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.pairs().get(&(tree, key.to_vec())).cloned())
     }
 
-    fn scan(&self, table: Table, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>> {
-        let from_here = self.pairs().split_off(&(table, from.to_vec()));
+    fn scan(&self, tree: Tree, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>> {
+        let from_here = self.pairs().split_off(&(tree, from.to_vec()));
         self.pairs().extend(from_here.clone());
-        let of_table = from_here.into_iter().take_while(move |((of, _), _)| *of == table);
-        of_table.map(|((_, key), value)| {
+        let of_tree = from_here.into_iter().take_while(move |((of, _), _)| *of == tree);
+        of_tree.map(|((_, key), value)| {
             self.visits.fetch_add(1, Ordering::Relaxed);
             Ok((key, value))
         })
     }
 
-    fn insert(&mut self, table: Table, key: &[u8], value: Vec<u8>) -> io::Result<()> {
-        self.pairs().insert((table, key.to_vec()), value);
+    fn insert(&mut self, tree: Tree, key: &[u8], value: Vec<u8>) -> io::Result<()> {
+        self.pairs().insert((tree, key.to_vec()), value);
         Ok(())
     }
 
-    fn remove(&mut self, table: Table, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        Ok(self.pairs().remove(&(table, key.to_vec())))
+    fn remove(&mut self, tree: Tree, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.pairs().remove(&(tree, key.to_vec())))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -65,20 +65,20 @@ fn a_purge_comes_by_each_entry_once() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut disk = Counting::default();
         for index in 0..entries {
-            disk.insert(Table::Log, &Key::head(index).encode(), vec![7]).expect("inserted");
+            disk.insert(Tree::Log, &Key::head(index).encode(), vec![7]).expect("inserted");
         }
         let journaled = Journaled::open(disk.clone(), directory.path(), 1 << 20).expect("it opens");
-        let mut tables = Tables::new(journaled);
+        let mut trees = LogTrees::new(journaled);
         // Two purges, the second while the first one's removals are in memory.
         let mut slices = 0;
         for last in [entries / 2, entries - 1] {
-            while !tables.remove_upwards(last, SLICE as usize).expect("removed") {
-                tables.disk.flush().expect("flushed");
+            while !trees.remove_upwards(last, SLICE as usize).expect("removed") {
+                trees.disk.flush().expect("flushed");
                 slices += 1;
             }
         }
         assert!(slices >= entries / SLICE - 1, "{slices} slices of {entries} entries");
-        assert_eq!(tables.disk.scan(Table::Log, &[]).count(), 0, "all of it is gone");
+        assert_eq!(trees.disk.scan(Tree::Log, &[]).count(), 0, "all of it is gone");
         let visits = disk.visits.load(Ordering::Relaxed) as u64 - entries;
         // Each slice visits the last pair of the previous one, and the first one that stays.
         assert!(visits <= entries + 3 * slices, "{visits} pairs for {entries} entries");

@@ -16,7 +16,7 @@ pub(super) const CHANGES_KEPT: usize = 1024;
 
 /// The changes of one log entry.
 #[derive(Debug)]
-pub struct Changes {
+pub struct EntryChanges {
     /// The entry.
     pub index: u64,
     /// In the order in which they happened.
@@ -31,19 +31,19 @@ const CHANGE_BYTES: usize = 512;
 
 /// The changes of the latest entries.
 #[derive(Debug, Default)]
-pub(super) struct Recent(Mutex<Kept>);
+pub(super) struct ChangeHistory(Mutex<KeptChanges>);
 
 #[derive(Debug, Default)]
-struct Kept {
-    entries: VecDeque<Arc<Changes>>,
+struct KeptChanges {
+    entries: VecDeque<Arc<EntryChanges>>,
     bytes: usize,
     /// The last entry whose changes are not kept. The changes of all later ones are.
     floor: u64,
 }
 
-impl Recent {
+impl ChangeHistory {
     /// Adds the changes of an applied entry.
-    pub(super) fn push(&self, changes: Arc<Changes>) {
+    pub(super) fn push(&self, changes: Arc<EntryChanges>) {
         let mut kept = self.kept();
         kept.bytes += bytes(&changes);
         kept.entries.push_back(changes);
@@ -56,23 +56,23 @@ impl Recent {
 
     /// A snapshot replaced the entries up to this one.
     pub(super) fn forget(&self, index: u64) {
-        *self.kept() = Kept { floor: index, ..Kept::default() };
+        *self.kept() = KeptChanges { floor: index, ..KeptChanges::default() };
     }
 
     /// The changes after this entry; `None`: they are not kept any more.
-    pub(super) fn after(&self, index: u64) -> Option<Vec<Arc<Changes>>> {
+    pub(super) fn after(&self, index: u64) -> Option<Vec<Arc<EntryChanges>>> {
         let kept = self.kept();
         let first = kept.entries.partition_point(|entry| entry.index <= index);
         (index >= kept.floor).then(|| kept.entries.range(first..).cloned().collect())
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, KeptChanges> {
         // No code panics while it holds this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn bytes(changes: &Changes) -> usize {
+fn bytes(changes: &EntryChanges) -> usize {
     changes.changes.iter().map(change_bytes).sum()
 }
 
@@ -86,42 +86,42 @@ mod tests {
     use super::*;
     use lockkeeper_machine::{DATA_BYTES_MAX, Data, LockName};
 
-    fn entry(index: u64, bytes: usize) -> Arc<Changes> {
+    fn entry(index: u64, bytes: usize) -> Arc<EntryChanges> {
         let name = LockName::new("a").unwrap();
         let kind = ChangeKind::Data(Some(Data::new(&vec![0; bytes]).unwrap()));
-        Arc::new(Changes { index, changes: vec![Change { name, kind }] })
+        Arc::new(EntryChanges { index, changes: vec![Change { name, kind }] })
     }
 
-    fn after(recent: &Recent, index: u64) -> Option<Vec<u64>> {
-        recent.after(index).map(|entries| entries.iter().map(|entry| entry.index).collect())
+    fn after(history: &ChangeHistory, index: u64) -> Option<Vec<u64>> {
+        history.after(index).map(|entries| entries.iter().map(|entry| entry.index).collect())
     }
 
     #[test]
-    fn what_came_after_an_entry_is_known_or_said_not_to_be() {
-        let recent = Recent::default();
+    fn changes_after_an_entry_are_known_or_reported_as_unknown() {
+        let history = ChangeHistory::default();
         for index in [3, 5, 9] {
-            recent.push(entry(index, 1));
+            history.push(entry(index, 1));
         }
-        assert_eq!(after(&recent, 0), Some(vec![3, 5, 9]));
-        assert_eq!(after(&recent, 3), Some(vec![5, 9]));
-        assert_eq!(after(&recent, 4), Some(vec![5, 9]));
-        assert_eq!(after(&recent, 12), Some(vec![]));
-        recent.forget(20);
-        assert_eq!((after(&recent, 19), after(&recent, 20)), (None, Some(vec![])));
+        assert_eq!(after(&history, 0), Some(vec![3, 5, 9]));
+        assert_eq!(after(&history, 3), Some(vec![5, 9]));
+        assert_eq!(after(&history, 4), Some(vec![5, 9]));
+        assert_eq!(after(&history, 12), Some(vec![]));
+        history.forget(20);
+        assert_eq!((after(&history, 19), after(&history, 20)), (None, Some(vec![])));
     }
 
     #[test]
-    fn so_many_entries_are_kept_and_so_many_bytes() {
-        let recent = Recent::default();
+    fn the_history_is_bounded_in_entries_and_in_bytes() {
+        let history = ChangeHistory::default();
         let last = CHANGES_KEPT as u64 + 10;
-        (1..=last).for_each(|index| recent.push(entry(index, 1)));
-        assert_eq!(after(&recent, 9), None);
-        assert_eq!(after(&recent, 10).unwrap().len(), CHANGES_KEPT);
+        (1..=last).for_each(|index| history.push(entry(index, 1)));
+        assert_eq!(after(&history, 9), None);
+        assert_eq!(after(&history, 10).unwrap().len(), CHANGES_KEPT);
         for index in last + 1..=2 * last {
-            recent.push(entry(index, DATA_BYTES_MAX));
+            history.push(entry(index, DATA_BYTES_MAX));
         }
-        assert!(recent.kept().bytes <= BYTES_MAX);
-        let floor = recent.kept().floor;
-        assert!(floor > last && after(&recent, floor).is_some() && after(&recent, floor - 1).is_none());
+        assert!(history.kept().bytes <= BYTES_MAX);
+        let floor = history.kept().floor;
+        assert!(floor > last && after(&history, floor).is_some() && after(&history, floor - 1).is_none());
     }
 }

@@ -9,11 +9,11 @@ const APART: Duration = Duration::from_secs(10);
 
 /// Counts events, and limits how often they are logged.
 #[derive(Debug, Default)]
-pub(super) struct Complaints {
+pub(super) struct LogThrottle {
     state: Mutex<(u64, Option<Instant>)>,
 }
 
-impl Complaints {
+impl LogThrottle {
     /// Counts an event. `Some`: log it now, with the number of events since the last line.
     pub(super) fn count(&self) -> Option<u64> {
         let mut state = self.state.lock().expect("no code panics with the lock held");
@@ -35,10 +35,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_first_is_logged_and_the_others_are_counted() {
-        let complaints = Complaints::default();
-        assert_eq!(complaints.count(), Some(1));
-        assert!((0..9).all(|_| complaints.count().is_none()));
+        let throttle = LogThrottle::default();
+        assert_eq!(throttle.count(), Some(1));
+        assert!((0..9).all(|_| throttle.count().is_none()));
         advance(APART).await;
-        assert_eq!(complaints.count(), Some(10));
+        assert_eq!(throttle.count(), Some(10));
     }
 }

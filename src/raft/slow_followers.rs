@@ -66,9 +66,9 @@ impl LogBytes {
 
 /// Ends replication streams. Clones share one state.
 #[derive(Clone, Debug, Default)]
-pub struct Cuts(Arc<Mutex<BTreeMap<u64, Arc<Notify>>>>);
+pub struct StreamCuts(Arc<Mutex<BTreeMap<u64, Arc<Notify>>>>);
 
-impl Cuts {
+impl StreamCuts {
     /// Notified when the current stream to this peer must end. A later stream is not affected.
     pub(super) fn of(&self, peer: u64) -> Arc<Notify> {
         Arc::clone(lock(&self.0).entry(peer).or_default())
@@ -84,7 +84,7 @@ impl Cuts {
 pub async fn limit(
     metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     log: LogBytes,
-    cuts: Cuts,
+    cuts: StreamCuts,
     keep_entries: u64,
     bytes_max: u64,
 ) {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_is_too_slow_for_what_it_alone_keeps() {
+    fn a_follower_is_too_slow_by_the_log_that_it_alone_keeps() {
         let log = log(1_000);
         let mut metrics = RaftMetrics::<TypeConfig>::new_initial(1);
         let slow = |metrics: &RaftMetrics<TypeConfig>| {

@@ -1,0 +1,408 @@
+//! Slots: which connections stay when there are more of them than the limit.
+//!
+//! Every connection is accepted at once: in the operating system's queue it could wait for ever behind idle ones. It begins as an
+//! *arrival*, and is *established* by its first call. Each of the two kinds has its own slots, so connections that never call, however
+//! many, neither keep out nor displace connections that do.
+//!
+//! When slots are short, another connection is closed:
+//! * for an arrival: another arrival, of the address that has the most of them; those without a complete handshake first, then the
+//!   oldest.
+//! * for an arrival that makes its first call: the established connection that has been without an open call for the longest time;
+//!   preferably of an address that has more than half of all slots. If all have open calls, such an address loses its youngest
+//!   connection to another address. Otherwise the new connection is refused, with an error.
+//!
+//! Some connections from this machine ([`OPERATORS`]) may be established beyond the limit, for operators.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, Ipv6Addr},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+use super::{connection::ReadState, log_throttle::LogThrottle};
+
+/// Arrivals have this part of all slots: 1 / `ARRIVALS_PART`.
+const ARRIVALS_PART: usize = 8;
+/// Established connections from this machine that are allowed beyond the limit.
+const OPERATORS: usize = 8;
+
+/// The slots of a port.
+#[derive(Clone, Debug)]
+pub(super) struct Slots {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    arrivals_max: usize,
+    established_max: usize,
+    began: Instant,
+    registry: Mutex<Registry>,
+    gave_way: LogThrottle,
+    refused: LogThrottle,
+}
+
+#[derive(Debug, Default)]
+struct Registry {
+    /// Ids ascend in order of arrival.
+    last_id: u64,
+    arrivals: BTreeMap<u64, Arc<Slot>>,
+    established: BTreeMap<u64, Arc<Slot>>,
+}
+
+/// An order to a connection's task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Order {
+    Stay,
+    /// Send GOAWAY, answer the open calls, and end.
+    Finish,
+    /// End at once: another connection gets the slot.
+    GiveWay,
+}
+
+/// The slot of one connection.
+#[derive(Debug)]
+pub(super) struct Slot {
+    id: u64,
+    origin: IpAddr,
+    shared: Arc<Shared>,
+    pub(super) read_state: Arc<ReadState>,
+    is_established: AtomicU8,
+    order: AtomicU8,
+    ordered: Notify,
+    open_calls: AtomicUsize,
+    /// Milliseconds since the port was opened.
+    idle_since_ms: AtomicU64,
+}
+
+/// Frees the slot when it is dropped.
+#[derive(Debug)]
+pub(super) struct SlotGuard(pub(super) Arc<Slot>);
+
+/// An open call.
+#[derive(Debug)]
+pub(super) struct OpenCall(Arc<Slot>);
+
+/// The refusal of a connection: all slots have connections in use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoSlot {
+    pub(super) established_max: usize,
+}
+
+impl Slots {
+    pub(super) fn new(connections_max: usize) -> Self {
+        let arrivals_max = (connections_max / ARRIVALS_PART).max(1);
+        let shared = Shared {
+            arrivals_max,
+            established_max: connections_max.saturating_sub(arrivals_max).max(1),
+            began: Instant::now(),
+            registry: Mutex::default(),
+            gave_way: LogThrottle::default(),
+            refused: LogThrottle::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// A slot for a newly accepted connection.
+    pub(super) fn admit(&self, remote: IpAddr, read_state: ReadState) -> SlotGuard {
+        let mut registry = self.shared.registry();
+        if registry.arrivals.len() >= self.shared.arrivals_max {
+            self.shared.one_arrival_gives_way(&mut registry, Some(origin(remote)));
+        }
+        registry.last_id += 1;
+        let slot = Arc::new(Slot {
+            id: registry.last_id,
+            origin: origin(remote),
+            shared: Arc::clone(&self.shared),
+            read_state: Arc::new(read_state),
+            is_established: AtomicU8::new(NO),
+            order: AtomicU8::new(Order::Stay as u8),
+            ordered: Notify::new(),
+            open_calls: AtomicUsize::new(0),
+            idle_since_ms: AtomicU64::new(self.shared.now_ms()),
+        });
+        registry.arrivals.insert(slot.id, Arc::clone(&slot));
+        SlotGuard(slot)
+    }
+
+    /// Ends one connection when file descriptors have run out: an arrival, or else the longest idle one, if there is one without an open
+    /// call.
+    pub(super) fn make_room(&self) {
+        let mut registry = self.shared.registry();
+        if self.shared.one_arrival_gives_way(&mut registry, None) {
+            return;
+        }
+        if let Some(id) = longest_idle(&registry.established, None)
+            && let Some(slot) = registry.established.remove(&id)
+        {
+            self.shared.gives_way(&slot);
+        }
+    }
+}
+
+impl Shared {
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().expect("no code panics with the lock held")
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn gives_way(&self, slot: &Slot) {
+        slot.tell(Order::GiveWay);
+        if let Some(count) = self.gave_way.count() {
+            let slots = self.arrivals_max + self.established_max;
+            let (remote, is_established) = (slot.origin, slot.is_established());
+            tracing::warn!(count, %remote, is_established, slots, "connections were closed to admit new ones: all slots were taken");
+        }
+    }
+
+    fn one_arrival_gives_way(&self, registry: &mut Registry, newcomer: Option<IpAddr>) -> bool {
+        let mut of = counts(&registry.arrivals);
+        if let Some(newcomer) = newcomer {
+            *of.entry(newcomer).or_default() += 1;
+        }
+        let candidates = registry.arrivals.values();
+        let rank =
+            |slot: &&Arc<Slot>| (std::cmp::Reverse(of[&slot.origin]), slot.read_state.is_handshake_complete(), slot.id);
+        let Some(id) = candidates.min_by_key(rank).map(|slot| slot.id) else { return false };
+        if let Some(slot) = registry.arrivals.remove(&id) {
+            self.gives_way(&slot);
+        }
+        true
+    }
+
+    /// Makes room for an established connection of `newcomer`, if one can be closed.
+    fn one_established_gives_way(&self, registry: &mut Registry, newcomer: IpAddr) -> bool {
+        let heaviest = counts(&registry.established).into_iter().max_by_key(|(_, count)| *count);
+        let heaviest = heaviest.filter(|(_, count)| 2 * count > self.established_max).map(|(origin, _)| origin);
+        let youngest_of = |origin| registry.established.values().rev().find(|slot| slot.origin == origin);
+        let goes = longest_idle(&registry.established, heaviest)
+            .or_else(|| longest_idle(&registry.established, None))
+            .or_else(|| heaviest.filter(|origin| *origin != newcomer).and_then(youngest_of).map(|slot| slot.id));
+        let Some(slot) = goes.and_then(|id| registry.established.remove(&id)) else { return false };
+        self.gives_way(&slot);
+        true
+    }
+}
+
+fn counts(slots: &BTreeMap<u64, Arc<Slot>>) -> HashMap<IpAddr, usize> {
+    let mut counts = HashMap::new();
+    slots.values().for_each(|slot| *counts.entry(slot.origin).or_default() += 1);
+    counts
+}
+
+fn longest_idle(slots: &BTreeMap<u64, Arc<Slot>>, of: Option<IpAddr>) -> Option<u64> {
+    let idle = slots.values().filter(|slot| of.is_none_or(|of| slot.origin == of) && slot.open_calls() == 0);
+    idle.min_by_key(|slot| (slot.idle_since_ms.load(Relaxed), slot.id)).map(|slot| slot.id)
+}
+
+/// The origin that an address is counted for: all 2^64 addresses of an IPv6 network are one.
+fn origin(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) if !address.is_loopback() => {
+            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & u128::MAX << 64))
+        }
+        address @ (IpAddr::V4(_) | IpAddr::V6(_)) => address,
+    }
+}
+
+const NO: u8 = 0;
+const YES: u8 = 1;
+const REFUSED: u8 = 2;
+
+impl Slot {
+    /// Begins a call; the first one establishes the connection.
+    pub(super) fn call(self: &Arc<Self>) -> Result<OpenCall, NoSlot> {
+        if self.is_established.load(Relaxed) != YES {
+            self.establish()?;
+        }
+        self.open_calls.fetch_add(1, Relaxed);
+        Ok(OpenCall(Arc::clone(self)))
+    }
+
+    fn establish(&self) -> Result<(), NoSlot> {
+        let shared = &self.shared;
+        let full = NoSlot { established_max: shared.established_max };
+        if self.is_established.load(Relaxed) == REFUSED {
+            return Err(full);
+        }
+        let mut registry = shared.registry();
+        // `None`: the connection was closed for another one meanwhile.
+        let Some(slot) = registry.arrivals.remove(&self.id) else { return Ok(()) };
+        let extra = if self.origin.is_loopback() { OPERATORS } else { 0 };
+        let has_room = registry.established.len() < shared.established_max
+            || shared.one_established_gives_way(&mut registry, self.origin)
+            || registry.established.len() < shared.established_max + extra;
+        if !has_room {
+            registry.arrivals.insert(self.id, slot);
+            self.is_established.store(REFUSED, Relaxed);
+            self.tell(Order::Finish);
+            if let Some(count) = shared.refused.count() {
+                let (remote, slots) = (self.origin, shared.established_max);
+                tracing::warn!(count, %remote, slots, "connections were refused: all slots have connections in use");
+            }
+            return Err(full);
+        }
+        self.is_established.store(YES, Relaxed);
+        registry.established.insert(self.id, slot);
+        Ok(())
+    }
+
+    pub(super) fn is_established(&self) -> bool {
+        self.is_established.load(Relaxed) == YES
+    }
+
+    pub(super) fn open_calls(&self) -> usize {
+        self.open_calls.load(Relaxed)
+    }
+
+    /// When the last call ended, or the connection arrived.
+    pub(super) fn idle_since(&self) -> Instant {
+        self.shared.began + std::time::Duration::from_millis(self.idle_since_ms.load(Relaxed))
+    }
+
+    fn tell(&self, order: Order) {
+        self.order.store(order as u8, Relaxed);
+        self.ordered.notify_one();
+    }
+
+    /// Waits for the next order. Only the latest one counts.
+    pub(super) async fn ordered(&self) -> Order {
+        self.ordered.notified().await;
+        match self.order.load(Relaxed) {
+            order if order == Order::GiveWay as u8 => Order::GiveWay,
+            order if order == Order::Finish as u8 => Order::Finish,
+            _ => Order::Stay,
+        }
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        let slot = &self.0;
+        // Before the count, so that a reader who sees no open call also sees the time.
+        slot.idle_since_ms.store(slot.shared.now_ms(), Relaxed);
+        slot.open_calls.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Drop for SlotGuard {
+    fn drop(&mut self) {
+        let mut registry = self.0.shared.registry();
+        registry.arrivals.remove(&self.0.id);
+        registry.established.remove(&self.0.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::FutureExt as _;
+    use tokio::time::advance;
+
+    use super::*;
+
+    /// Two slots for arrivals, 14 for established connections.
+    const SLOTS: usize = 16;
+    const ESTABLISHED: usize = 14;
+
+    fn come(slots: &Slots, last: u8) -> SlotGuard {
+        slots.admit(IpAddr::from([10, 0, 0, last]), ReadState::new(1))
+    }
+
+    fn order(slot: &SlotGuard) -> Order {
+        slot.0.ordered().now_or_never().unwrap_or(Order::Stay)
+    }
+
+    fn call(slot: &SlotGuard) -> OpenCall {
+        slot.0.call().expect("there is room")
+    }
+
+    fn established(slots: &Slots, last: u8) -> SlotGuard {
+        let slot = come(slots, last);
+        drop(call(&slot));
+        slot
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn arrivals_displace_each_other_but_no_established_connection() {
+        let slots = Slots::new(SLOTS);
+        let established = established(&slots, 1);
+        let mut flood: Vec<_> = (0..100).map(|_| come(&slots, 2)).collect();
+        assert!(flood.iter().rev().skip(2).all(|slot| order(slot) == Order::GiveWay));
+        assert!(flood.iter().rev().take(2).all(|slot| order(slot) == Order::Stay));
+        // The connection of another address stays, whichever connections come later.
+        let other = come(&slots, 3);
+        flood.extend((0..100).map(|_| come(&slots, 2)));
+        assert_eq!((order(&other), order(&established)), (Order::Stay, Order::Stay));
+        let _call = call(&other);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_longest_idle_connection_is_closed_for_a_new_one() {
+        let slots = Slots::new(SLOTS);
+        let all = [(); ESTABLISHED].map(|()| established(&slots, 1));
+        let _busy: Vec<_> = all.iter().skip(2).map(call).collect();
+        advance(Duration::from_secs(1)).await;
+        drop(call(&all[0]));
+        let newcomer = come(&slots, 2);
+        let _call = call(&newcomer);
+        assert_eq!((order(&all[0]), order(&all[1])), (Order::Stay, Order::GiveWay));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_with_all_slots_yields_to_another_and_is_refused_more() {
+        let slots = Slots::new(SLOTS);
+        let all = [(); ESTABLISHED].map(|()| established(&slots, 1));
+        let _busy: Vec<_> = all.iter().map(call).collect();
+        let same = come(&slots, 1);
+        assert!(same.0.call().is_err() && same.0.call().is_err(), "it is refused, however often it asks");
+        assert_eq!(order(&same), Order::Finish);
+        let other = come(&slots, 2);
+        let _call = call(&other);
+        assert_eq!(order(&all[ESTABLISHED - 1]), Order::GiveWay);
+        assert!(all.iter().take(ESTABLISHED - 1).all(|slot| order(slot) == Order::Stay));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_busy_connection_is_closed_while_no_address_has_more_than_half() {
+        let slots = Slots::new(SLOTS);
+        let mut address = 0;
+        let all = [(); ESTABLISHED].map(|()| {
+            address += 1;
+            established(&slots, address)
+        });
+        let _busy: Vec<_> = all.iter().map(call).collect();
+        assert!(come(&slots, 100).0.call().is_err());
+        assert!(all.iter().all(|slot| order(slot) == Order::Stay));
+        let operator = slots.admit(IpAddr::from([127, 0, 0, 1]), ReadState::new(1));
+        let _call = call(&operator);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slot_is_free_again_once_its_connection_is_gone() {
+        let slots = Slots::new(SLOTS);
+        for _ in 0..10 * SLOTS {
+            let slot = come(&slots, 1);
+            drop(call(&slot));
+            assert_eq!(order(&slot), Order::Stay);
+        }
+    }
+
+    #[test]
+    fn all_addresses_of_an_ipv6_network_are_one_origin() {
+        let of = |text: &str| origin(text.parse().expect("an address"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+        assert!(of("::1").is_loopback());
+    }
+}
