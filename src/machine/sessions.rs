@@ -62,8 +62,8 @@ impl Ended {
 }
 
 impl Machine {
-    /// Opens a session. A repeat with the same TTL and label renews it: the first reply may have been lost. The repeat may come from another
-    /// address.
+    /// Opens a session. A repeat with the same TTL and label renews it: the first reply may have been lost. The repeat may come from
+    /// another address.
     pub(super) fn open(
         &mut self,
         id: SessionId,

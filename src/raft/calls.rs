@@ -1,8 +1,8 @@
 //! The calls on this node that wait for the end of a wait.
 //!
 //! A wait is part of the table on all nodes; the calls that it answers are here, on the node that received them. A call that is dropped
-//! before its wait ends has *broken off*; the listener ([`WaitingCalls::breaks`]) is told, and decides whether the wait keeps its place in the
-//! queue.
+//! before its wait ends has *broken off*; the listener ([`WaitingCalls::breaks`]) is told, and decides whether the wait keeps its place
+//! in the queue.
 
 use std::{
     collections::HashMap,

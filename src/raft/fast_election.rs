@@ -1,9 +1,8 @@
 //! Fast election after the leader's process was killed.
 //!
-//! Normally followers grant a silent leader a lease and an election
-//! timeout: it may be slow, paused, or unreachable for a moment. A killed process is none of these, and its operating system shows it at
-//! once: its connections break, and its port refuses new ones. Then its followers drop the lease and one of them stands for election,
-//! within milliseconds.
+//! Normally followers grant a silent leader a lease and an election timeout: it may be slow, paused, or unreachable for a moment. A
+//! killed process is none of these, and its operating system shows it at once: its connections break, and its port refuses new ones. Then
+//! its followers drop the lease and one of them stands for election, within milliseconds.
 //!
 //! Elections are always safe in Raft, and reads here ask a quorum rather than trust a lease; but a living leader must not be disturbed. A
 //! port also refuses behind a firewall, or while a proxy restarts; and a lease that was dropped does not return in this term. So a second

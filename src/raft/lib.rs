@@ -4,8 +4,8 @@
 //!
 //! * `renewals`: batches renewals of sessions into one command; [`proposer`] and [`leadership`]: batches of commands, stamped by the
 //!   leader's [`clock`]; [`fast_election`] and [`liveness`]: fast detection of a leader whose process was killed;
-//! * [`log`]: the log on disk; [`network`]: replication to the peers; openraft between them; [`slow_followers`]: limits the log kept for a slow
-//!   follower;
+//! * [`log`]: the log on disk; [`network`]: replication to the peers; openraft between them; [`slow_followers`]: limits the log kept for
+//!   a slow follower;
 //! * [`read_index`]: when the table may answer a linearizable read;
 //! * [`state_machine`], `applier` and [`table`]: apply committed entries; [`calls`]: the calls that wait for a result; [`snapshot`]: the
 //!   applied state, on disk.

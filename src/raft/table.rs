@@ -195,8 +195,8 @@ impl Table {
         self.changes.subscribe()
     }
 
-    /// The changes of the entries after this one, up to [`Table::notified`]; later ones come from [`Table::changes`], if it was subscribed to
-    /// before. `None`: they are not kept any more.
+    /// The changes of the entries after this one, up to [`Table::notified`]; later ones come from [`Table::changes`], if it was
+    /// subscribed to before. `None`: they are not kept any more.
     pub fn changes_after(&self, index: u64) -> Option<Vec<Arc<EntryChanges>>> {
         self.history.after(index)
     }

@@ -105,7 +105,7 @@ pub enum ServeError {
     Snapshots(#[from] SnapshotError),
     /// The newest snapshot cannot be read. Nothing was started.
     #[error(
-        "cannot read the newest snapshot: {0}; remove this member from the cluster and add a new one, with a new id"
+        "cannot read the newest snapshot: {0}; leave this node stopped: the cluster serves while a majority of its members runs"
     )]
     Restore(io::Error),
     /// This node cannot take part in its cluster.

@@ -1,9 +1,10 @@
 //! The calls of a connection: counted while they are open, and passed to a service with their message.
 //!
 //! A call that sends headers without a message costs its client almost nothing, while a service allocates memory for the message at once.
-//! So only [`Settings::without_message_max`](super::Settings::without_message_max) calls of a connection are passed to a service before the first bytes
-//! of their message arrive; the others wait outside. A service that waits for a message is ended after [`FIRST_MESSAGE_TIMEOUT`]. A
-//! service that has answered already (its client sends a stream) is not: such a client may have nothing to send yet.
+//! So only [`Settings::without_message_max`](super::Settings::without_message_max) calls of a connection are passed to a service before
+//! the first bytes of their message arrive; the others wait outside. A service that waits for a message is ended after
+//! [`FIRST_MESSAGE_TIMEOUT`]. A service that has answered already (its client sends a stream) is not: such a client may have nothing to
+//! send yet.
 
 use std::{
     convert::Infallible,

@@ -60,7 +60,7 @@ impl Wires {
         End { name: Self::name(node_id), wires: self.clone() }
     }
 
-    /// StreamCuts all wires to and from a node.
+    /// Cuts all wires to and from a node.
     pub(crate) fn isolate(&self, node_id: u64) {
         let name = Self::name(node_id);
         let mut state = self.state();

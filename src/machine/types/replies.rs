@@ -223,8 +223,8 @@ pub enum Reply {
     Resized {
         /// The size before.
         before: Permits,
-        /// Number of holders now, including waiters that the new size granted at once. If it exceeds the new size, no permit is granted until
-        /// enough of them are released.
+        /// Number of holders now, including waiters that the new size granted at once. If it exceeds the new size, no permit is granted
+        /// until enough of them are released.
         holders: u64,
         /// Number of waiters now.
         waiters: u64,
