@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use lockkeeper::proto::v1::{
-    self, acquire_response::Outcome, locks_client::LocksClient, mode, sessions_client::SessionsClient,
+use lockkeeper::{
+    local::Options,
+    proto::v1::{self, acquire_response::Outcome, locks_client::LocksClient, mode, sessions_client::SessionsClient},
 };
 use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
@@ -13,7 +14,7 @@ use tonic::transport::{Channel, Endpoint};
 use crate::{
     sized,
     stage::{Descriptors, Stage},
-    support::{LONG, until},
+    support::{LONG, leader, until},
 };
 
 /// Calls under way at one time.
@@ -159,6 +160,43 @@ async fn much_that_ends_at_once() {
             timeout(5 * LONG, async { tokio::join!(waiting, releases) }).await.expect("all are granted");
             stream::iter(sessions).map(|session| own.close(session)).buffer_unordered(AT_ONCE).collect::<()>().await;
             cleared(stage, before).await;
+        })
+        .await;
+}
+
+/// A follower that was down while the table grew installs a snapshot of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_snapshot_is_installed() {
+    let change = |options: &mut Options| (options.raft.snapshot_entries, options.raft.keep_entries) = (50, 10);
+    let mut stage = Stage::open_with(Descriptors::AsTheyAre, change).await;
+    let own = Leader::of(&stage).await;
+    let leader = leader(&stage.cluster).await;
+    let follower = (1..=3).find(|node| *node != leader).expect("three nodes");
+    let status = stage.cluster.node(follower).status().await.expect("it runs");
+    let has = status.last_log_index;
+    stage.cluster.node_mut(follower).kill().await;
+    own.hold(sized(20_000, 1_000_000)).await;
+
+    let newest = until("a snapshot on the leader, beyond the log of the follower", async || {
+        let status = stage.cluster.node(leader).status().await.ok()?;
+        (status.purged_index > has).then_some(status.snapshot_index)
+    })
+    .await;
+    stage.expect_memory_as_large_as_others();
+    stage.cluster.node_mut(follower).spawn().expect("it starts");
+    stage
+        .survives("a large snapshot is installed", async |stage: &Stage| {
+            let began = Instant::now();
+            timeout(5 * LONG, async {
+                until("the follower to catch up", async || {
+                    let status = stage.cluster.node(follower).status().await.ok()?;
+                    (status.snapshot_index >= newest && status.applied_index >= newest).then_some(())
+                })
+                .await;
+            })
+            .await
+            .expect("it catches up in time");
+            println!("caught up after {:?}", began.elapsed());
         })
         .await;
 }

@@ -65,6 +65,11 @@ pub(crate) enum Descriptors {
 impl Stage {
     /// Three nodes that serve a bystander.
     pub(crate) async fn open(descriptors: Descriptors) -> Self {
+        Self::open_with(descriptors, |_| {}).await
+    }
+
+    /// The same with other options.
+    pub(crate) async fn open_with(descriptors: Descriptors, change: impl FnOnce(&mut Options)) -> Self {
         let machine = MACHINE.lock().await;
         raise_own_limit();
         let (wrapper, program) = match descriptors {
@@ -78,6 +83,7 @@ impl Stage {
             if std::env::var_os("LOCKKEEPER_ABUSE_USUAL_TIMING").is_none() {
                 (options.raft.election_timeout_ms_min, options.raft.election_timeout_ms_max) = ELECTION_TIMEOUT_MS;
             }
+            change(options);
         })
         .await;
         let client = client(&cluster);
@@ -93,6 +99,12 @@ impl Stage {
     /// What the nodes have in memory now is what they are to come back to: the table holds what the case needs.
     pub(crate) fn remember_memory(&mut self) {
         self.before = self.cluster.nodes().map(memory_mib).collect();
+    }
+
+    /// The same for a node that was just started: it is to need no more than the largest of the others does now.
+    pub(crate) fn expect_memory_as_large_as_others(&mut self) {
+        let largest = self.cluster.nodes().map(memory_mib).max().unwrap_or_default();
+        self.before = self.cluster.nodes().map(|_| largest).collect();
     }
 
     /// Where clients reach the leader.
