@@ -1,4 +1,4 @@
-//! Connections that come and say nothing, or not all of it.
+//! Connections that send nothing, or an incomplete preface.
 
 use std::net::SocketAddr;
 
@@ -17,18 +17,18 @@ use crate::{
     support::{LONG, leader, until},
 };
 
-/// The attack: more connections than a node has places; and more than it has places for such ones.
+/// The full attack: more connections than a node accepts. The smaller one: more than it accepts without a complete preface.
 const FULL_HALF_PREFACES: usize = 10_050;
 const MANY_HALF_PREFACES: usize = 1_500;
-/// The same for a node that has fewer descriptors: 672 places for clients, and 84 of them for such ones.
+/// The same for a node with fewer descriptors: it accepts 672 clients, 84 of them without a complete preface.
 const FEW_DESCRIPTORS: u32 = 1_024;
 const SMALL_HALF_PREFACES: usize = 800;
-/// More than the peers' port has places.
+/// More connections than the peers' port accepts.
 const HALF_PREFACES_PEERS: usize = 1_010;
-/// With a soft limit of 1,024 descriptors, this ended two nodes of three.
+/// With a soft limit of 1,024 descriptors, this number once stopped two nodes of three.
 const SILENT: usize = 1_100;
 
-/// Opens connections that say so much of a preface, and keeps them.
+/// Opens connections that send `words`, a part of a preface, and keeps them open.
 async fn say(address: SocketAddr, connections: usize, words: &[u8]) -> Vec<TcpStream> {
     const AT_ONCE: usize = 50;
     let mut open = Vec::new();
@@ -38,7 +38,7 @@ async fn say(address: SocketAddr, connections: usize, words: &[u8]) -> Vec<TcpSt
             stream.write_all(words).await.ok()?;
             Some(stream)
         }));
-        // One that was refused counts as well: it has been tried.
+        // A refused connection counts as tried too.
         open.extend(some.await.into_iter().map(|stream| stream.ok_or(())));
     }
     open.into_iter().flatten().collect()
@@ -48,7 +48,7 @@ fn half_a_preface() -> &'static [u8] {
     &PREFACE[..PREFACE.len() / 2]
 }
 
-/// Somebody who has not been there before comes in at a node, and is served.
+/// A new client connects to a node and is served.
 async fn newcomer(endpoint: &str) {
     let client = Client::builder(endpoint).call_limit(LONG).build().expect("an endpoint");
     let session = timeout(LONG, client.open(SessionOptions::default())).await.expect("in time").expect("a session");
@@ -56,7 +56,7 @@ async fn newcomer(endpoint: &str) {
     session.close().await.expect("it was open");
 }
 
-/// Connections to each node that say so much; meanwhile newcomers come in. How many were open at the least.
+/// Opens connections to each node that send `words`; meanwhile new clients connect. Returns the smallest number of connections per node.
 async fn crowd(stage: &Stage, connections: usize, words: &[u8]) -> usize {
     let listens = stage.cluster.nodes().map(|node| address(&node.config().client_listen));
     let crowd = join_all(listens.map(|clients| say(clients, connections, words))).await;
@@ -67,7 +67,7 @@ async fn crowd(stage: &Stage, connections: usize, words: &[u8]) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_that_says_nothing_keeps_nobody_out_where_descriptors_are_few() {
+async fn silent_connections_keep_no_new_client_out_where_descriptors_are_few() {
     let mut stage = Stage::open(Descriptors::Hard(FEW_DESCRIPTORS)).await;
     let prefaces = async |stage: &Stage| crowd(stage, SMALL_HALF_PREFACES, half_a_preface()).await;
     let came = stage.survives("half prefaces, few descriptors", prefaces).await;
@@ -77,7 +77,7 @@ async fn a_crowd_that_says_nothing_keeps_nobody_out_where_descriptors_are_few() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_that_says_nothing_ends_no_node_that_starts_with_few_descriptors() {
+async fn silent_connections_stop_no_node_that_starts_with_few_descriptors() {
     let mut stage = Stage::open(Descriptors::Soft(1_024)).await;
     let came = stage.survives("silent connections", async |stage: &Stage| crowd(stage, SILENT, b"").await).await;
     assert_eq!(came, SILENT, "nothing was shown");
@@ -90,7 +90,7 @@ async fn a_crowd_that_says_nothing_ends_no_node_that_starts_with_few_descriptors
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_prefaces_keep_no_peer_out() {
+async fn half_prefaces_at_the_peers_port_do_not_prevent_an_election() {
     let mut stage = Stage::open(Descriptors::AsTheyAre).await;
     let first = leader(&stage.cluster).await;
     let listens: Vec<_> = stage.cluster.nodes().map(|node| address(&node.config().peer_listen)).collect();

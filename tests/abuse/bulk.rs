@@ -1,5 +1,5 @@
-//! One thing that causes much: sessions with many locks that end, sessions that expire together, many that wait for one lock, a snapshot of
-//! a large table that is installed. What each causes is done in bounded pieces, and others are served between them.
+//! One request that causes much work: sessions with many locks end, many sessions expire together, many waiters are granted one lock.
+//! The server does the work in bounded pieces and serves other clients between them.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ use crate::{
 
 /// Calls under way at one time.
 const AT_ONCE: usize = 64;
-/// Locks in one acquire, the most that there may be.
+/// Locks in one acquire: the maximum.
 const LOCKS: usize = 64;
-/// Locks of one session: it may hold 100,000.
+/// Locks of one session, of 100,000 at most.
 const LOCKS_PER_SESSION: usize = 99_968;
 /// Waits of one session, of 1,024 at most.
 const WAITS_PER_SESSION: usize = 1_000;
-/// A TTL that no case lives to see the end of.
+/// A TTL that is longer than any case.
 const TTL_MS: u32 = 3_600_000;
 
-/// The leader, spoken to directly.
+/// The gRPC clients of the leader.
 #[derive(Clone)]
 struct Leader {
     sessions: SessionsClient<Channel>,
@@ -53,7 +53,7 @@ impl Leader {
         timeout(LONG, self.sessions.clone().close(request)).await.expect("answered in time").expect("closed");
     }
 
-    /// Acquires, and waits for as long as it takes.
+    /// Acquires, with a wait without a limit.
     async fn acquire(&self, session_id: &str, locks: Vec<v1::Want>) {
         let wait = Some(v1::acquire_request::Wait::WaitForever(true));
         let request = v1::AcquireRequest { session_id: session_id.to_owned(), locks, wait, ..Default::default() };
@@ -61,7 +61,7 @@ impl Leader {
         assert!(matches!(answer.outcome, Some(Outcome::Granted(_))), "{answer:?}");
     }
 
-    /// Sessions that hold so many locks together.
+    /// Opens sessions that hold `locks` locks together.
     async fn hold(&self, locks: usize) -> Vec<String> {
         let mut sessions = Vec::new();
         for first in (0..locks).step_by(LOCKS_PER_SESSION) {
@@ -83,20 +83,20 @@ fn want(name: &str) -> v1::Want {
     v1::Want { name: name.to_owned(), ..Default::default() }
 }
 
-/// How many sessions and locks there are.
+/// The numbers of sessions and locks.
 async fn counts(stage: &Stage) -> (u64, u64) {
-    until("a leader that says how much there is", async || {
+    until("a leader that reports its counts", async || {
         let statuses = stage.cluster.statuses().await;
         statuses.values().find(|status| status.serving).map(|status| (status.sessions, status.locks))
     })
     .await
 }
 
-/// Waits until there are no more sessions and locks than before.
+/// Waits until the numbers of sessions and locks are back to those before.
 async fn cleared(stage: &Stage, before: (u64, u64)) {
     let began = Instant::now();
     timeout(5 * LONG, async {
-        until("what was left to be cleared away", async || {
+        until("sessions and locks to be removed", async || {
             let now = counts(stage).await;
             // The bystander holds one lock more or less at any time.
             (now.0 <= before.0 && now.1 <= before.1 + 1).then_some(())
@@ -104,12 +104,12 @@ async fn cleared(stage: &Stage, before: (u64, u64)) {
         .await;
     })
     .await
-    .expect("cleared away in time");
-    println!("cleared away after {:?}", began.elapsed());
+    .expect("removed in time");
+    println!("removed after {:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn much_that_ends_at_once() {
+async fn bulk_closes_expiries_and_grants_harm_no_other_client() {
     let mut stage = Stage::open(Descriptors::AsTheyAre).await;
     let before = counts(&stage).await;
     let own = Leader::of(&stage).await;

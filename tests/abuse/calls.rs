@@ -1,4 +1,4 @@
-//! Calls that are opened, and then nothing.
+//! Calls that are opened and then left idle.
 
 use http::Request;
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
@@ -12,16 +12,16 @@ use crate::{
 };
 
 const ENHANCE_YOUR_CALM: u32 = 11;
-/// The attack, on one connection. More than a connection may have open, by more than it may be refused.
+/// Calls of the attack, on one connection: more than the open calls and the refusals together that a connection may have.
 const HEADERS_ONLY: usize = 16_000;
-/// Streams that are opened and left, with a request each.
+/// Streams with one request each that are left open.
 const SMALL_LEFT: usize = 1_000;
 const FULL_LEFT: usize = 10_000;
-/// Calls without a message of one who waits for an answer.
+/// Calls without a message whose client waits for an answer.
 const PATIENT: usize = 32;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_of_headers_only_end_their_own_connection() {
+async fn too_many_calls_without_a_message_close_their_connection() {
     let mut stage = Stage::open(Descriptors::AsTheyAre).await;
     let abuse = async |stage: &Stage| {
         let mut stream = connect(stage.leader().await).await.expect("it serves");
@@ -33,7 +33,7 @@ async fn calls_of_headers_only_end_their_own_connection() {
                     break;
                 }
             }
-            // It stays open.
+            // Keep the connection open.
             std::future::pending::<()>().await
         };
         tokio::select! {
@@ -46,7 +46,7 @@ async fn calls_of_headers_only_end_their_own_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_without_a_message_are_told_so_and_streams_that_are_left_cost_what_they_may() {
+async fn calls_without_a_message_get_an_error_and_idle_streams_stay_within_limits() {
     let mut stage = Stage::open(Descriptors::AsTheyAre).await;
     for status in stage.survives("calls without a message", nothing_said).await {
         assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
@@ -55,7 +55,7 @@ async fn calls_without_a_message_are_told_so_and_streams_that_are_left_cost_what
     stage.survives("streams opened and left", opened_and_left).await;
 }
 
-/// What calls without a message are told.
+/// The statuses of calls without a message.
 async fn nothing_said(stage: &Stage) -> Vec<Status> {
     let stream = TcpStream::connect(stage.leader().await).await.expect("it serves");
     let (mut client, connection) = h2::client::handshake(stream).await.expect("it speaks HTTP/2");
@@ -75,7 +75,7 @@ async fn nothing_said(stage: &Stage) -> Vec<Status> {
     told
 }
 
-/// Many streams with one request each, which the node answers, and nobody reads.
+/// Opens many streams with one request each; the client does not read the answers.
 async fn opened_and_left(stage: &Stage) {
     let mut stream = connect(stage.leader().await).await.expect("it serves");
     for call in 0..sized(SMALL_LEFT, FULL_LEFT) {
@@ -83,6 +83,6 @@ async fn opened_and_left(stage: &Stage) {
         let opened = [headers(stream_id, "/lockkeeper.v1.Locks/Pipeline"), data(stream_id, EMPTY_MESSAGE)].concat();
         stream.write_all(&opened).await.expect("it reads");
     }
-    // Somebody else comes in while they are open.
+    // Another client connects while the streams are open.
     long_session(&stage.client).await.close().await.expect("it was open");
 }

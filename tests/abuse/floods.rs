@@ -1,4 +1,4 @@
-//! More of what is allowed than anybody needs: each kind of call, from as many tasks as one client may have.
+//! Floods of valid calls of each kind, [`AT_ONCE`] at one time.
 
 use std::{future::ready, time::Duration};
 
@@ -15,12 +15,12 @@ use crate::{
     support::{LONG, client, leader, long_session},
 };
 
-/// Calls of a flood at one time.
+/// Concurrent calls of a flood.
 const AT_ONCE: usize = 64;
 /// The largest data of a lock, bytes.
 const DATA: [u8; 16 * 1024] = [7; 16 * 1024];
 
-/// Makes so many calls, each of which is answered in time; a refusal is an answer. How many were not refused.
+/// Makes `calls` calls and requires an answer in time for each; a refusal is an answer. Returns the number that were not refused.
 async fn flood<T>(calls: usize, call: impl AsyncFn(usize) -> Result<T, Error>) -> usize {
     let answers = stream::iter(0..calls).map(async |number| {
         let answer = timeout(LONG, call(number)).await.expect("each call is answered in time");
@@ -30,7 +30,7 @@ async fn flood<T>(calls: usize, call: impl AsyncFn(usize) -> Result<T, Error>) -
     answers.buffer_unordered(AT_ONCE).filter(|done| ready(*done)).count().await
 }
 
-/// An acquire as large as one may be: 64 locks with names of 512 bytes and 16 KiB of data each, a little more than a message may have.
+/// The largest acquire: 64 locks with names of up to 512 bytes and 16 KiB of data each, slightly more than the maximum of a message.
 fn largest(number: usize) -> Vec<Want> {
     let want = |lock: usize| Want {
         name: LockName::new(&format!("{number}/{lock}/{}", "n".repeat(500))).expect("512 bytes at most"),
@@ -56,7 +56,7 @@ async fn sessions(client: &Client, count: usize) -> Vec<Session> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn floods_of_each_call() {
+async fn a_flood_of_each_call_harms_no_other_client() {
     let mut stage = Stage::open(Descriptors::AsTheyAre).await;
     let calls = sized(1_000, 50_000);
     let other = client(&stage.cluster);
@@ -74,7 +74,7 @@ async fn floods_of_each_call() {
         .await;
     stage.survives("lists", async |_: &Stage| _ = flood(calls, async |_| other.list("", "").await).await).await;
     let update = async |_| held.update("flooded", NewData::Held(&DATA)).await;
-    // The caches of the log are as large as they get before it counts.
+    // Fill the log's caches before the baseline of memory is taken.
     flood(4_000, update).await;
     stage.remember_memory();
     stage.survives("updates", async |_: &Stage| _ = flood(calls, update).await).await;
@@ -108,9 +108,9 @@ async fn floods_of_each_call() {
         .await;
 }
 
-/// All at once, in the middle of an election.
+/// A flood of several kinds of calls during an election.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_during_an_election() {
+async fn a_flood_during_an_election_is_answered() {
     let mut stage = Stage::open(Descriptors::AsTheyAre).await;
     let first = leader(&stage.cluster).await;
     stage.cluster.node_mut(first).kill().await;

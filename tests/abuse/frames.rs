@@ -1,4 +1,4 @@
-//! HTTP/2 by hand: what no library sends.
+//! Encodes HTTP/2 frames, for sequences that no library sends.
 
 use std::{io, net::SocketAddr};
 
@@ -19,16 +19,16 @@ const GOAWAY: u8 = 7;
 const END_HEADERS: u8 = 4;
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
-/// A message of gRPC that is empty.
+/// An empty gRPC message with its length prefix.
 pub(crate) const EMPTY_MESSAGE: &[u8] = &[0; 5];
 
-/// A message as gRPC has it.
+/// A gRPC message with its length prefix.
 pub(crate) fn framed(message: &impl Message) -> Bytes {
     let length = u32::try_from(message.encoded_len()).expect("short").to_be_bytes();
     [&[0], &length[..], &message.encode_to_vec()].concat().into()
 }
 
-/// The stream of the n-th call of a connection.
+/// The stream id of the n-th call of a connection.
 pub(crate) fn stream_id(call: usize) -> u32 {
     u32::try_from(2 * call + 1).expect("a stream's number")
 }
@@ -38,13 +38,13 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Opens a call.
+/// A HEADERS frame that opens a call.
 pub(crate) fn headers(stream: u32, path: &str) -> Vec<u8> {
     let literal = |name: &[u8], value: &str| {
         let length = u8::try_from(value.len()).expect("short");
         [name, &[length], value.as_bytes()].concat()
     };
-    // POST and http are in HTTP/2's own table, and so are the names of the others.
+    // HPACK's static table holds POST, http, and the names of the other headers but `te`.
     let mut block = vec![0x83, 0x86];
     block.extend(literal(&[0x04], path));
     block.extend(literal(&[0x01], "node"));
@@ -61,14 +61,14 @@ pub(crate) fn reset(stream: u32) -> Vec<u8> {
     frame(RST_STREAM, 0, stream, &CANCEL)
 }
 
-/// A connection that has said its preface.
+/// Opens a connection and sends the preface.
 pub(crate) async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(&[PREFACE, EMPTY_SETTINGS].concat()).await?;
     Ok(stream)
 }
 
-/// What the server says at its end of a connection: the code of its GOAWAY, and its words. `None`: it broke without one.
+/// Reads until the server's GOAWAY: its code and its debug text. `None`: the connection ended without one.
 pub(crate) async fn farewell(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Option<(u32, String)> {
     loop {
         let mut head = [0; 9];

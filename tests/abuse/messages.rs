@@ -1,4 +1,4 @@
-//! Many small requests on one stream, a DATA frame each: what some gRPC libraries send.
+//! Many small requests on one stream, a DATA frame each, as some gRPC libraries send them.
 
 use bytes::{Bytes, BytesMut};
 use http::Request;
@@ -16,17 +16,17 @@ use crate::{
     support::{LONG, long_session, until},
 };
 
-/// So many ended the connection: "GOAWAY 11, too_many_data_frames".
+/// This number of frames once closed the connection: "GOAWAY 11, too_many_data_frames".
 const MANY: usize = 3_000;
-/// So many may be under way on one stream.
+/// Maximum of requests in flight on one stream.
 const UNDER_WAY_MAX: usize = 16_384;
-/// Waits of one session, at the most.
+/// Maximum of waits of one session.
 const WAITS_PER_SESSION: usize = 1_024;
-/// A debug build checks its whole table after each entry.
+/// Sizes for a debug build, which checks its whole table after each entry.
 const SMALL_WAITS: usize = 500;
 const SMALL_MOST: usize = 4_000;
 
-/// Takes whole messages out of what came.
+/// Takes the complete messages from the received bytes.
 fn unframed(bytes: &mut BytesMut) -> Vec<PipelineResponse> {
     let mut answers = Vec::new();
     while bytes.len() >= 5 {
@@ -35,12 +35,12 @@ fn unframed(bytes: &mut BytesMut) -> Vec<PipelineResponse> {
             break;
         }
         let message = bytes.split_to(5 + length).split_off(5);
-        answers.push(PipelineResponse::decode(message).expect("a message of ours"));
+        answers.push(PipelineResponse::decode(message).expect("a pipeline response"));
     }
     answers
 }
 
-/// A stream with requests of a frame each.
+/// A stream with one request per DATA frame.
 struct Frames {
     requests: h2::SendStream<Bytes>,
     answers: h2::RecvStream,
@@ -48,7 +48,7 @@ struct Frames {
 }
 
 impl Frames {
-    /// Sends all of them before it reads an answer.
+    /// Sends all requests before it reads an answer.
     async fn send(stage: &Stage, requests: impl Iterator<Item = PipelineRequest>) -> Self {
         let stream = tokio::net::TcpStream::connect(stage.leader().await).await.expect("it serves");
         let (client, connection) = h2::client::handshake(stream).await.expect("it speaks HTTP/2");
@@ -74,7 +74,7 @@ impl Frames {
     }
 }
 
-/// One that any node answers by itself, so that only the way there is tried.
+/// A stale read: any node answers it alone, so that the test covers only the transport.
 fn get(number: usize) -> PipelineRequest {
     let get = GetRequest { name: "x".to_owned(), stale: true, ..GetRequest::default() };
     PipelineRequest { number: number as u64, what: Some(Asked::Get(get)) }
@@ -92,7 +92,7 @@ async fn all_are_answered(stage: &Stage, requests: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_of_a_frame_each_are_answered() {
+async fn many_small_requests_on_one_stream_are_answered() {
     let mut stage = Stage::open(Descriptors::AsTheyAre).await;
     let most = sized(SMALL_MOST, UNDER_WAY_MAX);
     stage.survives("small requests", async |stage: &Stage| all_are_answered(stage, MANY).await).await;
@@ -122,7 +122,7 @@ async fn as_many_wait_as_may(stage: &Stage) {
         (lock.queue_length == waits as u64).then_some(())
     };
     until("all to wait", waiting).await;
-    // The last place is free, and what waits holds nobody up.
+    // One request more is allowed, and the waits do not delay it.
     frames.requests.send_data(framed(&get(waits + 1)), false).expect("it is open");
     let answers = frames.next().await;
     assert!(matches!(&answers[..], [PipelineResponse { what: Some(Answer::Get(_)), .. }]), "{answers:?}");

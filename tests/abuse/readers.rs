@@ -1,4 +1,4 @@
-//! Clients that ask, and do not read the answers.
+//! Clients that send requests and do not read the answers.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,9 +23,9 @@ use crate::{
     support::{LONG, long_session},
 };
 
-/// Nothing is read for longer than the server's patience of 10 s.
+/// The client reads nothing for this time: longer than the server's write deadline of 10 s.
 const IDLE: Duration = Duration::from_secs(12);
-/// What there is to read: 16 KiB each.
+/// Locks to read, with 16 KiB of data each.
 const LOCKS: usize = 320;
 const DATA: [u8; 16 * 1024] = [7; 16 * 1024];
 
@@ -33,7 +33,7 @@ const WATCH: &str = "/lockkeeper.v1.Locks/Watch";
 const LIST: &str = "/lockkeeper.v1.Locks/List";
 const PIPELINE: &str = "/lockkeeper.v1.Locks/Pipeline";
 
-/// A connection whose client has little room for each answer, and much for all of them.
+/// A connection with a small flow control window for each stream and a large one for the connection.
 async fn connect(stage: &Stage) -> h2::client::SendRequest<Bytes> {
     let stream = TcpStream::connect(stage.leader().await).await.expect("it serves");
     let mut settings = h2::client::Builder::new();
@@ -43,11 +43,11 @@ async fn connect(stage: &Stage) -> h2::client::SendRequest<Bytes> {
     client
 }
 
-/// A call of which nobody reads the answer, yet.
+/// A call whose answer was not read yet.
 struct Unread {
     path: &'static str,
     answer: h2::RecvStream,
-    /// A stream of requests that goes on.
+    /// Keeps the stream of requests open.
     _requests: h2::SendStream<Bytes>,
 }
 
@@ -69,7 +69,7 @@ impl Unread {
         Self { path, answer, _requests: requests }
     }
 
-    /// Reads it after all: the code that it ends with, and the message.
+    /// Reads the answer to its end: the status code and the message.
     async fn read(mut self) -> (String, String) {
         while let Some(data) = timeout(LONG, self.answer.data()).await.expect("in time") {
             let data = data.expect("the connection stays");
@@ -97,7 +97,7 @@ async fn fill(session: &Session) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_that_nobody_reads_end() {
+async fn calls_whose_answers_are_not_read_are_ended() {
     let mut stage = Stage::open(Descriptors::AsTheyAre).await;
     let session = long_session(&stage.client).await;
     fill(&session).await;

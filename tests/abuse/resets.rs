@@ -1,4 +1,4 @@
-//! Rapid reset (CVE-2023-44487): calls that are opened and given up before anybody has looked at them.
+//! Rapid reset (CVE-2023-44487): calls that are cancelled before the server has accepted them.
 
 use std::io;
 
@@ -15,14 +15,14 @@ use crate::{
 };
 
 const ENHANCE_YOUR_CALM: u32 = 11;
-/// The attack: 143 MiB on one connection.
+/// Bytes of the full attack: 143 MiB.
 const FULL_BYTES: usize = 143 << 20;
 const SMALL_BYTES: usize = 4 << 20;
-/// Calls that a node's port of clients lets be given up unseen, and some.
+/// More calls than a client may reset on one connection before the node has accepted them.
 const TOO_MANY: usize = 300;
 const PATH: &str = "/lockkeeper.v1.Locks/Get";
 
-/// So many calls, each given up at once.
+/// The frames of these calls, each cancelled at once.
 fn resets(calls: std::ops::Range<usize>, message: &[u8]) -> Vec<u8> {
     let call = |call| {
         let stream = stream_id(call);
@@ -32,7 +32,7 @@ fn resets(calls: std::ops::Range<usize>, message: &[u8]) -> Vec<u8> {
     calls.flat_map(call).collect()
 }
 
-/// Sends so many bytes of calls that are given up at once, on as many connections as it takes. How many it took.
+/// Sends this number of bytes of cancelled calls, and opens another connection after each that ends. Returns the number of connections.
 async fn flood(stage: &Stage, bytes: usize, message: &[u8]) -> usize {
     const AT_ONCE: usize = 500;
     let address = stage.leader().await;
@@ -51,7 +51,7 @@ async fn flood(stage: &Stage, bytes: usize, message: &[u8]) -> usize {
             }
             Ok::<_, io::Error>(())
         };
-        // Whoever does not read would only stop itself.
+        // Read as well: flow control would stop a client that does not.
         tokio::select! {
             _ = write => {}
             _ = farewell(&mut answers) => {}
@@ -60,14 +60,14 @@ async fn flood(stage: &Stage, bytes: usize, message: &[u8]) -> usize {
     connections
 }
 
-/// A call of 25 bytes, given up.
+/// A call that is cancelled, 25 bytes in all.
 fn short_reset(stream: u32) -> Vec<u8> {
     let id = stream.to_be_bytes();
     [&[0, 0, 3, 1, 4][..], &id, &[0x83, 0x86, 0x84], &reset(stream)].concat()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn resets_hurt_nobody_and_those_without_a_message_end_their_connection() {
+async fn rapid_resets_harm_no_other_client_and_without_a_message_close_their_connection() {
     let mut stage = Stage::open(Descriptors::AsTheyAre).await;
     let told = stage.survives("a few resets", a_few).await;
     assert_eq!(told, Some((ENHANCE_YOUR_CALM, "too_many_resets".to_owned())));
@@ -79,7 +79,7 @@ async fn resets_hurt_nobody_and_those_without_a_message_end_their_connection() {
     }
 }
 
-/// Resets in one write, which a turn of the connection takes in as a whole: nothing is left unread, so what it says is not lost.
+/// Sends the resets in one write. The server reads them in one turn; with no unread bytes left, closing does not lose its GOAWAY.
 async fn a_few(stage: &Stage) -> Option<(u32, String)> {
     let mut stream = connect(stage.leader().await).await.expect("it serves");
     let few: Vec<u8> = (0..TOO_MANY).flat_map(|call| short_reset(stream_id(call))).collect();

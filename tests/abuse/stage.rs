@@ -1,4 +1,4 @@
-//! A cluster, a bystander, and what is looked at before, during and after an abuse.
+//! A cluster, a bystander, and the checks before, during and after an abuse.
 
 use std::{
     fs,
@@ -24,19 +24,19 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::{LONG, client, cluster_with, leader, long_session, program, until};
 
-/// A node may keep so much more than it had when it was idle.
+/// Memory that a node may keep after an abuse, beyond its size when it was idle, in MiB.
 pub(crate) const MEMORY_SLACK_MIB: u64 = 64;
-/// Pairs of the bystander before the abuse, to compare with.
+/// Pairs of the bystander before the abuse: the baseline.
 const PAIRS_BEFORE: usize = 50;
-/// At least so many pairs during an abuse, or nothing was shown.
+/// Fewest pairs during an abuse; with fewer, the test shows nothing.
 const PAIRS_DURING: usize = 3;
-/// Of the bystander's other session, which is renewed by the client all the time.
+/// TTL of the session that holds the bystander's lock; the client renews it in the background.
 const TTL: Duration = Duration::from_secs(30);
 
-/// Three times what is usual: three nodes without optimizations share few processors.
+/// Three times the default: three nodes without optimizations share few processors.
 const ELECTION_TIMEOUT_MS: (u64, u64) = (3_000, 6_000);
 
-/// One test at a time: each wants the machine.
+/// One test runs at a time: each needs the whole machine.
 static MACHINE: Turn<()> = Turn::const_new(());
 
 pub(crate) struct Stage {
@@ -45,20 +45,20 @@ pub(crate) struct Stage {
     bystander: Session,
     held: Guard,
     pairs: Pairs,
-    /// How long pairs took when nobody misbehaved, in ascending order.
+    /// Durations of pairs before the abuse, in ascending order.
     idle: Vec<Duration>,
     before: Vec<u64>,
     _wrapper: Option<TempDir>,
     _machine: MutexGuard<'static, ()>,
 }
 
-/// Limits of descriptors that the nodes start with: `ulimit`'s words for a shell.
+/// Limits of descriptors that the nodes start with, as `ulimit` sets them.
 #[derive(Clone, Copy)]
 pub(crate) enum Descriptors {
     AsTheyAre,
-    /// The soft limit; the hard one stays.
+    /// The soft limit; the hard limit stays.
     Soft(u32),
-    /// Both.
+    /// The soft and the hard limit.
     Hard(u32),
 }
 
@@ -79,7 +79,7 @@ impl Stage {
         };
         let cluster = cluster_with(|options: &mut Options| {
             options.program = program;
-            // An election because of a client is what must not happen; one because of a busy machine says nothing.
+            // The test forbids elections that a client causes. A longer timeout avoids those that a busy machine causes.
             if std::env::var_os("LOCKKEEPER_ABUSE_USUAL_TIMING").is_none() {
                 (options.raft.election_timeout_ms_min, options.raft.election_timeout_ms_max) = ELECTION_TIMEOUT_MS;
             }
@@ -96,31 +96,31 @@ impl Stage {
         Self { cluster, client, bystander, held, pairs, idle, before, _wrapper: wrapper, _machine: machine }
     }
 
-    /// What the nodes have in memory now is what they are to come back to: the table holds what the case needs.
+    /// Takes the memory of the nodes now as the baseline: the table already holds the data of the case.
     pub(crate) fn remember_memory(&mut self) {
         self.before = self.cluster.nodes().map(memory_mib).collect();
     }
 
-    /// The same for a node that was just started: it is to need no more than the largest of the others does now.
+    /// The same for a node that was just started: it may use no more memory than the largest of the others does now.
     pub(crate) fn expect_memory_as_large_as_others(&mut self) {
         let largest = self.cluster.nodes().map(memory_mib).max().unwrap_or_default();
         self.before = self.cluster.nodes().map(|_| largest).collect();
     }
 
-    /// Where clients reach the leader.
+    /// The leader's address for clients.
     pub(crate) async fn leader(&self) -> SocketAddr {
         address(&self.cluster.node(leader(&self.cluster).await).config().client_listen)
     }
 
-    /// Lets somebody misbehave, and looks what becomes of everybody else. Panics if anybody was hurt.
+    /// Runs the abuse, then checks the bystander and the nodes. Panics if one of them was harmed, or if the term changed.
     pub(crate) async fn survives<T>(&mut self, what: &str, abuse: impl AsyncFnOnce(&Self) -> T) -> T {
         let term = self.term().await;
         let outcome = self.suffers(what, abuse).await;
-        assert_eq!(self.term().await, term, "{what}: another leader, or the same once more");
+        assert_eq!(self.term().await, term, "{what}: an election took place");
         outcome
     }
 
-    /// The same where a leader is lost on purpose.
+    /// As [`Self::survives`], for an abuse that stops a leader on purpose: the term may change.
     pub(crate) async fn suffers<T>(&mut self, what: &str, abuse: impl AsyncFnOnce(&Self) -> T) -> T {
         self.pairs.take();
         let outcome = abuse(self).await;
@@ -162,7 +162,7 @@ impl Stage {
             let limit = descriptors_max(node);
             assert!(open < limit, "{what}: node {} has {open} of {limit} descriptors", node.id());
             let allowed = before + MEMORY_SLACK_MIB;
-            let low = until("memory to be given back", async || Some(memory_mib(node)).filter(|now| *now <= allowed));
+            let low = until("memory to be released", async || Some(memory_mib(node)).filter(|now| *now <= allowed));
             let low = low.await;
             println!("{what}: node {}: {low} MiB afterwards, {open} descriptors of {limit}", node.id());
         }
@@ -173,7 +173,7 @@ impl Stage {
     }
 }
 
-/// The program of this build, or another one, to compare.
+/// The program of this build, or of another build for comparison.
 fn under_test() -> PathBuf {
     std::env::var_os("LOCKKEEPER_ABUSE_PROGRAM").map_or_else(program, PathBuf::from)
 }
@@ -187,10 +187,10 @@ fn wrapped(limits: &str) -> (Option<TempDir>, PathBuf) {
     (Some(folder), script)
 }
 
-/// The abuser is this process: it needs the descriptors that it takes from others.
+/// The abuser is this process: each connection that it opens needs a descriptor here too.
 fn raise_own_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("anybody may");
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("a process may raise its soft limit");
 }
 
 pub(crate) fn address(text: &str) -> SocketAddr {
@@ -201,7 +201,7 @@ fn pid(node: &Node) -> u32 {
     node.pid().expect("it runs")
 }
 
-/// What a node's process has in memory.
+/// Resident memory of a node's process, in MiB; 0 if it does not run.
 pub(crate) fn memory_mib(node: &Node) -> u64 {
     let Some(pid) = node.pid() else { return 0 };
     let kib = field(Path::new(&format!("/proc/{pid}/status")), "VmRSS:");
@@ -214,12 +214,12 @@ fn descriptors_max(node: &Node) -> usize {
 
 /// The first word after a name.
 fn field(file: &Path, name: &str) -> String {
-    let text = fs::read_to_string(file).expect("the process is there");
-    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel says so");
+    let text = fs::read_to_string(file).expect("the process runs");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel writes this field");
     line.split_whitespace().next().expect("a value").to_owned()
 }
 
-/// Acquires and releases a lock, again and again. Each pair is answered, within [`LONG`].
+/// Acquires and releases locks in a loop. Each pair is answered within [`LONG`].
 struct Pairs {
     took: Arc<Mutex<Vec<Duration>>>,
     _task: AbortOnDropHandle<()>,
@@ -237,19 +237,19 @@ impl Pairs {
                     held.release().await.expect("it was held");
                 };
                 timeout(LONG, pair).await.expect("a pair is answered within its deadline");
-                noted.lock().expect("nobody panics with it").push(began.elapsed());
+                noted.lock().expect("no thread panics while it holds this").push(began.elapsed());
                 sleep(Duration::from_millis(5)).await;
             }
         });
         Self { took, _task: AbortOnDropHandle::new(task) }
     }
 
-    /// Waits until there are so many since they were last taken.
+    /// Waits until this many pairs have ended since [`Self::take`] was last called.
     async fn reach(&self, pairs: usize) {
         until("pairs", async || (self.took.lock().expect("no pair failed").len() >= pairs).then_some(())).await;
     }
 
-    /// How long each took since the last time, in ascending order.
+    /// Durations of the pairs since the last call, in ascending order.
     fn take(&self) -> Vec<Duration> {
         let mut took = std::mem::take(&mut *self.took.lock().expect("no pair failed"));
         took.sort_unstable();
