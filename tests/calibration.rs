@@ -1,7 +1,7 @@
-//! Whether `lockkeeper chaos run` finds what is there: each bug of [`lockkeeper::planted`] is put in, and must be convicted of what it breaks.
+//! Calibration of `lockkeeper chaos`: with each bug of [`lockkeeper::planted`], the checker must find the property that the bug violates.
 //!
-//! Runs are short, their seeds and faults are known. A run that says of itself that it has shown too little is no verdict, and is made
-//! again; one that acquits a bug is a failure. So is one that convicts a cluster without any.
+//! Runs are short, with known seeds and faults. A run that reports too little evidence is repeated. A run that does not find the bug is a
+//! failure, and so is a violation without a bug.
 
 #[path = "network/cluster.rs"]
 #[allow(dead_code, reason = "the tests of the network use all of it")]
@@ -55,12 +55,12 @@ use tokio::{process::Command, time::timeout};
 
 /// Longer than a run takes on a busy machine.
 const LONG: Duration = Duration::from_secs(300);
-/// A machine on which more runs in a row show nothing is no place for this.
+/// Attempts at a run with enough evidence; then the test fails.
 const ATTEMPTS: usize = 3;
-/// Runs wait most of the time.
+/// Concurrent runs: each waits most of the time.
 const AT_ONCE: usize = 2;
 
-/// Under which fault a bug shows, and what it breaks.
+/// The fault under which a bug shows, and the property that it violates.
 struct Case {
     bug: Planted,
     faults: &'static str,
@@ -73,39 +73,39 @@ const fn case(bug: Planted, faults: &'static str, violates: Property) -> Case {
 }
 
 const SEED: u64 = 1;
-/// However long it takes.
+/// Long enough for one fault; the run goes on until the fault has healed.
 const ONE_FAULT: &str = "1s";
-/// Or one, if that was enough.
+/// Long enough for two faults, unless the first takes longer.
 const TWO_FAULTS: &str = "12s";
 
 const CASES: [Case; 12] = [
-    // Whatever was not synced is gone.
+    // Unsynced entries are lost.
     case(Planted::AckBeforeSync, "kill-all", Property::Durability),
-    // Seen after the restart at rest: nothing is held then, and tokens begin anew.
+    // Shows after the last restart, when no lock is held: tokens restart from the first.
     case(Planted::TokenNotInSnapshot, "kill-all", Property::NoTokenTwice),
-    // An acquire that was answered before is sent again, and granted again.
+    // An answered acquire is retried and granted a second time.
     case(Planted::RepliesNotInSnapshot, "kill-all", Property::ExactlyOnce),
-    // Those who waited ask again, and wait in another order.
+    // Waiters retry their acquires and queue in another order.
     case(Planted::QueueNotInSnapshot, "kill-all", Property::FirstComeFirstServed),
-    // A leader that is cut off goes on to answer.
+    // A partitioned leader goes on answering reads.
     case(Planted::ReadWithoutIndex, "partition-leader", Property::Durability),
-    // Who waits is granted the lock, and not told. A young leader cancels waits that nobody listens for: the second fault finds an old one.
+    // A waiter is granted the lock without an answer. A new leader cancels waits without a call, so only the second fault shows the bug.
     Case { duration: TWO_FAULTS, ..case(Planted::WaitLostOnDisconnect, "resets", Property::NoLostWaiter) },
-    // What was given back is still held, and another thing is not.
+    // A released grant is still held, and another grant is released instead.
     case(Planted::ReleaseIgnoresToken, "pause-follower", Property::Durability),
-    // Whoever leads next is minutes ahead.
+    // The next leader's clock is minutes ahead.
     case(Planted::StampFromWallClock, "kill-all", Property::NoEarlyExpiry),
-    // Who stands still loses its locks before its time.
+    // A paused client loses its locks before its deadline.
     case(Planted::EarlyExpiry, "pause-client", Property::NoEarlyExpiry),
-    // A writer waits, a reader comes, and is let in.
+    // A shared acquire is granted before a waiting exclusive one.
     case(Planted::ReaderOvertakes, "pause-follower", Property::FirstComeFirstServed),
-    // A client is killed, and keeps its locks.
+    // A killed client keeps its locks.
     case(Planted::NoExpiry, "pause-follower", Property::EventualExpiry),
-    // The notice found nobody, and the renewal says nothing of it.
+    // The notice reaches no client, and the renewal does not repeat it.
     case(Planted::RevocationNotKept, "pause-follower", Property::Told),
 ];
 
-/// What came of a run.
+/// The result of a run.
 struct Judged {
     code: i32,
     findings: Vec<Finding>,
@@ -118,14 +118,14 @@ impl Judged {
         self.findings.iter().any(|finding| finding.property == property && violated(finding))
     }
 
-    /// Of the writes to what locks protect.
+    /// A count of writes to the protected resources, by its name in the evidence.
     fn writes(&self, which: &str) -> u64 {
         let evidence = self.findings.iter().filter(|finding| finding.property == Property::Fencing);
         evidence.flat_map(|finding| &finding.evidence).find(|(what, _)| *what == which).map_or(0, |(_, count)| *count)
     }
 }
 
-/// Judged again here, from the file: whoever has it can.
+/// Runs the program and checks its history file here again.
 async fn run(bug: Option<Planted>, faults: &str, duration: &str) -> Judged {
     let folder = tempfile::tempdir().expect("a directory");
     let out = folder.path().join("run");
@@ -138,21 +138,21 @@ async fn run(bug: Option<Planted>, faults: &str, duration: &str) -> Judged {
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .expect("the program runs");
+        .expect("the program starts");
     let output = timeout(LONG, program.wait_with_output()).await.expect("it ends");
     let Output { status, stdout, stderr } = output.expect("it can be waited for");
     let text = format!("{}{}", String::from_utf8_lossy(&stderr), String::from_utf8_lossy(&stdout));
     Judged { code: status.code().unwrap_or(-1), findings: findings(&out), text }
 }
 
-/// None, where there was no run.
+/// The findings in the run's history; empty if there is no history.
 fn findings(out: &Path) -> Vec<Finding> {
     let Ok(file) = File::open(out.join("history.jsonl")) else { return Vec::new() };
     let history = History::read(BufReader::new(file)).expect("it is a history");
     check(&history).expect("it does not contradict itself")
 }
 
-/// Until a run has a verdict: the property is violated, or all holds.
+/// Repeats the run until it has a verdict: the property is violated, or all properties hold.
 async fn verdict(bug: Option<Planted>, faults: &str, duration: &str, property: Option<Property>) -> Judged {
     let mut judged = run(bug, faults, duration).await;
     for _ in 1..ATTEMPTS {
@@ -164,7 +164,7 @@ async fn verdict(bug: Option<Planted>, faults: &str, duration: &str, property: O
     judged
 }
 
-/// What is wrong with it, if anything is.
+/// An error message, if the bug was not found.
 async fn convicted(case: &Case) -> Option<String> {
     let Case { bug, faults, duration, violates } = case;
     let began = Instant::now();
@@ -177,7 +177,7 @@ async fn convicted(case: &Case) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_planted_bug_is_convicted_of_what_it_breaks() {
+async fn each_planted_bug_is_found_as_a_violation_of_its_property() {
     let is_here = |bug: &Planted| CASES.iter().any(|case| case.bug == *bug);
     assert!(Planted::ALL.iter().all(|bug| bug.is_staged() || is_here(bug)));
     let escaped: Vec<_> =
@@ -185,10 +185,11 @@ async fn each_planted_bug_is_convicted_of_what_it_breaks() {
     assert!(escaped.is_empty(), "{}", escaped.join("\n\n"));
 }
 
-/// The control, and why tokens matter: clients stand still with locks in their hands, others get those, and the first go on writing. Who
-/// checks tokens refuses them. Who does not takes them. Not each that stands still is about to write: it may take several.
+/// The control: clients are paused while they hold locks, others are granted these locks, and the paused clients then write. A resource
+/// that checks tokens refuses the late writes; one that does not is corrupted. A paused client may have no write pending, so that several
+/// runs may be necessary.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_bug_all_holds_and_only_who_ignores_tokens_is_corrupted() {
+async fn without_a_bug_all_holds_and_only_a_resource_that_ignores_tokens_is_corrupted() {
     let (mut refused, mut taken) = (0, 0);
     for _ in 0..ATTEMPTS {
         let judged = verdict(None, "pause-client", TWO_FAULTS, None).await;
@@ -204,7 +205,7 @@ async fn without_a_bug_all_holds_and_only_who_ignores_tokens_is_corrupted() {
 }
 
 #[tokio::test]
-async fn a_build_that_can_have_bugs_says_so() {
+async fn a_build_with_planted_bugs_shows_it_in_its_version() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_lockkeeper")).arg("--version").output().await.expect("the program runs");
     assert!(String::from_utf8_lossy(&output.stdout).trim().ends_with("+planted-bugs"), "{output:?}");

@@ -1,6 +1,6 @@
-//! A node without peers: the real replica, log and snapshots, on a clock that the test moves and a disk that the test can stop.
+//! A node without peers: the real replica, log and snapshots, on a clock that the test advances and a disk that the test can block.
 //!
-//! The test can also play another leader: it appends entries in a term of its own, as a leader would that this node hears.
+//! The test can also act as another leader: it sends this node append requests in a later term.
 
 use std::{
     collections::BTreeMap,
@@ -43,7 +43,7 @@ use tokio::{
 
 /// Longer than anything takes on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
-/// The other leader, whom the test plays.
+/// Id of the leader that the test simulates.
 const OTHER: u64 = 2;
 
 /// The node.
@@ -56,7 +56,7 @@ pub(crate) struct Alone {
     log: LogStore,
 }
 
-/// What the node's log asks before it goes on.
+/// The gates that the node's log passes.
 #[derive(Clone, Default)]
 pub(crate) struct Disk {
     /// Whether a sync returns.
@@ -65,7 +65,7 @@ pub(crate) struct Disk {
     pub(crate) reads: Gate,
 }
 
-/// Open at first.
+/// Blocks [`Self::pass`] while it is shut. Open at first.
 #[derive(Clone)]
 pub(crate) struct Gate(Arc<watch::Sender<bool>>);
 
@@ -90,11 +90,11 @@ impl Gate {
     }
 }
 
-/// A clock that stands still until the test moves it.
+/// A clock that the test advances.
 #[derive(Debug)]
 pub(crate) struct Hand {
     now: Mutex<Instant>,
-    /// Whoever looks for the time of day says so, and waits for an answer.
+    /// Channels to the next reader of the wall clock: it sends a notice, then waits for the permission to go on.
     doorbell: Mutex<Option<(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>)>>,
 }
 
@@ -107,8 +107,8 @@ impl Hand {
         *self.now.lock().expect("nothing panics while it has the time") += by;
     }
 
-    /// Stops the next one who looks for the time of day: between the stamp of a batch and its proposal. Answers how to hear of that, and how
-    /// to let go on.
+    /// Blocks the next read of the wall clock, which happens between the stamp of a batch and its proposal. Returns the receiver of the
+    /// notice and the sender of the permission to go on.
     pub(crate) fn stop_the_next(&self) -> (std::sync::mpsc::Receiver<()>, std::sync::mpsc::Sender<()>) {
         let ((came, comes), (go_on, wait)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
         *self.doorbell.lock().expect("nothing panics while it has it") = Some((came, wait));
@@ -134,14 +134,14 @@ impl Clock for Hand {
 }
 
 impl Alone {
-    /// A node whose data are in this directory, once it leads.
+    /// Starts a node with its data in this directory, and waits until it leads.
     pub(crate) async fn lead(directory: &Path) -> Self {
         let node = Self::start(directory, Disk::default()).await;
         node.leadership_after(0).await;
         node
     }
 
-    /// The same, and does not wait until it leads.
+    /// As [`Self::lead`], without waiting until it leads.
     pub(crate) async fn start(directory: &Path, disk: Disk) -> Self {
         let hand = Arc::new(Hand::new());
         let environment = Environment { clock: Arc::clone(&hand) as Arc<dyn Clock>, ..Environment::system() };
@@ -185,7 +185,7 @@ impl Alone {
         wait.metrics(|metrics| metrics.state == ServerState::Leader, "an election").await.expect("it elects itself");
     }
 
-    /// The last entry in its log, synced or not.
+    /// The index of the last entry in its log, synced or not.
     pub(crate) fn last_index(&self) -> u64 {
         self.raft.metrics().borrow_watched().last_log_index.unwrap_or(0)
     }
@@ -196,7 +196,7 @@ impl Alone {
         wait.metrics(|metrics| metrics.last_log_index >= Some(index), "an entry").await.expect("it is appended");
     }
 
-    /// Cluster time, as the table has it.
+    /// Cluster time of the table.
     pub(crate) fn now(&self) -> Stamp {
         self.table.read(|applied| applied.machine.now())
     }
@@ -209,8 +209,8 @@ impl Alone {
         soon(self.replica.propose(command, LONG)).await.expect("it leads").reply
     }
 
-    /// Plays a leader of the next term, which this node hears: what that one commits is a batch of one command, with this stamp. Answers its
-    /// term, once that is applied. Nothing more is heard of it: the node then elects itself.
+    /// Acts as the leader of the next term, which commits a batch of one command with this stamp. Returns its term once the batch is
+    /// applied. That leader sends nothing more, so the node then elects itself.
     pub(crate) async fn another_leads(&self, stamp: Stamp, command: Command) -> u64 {
         let (answer, log_id) = self.hears(stamp, command);
         assert!(soon(answer).await.expect("it did not panic").is_ok(), "the other leader is not believed");
@@ -218,9 +218,9 @@ impl Alone {
         log_id.leader_id.term
     }
 
-    /// The same, and does not wait. Answers the answer to the other leader, and the entry.
+    /// As [`Self::another_leads`], without waiting. Returns the node's answer to the other leader, and the entry's id.
     pub(crate) fn hears(&self, stamp: Stamp, command: Command) -> (JoinHandle<Result<(), String>>, LogId) {
-        // It has what this node has. Metrics run behind.
+        // The other leader has the same log as this node. The table tells its end, since metrics lag behind.
         let last = self.table.read(|applied| applied.log_id);
         let term = self.raft.metrics().borrow_watched().vote.leader_id.term + 1;
         let log_id = LogId { leader_id: CommittedLeaderId::new(term), index: last.map_or(0, |last| last.index + 1) };
@@ -247,7 +247,7 @@ impl Alone {
         wait.applied_index_at_least(Some(index), "an entry").await.expect("it is applied");
     }
 
-    /// Ends it, in order.
+    /// Shuts the node down cleanly.
     pub(crate) async fn end(self) {
         self.disk.syncs.open();
         self.disk.reads.open();
@@ -256,7 +256,7 @@ impl Alone {
     }
 }
 
-/// Commands of tests: a session with this TTL.
+/// A command that opens a session with this TTL.
 pub(crate) fn open(session: SessionId, ttl_ms: u32) -> Command {
     let label = Label::new("test").expect("short");
     Command::Open { session, ttl: Ttl::from_millis(ttl_ms).expect("in bounds"), label, address: None }
@@ -280,11 +280,11 @@ fn config() -> Arc<openraft::Config> {
     Arc::new(config.validate().expect("a valid configuration"))
 }
 
-/// The real log, which answers when the test lets it.
+/// The real log, whose syncs and reads wait for the test's gates.
 struct StoppableLog {
     log: LogStore,
     disk: Disk,
-    /// Syncs are told in their order.
+    /// Syncs to report, in their order.
     synced: mpsc::UnboundedSender<(Synced, IOFlushed<TypeConfig>)>,
 }
 
@@ -324,7 +324,7 @@ impl RaftLogStorage<TypeConfig> for StoppableLog {
         self.log.save_committed(committed).await
     }
 
-    /// As after a crash that lost it, which it may.
+    /// Returns `None`, as after a crash that lost this record; losing it is allowed.
     async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
         Ok(None)
     }
@@ -336,7 +336,7 @@ impl RaftLogStorage<TypeConfig> for StoppableLog {
     {
         let (flushed, synced) = TypeConfig::oneshot();
         self.log.append(entries, IOFlushed::signal(flushed)).await?;
-        // An error says that the runtime ends.
+        // An error means that the runtime ends.
         let _ = self.synced.send((synced, callback));
         Ok(())
     }

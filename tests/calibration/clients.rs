@@ -1,4 +1,4 @@
-//! What the client promises to whoever holds a lock, against a node that does as it is told, on a way that the test can stop.
+//! The client's promises to a holder of a lock, against a scripted node and a connection whose answers the test can hold back.
 
 use std::{
     net::SocketAddr,
@@ -17,12 +17,12 @@ use crate::{
     mutants::alone::{Gate, soon},
 };
 
-/// The keep-alive stream renews each third of it.
+/// The keep-alive stream renews after each third of it.
 const TTL: Duration = Duration::from_secs(3);
-/// What the cluster lets pass after the sending, less what a client keeps for the rates of clocks.
+/// The TTL minus the client's margin for clocks that run at different rates.
 const TRUSTED: Duration = Duration::from_millis(2970);
 
-/// A clock that stands still until the test moves it.
+/// A clock that the test advances.
 #[derive(Debug, Default)]
 struct Hand(Mutex<Duration>);
 
@@ -38,7 +38,7 @@ impl Clock for Hand {
     }
 }
 
-/// A way to a node on which answers can be held back.
+/// A connection to a node whose answers the test can hold back.
 struct Way {
     node: Node,
     answers: Gate,
@@ -59,12 +59,12 @@ impl Way {
         soon(self.client.open(SessionOptions { ttl: TTL, label: "test".to_owned() })).await.expect("it answers")
     }
 
-    /// How often it was asked this.
+    /// The number of calls of this kind that the node got.
     fn count(&self, is_it: impl Fn(&Call) -> bool) -> usize {
         self.node.calls().iter().filter(|call| is_it(call)).count()
     }
 
-    /// Has what is asked answered a second later, by the client's clock; returns once it was asked.
+    /// Waits until the node gets one more call of this kind, then releases its answer 1 s later by the client's clock.
     async fn answered_late(&self, is_it: impl Fn(&Call) -> bool, before: usize) {
         soon(async {
             while self.count(&is_it) == before {
@@ -77,7 +77,7 @@ impl Way {
     }
 }
 
-/// What comes to the address that it answers goes to the node; what the node answers waits for the gate.
+/// A proxy to the node: forwards requests at once, and answers when the gate is open. Returns its address.
 async fn forward(node: String, answers: Gate) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("it is bound");
@@ -100,8 +100,8 @@ async fn forward(node: String, answers: Gate) -> SocketAddr {
     address
 }
 
-/// The clock of the client stands still but while an answer is on its way, and then it is a second later. That second is lost to the client:
-/// the cluster counts from before it.
+/// The client's clock advances by 1 s between the request and its answer. The deadline must count from the sending, as the cluster's lease
+/// may begin before that second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadline_counts_from_the_sending() {
     let way = Way::to_a_node().await;
@@ -113,7 +113,7 @@ async fn a_deadline_counts_from_the_sending() {
         );
     };
 
-    // What is renewed in the background would hide it.
+    // A renewal in the background would hide a wrong deadline.
     way.node.falls_silent(true);
     way.answers.shut();
     let sent = way.hand.now();
@@ -123,7 +123,7 @@ async fn a_deadline_counts_from_the_sending() {
     let session = soon(opens).await.expect("it did not panic").expect("it answers");
     must_end_by(&session, sent, "opening it");
 
-    // By the keep-alive stream: the renewal after the next, a third of the TTL later.
+    // On the keep-alive stream: the renewal after the next, a third of the TTL later.
     let mut renewals = session.renewals();
     let known = way.hand.now();
     way.node.falls_silent(false);
@@ -136,7 +136,7 @@ async fn a_deadline_counts_from_the_sending() {
     soon(renewals.wait_for(|renewal| renewal.sent >= sent)).await.expect("the session lives");
     must_end_by(&session, sent, "a renewal in the background");
 
-    // Asked for by hand.
+    // By an explicit renewal.
     way.node.falls_silent(true);
     let is_renewal = |call: &Call| matches!(call, Call::Renew(_));
     way.answers.shut();
@@ -149,9 +149,9 @@ async fn a_deadline_counts_from_the_sending() {
     must_end_by(&session, sent, "a renewal by hand");
 }
 
-/// When the cluster has a release, the lock is free; when its answer comes, somebody else may have it already.
+/// The lock is free as soon as the cluster applies a release; before its answer arrives, another session may hold the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_lets_go_trusts_nothing_any_more() {
+async fn a_released_or_closed_grant_is_not_trusted() {
     let way = Way::to_a_node().await;
     let session = way.open().await;
     let guard = Arc::new(soon(session.acquire("jobs").into_future()).await.expect("it grants"));

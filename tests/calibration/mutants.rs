@@ -1,8 +1,8 @@
-//! Small bugs, each where a promise hangs on one line, and for each a scenario that convicts it.
+//! Small bugs, each in a line on which a promise depends, and for each a scenario that finds it.
 //!
-//! The faults that `lockkeeper chaos run` makes would find them seldom or never: they show when two things meet that are milliseconds apart, or
-//! when the power fails. A scenario brings just that about, in one process or a few, in seconds. It is an ordinary test, and holds. With
-//! the bug, it fails, and says what it saw.
+//! The faults of `lockkeeper chaos` find these bugs seldom or never: they show when two events coincide within milliseconds, or after a
+//! power failure. A scenario forces that coincidence, in one process or a few, in seconds. It is an ordinary test that passes. With the
+//! bug, it fails with a known message.
 
 pub(crate) mod alone;
 mod clients;
@@ -14,12 +14,12 @@ use std::{env, process::Command, sync::Mutex, thread};
 
 use lockkeeper::planted::{self, Planted};
 
-/// What convicts a bug.
+/// The scenario that finds a bug.
 struct Case {
     bug: Planted,
-    /// A test of this program, by its whole name.
+    /// The full name of a test of this program.
     scenario: &'static str,
-    /// A scenario that fails otherwise convicts nobody.
+    /// A part of the message with which the scenario must fail; another failure does not count.
     says: &'static str,
 }
 
@@ -52,7 +52,7 @@ const CASES: &[Case] = &[
     ),
     case(
         Planted::SnapshotOfLaterTable,
-        "mutants::snapshots::a_snapshot_is_the_table_of_its_index",
+        "mutants::snapshots::a_snapshot_is_the_table_at_its_index",
         "holds more than that",
     ),
     case(
@@ -60,10 +60,10 @@ const CASES: &[Case] = &[
         "mutants::replica::a_renewal_is_acknowledged_when_it_is_committed",
         "acknowledged before it was committed",
     ),
-    case(Planted::ClockOfEarlierTerm, "mutants::replica::each_term_has_a_clock_of_its_own", "was ended after 300 ms"),
+    case(Planted::ClockOfEarlierTerm, "mutants::replica::each_term_has_its_own_clock", "was ended after 300 ms"),
     case(
         Planted::StampFromCache,
-        "mutants::replica::a_batch_is_stamped_after_what_is_in_it_was_sent",
+        "mutants::replica::a_batch_is_stamped_after_its_commands_were_sent",
         "which was before the sending",
     ),
     case(Planted::NameNotSynced, "mutants::snapshots::a_power_failure_takes_no_snapshot_away", "away: Ok"),
@@ -74,7 +74,7 @@ const CASES: &[Case] = &[
     ),
     case(
         Planted::ReadWithoutApply,
-        "mutants::replica::a_read_sees_all_that_was_answered_before",
+        "mutants::replica::a_read_sees_all_acknowledged_commands",
         "from a table that had not come so far",
     ),
     case(
@@ -85,42 +85,42 @@ const CASES: &[Case] = &[
     case(Planted::WatchAfterState, "mutants::nodes::a_watch_misses_nothing", "was not told of"),
     case(
         Planted::EndToldBeforeCall,
-        "mutants::replica::a_wait_that_ends_in_its_own_batch_is_told_so",
+        "mutants::replica::a_wait_that_ends_in_its_own_batch_is_answered",
         "the call was not told",
     ),
     case(
         Planted::TrustedWhileReleasing,
-        "mutants::clients::who_lets_go_trusts_nothing_any_more",
+        "mutants::clients::a_released_or_closed_grant_is_not_trusted",
         "trusts a lock that it has released",
     ),
     case(
         Planted::TrustedWhileClosing,
-        "mutants::clients::who_lets_go_trusts_nothing_any_more",
+        "mutants::clients::a_released_or_closed_grant_is_not_trusted",
         "trusts a session that it has closed",
     ),
     case(
         Planted::LostForwardedIsSafe,
-        "mutants::nodes::a_call_that_broke_off_behind_a_follower_may_have_taken_effect",
+        "mutants::nodes::a_forwarded_call_whose_leader_dies_has_an_unknown_outcome",
         "said to have done nothing",
     ),
     case(
         Planted::NotedBeforeDurable,
-        "mutants::replica::what_is_noted_of_the_log_is_on_the_disk",
+        "mutants::replica::a_node_notes_only_durable_entries_of_its_log",
         "is noted before it is on the disk",
     ),
     case(
         Planted::RevokedAfterRenewed,
-        "mutants::nodes::what_is_revoked_is_told_before_the_renewal",
+        "mutants::nodes::a_revocation_is_sent_before_the_renewal",
         "renewed before it knows",
     ),
 ];
 
 const ATTEMPTS: usize = 3;
-/// Scenarios wait most of the time.
+/// Concurrent scenarios: each waits most of the time.
 const AT_ONCE: usize = 2;
 
 #[test]
-fn each_is_convicted_by_its_scenario() {
+fn each_staged_bug_is_found_by_its_scenario() {
     assert!(Planted::STAGED.iter().all(|bug| CASES.iter().any(|case| case.bug == *bug)));
     let (cases, escaped) = (Mutex::new(CASES.iter()), Mutex::new(Vec::new()));
     let next = || cases.lock().expect("nothing panics while it has them").next();
@@ -138,9 +138,9 @@ fn each_is_convicted_by_its_scenario() {
     assert!(escaped.is_empty(), "{}", escaped.join("\n\n"));
 }
 
-/// Runs a test of this program alone, in a process of its own, with a bug in it. Whether it held, and what it said.
+/// Runs one test of this program in its own process, with this bug. Returns whether it passed, and its output.
 fn run(test: &str, bug: Option<Planted>) -> (bool, String) {
-    let output = Command::new(env::current_exe().expect("a program knows its name"))
+    let output = Command::new(env::current_exe().expect("the path of this program is known"))
         .args([test, "--exact", "--nocapture"])
         .env("LOCKKEEPER_PLANTED_BUG", bug.map_or("", Planted::name))
         .output();
@@ -150,12 +150,12 @@ fn run(test: &str, bug: Option<Planted>) -> (bool, String) {
     (output.status.success(), said)
 }
 
-/// What is wrong with it, if anything is.
+/// An error message, if the scenario did not find the bug.
 fn escapes(case: &Case) -> Option<String> {
     let Case { bug, scenario, says } = case;
     let began = std::time::Instant::now();
     let (mut holds, mut said) = run(scenario, Some(*bug));
-    // On a machine that is too busy, a scenario waits in vain before it comes to the point. That is no verdict.
+    // On a busy machine, a scenario may time out before it reaches the bug. Such a run is repeated.
     for _ in 1..ATTEMPTS {
         if holds || said.contains(says) {
             break;
@@ -166,11 +166,11 @@ fn escapes(case: &Case) -> Option<String> {
     (holds || !said.contains(says)).then(|| format!("{}: {scenario} did not say {says:?}:\n{said}", bug.name()))
 }
 
-/// In a process of its own: all others here would have the bug too.
+/// Marks the child process of the next test. A child, since a chosen bug affects all tests of its process.
 const CHOOSES: &str = "LOCKKEEPER_CHOOSES";
 
 #[test]
-fn what_was_chosen_counts_and_not_the_environment() {
+fn a_chosen_bug_overrides_the_environment() {
     let output = Command::new(env::current_exe().expect("a program knows its name"))
         .args(["mutants::chooses", "--exact", "--nocapture"])
         .envs([(CHOOSES, "1"), ("LOCKKEEPER_PLANTED_BUG", Planted::EarlyExpiry.name())])
@@ -179,7 +179,7 @@ fn what_was_chosen_counts_and_not_the_environment() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Among the tests it does nothing.
+/// The child of [`a_chosen_bug_overrides_the_environment`]; without its environment variable, it does nothing.
 #[test]
 fn chooses() {
     if env::var_os(CHOOSES).is_none() {

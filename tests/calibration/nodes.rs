@@ -1,4 +1,4 @@
-//! What nodes promise, as processes of their own.
+//! Promises of nodes that run as processes.
 
 use futures::{StreamExt as _, stream};
 use lockkeeper::{
@@ -15,11 +15,11 @@ use crate::{
     support::{client, cluster, cluster_of, leader, long_session, until},
 };
 
-/// The state is sent in parts, and a watcher that does not read them stops that for as long as it likes. What happens meanwhile comes after
-/// the state, or the state comes again.
+/// The initial state is sent in parts, and flow control stops it while the watcher does not read. Changes made meanwhile must follow the
+/// state, or the state is sent again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_misses_nothing() {
-    /// More parts than wait for a watcher that does not read.
+    /// More parts than are buffered for a watcher that does not read.
     const PARTS: usize = 24;
     const LOCKS_IN_PART: usize = 64;
     const DATA_BYTES: usize = 16 * 1024;
@@ -60,14 +60,14 @@ async fn a_watch_misses_nothing() {
     drop((held, late));
 }
 
-/// A client that hears of the renewal first takes the new deadline for that of all its grants. Until it hears of the revocation, it trusts one
-/// whose locks open before.
+/// A client that gets the renewal first applies the new deadline to all its grants. Until it gets the revocation, it trusts a grant whose
+/// locks become free before that deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_revoked_is_told_before_the_renewal() {
+async fn a_revocation_is_sent_before_the_renewal() {
     let cluster = cluster_of(1).await;
     let channel = cluster.node(1).channel().await.expect("it serves");
     let (mut sessions, mut locks) = (SessionsClient::new(channel.clone()), LocksClient::new(channel));
-    // By hand: the library would renew it in the background, and let go of what is revoked.
+    // Direct calls: the library would renew the session in the background, and release the revoked grant.
     let open = v1::OpenSessionRequest { ttl_ms: 600_000, ..v1::OpenSessionRequest::default() };
     let session_id = sessions.open(open).await.expect("it leads").into_inner().session_id;
     let locked = vec![v1::Want { name: "jobs".to_owned(), mode: Some(exclusive()), ..v1::Want::default() }];
@@ -91,10 +91,10 @@ fn exclusive() -> v1::Mode {
     v1::Mode { kind: Some(v1::mode::Kind::Exclusive(v1::mode::Exclusive {})) }
 }
 
-/// A follower passes a call on, and the leader dies with it. The call has no request id: who takes it for one that never came may send it
-/// again, and acquire twice.
+/// A follower forwards a call, and the leader is killed. The call has no request id: a client that takes it for a call without effect may
+/// send it again, and acquire twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_broke_off_behind_a_follower_may_have_taken_effect() {
+async fn a_forwarded_call_whose_leader_dies_has_an_unknown_outcome() {
     let mut cluster = cluster().await;
     let client = client(&cluster);
     let session = long_session(&client).await;
@@ -107,7 +107,7 @@ async fn a_call_that_broke_off_behind_a_follower_may_have_taken_effect() {
         wait: Some(acquire_request::Wait::WaitForever(true)),
         lock_delay_ms: 0,
     };
-    // On a busy machine the leader may change before the call has come to it.
+    // On a busy machine the leader may change before the call reaches it.
     let (leads, acquires) = until("an acquire to be passed on and queued", async || {
         let leads = leader(&cluster).await;
         let follows = cluster.nodes().map(|node| node.id()).find(|id| *id != leads).expect("there are three");

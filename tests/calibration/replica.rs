@@ -1,4 +1,4 @@
-//! What a replica promises, on one that is [`Alone`].
+//! Promises of a replica, tested on an [`Alone`] one.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use crate::mutants::alone::{Alone, Disk, LONG, open, soon};
 
 const ANN: SessionId = SessionId(1);
 const BOB: SessionId = SessionId(2);
-/// Sessions that live for ever, as far as a test goes.
+/// A TTL that is longer than any test, in ms.
 const ENDLESS_MS: u32 = 86_400_000;
-/// What must not happen is waited for no longer.
+/// How long a test waits for an event that must not happen.
 const MOMENT: Duration = Duration::from_secs(1);
 
 fn directory() -> TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
-/// It leads, with nothing to do, for two seconds: its clock goes on, and the log has nothing of it.
+/// The leader is idle for 2 s: its clock advances, without an entry in the log.
 async fn idle(node: &Alone) {
     let leadership = node.leadership_after(0).await;
     for _ in 0..20 {
@@ -32,7 +32,7 @@ async fn idle(node: &Alone) {
     }
 }
 
-/// The leader whose log does not answer may be the one that was replaced: the session that it says to have renewed may be over.
+/// A leader that cannot commit may have been replaced: the session whose renewal it acknowledges may have expired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_is_acknowledged_when_it_is_committed() {
     let directory = directory();
@@ -46,10 +46,10 @@ async fn a_renewal_is_acknowledged_when_it_is_committed() {
     node.end().await;
 }
 
-/// A leader idles for two seconds, and is replaced. Its successor, which knows nothing of these, opens a session that lives for one. Then the
-/// first leads again: by the clock that it had, the session would be over at once.
+/// A leader is idle for 2 s and is replaced. Its successor, whose clock does not have these 2 s, opens a session of 1 s. Then the first
+/// node leads again: by its old clock, the session would expire at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_term_has_a_clock_of_its_own() {
+async fn each_term_has_its_own_clock() {
     let directory = directory();
     let node = Alone::lead(directory.path()).await;
     idle(&node).await;
@@ -67,7 +67,7 @@ async fn each_term_has_a_clock_of_its_own() {
     node.end().await;
 }
 
-/// As above. But here the first leader has stamped a batch in its first term, and gets no further before it leads again.
+/// As above, but the first leader has stamped a batch in its first term, and is blocked before the proposal until it leads again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_batch_belongs_to_the_term_of_its_stamp() {
     let directory = directory();
@@ -86,13 +86,13 @@ async fn a_batch_belongs_to_the_term_of_its_stamp() {
     node.end().await;
 }
 
-/// A client trusts its session for a TTL from the sending on. By a stamp that is older than that, the session ends earlier.
+/// A client trusts its session for a TTL from the sending. With a stamp from before the sending, the session would expire earlier.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_is_stamped_after_what_is_in_it_was_sent() {
+async fn a_batch_is_stamped_after_its_commands_were_sent() {
     let directory = directory();
     let node = Alone::lead(directory.path()).await;
     let mut sent = node.leadership_after(0).await.stamp();
-    // The ticker looks at the clock ten times a second. That it does so just here, each time, is not to be expected.
+    // The ticker reads the clock ten times a second. Five rounds, since it is unlikely to read it within each of them.
     for _ in 0..5 {
         node.hand.advance(Duration::from_millis(90));
         sent.0 += 90;
@@ -102,9 +102,9 @@ async fn a_batch_is_stamped_after_what_is_in_it_was_sent() {
     node.end().await;
 }
 
-/// A node that starts has to apply what it has. Until then, it can lead and does not know what was answered.
+/// A node that starts must apply its log first. Before that, it can lead without the state of acknowledged commands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_read_sees_all_that_was_answered_before() {
+async fn a_read_sees_all_acknowledged_commands() {
     let directory = directory();
     let node = Alone::lead(directory.path()).await;
     node.propose(open(ANN, ENDLESS_MS)).await;
@@ -122,9 +122,9 @@ async fn a_read_sees_all_that_was_answered_before() {
     node.end().await;
 }
 
-/// Somebody waits for a lock, and it is released by the next command of the same batch.
+/// A wait for a lock begins, and the next command of the same batch releases the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_ends_in_its_own_batch_is_told_so() {
+async fn a_wait_that_ends_in_its_own_batch_is_answered() {
     let directory = directory();
     let node = Alone::lead(directory.path()).await;
     node.propose(open(ANN, ENDLESS_MS)).await;
@@ -133,7 +133,7 @@ async fn a_wait_that_ends_in_its_own_batch_is_told_so() {
     assert!(matches!(node.propose(ask(ANN, acquire())).await, Reply::Acquired(_)));
 
     node.disk.syncs.shut();
-    // As many batches as can be in flight: what comes then gathers.
+    // The maximum of batches in flight: further commands gather in one batch.
     let mut before = Vec::new();
     for _ in 0..2 {
         let appended = node.last_index();
@@ -157,10 +157,10 @@ async fn a_wait_that_ends_in_its_own_batch_is_told_so() {
     node.end().await;
 }
 
-/// A follower may apply an entry that others have, and that its own disk does not have yet. What a node notes of its log must not go beyond
-/// that: it would not start after a power failure, since its log ends too early.
+/// A follower may apply a committed entry that is not on its own disk yet. The high-water mark of its log must not exceed its durable
+/// entries: after a power failure the log would end before the mark, and the node would refuse to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_noted_of_the_log_is_on_the_disk() {
+async fn a_node_notes_only_durable_entries_of_its_log() {
     let directory = directory();
     let node = Alone::lead(directory.path()).await;
     node.propose(open(ANN, ENDLESS_MS)).await;

@@ -1,4 +1,4 @@
-//! What snapshots promise: each is the table of its index, and none of which anybody has heard is lost.
+//! Promises of snapshots: each is the table at its index, and no published snapshot is lost.
 
 use std::{
     collections::BTreeMap,
@@ -48,7 +48,7 @@ fn log_id(index: u64) -> LogId {
     LogId { leader_id: CommittedLeaderId::new(1), index }
 }
 
-/// Applies the entry of this index: it opens a session.
+/// Applies an entry at this index that opens a session.
 async fn apply(machine: &mut StateMachine, index: u64) {
     let time = Time { stamp: Stamp(index), wall: WallTime(0) };
     let payload = Payload(commands::encode(time, Limits::default(), &[open(SessionId(index.into()), 60_000)]));
@@ -60,9 +60,9 @@ fn hash(table: &Table) -> u64 {
     table.read(|applied| applied.machine.hash())
 }
 
-/// What comes after its index is in the log, and would happen twice. So it is frozen between two entries, however long it is written.
+/// Entries after the snapshot's index are in the log, and would be applied twice. So the table is frozen at that index while it is written.
 #[tokio::test]
-async fn a_snapshot_is_the_table_of_its_index() {
+async fn a_snapshot_is_the_table_at_its_index() {
     let (directory, table) = (directory(), Arc::new(Table::default()));
     let snapshots = store(directory.path());
     let mut first = machine(&table, &snapshots);
@@ -81,7 +81,7 @@ async fn a_snapshot_is_the_table_of_its_index() {
     assert_eq!(hash(&restored), hash(&table));
 }
 
-/// Notes, whenever the table changes, whether a snapshot is published that reaches as far.
+/// Records, at each change of the table, whether a snapshot at its index is published.
 #[derive(Debug)]
 struct Witness {
     directory: PathBuf,
@@ -95,9 +95,9 @@ impl Inspect for Witness {
     }
 }
 
-/// The table of a snapshot that was sent shows only once the snapshot is durable. For openraft, the installation is over when it returns,
-/// and only then does it purge the log. But others read the table as soon as it is there, and some note what they see: a node that has
-/// noted more than is on its disk does not start again.
+/// The table of an installed snapshot is visible only once the snapshot is durable. openraft purges the log after the installation returns.
+/// But other tasks read the table at once, and one records the applied index: a node that has recorded more than its disk holds does not
+/// start again.
 #[tokio::test]
 async fn a_snapshot_is_durable_before_it_is_used() {
     let (here, there) = (directory(), directory());
@@ -124,12 +124,12 @@ fn receive(store: &SnapshotStore, sent: &SnapshotFile) -> SnapshotFile {
     receiving.finish().expect("it is whole")
 }
 
-/// Where the child works.
+/// The environment variable with the child's directory.
 const ROOT: &str = "LOCKKEEPER_SNAPSHOT_ROOT";
 const SNAPSHOTS: &str = "snapshots";
-/// Some are made here, and some come from a peer.
+/// Snapshots that the child publishes: half of them built locally, half received from a peer.
 const COUNT: u64 = 8;
-/// At each moment of it, the power fails so often.
+/// Simulated power failures after each recorded call.
 const CUTS: u64 = 8;
 
 fn meta(index: u64) -> SnapshotMeta {
@@ -142,7 +142,7 @@ fn records(index: u64) -> impl Iterator<Item = Vec<u8>> {
     (0..4).map(move |record| vec![(index + record) as u8; 2000])
 }
 
-/// The child: publishes one snapshot after the other, and says so. Among the tests it does nothing.
+/// The child: publishes the snapshots and reports each. Without its environment variable, it does nothing.
 #[test]
 fn publish() {
     let Some(root) = env::var_os(ROOT).map(PathBuf::from) else { return };
@@ -161,8 +161,7 @@ fn publish() {
     }
 }
 
-/// A snapshot that was published stands for the log up to there, which is gone: whenever the power fails, it is there afterwards, or a later
-/// one.
+/// A published snapshot replaces the purged log up to its index: after any power failure, it or a later one must be there.
 #[test]
 fn a_power_failure_takes_no_snapshot_away() {
     let (root, aside) = (directory(), directory());
@@ -196,14 +195,14 @@ fn a_power_failure_takes_no_snapshot_away() {
     assert_eq!(published, COUNT);
 }
 
-/// How far the newest snapshot on such a disk reaches. An error is why it does not open.
+/// The index of the newest snapshot in this disk image, or the error with which the store does not open.
 fn newest(image: &Image, trial: &Path) -> Result<u64, String> {
     write_image(image, trial);
     let snapshots = SnapshotStore::open(&trial.join(SNAPSHOTS)).map_err(|error| error.to_string())?;
     Ok(snapshots.latest().and_then(|latest| latest.meta().last_log_id).map_or(0, |id| id.index))
 }
 
-/// Compiles the layer of the power tests, which notes the system calls of a process.
+/// Compiles the layer of the power tests, which records the system calls of a process.
 fn layer(place: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/power/layer.c");
     let built = place.join("layer.so");
