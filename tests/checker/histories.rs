@@ -1,8 +1,8 @@
-//! Histories by hand, each a file that says in its first lines what is wrong with it, if anything is.
+//! Hand-made histories. The first lines of each file state the expected verdict:
 //!
-//! * `# violates: PROPERTY at LINES`: exactly this property is violated, once, shown by exactly these lines;
-//! * `# also: PROPERTY`: and this one, which looks at the same by other means;
-//! * `# holds: PROPERTIES`: these hold, and had something to look at.
+//! * `# violates: PROPERTY at LINES`: exactly this property is violated, once, with exactly these lines as evidence;
+//! * `# also: PROPERTY`: this property is violated too, since it checks the same by another method;
+//! * `# holds: PROPERTIES`: these hold, with evidence.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -11,7 +11,7 @@ use lockkeeper::chaos::{
     history::{History, Writer},
 };
 
-/// What a file says of itself.
+/// The expected verdict of a file.
 #[derive(Default)]
 struct Expected {
     violates: Option<(String, Vec<usize>)>,
@@ -53,7 +53,7 @@ fn word(finding: &Finding) -> String {
 }
 
 #[test]
-fn each_is_convicted_of_what_is_wrong_with_it_and_of_nothing_else() {
+fn each_history_violates_exactly_the_expected_properties() {
     let mut wrong = Vec::new();
     let mut convicted = BTreeSet::new();
     for (name, text) in files() {
@@ -79,11 +79,11 @@ fn each_is_convicted_of_what_is_wrong_with_it_and_of_nothing_else() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert_eq!(convicted.len(), 14, "each property convicts somebody: {convicted:?}");
+    assert_eq!(convicted.len(), 14, "some property has no violating history: {convicted:?}");
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn a_written_history_reads_back_equal() {
     for (name, text) in files() {
         let history = History::read(text.as_bytes()).expect("a history");
         let mut writer = Writer::new(Vec::new());

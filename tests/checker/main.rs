@@ -1,4 +1,4 @@
-//! The checker is itself tested: by hand-made histories that it must convict, or acquit, for the right reason; and by random ones.
+//! Tests of the checker: hand-made histories with an expected verdict and evidence, and random ones.
 
 mod histories;
 mod mutations;

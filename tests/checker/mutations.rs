@@ -1,4 +1,4 @@
-//! Wrongs that are done to right histories, each as a broken service would do it, and none that a client could do.
+//! Mutations that make a correct history wrong, each as a broken service would, and none as a client could.
 
 #![expect(clippy::ptr_arg, reason = "all mutations have one type, and some take lines away")]
 
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use lockkeeper::chaos::history::{Answer, Call, Event, Fact, Function, Holder, What};
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 
-/// A kind of wrong: changes the events, or finds nothing to change.
+/// Changes the events; `None` if there is no event to change.
 pub(crate) type Mutation = fn(&mut Vec<Event>, &mut StdRng) -> Option<()>;
 
 pub(crate) const ALL: [(&str, Mutation); 11] = [
@@ -24,7 +24,7 @@ pub(crate) const ALL: [(&str, Mutation); 11] = [
     ("a loss that is not told", leave_untold),
 ];
 
-/// An operation by the places of its lines.
+/// The positions of an operation's begin and end among the events.
 #[derive(Clone, Copy)]
 struct Pair {
     begin: usize,
@@ -88,11 +88,11 @@ fn repeat_token(events: &mut Vec<Event>, random: &mut StdRng) -> Option<()> {
     Some(())
 }
 
-/// The service passed the lock on, and nobody had released it.
+/// The service passed the lock on without a release.
 fn drop_release(events: &mut Vec<Event>, random: &mut StdRng) -> Option<()> {
     let (pair, token) = *grants(events).choose(random)?;
     let release = release_of(events, token)?;
-    // Only where somebody exclusive came soon after: else it may be that nobody noticed.
+    // Only where an exclusive grant follows within 15 ms: otherwise the mutation may leave no trace.
     let (lock, freed_ns) = (events[pair.begin].locks.clone(), events[release.end].time_ns);
     let soon = grants(events).into_iter().any(|(next, _)| {
         let answered_ns = events[next.end].time_ns;
@@ -106,7 +106,7 @@ fn drop_release(events: &mut Vec<Event>, random: &mut StdRng) -> Option<()> {
     Some(())
 }
 
-/// A waiter of an exclusive lock is answered just before its holder begins to let go.
+/// A waiter for an exclusive lock is granted just before the holder begins its release.
 fn grant_early(events: &mut Vec<Event>, random: &mut StdRng) -> Option<()> {
     let grants = grants(events);
     let (holder, token) = *grants.choose(random)?;
@@ -122,7 +122,7 @@ fn grant_early(events: &mut Vec<Event>, random: &mut StdRng) -> Option<()> {
     let mut answer = events.remove(waiter.end);
     let at = release.begin;
     answer.time_ns = events[at].time_ns - 1;
-    // What lies between keeps its time: nothing may fall.
+    // Times must not decrease: the answer is inserted after the last event that is not later.
     let at = events[..at].iter().rposition(|event| event.time_ns <= answer.time_ns)? + 1;
     if at <= waiter.begin || at <= holder.end {
         return None;
@@ -164,7 +164,7 @@ fn drop_end_of_wait(events: &mut Vec<Event>, random: &mut StdRng) -> Option<()> 
     let timed_out = |pair: &Pair| matches!(&events[pair.end].what, What::Fail { f: Function::Acquire, reason } if reason == "timed_out");
     let waits: Vec<_> = pairs(events).into_iter().filter(timed_out).collect();
     let wait = waits.choose(random)?;
-    // The client waits for ever: so nothing else comes from it, and it keeps its session.
+    // The client waits without a limit: its other events go, and its renewals stay.
     let process = events[wait.end].process.clone();
     let (from, mut place) = (wait.end, 0);
     events.retain(|event| {

@@ -1,4 +1,4 @@
-//! `lockkeeper chaos check`: what it prints, and what it ends with.
+//! `lockkeeper check`: its output and its exit codes.
 
 use std::{
     fs,
@@ -22,9 +22,9 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// The golden file is what the program printed once, read by people. To record it anew, run with `UPDATE_GOLDEN=1`.
+/// The golden file is a recorded and reviewed output. To record it again, run with `UPDATE_GOLDEN=1`.
 #[test]
-fn a_violated_history_is_shown_with_the_lines_that_convict_it() {
+fn a_violation_is_printed_with_the_lines_that_prove_it() {
     let (code, printed, complaint) = run(&["passed_on_early.jsonl"]);
     assert_eq!((code, complaint.as_str()), (Some(30), ""));
     let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/checker/passed_on_early.txt");
@@ -35,7 +35,7 @@ fn a_violated_history_is_shown_with_the_lines_that_convict_it() {
 }
 
 #[test]
-fn documents_say_the_same_of_several_histories() {
+fn json_output_has_a_document_for_each_history() {
     let (code, printed, _) = run(&["good_calm.jsonl", "tables_differ.jsonl", "-o", "json"]);
     assert_eq!(code, Some(30));
     let documents: serde_json::Value = serde_json::from_str(&printed).expect("a document");
@@ -50,22 +50,26 @@ fn documents_say_the_same_of_several_histories() {
 }
 
 #[test]
-fn the_exit_code_tells_what_holds_from_what_had_nothing_to_show() {
-    assert_eq!(run(&["good_calm.jsonl"]).0, Some(31), "nobody died in it");
+fn exit_codes_differ_for_properties_that_hold_and_properties_without_evidence() {
+    assert_eq!(run(&["good_calm.jsonl"]).0, Some(31), "it has no dead holder");
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("whole.jsonl");
     let whole = (0..)
         .map(|seed| History::of(reference::history(seed)).expect("a history"))
         .find(|history| check(history).expect("it was read").iter().all(|finding| finding.verdict == Verdict::Holds));
     let mut writer = Writer::new(Vec::new());
-    whole.expect("one has all").events.iter().for_each(|(_, event)| writer.write(event).expect("memory"));
+    whole
+        .expect("some seed has evidence for all properties")
+        .events
+        .iter()
+        .for_each(|(_, event)| writer.write(event).expect("memory"));
     fs::write(&path, writer.into_inner()).expect("a file");
     let (code, printed, _) = run(&[path.to_str().expect("a name")]);
     assert_eq!(code, Some(0), "{printed}");
 }
 
 #[test]
-fn what_is_no_history_is_refused_with_its_line() {
+fn a_malformed_history_is_refused_with_its_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("broken.jsonl");
     let meta = r#"{"time_ns":0,"process":"nemesis","type":"info","f":"meta","value":{"format":1}}"#;

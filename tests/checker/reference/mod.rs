@@ -1,4 +1,4 @@
-//! A tiny lock service and its clients, in one process and on a clock of its own: it makes histories that are right by construction.
+//! A small lock service and its clients, in one process and with simulated time: its histories are correct by construction.
 
 mod table;
 mod workload;

@@ -1,10 +1,10 @@
-//! The lock service: sessions, holders, queues. As simple as can be, and written apart from the real one.
+//! The lock service: sessions, holders, queues. Kept simple, and written independently of the real one.
 
 use std::collections::BTreeMap;
 
 use lockkeeper::chaos::history::{Holder, Mode, View, Waiter};
 
-/// A session's number, and a request's.
+/// A session's number.
 pub(super) type Who = usize;
 
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(super) enum Reply {
     Busy,
 }
 
-/// All of it.
+/// The whole state of the service.
 #[derive(Default)]
 pub(super) struct Table {
     pub(super) last_token: u64,
@@ -78,13 +78,13 @@ impl Table {
         self.held.remove(&token).is_some()
     }
 
-    /// What this request holds.
+    /// The token of the grant that this request holds.
     pub(super) fn token_of(&self, session: Who, request: u64) -> Option<u64> {
         let theirs = |want: &Want| want.session == session && want.request == request;
         self.held.iter().find(|(_, want)| theirs(want)).map(|(token, _)| *token)
     }
 
-    /// Whether this request waited.
+    /// Removes this request from the queue. Returns whether it waited.
     pub(super) fn leave_queue(&mut self, session: Who, request: u64) -> bool {
         let before = self.queue.len();
         self.queue.retain(|_, want| want.session != session || want.request != request);
@@ -96,7 +96,7 @@ impl Table {
         self.queue.retain(|_, want| want.session != session);
     }
 
-    /// Those who wait and can have what they want, in order.
+    /// Grants the waiters that can be granted, in order.
     pub(super) fn serve(&mut self) -> Vec<(Want, u64)> {
         let mut served = Vec::new();
         while let Some(ticket) =

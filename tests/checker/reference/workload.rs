@@ -1,4 +1,4 @@
-//! Clients that ask the service for this and that, over a network that is slow and loses answers.
+//! Clients with a random workload, over a network that delays messages and loses answers.
 
 use std::collections::BTreeMap;
 
@@ -13,34 +13,34 @@ const MS: u64 = 1_000_000;
 const LOCKS: [&str; 4] = ["a", "b", "shared", "pool"];
 const BUSY_UNTIL: u64 = 1_500 * MS;
 
-/// A history that is right, of some hundred events.
+/// A correct history of some hundred events.
 pub(crate) fn history(seed: u64) -> Vec<Event> {
     let mut world = World::new(seed);
     world.run();
     world.events
 }
 
-/// What will happen.
+/// A scheduled event.
 enum Next {
-    /// A client that has nothing to do decides what to do.
+    /// An idle client chooses its next operation.
     Think(Who),
     /// A request arrives.
     Arrive(Who, Request),
     /// An answer arrives, or is known to be lost.
     Answer(Who, Option<u64>, What),
-    /// A wait is over.
+    /// A wait reaches its limit.
     TimeOut(Who, u64),
-    /// A renewal is sent, arrives, is acknowledged.
+    /// A renewal is sent; then it arrives; then it is acknowledged.
     Renew(Who),
     Renewed(Who, u64),
     Acknowledge(Who, u64),
-    /// A client gives up an acquire that it waits for.
+    /// A client cancels its waiting acquire.
     GiveUp(Who, u64),
     /// A session ends, if it was not renewed.
     Expire(Who),
     /// The client is killed.
     Die(Who),
-    /// The nemesis says something.
+    /// The nemesis records a fact.
     Tell(Fact),
 }
 
@@ -53,13 +53,13 @@ struct Request {
 struct Client {
     name: String,
     ttl_ns: u64,
-    /// When its session ends, by the service's word. `None`: it is over.
+    /// The deadline of its session at the service. `None`: the session has ended.
     deadline_ns: Option<u64>,
     dead: bool,
     closing: bool,
     last_request: u64,
     held: Vec<(u64, Vec<String>)>,
-    /// The acquire that is under way.
+    /// The acquire in flight.
     pending: Option<(u64, Vec<String>)>,
     /// Answers to requests, by id.
     replies: BTreeMap<u64, u64>,
@@ -138,7 +138,7 @@ impl World {
         self.finish();
     }
 
-    /// Another client's grant is taken by force, and its next renewal says so.
+    /// An operator forces the release of another client's grant, and the answer to its next renewal reports it.
     fn force(&mut self) {
         let (session, lock) = ("dan".to_owned(), ["forced".to_owned()]);
         let acquire = Acquire { session: session.clone(), ..Acquire::default() };
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// All is quiet: what is left is read.
+    /// After all operations: reads the final state of each lock.
     fn finish(&mut self) {
         self.force();
         for lock in LOCKS {
@@ -234,7 +234,7 @@ impl World {
         }
     }
 
-    /// Whether the session was there to be renewed.
+    /// Renews the session. Returns whether it existed.
     fn renew(&mut self, who: Who) -> bool {
         let client = &mut self.clients[who];
         let Some(deadline) = &mut client.deadline_ns else { return false };
@@ -294,7 +294,7 @@ impl World {
         self.send(who, Some(request), Call::Acquire(acquire), locks);
     }
 
-    /// A call goes on its way, and arrives, but for a few.
+    /// Records the begin of a call and schedules its arrival.
     fn send(&mut self, who: Who, op: Option<u64>, call: Call, locks: Vec<String>) {
         let name = self.clients[who].name.clone();
         self.write(&name, op, &locks, What::Invoke(call.clone()));
@@ -400,7 +400,7 @@ impl World {
     }
 
     fn reply(&mut self, who: Who, op: Option<u64>, answer: Answer) {
-        // What holds or gives back can lose its answer. The client hears of that before the bounds are over, and asks again.
+        // The answers to acquires and releases can be lost. The client notices that within the bounds; it retries an acquire.
         let f = answer.function();
         let can_be_lost = matches!(f, Function::Acquire | Function::Release);
         if can_be_lost && self.random.random_bool(0.05) {
@@ -436,7 +436,7 @@ impl World {
         } else if let What::Fail { f: Function::Acquire | Function::Retry, .. } = &what {
             self.clients[who].pending = None;
         } else if let What::Ok(Answer::Cancel { .. }) = &what {
-            // Its acquire goes on.
+            // The answer to its acquire is still to come.
             return;
         }
         self.at(later, Next::Think(who));
