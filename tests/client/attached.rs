@@ -1,4 +1,4 @@
-//! Sessions that this process did not open.
+//! Attached sessions: sessions that another process opened.
 
 use lockkeeper::{
     client::{AttachedSession, Error, Loss},
@@ -37,7 +37,7 @@ fn acquires(node: &Node) -> Vec<RequestId> {
 }
 
 #[tokio::test]
-async fn lets_go_of_nothing_until_the_memory_is_full_and_then_of_the_oldest_first() {
+async fn request_ids_are_forgotten_only_when_the_reply_memory_is_full_and_oldest_first() {
     let node = Node::start();
     node.answers([memory_full(), memory_full(), memory_full()]);
     assert_eq!(soon(attach(&node).acquire(jobs(Wait::Forever)).granted()).await.unwrap(), Token(7));
@@ -50,7 +50,7 @@ async fn lets_go_of_nothing_until_the_memory_is_full_and_then_of_the_oldest_firs
 }
 
 #[tokio::test]
-async fn a_memory_that_stays_full_is_a_refusal() {
+async fn a_reply_memory_that_stays_full_refuses_the_acquire() {
     let node = Node::start();
     node.answers([memory_full(), memory_full(), memory_full(), memory_full()]);
     let refused = soon(attach(&node).acquire(jobs(Wait::Forever)).granted()).await;
@@ -58,7 +58,7 @@ async fn a_memory_that_stays_full_is_a_refusal() {
 }
 
 #[tokio::test]
-async fn a_clock_that_lags_behind_takes_a_later_id() {
+async fn a_stale_id_from_a_slow_clock_is_replaced_by_a_later_one() {
     let node = Node::start();
     let lowest = u64::MAX - (10 << 32);
     node.answers([stale(lowest)]);
@@ -68,7 +68,7 @@ async fn a_clock_that_lags_behind_takes_a_later_id() {
 }
 
 #[tokio::test]
-async fn what_may_have_happened_before_it_was_forgotten_is_unknown() {
+async fn a_retry_with_a_forgotten_id_has_an_unknown_outcome() {
     let node = Node::start();
     node.answers([Answer::Hang, stale(u64::MAX - (10 << 32))]);
     let mut acquire = attach(&node).acquire(jobs(Wait::Never));
@@ -80,9 +80,9 @@ async fn what_may_have_happened_before_it_was_forgotten_is_unknown() {
     assert_eq!(node.asked_to_release().await.target, Some(Target::AcquireRequestId(sent[0].id)));
 }
 
-/// A future that is dropped may have sent: that counts too.
+/// A dropped future may have sent the request, so the outcome is unknown.
 #[tokio::test]
-async fn called_again_it_goes_on_with_the_same_request() {
+async fn granted_called_again_repeats_the_same_request() {
     let node = Node::start();
     node.answers([Answer::Hang]);
     let mut acquire = attach(&node).acquire(jobs(Wait::Forever));
@@ -97,9 +97,9 @@ async fn called_again_it_goes_on_with_the_same_request() {
     assert!(sent.len() == 2 && sent[0].id == sent[1].id, "{sent:?}");
 }
 
-/// To release is the caller's business here: the cluster keeps it until then.
+/// An attached session leaves the release to the caller: the cluster keeps the notice until then.
 #[tokio::test]
-async fn what_was_taken_is_told_and_not_acknowledged() {
+async fn a_revoked_grant_is_reported_and_not_released() {
     let node = Node::start();
     let about = |what| ("revoked_reason", String::from(what));
     node.answers_releases([Answer::RefuseAbout(Code::FailedPrecondition, "REVOKED", about("dead"))]);
@@ -116,9 +116,9 @@ async fn what_was_taken_is_told_and_not_acknowledged() {
     assert!(matches!(&released, Err(Error::Lost(Loss::Revoked { reason })) if reason == "dead"), "{released:?}");
 }
 
-/// The first renewal, which is a call of its own, may be the only one that says it.
+/// The first renewal, a unary call, may be the only message that reports it.
 #[tokio::test]
-async fn who_keeps_it_alive_hears_what_was_revoked_before() {
+async fn keep_alive_reports_an_earlier_revocation() {
     let node = Node::start();
     node.revokes([Revocation { token: 7, reason: "stuck".into(), remaining_ms: 300 }]);
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
@@ -132,7 +132,7 @@ async fn who_keeps_it_alive_hears_what_was_revoked_before() {
 }
 
 #[tokio::test]
-async fn what_was_never_sent_is_not_taken_back() {
+async fn an_acquire_that_was_never_sent_is_abandoned_without_a_call() {
     let node = Node::start();
     attach(&node).acquire(jobs(Wait::Forever)).abandon().await.unwrap();
     assert!(node.calls().is_empty());

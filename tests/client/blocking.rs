@@ -1,4 +1,4 @@
-//! The client without a runtime, and in programs that have one of their own.
+//! The blocking client, in programs without a runtime and in programs with their own.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn released(node: &Node) -> bool {
 }
 
 #[test]
-fn a_program_without_a_runtime_takes_a_lock_and_gives_it_back() {
+fn a_program_without_a_runtime_acquires_and_releases_a_lock() {
     let node = Node::start();
     let client = Client::new(&node.address).unwrap();
     assert_eq!(client.get("jobs").unwrap().index, 42);
@@ -30,7 +30,7 @@ fn a_program_without_a_runtime_takes_a_lock_and_gives_it_back() {
     let held = session.acquire("jobs").wait_at_most(Duration::from_secs(5)).lock().unwrap();
     assert_eq!(held.token(), Token(7));
     held.update("jobs", NewData::Held(b"half done")).unwrap();
-    // Renewed in the background, while this thread sleeps: longer than the session lives by itself.
+    // The thread sleeps longer than the TTL: the session is renewed in the background.
     assert_eq!(held.lost_within(3 * TTL), None);
     assert!(held.ensure(TTL / 3).unwrap() >= TTL / 3);
     held.release().unwrap();
@@ -51,7 +51,7 @@ fn a_guard_that_is_dropped_is_released_when_the_drop_returns() {
 }
 
 #[tokio::test]
-async fn a_program_with_a_runtime_may_use_and_drop_it_too() {
+async fn the_blocking_client_works_inside_a_runtime() {
     let node = Node::start();
     let client = Client::new(&node.address).unwrap();
     let session = client.open(options()).unwrap();
@@ -62,6 +62,6 @@ async fn a_program_with_a_runtime_may_use_and_drop_it_too() {
 }
 
 #[test]
-fn a_wrong_endpoint_is_told() {
+fn an_invalid_endpoint_is_an_error() {
     assert!(matches!(Client::new("here"), Err(Error::Endpoint(endpoint)) if endpoint == "here"));
 }

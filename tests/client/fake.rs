@@ -1,4 +1,4 @@
-//! A node that does as it is told: it answers from a script, remembers what it was asked, and can be killed.
+//! A scripted node: it answers from a script, records its calls, and can be killed.
 
 #![expect(clippy::unwrap_used, reason = "this is part of a test: a panic is how it fails")]
 
@@ -33,7 +33,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 type Reply<T> = Result<Response<T>, Status>;
 
-/// What a node was asked.
+/// A call that a node got.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Call {
     Open(OpenSessionRequest),
@@ -46,7 +46,7 @@ pub(crate) enum Call {
     Get(GetRequest),
     Watch(WatchRequest),
     ForceRelease(ForceReleaseRequest),
-    /// On a stream of many requests, of one of them.
+    /// The cancellation of a request on a pipeline stream.
     Cancel,
 }
 
@@ -54,14 +54,14 @@ pub(crate) enum Call {
 #[derive(Clone)]
 pub(crate) enum Answer {
     Refuse(Code, &'static str, &'static str),
-    /// For good, with a detail and its value.
+    /// A refusal that must not be retried, with a detail and its value.
     RefuseAbout(Code, &'static str, (&'static str, String)),
-    /// Not at all.
+    /// No answer.
     Hang,
     Busy,
 }
 
-/// A node. It grants and renews what it is asked for where its script does not say otherwise.
+/// A node. Unless its script says otherwise, it grants and renews.
 pub(crate) struct Node {
     pub(crate) address: String,
     pub(crate) fake: Fake,
@@ -73,17 +73,17 @@ pub(crate) struct Fake(Arc<State>);
 
 struct State {
     ttl_ms: Mutex<Option<u32>>,
-    /// What it says with each renewal of its own call.
+    /// Revocations in the answer to each unary renewal.
     revoked: Mutex<Vec<Revocation>>,
     script: Mutex<VecDeque<Answer>>,
-    /// For opens, as `script` is for other calls.
+    /// Answers to opens, as `script` has them for other calls.
     opens: Mutex<VecDeque<Answer>>,
-    /// For releases.
+    /// Answers to releases.
     releases: Mutex<VecDeque<Answer>>,
-    /// What each of the next watches says before it breaks off.
+    /// The messages of each of the next watches, before its stream breaks.
     watches: Mutex<VecDeque<Vec<watch_response::What>>>,
     leader: Mutex<Option<String>>,
-    /// It knows no stream of many requests.
+    /// A node of a version without `Pipeline`.
     is_old: Mutex<bool>,
     silent: watch::Sender<bool>,
     push: broadcast::Sender<What>,
@@ -108,7 +108,7 @@ impl Node {
             push: broadcast::Sender::new(16),
             calls: watch::Sender::default(),
         }));
-        // A runtime of its own: when it goes, all connections break at once, as those of a killed process.
+        // Its own runtime: shutting it down breaks all connections at once, as with a killed process.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let services = fake.clone();
         runtime.spawn(async move {
@@ -125,7 +125,7 @@ impl Node {
 
     pub(crate) fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // When this returns, its sockets are closed. tokio does not let an asynchronous test wait for that itself.
+            // Returns once the sockets are closed. A thread, since tokio forbids this wait inside an asynchronous test.
             let end = std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(5)));
             end.join().unwrap();
         }
@@ -150,28 +150,28 @@ impl Node {
         self.fake.0.watches.lock().unwrap().extend(watches);
     }
 
-    /// From now on it names this leader.
+    /// Makes it name this leader from now on.
     pub(crate) fn names_leader(&self, address: &str) {
         *self.fake.0.leader.lock().unwrap() = Some(address.to_owned());
     }
 
-    /// It is of a version that knows no stream of many requests.
+    /// Makes it a node of a version without `Pipeline`.
     pub(crate) fn is_old(&self) -> &Self {
         *self.fake.0.is_old.lock().unwrap() = true;
         self
     }
 
-    /// It takes renewals and does not answer them.
+    /// Makes it leave renewals unanswered, or answer them again.
     pub(crate) fn falls_silent(&self, silent: bool) {
         self.fake.0.silent.send_replace(silent);
     }
 
-    /// From now on it says so with each renewal that is a call of its own; on streams it does not.
+    /// Makes it report these in the answer to each unary renewal; not on streams.
     pub(crate) fn revokes(&self, revoked: impl IntoIterator<Item = Revocation>) {
         *self.fake.0.revoked.lock().unwrap() = revoked.into_iter().collect();
     }
 
-    /// Says something on all keep-alive streams.
+    /// Sends a message on all keep-alive streams.
     pub(crate) fn says(&self, what: What) {
         self.fake.0.push.send(what).unwrap();
     }
@@ -180,7 +180,7 @@ impl Node {
         self.fake.0.calls.borrow().clone()
     }
 
-    /// Waits until it was asked this, and returns what `pick` makes of it.
+    /// Waits for a call for which `pick` returns a value, and returns that value.
     pub(crate) async fn asked<T>(&self, pick: impl Fn(&Call) -> Option<T>) -> T {
         let mut calls = self.fake.0.calls.subscribe();
         let found = async {
@@ -230,7 +230,7 @@ impl Fake {
         Ok(response)
     }
 
-    /// As the script says, or else `usual`.
+    /// The next answer of the script, or `usual` if there is none.
     async fn scripted<T>(&self, busy: Option<T>, usual: T) -> Reply<T> {
         let next = self.0.script.lock().unwrap().pop_front();
         self.as_told(next, busy, usual).await
@@ -258,7 +258,7 @@ impl Fake {
 }
 
 impl Fake {
-    /// One answer on a stream of many. `None`: there is none to a cancellation.
+    /// The answer to one request of a pipeline stream. `None` for a cancellation, which has none.
     async fn answer(self, request: PipelineRequest) -> Option<PipelineResponse> {
         let answer = match request.what.unwrap() {
             Asked::Acquire(asked) => self.acquire(Request::new(asked)).await.map(|told| told.map(Told::Acquire)),
@@ -314,10 +314,10 @@ impl Sessions for Fake {
             let (fake, session) = (fake.clone(), session.clone());
             async move {
                 let request = request.ok()?;
-                // Before it is known that it was asked: what it says from then on is of this session.
+                // Set before the call is recorded: messages that a test sends after it belong to this session.
                 session.lock().unwrap().clone_from(&request.session_id);
                 fake.note(Call::KeepAlive(request.clone()));
-                // The session may have been opened elsewhere: the tests then use this TTL.
+                // 600 ms if the session was opened at another node: the tests' TTL.
                 let ttl_ms = fake.0.ttl_ms.lock().unwrap().unwrap_or(600);
                 let what = Some(What::Renewed(Renewed { sequence: request.sequence, ttl_ms }));
                 let silent = *fake.0.silent.borrow();
@@ -421,7 +421,7 @@ impl Locks for Fake {
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
 
-    /// It says what it is to say, and breaks off; when there is nothing left, it goes on in silence.
+    /// Sends the next scripted messages and breaks the stream; without a script, keeps it open without messages.
     async fn watch(&self, request: Request<WatchRequest>) -> Reply<Self::WatchStream> {
         self.note(Call::Watch(request.into_inner()));
         match self.0.watches.lock().unwrap().pop_front() {

@@ -1,4 +1,4 @@
-//! What a holder has in hand.
+//! Guards: deadlines, releases, losses and warnings of a holder.
 
 use std::{
     sync::{Arc, Mutex},
@@ -26,7 +26,7 @@ fn renewed(call: &Call) -> Option<()> {
 }
 
 #[tokio::test]
-async fn its_deadline_is_a_moment_on_the_clock_that_counts_suspension() {
+async fn a_deadline_is_on_the_boot_clock() {
     let node = Node::start();
     let before = BootClock.now();
     let held = open(&[&node]).await.acquire("jobs").await.unwrap();
@@ -46,7 +46,7 @@ async fn data_is_set_on_a_lock_by_its_token() {
 }
 
 #[tokio::test]
-async fn to_release_twice_is_to_ask_once() {
+async fn a_second_release_sends_no_call() {
     let node = Node::start();
     let held = Arc::new(open(&[&node]).await.acquire("jobs").await.unwrap());
     let other = Arc::clone(&held);
@@ -62,7 +62,7 @@ async fn to_release_twice_is_to_ask_once() {
 }
 
 #[tokio::test]
-async fn what_is_left_is_enough_or_is_made_enough() {
+async fn ensure_renews_only_if_too_little_time_is_left() {
     let node = Node::start();
     let held = open(&[&node]).await.acquire("jobs").await.unwrap();
     assert!(held.ensure(Duration::from_millis(1)).await.unwrap() > Duration::from_millis(1));
@@ -85,9 +85,9 @@ async fn what_is_left_is_enough_or_is_made_enough() {
     assert!(matches!(held.ensure(Duration::ZERO).await, Err(Error::Lost(Loss::Released))));
 }
 
-/// A renewal extends the session, and not the grant that it says is revoked.
+/// A renewal extends the session, but not the grant that its answer reports as revoked.
 #[tokio::test]
-async fn what_is_revoked_is_not_made_enough() {
+async fn ensure_does_not_extend_a_revoked_grant() {
     let node = Node::start();
     let options = SessionOptions { ttl: Duration::from_secs(30), label: "test".into() };
     let session = client(&[&node]).open(options).await.unwrap();
@@ -110,9 +110,9 @@ fn taken() -> Revocation {
     Revocation { token: 7, reason: "dead".into(), remaining_ms: 0 }
 }
 
-/// The cluster keeps what was taken by force until it hears that we know, whether or not the holder lets go of what it holds no more.
+/// The cluster keeps the notice of a forced release until the client acknowledges it, even if the holder never releases its guard.
 #[tokio::test]
-async fn what_was_taken_is_acknowledged_at_once_and_once() {
+async fn a_forced_release_is_acknowledged_once() {
     let node = Node::start();
     let held = open(&[&node]).await.acquire("jobs").await.unwrap();
     node.asked(|call| matches!(call, Call::KeepAlive(_)).then_some(())).await;
@@ -123,7 +123,7 @@ async fn what_was_taken_is_acknowledged_at_once_and_once() {
     node.says(What::Revoked(taken()));
     assert_eq!(soon(held.lost()).await, Loss::Revoked { reason: "dead".into() });
     assert_eq!(node.asked_to_release().await.target, Some(Target::Token(7)));
-    // As with each renewal.
+    // Each renewal repeats the notice.
     node.says(What::Revoked(taken()));
     held.session().renew().await.unwrap();
     assert_eq!((held.remaining(), releases(&node)), (Duration::ZERO, 1));
@@ -133,7 +133,7 @@ async fn what_was_taken_is_acknowledged_at_once_and_once() {
 }
 
 #[tokio::test]
-async fn whoever_asks_again_for_what_was_taken_hears_that() {
+async fn a_retried_acquire_of_a_revoked_grant_reports_the_revocation() {
     let node = Node::start();
     let about = || ("revoked_reason", "dead".to_owned());
     node.answers([Answer::RefuseAbout(Code::FailedPrecondition, "REVOKED", about())]);
@@ -144,9 +144,9 @@ async fn whoever_asks_again_for_what_was_taken_hears_that() {
     let _held = session.acquire("jobs").await.unwrap();
 }
 
-/// Its answer may come after the word that it is over.
+/// The grant's answer may arrive after the notice of its revocation.
 #[tokio::test]
-async fn a_grant_that_was_taken_before_its_answer_came_is_lost_from_the_start() {
+async fn a_grant_revoked_before_its_answer_arrives_is_lost_from_the_start() {
     let node = Node::start();
     let session = open(&[&node]).await;
     node.revokes([taken()]);
@@ -156,7 +156,7 @@ async fn a_grant_that_was_taken_before_its_answer_came_is_lost_from_the_start() 
     assert_eq!(held.loss(), Some(Loss::Revoked { reason: "dead".into() }));
 }
 
-/// Until the cluster says that nothing is held, it is.
+/// The grant is held until the cluster answers otherwise.
 #[tokio::test]
 async fn a_release_that_is_refused_is_tried_again_as_the_same_request() {
     let node = Node::start();
@@ -174,7 +174,7 @@ async fn a_release_that_is_refused_is_tried_again_as_the_same_request() {
         .collect();
     assert!(ids.len() == 3 && ids.iter().all(|id| *id == ids[0]), "{ids:?}");
 
-    // But no longer than its session lives.
+    // Retries end with the session.
     node.answers_releases(std::iter::repeat_with(limit).take(1_000));
     let held = session.acquire("jobs").await.unwrap();
     let releasing = tokio::spawn(async move { held.release().await });
@@ -190,7 +190,7 @@ async fn a_release_that_is_refused_is_tried_again_as_the_same_request() {
 }
 
 #[tokio::test]
-async fn a_renewal_by_hand_tells_what_was_revoked() {
+async fn an_explicit_renewal_reports_a_revocation() {
     let node = Node::start();
     let session = open(&[&node]).await;
     let held = session.acquire("jobs").await.unwrap();
@@ -201,7 +201,7 @@ async fn a_renewal_by_hand_tells_what_was_revoked() {
 }
 
 #[tokio::test]
-async fn danger_comes_while_there_is_time_left_to_stop_in() {
+async fn danger_is_reported_before_the_deadline() {
     let node = Node::start();
     let held = open(&[&node]).await.acquire("jobs").await.unwrap();
     let told = Arc::new(Mutex::new(None));
@@ -216,7 +216,7 @@ async fn danger_comes_while_there_is_time_left_to_stop_in() {
 }
 
 #[tokio::test]
-async fn danger_is_told_with_the_reason_of_a_revocation_and_not_after_a_release() {
+async fn danger_has_the_reason_of_a_revocation_and_is_not_reported_after_a_release() {
     let node = Node::start();
     let session = open(&[&node]).await;
     let (first, second) = (session.acquire("a").await.unwrap(), session.acquire("b").await.unwrap());
@@ -228,15 +228,15 @@ async fn danger_is_told_with_the_reason_of_a_revocation_and_not_after_a_release(
     drop(tell);
     second.release().await.unwrap();
     node.asked(|call| matches!(call, Call::KeepAlive(_)).then_some(())).await;
-    // The fake's token is the same for all: `second` would hear of it too, had it not been released.
+    // The fake node grants one token for all locks: without its release, `second` would report the revocation too.
     node.says(What::Revoked(Revocation { token: 7, reason: "stuck".into(), remaining_ms: 300 }));
     let danger = soon(told.recv()).await.unwrap();
     assert_eq!(danger.loss, Some(Loss::Revoked { reason: "stuck".into() }));
-    assert!(soon(told.recv()).await.is_none(), "the one that was released says nothing");
+    assert!(soon(told.recv()).await.is_none(), "the released guard reports nothing");
 }
 
 #[tokio::test]
-async fn whoever_is_inside_enters_again_under_the_same_grant_and_the_last_one_out_releases() {
+async fn a_reentrant_lock_shares_one_grant_and_the_last_leave_releases_it() {
     let node = Node::start();
     let lock = open(&[&node]).await.acquire("jobs").reentrant();
     let outer = lock.enter().await.unwrap();
@@ -251,7 +251,7 @@ async fn whoever_is_inside_enters_again_under_the_same_grant_and_the_last_one_ou
 }
 
 #[tokio::test]
-async fn nobody_enters_beside_one_whose_grant_is_lost() {
+async fn a_reentrant_lock_is_not_entered_while_a_lost_grant_is_inside() {
     let node = Node::start();
     let lock = open(&[&node]).await.acquire("jobs").reentrant();
     let inside = lock.enter().await.unwrap();
@@ -264,7 +264,7 @@ async fn nobody_enters_beside_one_whose_grant_is_lost() {
 }
 
 #[tokio::test]
-async fn those_who_come_while_the_first_waits_share_what_it_gets() {
+async fn a_second_entry_acquires_when_the_first_is_cancelled() {
     let node = Node::start();
     let session = open(&[&node]).await;
     node.answers([Answer::Hang]);
@@ -273,7 +273,7 @@ async fn those_who_come_while_the_first_waits_share_what_it_gets() {
     let first = tokio::spawn(async move { one.enter().await });
     node.asked_to_acquire().await;
     let second = tokio::spawn(async move { two.enter().await });
-    // The first one gives up: the second acquires in its place.
+    // The first entry is cancelled: the second acquires in its place.
     first.abort();
     let entered = soon(second).await.unwrap().unwrap();
     assert_eq!(entered.token().0, 7);

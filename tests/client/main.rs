@@ -1,5 +1,4 @@
-//! The client against nodes that do as they are told. No cluster: what is tested is what the client does when nodes lead, follow, hang
-//! and die.
+//! The client against scripted nodes, without a cluster: its behaviour when nodes lead, follow, hang and die.
 
 #![expect(clippy::unwrap_used, reason = "in the helpers of tests, a panic is how they fail")]
 
@@ -33,7 +32,7 @@ async fn open(nodes: &[&Node]) -> Session {
     client(nodes).open(options).await.unwrap()
 }
 
-/// For what must happen: a test that hangs says nothing.
+/// A deadline for an event that must happen: the test fails instead of hanging.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), what).await.expect("it happens in time")
 }
@@ -43,7 +42,7 @@ fn gets(node: &Node) -> usize {
 }
 
 #[tokio::test]
-async fn goes_to_the_leader_that_was_named() {
+async fn calls_go_to_the_named_leader() {
     let (follower, leader) = (Node::start(), Node::start());
     follower.names_leader(&leader.address);
     leader.names_leader(&leader.address);
@@ -55,7 +54,7 @@ async fn goes_to_the_leader_that_was_named() {
 }
 
 #[tokio::test]
-async fn asks_again_while_there_is_no_leader() {
+async fn calls_are_retried_while_there_is_no_leader() {
     let node = Node::start();
     let no_leader = Answer::Refuse(Code::Unavailable, "NO_LEADER", "safe");
     node.answers([no_leader.clone(), no_leader.clone(), no_leader]);
@@ -64,7 +63,7 @@ async fn asks_again_while_there_is_no_leader() {
 }
 
 #[tokio::test]
-async fn passes_over_a_node_that_is_dead_and_one_that_hangs() {
+async fn a_dead_node_and_a_hanging_node_are_skipped() {
     let (mut dead, hanging, good) = (Node::start(), Node::start(), Node::start());
     dead.kill();
     hanging.answers([Answer::Hang]);
@@ -73,7 +72,7 @@ async fn passes_over_a_node_that_is_dead_and_one_that_hangs() {
 }
 
 #[tokio::test]
-async fn without_a_cluster_nothing_has_happened() {
+async fn a_call_without_a_reachable_node_is_no_cluster() {
     let mut dead = Node::start();
     dead.kill();
     let client = Client::builder(&dead.address).call_limit(Duration::from_millis(200)).build().unwrap();
@@ -82,7 +81,7 @@ async fn without_a_cluster_nothing_has_happened() {
 }
 
 #[tokio::test]
-async fn a_read_that_nobody_answers_has_changed_nothing() {
+async fn an_unanswered_read_is_no_cluster() {
     let node = Node::start();
     node.answers([Answer::Hang, Answer::Hang, Answer::Hang, Answer::Hang]);
     let limits = Client::builder(&node.address).attempt_limit(Duration::from_millis(100));
@@ -92,21 +91,21 @@ async fn a_read_that_nobody_answers_has_changed_nothing() {
 }
 
 #[tokio::test]
-async fn a_forced_release_of_whoever_holds_it_is_not_repeated_blindly() {
+async fn a_forced_release_without_a_token_is_not_repeated_after_an_unknown_outcome() {
     let node = Node::start();
     let unknown = Answer::Refuse(Code::DeadlineExceeded, "OUTCOME_UNKNOWN", "same-id");
     node.answers([unknown.clone(), unknown]);
     let client = client(&[&node]);
     let error = client.force_release("jobs", "stuck").await.unwrap_err();
     assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
-    // One that names the grant can hit no other.
+    // With a token, the repetition cannot affect another grant.
     client.force_release("jobs", "stuck").token(Token(7)).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_session_that_ended_before_its_answer_came_is_opened_under_another_id() {
+async fn a_session_that_ended_before_its_answer_arrived_is_opened_under_another_id() {
     let node = Node::start();
-    // As if the answer to the first sending was lost, and the session was over when the second arrived.
+    // As if the answer to the first attempt was lost, and the session had expired when the second attempt arrived.
     let unknown = Answer::Refuse(Code::DeadlineExceeded, "OUTCOME_UNKNOWN", "same-id");
     let expired = Answer::Refuse(Code::FailedPrecondition, "SESSION_EXPIRED", "no");
     node.answers_opens([unknown.clone(), expired.clone()]);
@@ -140,7 +139,7 @@ async fn a_refusal_has_its_reason_and_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn an_acquire_can_be_for_what_exists_only() {
+async fn an_acquire_can_require_that_the_lock_exists() {
     let node = Node::start();
     node.answers([Answer::Refuse(Code::NotFound, "LOCK_UNKNOWN", "no")]);
     let session = open(&[&node]).await;
@@ -152,7 +151,7 @@ async fn an_acquire_can_be_for_what_exists_only() {
 }
 
 #[tokio::test]
-async fn a_refusal_can_be_the_first_to_say_that_the_session_is_over() {
+async fn a_refusal_as_expired_ends_the_session() {
     let node = Node::start();
     node.answers([Answer::Refuse(Code::NotFound, "SESSION_EXPIRED", "no")]);
     let session = open(&[&node]).await;
@@ -175,7 +174,7 @@ async fn a_grant_is_held_and_released_by_its_token() {
 }
 
 #[tokio::test]
-async fn a_node_that_knows_no_stream_of_many_requests_is_asked_by_calls() {
+async fn a_node_without_pipeline_gets_unary_calls() {
     let node = Node::start();
     let session = open(&[node.is_old()]).await;
     let held = session.acquire("jobs").await.unwrap();
@@ -184,7 +183,7 @@ async fn a_node_that_knows_no_stream_of_many_requests_is_asked_by_calls() {
 }
 
 #[tokio::test]
-async fn what_is_dropped_is_released_and_closed() {
+async fn a_dropped_guard_is_released_and_a_dropped_session_is_closed() {
     let node = Node::start();
     let session = open(&[&node]).await;
     let held = session.acquire("jobs").await.unwrap();
@@ -199,7 +198,7 @@ async fn a_wait_whose_connection_breaks_goes_on_elsewhere_as_the_same_request() 
     let (mut first, second) = (Node::start(), Node::start());
     first.names_leader(&first.address);
     first.answers([Answer::Hang]);
-    // Whichever is asked first names the first node.
+    // Both nodes name the first as the leader.
     second.names_leader(&first.address);
     let session = open(&[&first, &second]).await;
     let waiting = session.clone();
@@ -213,7 +212,7 @@ async fn a_wait_whose_connection_breaks_goes_on_elsewhere_as_the_same_request() 
 }
 
 #[tokio::test]
-async fn a_wait_that_was_cancelled_for_a_broken_call_is_begun_anew() {
+async fn a_wait_that_the_cluster_cancelled_is_begun_again_with_a_new_id() {
     let node = Node::start();
     node.answers([Answer::Refuse(Code::Cancelled, "WAIT_CANCELLED", "no")]);
     let session = open(&[&node]).await;
@@ -235,7 +234,7 @@ async fn an_acquire_that_is_dropped_is_released_by_its_request() {
     let acquire = tokio::spawn(async move { waiting.acquire("jobs").await });
     let request = node.asked_to_acquire().await.request.unwrap();
     acquire.abort();
-    // On the stream of many requests, there is no call whose end would say it.
+    // On the pipeline stream no call ends with the wait, so the client sends a cancellation.
     node.asked(|call| matches!(call, Call::Cancel).then_some(())).await;
     let release = node.asked_to_release().await;
     assert_eq!(release.target, Some(Target::AcquireRequestId(request.id)));
@@ -254,7 +253,7 @@ async fn keep_alives_move_on_when_a_node_stops_answering() {
         silent.falls_silent(true);
         other.asked(renewed).await;
     }
-    // Longer than the TTL: somebody must have renewed it.
+    // Longer than the TTL: the session must have been renewed.
     let lost = tokio::time::timeout(2 * TTL, session.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
 }

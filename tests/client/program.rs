@@ -1,4 +1,4 @@
-//! The program `lockkeeper` against such nodes: what its exit codes say, and what becomes of the command that it runs.
+//! The program `lockkeeper` against scripted nodes: its exit codes, and the command that it runs.
 
 #![expect(clippy::unwrap_used, reason = "in the helpers of tests, a panic is how they fail")]
 
@@ -20,7 +20,7 @@ use super::{
 fn lockkeeper(node: &Node, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
     command.env("LOCKKEEPER_ENDPOINTS", &node.address).args(arguments);
-    // Not in the foreground, wherever the tests run: see `job`.
+    // Its own process group, never in the terminal's foreground: see `job`.
     command.process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     command
@@ -32,7 +32,7 @@ async fn run(node: &Node, arguments: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[tokio::test]
-async fn a_command_runs_under_the_lock_and_its_code_is_passed_on() {
+async fn a_command_runs_under_the_lock_and_its_exit_code_is_returned() {
     let node = Node::start();
     let script = r#"echo "$LOCKKEEPER_TOKEN $LOCKKEEPER_LOCK"; exit 3"#;
     let (code, stdout, stderr) = run(&node, &["lock", "b", "a c", "--", "sh", "-c", script]).await;
@@ -53,7 +53,7 @@ async fn a_command_that_cannot_run_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_lock_that_is_busy_is_told_from_one_that_is_refused() {
+async fn a_busy_lock_and_a_refused_lock_have_different_exit_codes() {
     let node = Node::start();
     node.answers([Answer::Busy, Answer::Refuse(Code::FailedPrecondition, "MODE_MISMATCH", "no")]);
     assert_eq!(run(&node, &["lock", "jobs", "--try", "--", "true"]).await.0, Some(10));
@@ -61,7 +61,7 @@ async fn a_lock_that_is_busy_is_told_from_one_that_is_refused() {
     assert_eq!(run(&node, &["lock", "jobs", "--ttl", "1ms", "--", "true"]).await.0, Some(2));
 }
 
-/// Starts a command that says its process id and then takes its time.
+/// Starts a command, and waits until it has printed its first byte.
 async fn start(node: &Node, arguments: &[&str], script: &str) -> tokio::process::Child {
     let arguments = [&["lock", "jobs"], arguments, &["--", "sh", "-c", script]].concat();
     let mut child = lockkeeper(node, &arguments).spawn().unwrap();
@@ -81,7 +81,7 @@ async fn signals_are_passed_on() {
 }
 
 #[tokio::test]
-async fn a_command_that_dies_by_a_signal_is_told_as_shells_do() {
+async fn a_command_killed_by_a_signal_has_the_exit_code_of_shells() {
     let node = Node::start();
     assert_eq!(run(&node, &["lock", "jobs", "--", "sh", "-c", "kill -9 $$"]).await.0, Some(137));
 }
@@ -104,12 +104,12 @@ async fn out_of_contact_a_command_and_what_it_started_is_killed_before_the_deadl
     let mut node = Node::start();
     let directory = tempfile::tempdir().unwrap();
     let beat = directory.path().join("beat");
-    // It ignores being asked, and so does what it started. Each beat is a write that the lock was to protect.
+    // The command and its children ignore SIGTERM. Each beat is a write that the lock protects.
     let script = format!("trap '' TERM; (while touch '{}'; do :; done) & sleep 0.1; echo; wait", beat.display());
     let child = start(&node, &["--ttl", "1s"], &script).await;
     node.kill();
     let deadline = SystemTime::now() + Duration::from_secs(1);
-    // Its pipes close when all of them are dead.
+    // Its pipes close when all its processes are dead.
     let output = soon(child.wait_with_output()).await.unwrap();
     assert_eq!(output.status.code(), Some(11), "{}", String::from_utf8_lossy(&output.stderr));
     let last_beat = std::fs::metadata(&beat).unwrap().modified().unwrap();
@@ -117,7 +117,7 @@ async fn out_of_contact_a_command_and_what_it_started_is_killed_before_the_deadl
 }
 
 #[tokio::test]
-async fn the_cluster_is_shown_and_its_absence_has_a_code() {
+async fn status_shows_the_cluster_and_no_cluster_has_an_exit_code() {
     let mut node = Node::start();
     let (code, stdout, _) = run(&node, &["status"]).await;
     assert_eq!(code, Some(0), "{stdout}");
@@ -133,7 +133,7 @@ async fn the_cluster_is_shown_and_its_absence_has_a_code() {
 }
 
 #[tokio::test]
-async fn a_closed_stdout_is_no_reason_to_panic() {
+async fn a_closed_stdout_causes_no_panic() {
     let node = Node::start();
     let mut child = lockkeeper(&node, &["get", "jobs"]).spawn().unwrap();
     drop(child.stdout.take());

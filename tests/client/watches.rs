@@ -1,4 +1,4 @@
-//! A watch whose connection breaks: where it goes on.
+//! Watches whose connection breaks: the index at which they resume.
 
 use futures::TryStreamExt as _;
 use lockkeeper::proto::v1::watch_response::{Changes, Progress, State, TooOld, What};
@@ -23,10 +23,10 @@ fn asked_after(node: &Node) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn it_goes_on_after_what_it_had_in_full() {
+async fn a_broken_watch_resumes_after_the_last_complete_message() {
     let node = Node::start();
     let said = [
-        // A state that breaks off in the middle is of no use.
+        // An incomplete state is sent again from the start.
         vec![state(5, true, false)],
         vec![state(6, true, false), state(6, false, true), changes(8)],
         vec![changes(9), What::Progress(Progress { index: 12 })],
@@ -41,14 +41,14 @@ async fn it_goes_on_after_what_it_had_in_full() {
     }
     assert_eq!(watch.index(), 41);
     tokio::select! {
-        message = watch.next() => panic!("there was nothing more to say: {message:?}"),
+        message = watch.next() => panic!("the node had sent all messages: {message:?}"),
         () = node.asked(|call| matches!(call, Call::Watch(request) if request.after_index == 41).then_some(())) => {}
     }
     assert_eq!(asked_after(&node), [0, 0, 8, 12, 40, 41]);
 }
 
 #[tokio::test]
-async fn it_can_be_taken_up_where_an_earlier_one_was_left() {
+async fn a_watch_can_start_after_an_index() {
     let node = Node::start();
     node.shows([vec![changes(8)]]);
     let mut watch = client(&[&node]).watch("jobs/").after(7);
