@@ -1,7 +1,7 @@
-//! What a durable append costs, beside a bare file that is written and synced: `cargo bench --bench log_store`.
+//! The cost of a durable append, compared with a write and an fsync of a bare file: `cargo bench --bench log_store`.
 //!
-//! Disks differ, and so does one disk from minute to minute: what tells a regression is the ratio of the two, taken in turns. It is
-//! printed at the end, and so is what a purge costs for logs of several sizes. `TMPDIR` says which disk.
+//! Disks differ, and one disk differs from minute to minute: a regression shows in the ratio of the two, measured in turns. The ratio is
+//! printed at the end, with the cost of a purge for logs of several sizes. `TMPDIR` selects the disk.
 
 use std::{
     fs::File,
@@ -22,11 +22,11 @@ use openraft::{
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// Entries that are made durable together.
+/// Entries per append.
 const GROUPS: [usize; 2] = [1, 64];
-/// Of an entry: what a batch of one acquire has.
+/// Size of an entry, in bytes: that of a batch of one acquire.
 const ENTRY_BYTES: usize = 128;
-/// Appends to each of the two, for the ratio.
+/// Appends to the log and to the bare file, for the ratio.
 const TURNS: usize = 400;
 
 /// The log of a node.
@@ -45,7 +45,7 @@ impl Log {
         Self { runtime: runtime.expect("a runtime"), store, next: 0, _directory: directory }
     }
 
-    /// Appends so many entries, and waits until they are durable.
+    /// Appends `count` entries, and waits until they are durable.
     fn append(&mut self, count: usize) {
         let leader_id = CommittedLeaderId::new(1);
         let entry = |index| Entry {
@@ -61,19 +61,19 @@ impl Log {
         });
     }
 
-    /// Votes, and waits until that is durable.
+    /// Saves a vote, and waits until it is durable.
     fn vote(&mut self) {
         self.runtime.block_on(async { self.store.save_vote(&Vote::new(1, 1)).await.expect("it is durable") });
     }
 
-    /// Has all entries purged, which takes a while longer than this.
+    /// Starts the purge of all entries, which goes on after this returns.
     fn purge(&mut self) {
         let last = LogId { leader_id: CommittedLeaderId::new(1), index: self.next - 1 };
         self.runtime.block_on(async { self.store.purge(last).await.expect("it is queued") });
     }
 }
 
-/// The least that a durable append can be.
+/// A bare file: the lower bound of a durable append.
 struct Bare {
     file: File,
 }
@@ -102,7 +102,7 @@ fn append(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The two in turns: what disturbs one disturbs the other.
+/// Measures the two in turns, so that a disturbance affects both.
 fn ratio(_: &mut Criterion) {
     let directory = tempfile::tempdir().expect("a place for temporary files");
     for count in GROUPS {
@@ -118,12 +118,12 @@ fn ratio(_: &mut Criterion) {
     }
 }
 
-/// Entries of the logs that are purged: more than the journal holds, so that they are read from sled.
+/// Sizes of the purged logs, in entries: more than the journal holds, so that entries are read from sled.
 const PURGED: [usize; 3] = [40_000, 80_000, 160_000];
-/// Of a purge, this much is done between two votes at the least: so many entries.
+/// The fewest entries that a purge removes between two votes.
 const SLICE: usize = 250;
 
-/// What a purge of a log costs for each entry, which must not grow with the log; and how long a vote waits at the most meanwhile.
+/// The cost of a purge per entry, which must not grow with the log; and the longest wait of a vote meanwhile.
 fn purge(_: &mut Criterion) {
     for entries in PURGED {
         let mut log = Log::new();

@@ -1,8 +1,8 @@
-//! What the machine takes for a command, by how many locks are held: `cargo bench --bench machine`.
+//! The machine's time for a command, by the number of held locks: `cargo bench --bench machine`.
 //!
-//! The machine is one thread's work on every replica: its inverse is the most that a cluster could ever do. All it costs should grow
-//! with the logarithm of the table, and a snapshot's clone with nothing. What one command causes may be without bound, and what one batch
-//! does of it is not: the last figures are the longest batch, with and without that limit.
+//! The machine runs on one thread of every replica: the inverse of its time is the upper bound of a cluster's throughput. Costs should
+//! grow with the logarithm of the table, and a snapshot's clone should take constant time. The work that one command causes is unbounded,
+//! but one batch does a bounded part of it: the last figures are the longest batch, with and without that limit.
 
 use std::{
     hint::black_box,
@@ -15,9 +15,9 @@ use lockkeeper::{
     raft::commands::{decode, encode},
 };
 
-/// How many locks are held by others.
+/// Numbers of locks that other sessions hold.
 const HELD: [u64; 2] = [1, 1_000_000];
-/// Who hold them: as many sessions as a load of workers would have.
+/// Number of these sessions, as under a load of many workers.
 const HOLDERS: u64 = 256;
 const ME: SessionId = SessionId(u128::MAX);
 
@@ -31,7 +31,7 @@ struct Client {
 }
 
 impl Client {
-    /// In a table in which so many locks are held.
+    /// A client in a table with this number of held locks.
     fn beside(held: u64) -> Self {
         let mut client = Self { machine: Machine::default(), session: ME, last: 0, events: Vec::new() };
         for holder in 0..=HOLDERS {
@@ -45,7 +45,7 @@ impl Client {
         client
     }
 
-    /// And goes on as this session.
+    /// Opens a session and uses it for later commands.
     fn open(&mut self, session: SessionId) {
         let ttl = Ttl::from_millis(TTL_MS_MAX).expect("the longest there is");
         let label = Label::new("host 1234 program").expect("it is short");
@@ -54,7 +54,7 @@ impl Client {
         self.session = session;
     }
 
-    /// At the first moment, and without a request id, as often as a session pleases.
+    /// Sends an operation without a request id, at time 0 and without limits.
     fn ask_unlimited(&mut self, operation: Operation) {
         let command = Command::Session { session: self.session, request: None, operation };
         let reply = self.machine.apply_batch(Time::default(), Limits::NONE, [command], &mut Vec::new());
@@ -67,7 +67,7 @@ impl Client {
         self.machine.apply(time, command, &mut self.events)
     }
 
-    /// As a client does that has nothing else under way.
+    /// Sends an operation with the next request id and no other open request.
     fn ask(&mut self, operation: Operation) -> Reply {
         self.last += 1;
         let open = OpenIds::new(self.last, Vec::new()).expect("none is kept");
@@ -83,7 +83,7 @@ impl Client {
 }
 
 fn name(number: u64) -> String {
-    // Not in the order in which they come.
+    // A hash, so that names are not in the order of their numbers.
     format!("bench/{:016x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
@@ -116,7 +116,7 @@ fn apply(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("clone for a snapshot", held), |bencher| {
             bencher.iter(|| black_box(client.machine.clone()));
         });
-        // While a snapshot is written, what is changed is copied first, once each.
+        // While a snapshot is written, a changed entry is copied first, once (copy on write).
         group.throughput(Throughput::Elements(2));
         group.bench_function(BenchmarkId::new("acquire and release, just cloned", held), |bencher| {
             bencher.iter_custom(|times| {
@@ -138,7 +138,7 @@ fn apply(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// What a batch costs beside: to become bytes for the log, and commands again.
+/// The cost of encoding a batch for the log and of decoding it.
 fn code(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("batch");
     let time = Time { stamp: Stamp(1), wall: WallTime(1_700_000_000_000) };
@@ -161,12 +161,12 @@ fn code(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// How many locks one session holds, or sessions expire at once, or sharers wait for one lock.
+/// Number of sessions that expire at once, and of sharers that wait for one lock.
 const CROWD: u64 = 100_000;
-/// As many as a session could hold before there was a limit.
+/// Locks of one session, from before there was a limit.
 const LOCKS_OF_ONE: u64 = 1_000_000;
 
-/// The longest batch of all that one command, or one moment, causes.
+/// The longest of the batches that one command, or one tick, causes.
 fn worst(_: &mut Criterion) {
     let usual = Limits { grants_per_session: usize::MAX, ..Limits::default() };
     for (limits, how) in [(Limits::NONE, "without limits"), (usual, "within the usual limits")] {
