@@ -157,8 +157,8 @@ async fn a_wait_that_ends_in_its_own_batch_is_answered() {
     node.end().await;
 }
 
-/// A follower may apply a committed entry that is not on its own disk yet. The high-water mark of its log must not exceed its durable
-/// entries: after a power failure the log would end before the mark, and the node would refuse to start.
+/// A follower may apply a committed entry that is not on its own disk yet. The index that it notes outside of its log must not exceed its
+/// durable entries: after a power failure the log would end before that index, and the node would refuse to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_notes_only_durable_entries_of_its_log() {
     let directory = directory();

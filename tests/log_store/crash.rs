@@ -1,4 +1,4 @@
-//! A process that is killed at any moment, also while opening: what it had acknowledged is there.
+//! A process that is killed at any moment, also while it opens the log: acknowledged entries and votes survive.
 
 use std::{
     collections::BTreeSet,
@@ -16,14 +16,14 @@ use crate::support::*;
 const ROUNDS: u64 = 30;
 const DIRECTORY: &str = "LOCKKEEPER_TEST_LOG_DIRECTORY";
 
-/// The process that is killed: this test program again, running only this.
+/// The process that is killed: this test program, running only this test.
 #[tokio::test]
 async fn victim() {
     let Some(directory) = env::var_os(DIRECTORY) else { return };
     write_until_killed(Path::new(&directory)).await;
 }
 
-/// Appends, truncates, votes; says each time what is durable.
+/// Appends, truncates and votes; prints each durable change.
 async fn write_until_killed(directory: &Path) {
     let mut store = must_open(directory);
     let state = store.get_log_state().await.expect("known");
@@ -52,14 +52,14 @@ async fn write_until_killed(directory: &Path) {
     }
 }
 
-/// One line is one write, so a line is said or not, never torn.
+/// One line is one write, so a line is never torn.
 fn say(what: &str) {
     let line = format!("\n@{what}\n");
     let mut out = std::io::stdout().lock();
     out.write_all(line.as_bytes()).and_then(|()| out.flush()).expect("the parent reads");
 }
 
-/// What the victims have said to be durable.
+/// The changes that the victims reported as durable.
 #[derive(Default)]
 struct Said {
     term: u64,
@@ -80,7 +80,7 @@ impl Said {
     }
 }
 
-/// Starts a victim and kills it after some lines; 0: while it opens.
+/// Starts a victim and kills it after this number of lines; 0: while it opens.
 fn kill_after(directory: &Path, lines: u64, said: &mut Said) {
     let program = env::current_exe().expect("known");
     let mut victim = Command::new(program)
@@ -93,7 +93,7 @@ fn kill_after(directory: &Path, lines: u64, said: &mut Said) {
     let mut output = BufReader::new(victim.stdout.take().expect("piped")).lines();
     let mut heard = 0;
     if lines == 0 {
-        // The moment at which it opens is any: whenever the file is there.
+        // Kill it as soon as the file exists: any moment of the opening will do.
         let begun = std::time::Instant::now();
         while !directory.join("sled/db").exists() && begun.elapsed() < PATIENCE {
             std::thread::yield_now();
@@ -108,7 +108,7 @@ fn kill_after(directory: &Path, lines: u64, said: &mut Said) {
     }
     victim.kill().expect("killed");
     victim.wait().expect("gone");
-    // What it said before it died counts too, to the last line: that may be a truncation.
+    // Lines that it printed before it died count too: the last may be a truncation.
     output
         .map_while(Result::ok)
         .filter_map(|line| Some(line.strip_prefix('@')?.to_owned()))
@@ -116,7 +116,7 @@ fn kill_after(directory: &Path, lines: u64, said: &mut Said) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_acknowledged_survives_a_kill() {
+async fn acknowledged_entries_and_votes_survive_a_kill() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut said = Said::default();
     for round in 0..ROUNDS {

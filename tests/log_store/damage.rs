@@ -1,7 +1,7 @@
-//! A log whose files are not what they were opens whole, or not at all.
+//! A damaged log opens with all its contents, or not at all.
 //!
-//! sled panics on some damage, and hangs or loses entries on other. Each attempt is therefore made in the same process, as a node
-//! would: a panic that came out of `open`, or a wait without end, would fail the test.
+//! sled panics on some damage, and hangs or loses entries on other. Each attempt is therefore made in this process, as in a node: a panic
+//! in `open`, or an endless wait, fails the test.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::support::*;
 
-/// A closed log with something of everything, and what it holds.
+/// A closed log with records of all kinds, and its contents.
 struct Original {
     directory: TempDir,
     contents: String,
@@ -31,7 +31,7 @@ impl Original {
     async fn new() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut held = String::new();
-        // Not opened again after the last round: what sled read at an opening it has in a snapshot of its own, and notices a loss.
+        // Not opened after the last round: at an opening sled writes its own snapshot, with which it would notice a loss.
         for round in 0..3 {
             let mut store = LogStore::open(directory.path(), with_snapshot()).expect("in order");
             store.save_vote(&Vote::new_committed(1 + round, 7)).await.expect("saved");
@@ -62,7 +62,7 @@ impl Original {
         files
     }
 
-    /// Opens a copy in which this file is another one. Answers whether it opened: then it is whole.
+    /// Opens a copy in which this file has other bytes, or is missing. Returns whether it opened, after a check that it is complete.
     async fn opens_with(&self, changed: &Path, bytes: Option<&[u8]>, what: &str) -> bool {
         let copy = tempfile::tempdir().expect("a temporary directory");
         for file in self.files() {
@@ -77,7 +77,7 @@ impl Original {
         }
         let mut store = match LogStore::open(copy.path(), with_snapshot()) {
             Ok(store) => store,
-            Err(OpenError::Locked { .. } | OpenError::NotDurable { .. }) => panic!("{what}: not what is wrong with it"),
+            Err(OpenError::Locked { .. } | OpenError::NotDurable { .. }) => panic!("{what}: an error of another kind"),
             Err(error) => {
                 let names_it = error.to_string().contains(&copy.path().display().to_string());
                 assert!(names_it, "{what}: {error} does not name the directory");
@@ -90,18 +90,18 @@ impl Original {
     }
 }
 
-/// Numbers without a pattern, the same each time.
+/// Pseudo-random numbers, the same in each run.
 fn scattered(count: u64, below: u64) -> impl Iterator<Item = usize> {
     (1..=count).map(move |n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % below) as usize)
 }
 
 #[tokio::test]
-async fn flipped_bits() {
+async fn a_log_with_a_flipped_bit_opens_whole_or_is_refused() {
     let original = Original::new().await;
     let (mut opened, mut refused) = (0, 0);
     for path in original.files() {
         let whole = fs::read(&path).expect("readable");
-        // Most of sled's file is empty; aim at what is not.
+        // Most of sled's file is empty: flip bits in the used part only.
         let used = whole.len() - whole.iter().rev().take_while(|byte| **byte == 0).count();
         if used == 0 {
             continue;
@@ -122,7 +122,7 @@ async fn flipped_bits() {
 }
 
 #[tokio::test]
-async fn files_cut_short_or_missing() {
+async fn a_log_with_a_cut_or_missing_file_opens_whole_or_is_refused() {
     let original = Original::new().await;
     let (mut opened, mut refused) = (0, 0);
     for path in original.files() {
@@ -150,7 +150,7 @@ fn assert_damaged(opened: Result<LogStore, OpenError>, why: &str) {
 }
 
 #[tokio::test]
-async fn a_log_that_came_back_empty_or_older_is_refused() {
+async fn an_emptied_or_older_log_is_refused() {
     let original = Original::new().await;
     let at = original.directory.path();
     let sled = at.join("sled");
@@ -159,7 +159,7 @@ async fn a_log_that_came_back_empty_or_older_is_refused() {
     assert_damaged(LogStore::open(at, with_snapshot()), "emptied");
     assert_damaged(LogStore::open(at, with_snapshot()), "emptied");
 
-    // An older copy, as a restored backup would be: of the database alone, and of all but the mark.
+    // An older copy, as from a backup: of the database alone, and of all files but the high-water mark.
     for (restored, why) in
         [(vec!["sled/db"], "of its journal"), (vec!["sled/db", "journal-0", "journal-1"], "the vote is older")]
     {
@@ -172,7 +172,7 @@ async fn a_log_that_came_back_empty_or_older_is_refused() {
         let mut store = must_open(directory.path());
         store.save_vote(&Vote::new(1, 1)).await.expect("saved");
         close(store).await;
-        // That of the journal has to be moved once more for sled to know that it was.
+        // A further opening moves the journal's records to sled, and sled records the move.
         close(must_open(directory.path())).await;
         for file in fs::read_dir(directory.path().join("sled")).expect("readable") {
             let path = file.expect("readable").path();
@@ -188,21 +188,21 @@ async fn a_log_that_came_back_empty_or_older_is_refused() {
 }
 
 #[tokio::test]
-async fn a_log_without_its_mark_is_refused() {
+async fn a_log_without_its_high_water_mark_is_refused() {
     let original = Original::new().await;
     fs::remove_file(original.directory.path().join("high-water")).expect("removed");
     assert_damaged(LogStore::open(original.directory.path(), with_snapshot()), "`high-water` is missing");
 }
 
 #[tokio::test]
-async fn what_sled_never_syncs_is_refused() {
+async fn a_log_with_blob_files_is_refused_since_sled_never_syncs_them() {
     let original = Original::new().await;
     fs::write(original.directory.path().join("sled/blobs/17"), "a page").expect("written");
     assert_damaged(LogStore::open(original.directory.path(), with_snapshot()), "`blobs`");
 }
 
 #[tokio::test]
-async fn what_a_kill_while_opening_leaves_is_cleared() {
+async fn files_left_by_a_kill_while_opening_are_removed() {
     let original = Original::new().await;
     let unfinished = original.directory.path().join("sled/snap.00000000000FFFFF.generating");
     fs::write(&unfinished, "half").expect("written");

@@ -13,7 +13,7 @@ use openraft::{
     type_config::alias::SnapshotOf,
 };
 
-/// A machine that knows nothing but how far it is.
+/// A state machine that records only the last applied id.
 #[derive(Clone, Default)]
 pub(crate) struct Machine(Arc<Mutex<Applications>>);
 

@@ -1,4 +1,4 @@
-//! The log on disk: what is acknowledged is there after a restart, and a log that is not what it was is refused.
+//! The log on disk: acknowledged entries survive a restart, and a damaged or older log is refused.
 
 mod crash;
 mod damage;

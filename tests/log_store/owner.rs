@@ -1,4 +1,4 @@
-//! A log and the data directory that it belongs to.
+//! A log and the data directory that owns it.
 
 use std::fs;
 
@@ -24,7 +24,7 @@ impl Home {
         Identity::open_or_create(self.0.path(), &cluster, 1, random).expect("its own directory")
     }
 
-    /// Begins a start, and ends it if the log opens.
+    /// Begins a start, and completes it if the log opens.
     fn start(&self, seed: u64) -> Result<(Identity, LogStore), OpenError> {
         let identity = self.identity(seed);
         let owner = Some(identity.log_owner());
@@ -68,17 +68,17 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
 }
 
 #[tokio::test]
-async fn a_log_that_was_deleted_is_missed() {
+async fn a_deleted_log_is_refused() {
     let home = Home::new();
     let (identity, store) = home.start(1).expect("a new one");
     close(store).await;
     drop(identity);
     fs::remove_dir_all(home.0.path().join("log")).expect("removed");
-    // So far the node had promised nothing.
+    // Accepted: the node had acknowledged nothing yet.
     home.start_and_stop(2).await;
 
     fs::remove_dir_all(home.0.path().join("log")).expect("removed");
-    // An empty one that an attempt before has made is not that log either.
+    // Still refused when an earlier attempt has left an empty log.
     for seed in 3..6 {
         let refusal = home.refusal(seed);
         assert!(refusal.contains("it is gone, with this node's votes and acknowledged entries"), "{refusal}");
@@ -117,15 +117,15 @@ async fn the_log_of_another_node_is_refused() {
 }
 
 #[tokio::test]
-async fn a_start_that_broke_off_is_followed_by_another() {
+async fn a_node_starts_again_after_an_interrupted_start() {
     let home = Home::new();
     home.start_and_stop(1).await;
-    // The log has noted its start, and the identity has not.
+    // The log has recorded its start; the identity has not.
     let identity = home.identity(2);
     let owner = Some(identity.log_owner());
     let store = LogStore::open(&home.0.path().join("log"), Options { owner, ..options().0 }).expect("in order");
     close(store).await;
-    // Neither has.
+    // Neither has recorded it.
     drop(home.identity(3));
     home.start_and_stop(4).await;
     home.start_and_stop(5).await;

@@ -1,4 +1,4 @@
-//! What was done is there after a restart.
+//! Operations survive a restart.
 
 use std::{fs, path::Path};
 
@@ -10,7 +10,7 @@ use openraft::{RaftLogReader, storage::RaftLogStorage};
 
 use crate::support::*;
 
-/// Does something to a log, closes it, opens it again: it holds the same.
+/// Changes a log, closes it, opens it again, and requires the same contents.
 macro_rules! reopened {
     ($directory:expr, $store:ident, $($act:tt)*) => {{
         let mut $store = must_open($directory);
@@ -62,7 +62,7 @@ async fn a_purge_survives_a_restart_and_needs_its_snapshot() {
     let mut store = LogStore::open(directory.path(), with_snapshot()).expect("in order");
     assert_eq!(contents(&mut store).await, before);
 
-    // As a snapshot from the leader does it: beyond the end.
+    // Beyond the end of the log, as after a snapshot from the leader.
     within(store.purge(id(2, 5000))).await.expect("purged");
     append(&mut store, vec![entry(2, 5001, 10)]).await;
     let before = contents(&mut store).await;
@@ -92,7 +92,7 @@ async fn a_large_entry_comes_back_from_memory_and_from_the_disk() {
 }
 
 #[tokio::test]
-async fn an_append_is_readable_before_it_is_flushed_and_by_many() {
+async fn an_append_is_readable_by_many_readers_before_it_is_flushed() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let options = Options { recent_bytes: 20_000, ..options().0 };
     let mut store = LogStore::open(directory.path(), options).expect("a new log opens");
@@ -128,7 +128,7 @@ async fn an_append_is_readable_before_it_is_flushed_and_by_many() {
 }
 
 #[tokio::test]
-async fn what_would_break_the_log_is_refused() {
+async fn operations_that_would_break_the_log_are_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut store = must_open(directory.path());
     append(&mut store, vec![entry(1, 0, 1), entry(1, 1, 1)]).await;
@@ -176,16 +176,16 @@ async fn a_log_that_is_dropped_closes_itself() {
     close(again).await;
 }
 
-/// A snapshot that a leader sent was made durable, and the process ended before what follows on that: entries that contradict it are
-/// truncated, and all that it holds is purged.
+/// A snapshot from the leader was made durable, and the process ended before the log followed. At the next opening, entries that
+/// contradict the snapshot are truncated, and entries that it covers are purged.
 #[tokio::test]
-async fn an_installation_that_broke_off_is_finished() {
+async fn an_interrupted_snapshot_install_is_completed() {
     let snapshot = id(5, 12);
-    // Entries of a leader who could not commit them: in the snapshot's place and behind it, or before it in a later term.
+    // Uncommitted entries of a former leader: at the snapshot's indexes and after them, or before its index in a later term.
     for of in [vec![4; 20], [vec![4; 12], vec![6; 8]].concat(), vec![6; 10]] {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut store = must_open(directory.path());
-        // Its mark then knows of all entries.
+        // Saving a vote moves the high-water mark past all entries.
         append(&mut store, (0..).zip(&of).map(|(index, term)| entry(*term, index, 600)).collect()).await;
         store.save_vote(&Vote::new_committed(7, 7)).await.expect("saved");
         close(store).await;
@@ -202,9 +202,9 @@ async fn an_installation_that_broke_off_is_finished() {
     }
 }
 
-/// One that goes with the log changes nothing in it; one that it ends before is openraft's to deal with.
+/// A snapshot that agrees with the log does not change it. openraft handles a snapshot beyond the log's end.
 #[tokio::test]
-async fn a_snapshot_that_the_log_agrees_with_leaves_it_alone() {
+async fn a_snapshot_that_agrees_with_the_log_does_not_change_it() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut store = must_open(directory.path());
     append(&mut store, (0..20).map(|index| entry(1 + index / 10, index, 10)).collect()).await;
@@ -218,9 +218,9 @@ async fn a_snapshot_that_the_log_agrees_with_leaves_it_alone() {
     }
 }
 
-/// What is committed is in every later snapshot: one that says otherwise, or a log that does, is damaged.
+/// Every later snapshot contains the committed entries: if it contradicts them, the snapshot or the log is damaged.
 #[tokio::test]
-async fn a_snapshot_that_contradicts_what_is_committed_is_damage() {
+async fn a_snapshot_that_contradicts_committed_entries_is_refused_as_damage() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut store = must_open(directory.path());
     append(&mut store, (0..20).map(|index| entry(1, index, 10)).collect()).await;
@@ -231,9 +231,9 @@ async fn a_snapshot_that_contradicts_what_is_committed_is_damage() {
     assert!(error.contains("committed up to 15") && error.contains("leave this node stopped"), "{error}");
 }
 
-/// As the version before this one left it, killed: with records of its journal that are not in sled yet.
+/// The log of a killed node of the previous version, with journal records that are not in sled yet.
 #[tokio::test]
-async fn a_journal_of_the_first_format_is_taken_over() {
+async fn a_journal_of_the_first_format_is_migrated() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let of_old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/log_store/first_journal");
     fs::create_dir_all(directory.path().join("sled/blobs")).expect("made");

@@ -1,4 +1,4 @@
-//! openraft's own tests of a store.
+//! openraft's test suite for a log store.
 
 use lockkeeper::raft::{log::LogStore, types::TypeConfig};
 use openraft::{
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::{machine::Machine, support};
 
-/// A log in a directory of its own, whose files go when its writer is done with them.
+/// A log in its own directory, which is removed once the log is closed.
 struct Place {
     store: LogStore,
     _directory: TempDir,
@@ -21,7 +21,7 @@ impl Drop for Place {
     }
 }
 
-/// Makes logs that keep so many bytes of entries in memory.
+/// Builds logs that keep this many bytes of entries in memory.
 struct Builder(usize);
 
 impl StoreBuilder<TypeConfig, LogStore, Machine, Place> for Builder {

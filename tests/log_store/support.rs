@@ -1,4 +1,4 @@
-//! Words that all these tests use.
+//! Helpers that all these tests share.
 
 use std::{
     collections::BTreeMap,
@@ -17,16 +17,16 @@ use openraft::{
     type_config::{TypeConfigExt, alias::OneshotReceiverOf},
 };
 
-/// Hears of a flush.
+/// Receives the result of a flush.
 pub(crate) type Flushed = OneshotReceiverOf<TypeConfig, std::io::Result<()>>;
 
-/// How long a test waits for what must happen.
+/// Deadline of a test for an event that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// So few that each log of these tests uses both files of its journal.
+/// Size of a journal file: small enough that each log of these tests uses both files.
 const JOURNAL_BYTES: u64 = 16 << 10;
 
-/// Options whose failure handler remembers, rather than end the test.
+/// Options whose failure handler records failures instead of ending the process.
 pub(crate) fn options() -> (Options, Arc<Mutex<Vec<String>>>) {
     let failures = Arc::new(Mutex::new(Vec::new()));
     let seen = failures.clone();
@@ -69,7 +69,7 @@ pub(crate) fn membership_entry(term: u64, index: u64) -> Entry {
     Entry { log_id: id(term, index), payload: EntryPayload::Membership(membership) }
 }
 
-/// Starts an append; the receiver hears of its flush.
+/// Starts an append; the receiver gets the result of its flush.
 pub(crate) async fn start_append(store: &mut LogStore, entries: Vec<Entry>) -> Flushed {
     let (flushed, answer) = TypeConfig::oneshot();
     within(store.append(entries, IOFlushed::<TypeConfig>::signal(flushed))).await.expect("appended");
@@ -87,7 +87,7 @@ pub(crate) async fn entries(store: &mut LogStore) -> Vec<Entry> {
     within(reader.try_get_log_entries(..)).await.expect("readable")
 }
 
-/// All that a log holds, in one text, to compare.
+/// The contents of a log as one text, to compare.
 pub(crate) async fn contents(store: &mut LogStore) -> String {
     let state = store.get_log_state().await.expect("known");
     let vote = store.get_log_reader().await.read_vote().await.expect("known");
