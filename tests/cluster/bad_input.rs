@@ -1,4 +1,4 @@
-//! What cannot be right gets a clear answer, and loses nothing.
+//! Invalid requests get a clear error, and change nothing.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -48,7 +48,7 @@ fn permit(name: &str, limit: u32) -> Want {
     Want { mode: Some(Mode { kind: Some(kind) }), ..want(name) }
 }
 
-/// The code, the reason, and words that the message must have.
+/// Asserts the code, the reason, and words of the message.
 fn assert_says(outcome: Result<(), Status>, code: Code, reason: &str, words: &[&str]) {
     let status = outcome.expect_err(reason);
     let info = status.get_details_error_info().unwrap_or_else(|| panic!("{status:?} has no reason"));
@@ -61,9 +61,9 @@ fn assert_says(outcome: Result<(), Status>, code: Code, reason: &str, words: &[&
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_bad_request_is_told_what_is_wrong_with_it() {
+async fn each_invalid_request_gets_an_error_that_names_the_fault() {
     let cluster = cluster().await;
-    // Both ways in: the leader's own, and a follower's.
+    // At the leader, and through followers.
     for node in cluster.nodes() {
         let mut clients = Clients::new(node.channel().await.expect("it serves")).await;
         bad_acquires(&mut clients).await;
@@ -221,7 +221,7 @@ async fn bad_requests(clients: &mut Clients) {
         .expect("closed");
 }
 
-/// No client that is made from the messages can send a name that is not UTF-8: this one has another idea of the messages.
+/// Sends a name that is not UTF-8. Clients generated from the proto cannot do that, so the message here declares the name as bytes.
 async fn not_utf8(channel: Channel) {
     #[derive(Clone, PartialEq, prost::Message)]
     struct GetBytes {
@@ -237,7 +237,7 @@ async fn not_utf8(channel: Channel) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn garbage_and_oversized_messages_hurt_nobody() {
+async fn garbage_and_oversized_messages_affect_no_other_client() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let session = long_session(&client).await;
@@ -250,7 +250,7 @@ async fn garbage_and_oversized_messages_hurt_nobody() {
                 [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0xff; 4096], &[0; 100_000], b"PRI * HTTP/2.0\r\n\r\n"]
             {
                 let mut stream = TcpStream::connect(address).await.expect("it listens");
-                // The node may close the connection while we still write.
+                // The node may close the connection during the write.
                 let _ = stream.write_all(garbage).await;
                 let _ = stream.shutdown().await;
                 let _ = tokio::time::timeout(LONG, stream.read_to_end(&mut Vec::new())).await.expect("it hangs up");
@@ -271,6 +271,6 @@ async fn garbage_and_oversized_messages_hurt_nobody() {
     let check = client.check("seat", held.token()).await.expect("the cluster answers");
     assert!(check.held);
     let after: BTreeMap<u64, u64> = cluster.statuses().await.iter().map(|(id, status)| (*id, status.term)).collect();
-    assert_eq!(terms, after, "nobody had to elect a leader");
+    assert_eq!(terms, after, "an election took place");
     held.release().await.expect("it was held");
 }

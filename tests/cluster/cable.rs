@@ -1,5 +1,5 @@
-//! A client's way to all nodes, which can be cut: no byte passes any more, and nothing says so. Where it is mended, that is for new
-//! connections: those that were cut stay so.
+//! A client's connections to all nodes, which can be cut: they become black holes, and no side gets an error. After `mend`, new connections
+//! work; those that were cut stay cut.
 
 use std::{
     io,
@@ -22,7 +22,7 @@ use tonic::transport::{Endpoint, Uri};
 #[derive(Clone, Default)]
 pub(crate) struct Cable {
     is_cut: Arc<AtomicBool>,
-    /// How often.
+    /// Number of cuts.
     cuts: Arc<AtomicU64>,
 }
 
@@ -36,7 +36,7 @@ impl Cable {
         self.is_cut.store(false, Ordering::SeqCst);
     }
 
-    /// For [`lockkeeper::client::Builder::connect`].
+    /// The argument of [`lockkeeper::client::Builder::connect`].
     pub(crate) fn connect(&self) -> Connect {
         let cable = self.clone();
         Arc::new(move |endpoint: Endpoint| {
@@ -60,7 +60,7 @@ struct Plugged {
 }
 
 impl Plugged {
-    /// A stream that is cut is never ready again, so it need not remember who waits.
+    /// Polls unless the stream is cut. A cut stream is never ready again, so it registers no waker.
     fn while_whole<T>(&mut self, poll: impl FnOnce(Pin<&mut TcpStream>) -> Poll<T>) -> Poll<T> {
         let is_cut = self.cable.is_cut.load(Ordering::SeqCst);
         match is_cut || self.cable.cuts.load(Ordering::SeqCst) != self.cuts_before {

@@ -1,4 +1,4 @@
-//! Data directories that are put back from an older copy.
+//! Data directories that are replaced by an older copy.
 
 use std::{fs, path::Path};
 
@@ -40,7 +40,7 @@ async fn follower(cluster: &LocalCluster) -> u64 {
     leader(cluster).await % 3 + 1
 }
 
-/// Puts a copy in the place of a node's data and starts it: what it says at its end.
+/// Replaces a node's data by a copy, and starts the node, which must refuse. Returns its stderr.
 async fn put_back(cluster: &mut LocalCluster, id: u64, older: &Path) -> String {
     let directory = cluster.node(id).config().data_dir.clone();
     fs::remove_dir_all(&directory).expect("removed");
@@ -53,7 +53,7 @@ async fn put_back(cluster: &mut LocalCluster, id: u64, older: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_whose_data_are_an_older_copy_ends_and_says_why() {
+async fn a_node_with_an_older_copy_of_its_data_refuses_to_start_and_says_why() {
     let mut cluster = cluster().await;
     acquire(&cluster, "first").await;
     let id = follower(&cluster).await;
@@ -61,7 +61,7 @@ async fn a_node_whose_data_are_an_older_copy_ends_and_says_why() {
     let (aside, own) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
     let directory = cluster.node(id).config().data_dir.clone();
 
-    // Of a node that runs, as a backup of files takes it; what came after is known by what it acknowledged.
+    // A copy of a running node, as a file backup makes it. The other nodes know the later entries that this node acknowledged.
     copy(&directory, &aside.path().join("running"));
     acquire(&cluster, "second").await;
     catches_up(&cluster, id).await;
@@ -70,12 +70,12 @@ async fn a_node_whose_data_are_an_older_copy_ends_and_says_why() {
     copy(&directory, &own.path().join("data"));
     let said = put_back(&mut cluster, id, &aside.path().join("running")).await;
     assert!(said.contains("older copy") && said.contains("that it had entry"), "{said}");
-    // Again, since a supervisor would try again: it is no better then.
+    // A second start, as by a supervisor, is refused too.
     let config = cluster.node(id).config_file().to_owned();
     let (code, _, said) = text(&output(lockkeeper(&["serve", "--config"]).arg(config)).await);
     assert!(code == 20 && said.contains("older copy"), "{said}");
 
-    // Its own data are taken, and from then on those of before its last start are not.
+    // Its current data are accepted. From then on, data from before that start are refused.
     fs::remove_dir_all(&directory).expect("removed");
     copy(&own.path().join("data"), &directory);
     cluster.node_mut(id).spawn().expect("it starts");
@@ -85,7 +85,7 @@ async fn a_node_whose_data_are_an_older_copy_ends_and_says_why() {
     let said = put_back(&mut cluster, id, &aside.path().join("stopped")).await;
     assert!(said.contains("older copy"), "{said}");
 
-    // Two are left, and nothing is lost.
+    // The other two nodes serve, and nothing is lost.
     let there = client(&cluster).list("", "").await.expect("the cluster answers");
     assert_eq!(there.locks.len(), 2);
 }

@@ -1,4 +1,4 @@
-//! One session, shared by more tasks than it may have acquires under way.
+//! Sessions at the limit of waits.
 
 use futures::future::join_all;
 use lockkeeper::{
@@ -18,11 +18,11 @@ use tonic_types::StatusExt as _;
 
 use crate::support::{LONG, client, cluster_of, leader, long_session, steady_cluster, until};
 
-/// So many may wait.
+/// Maximum of waits of one session.
 const MOST: usize = 1_024;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_whose_tasks_all_wait_gives_back_what_it_holds() {
+async fn a_session_at_its_limit_of_waits_can_still_release() {
     let cluster = cluster_of(1).await;
     let client = client(&cluster);
     let session = long_session(&client).await;
@@ -37,7 +37,7 @@ async fn a_session_whose_tasks_all_wait_gives_back_what_it_holds() {
     let error = session.acquire("free").await.expect_err("it asks for more than it may");
     assert!(matches!(&error, Error::Refused(refused) if refused.reason == Reason::LimitReached), "{error:?}");
 
-    // Dropped, or released: in both ways it is given back.
+    // Release works for dropped guards and for an explicit call.
     drop(others);
     held.release().await.expect("it was held");
     until("nothing but the seat", async || (client.list("", "").await.ok()?.locks.len() == 1).then_some(())).await;
@@ -48,7 +48,7 @@ async fn a_session_whose_tasks_all_wait_gives_back_what_it_holds() {
         .expect("no panic")
         .expect("granted");
     assert!(first.token() > held.token());
-    // All of them give up at once.
+    // Cancel all waits at once.
     waiting.shutdown().await;
     first.release().await.expect("it was held");
     until("nothing at all", async || client.list("", "").await.ok()?.locks.is_empty().then_some(())).await;
@@ -58,7 +58,7 @@ async fn a_session_whose_tasks_all_wait_gives_back_what_it_holds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_does_not_wait_without_end_without_request_ids() {
+async fn waits_without_request_ids_count_towards_the_limit() {
     let cluster = cluster_of(1).await;
     let client = client(&cluster);
     let session = long_session(&client).await;
@@ -78,10 +78,10 @@ async fn a_session_does_not_wait_without_end_without_request_ids() {
     assert_eq!(client.get("seat").await.expect("it answers").lock.expect("it is held").queue_length, MOST as u64);
 }
 
-/// Acquires that wait fill a follower's room for them, and nothing else of it.
+/// Waiting acquires fill a follower's slots for waits, but not its slots for other calls.
 #[tokio::test(flavor = "multi_thread")]
-async fn waits_through_a_follower_leave_room_for_what_is_short() {
-    // As many as a follower forwards: `WAITS_FORWARDED_MAX`.
+async fn waits_through_a_follower_leave_room_for_short_calls() {
+    // Maximum of waits that a follower forwards; see `server::gateway`.
     const PASSED_ON: usize = 4_096;
     let cluster = steady_cluster().await;
     let client = client(&cluster);
@@ -97,7 +97,7 @@ async fn waits_through_a_follower_leave_room_for_what_is_short() {
     let sessions = join_all((0..PASSED_ON / MOST).map(|_| long_session(&client))).await;
     let mut sent = 0;
     for session in &sessions {
-        // Not all at once: what is shown is how many fit, and not how fast they come.
+        // In steps, since the test is about the number of waits, not about their rate.
         for _ in 0..MOST {
             sent += 1;
             let what = Some(Asked::Acquire(wait_for_ever("seat", session)));
@@ -107,13 +107,13 @@ async fn waits_through_a_follower_leave_room_for_what_is_short() {
         until("all in the queue", async || (queue_length().await? == sent).then_some(())).await;
     }
 
-    // One too many is refused, and told where to go.
+    // One wait more is refused, with the leader's address.
     let one_more = long_session(&client).await;
     let refused = locks.acquire(wait_for_ever("seat", &one_more)).await.expect_err("there is no room");
     let info = refused.get_details_error_info().expect("a reason");
     assert_eq!(info.metadata.get("limit").map(String::as_str), Some("waits_passed_on"), "{refused:?}");
     assert!(refused.metadata().contains_key(LEADER_KEY), "{refused:?}");
-    // What is short is answered: a call, and a request behind all those waits.
+    // Short requests are answered: a unary call, and a release behind all those waits on the pipeline.
     let open = OpenSessionRequest { ttl_ms: 60_000, ..OpenSessionRequest::default() };
     timeout(LONG, SessionsClient::new(channel).open(open)).await.expect("in time").expect("it is opened");
     let release = ReleaseRequest {

@@ -1,4 +1,4 @@
-//! A call that has a deadline of its own is told before it what is known, by the leader and by any other node.
+//! Calls with a gRPC deadline: the leader and any other node answer before it, with the known outcome.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use tonic_types::StatusExt;
 use crate::support::{LONG, client, cluster, leader, long_session, steady_cluster};
 
 const TIME: Duration = Duration::from_millis(500);
-/// In which a busy machine does what takes no time.
+/// Long enough for quick calls on a busy machine.
 const LONGER: Duration = Duration::from_secs(4);
-/// Answers from each node: one of them may say by chance what all must.
+/// Answers to check from each node: a single one could be right by chance.
 const ANSWERS: usize = 8;
-/// Calls at a time.
+/// Concurrent calls.
 const CALLS: u64 = 4;
 
-/// With a deadline, for a lock that somebody holds, as long as it takes.
+/// An acquire of a held lock, with a wait without a limit.
 fn acquire(session_id: &str, id: u64) -> AcquireRequest {
     AcquireRequest {
         session_id: session_id.to_owned(),
@@ -52,14 +52,14 @@ async fn channel(cluster: &LocalCluster, id: u64) -> Channel {
     cluster.node(id).channel().await.expect("it serves")
 }
 
-/// The code, and what may be done.
+/// The code, the reason and the advice on retries.
 fn said(status: &Status) -> (Code, String, String) {
     let info = status.get_details_error_info().unwrap_or_else(|| panic!("{status:?} has no reason"));
     (status.code(), info.reason, info.metadata["retry"].clone())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn any_node_says_that_the_deadline_passed_and_the_place_is_kept() {
+async fn any_node_reports_a_passed_deadline_and_the_wait_keeps_its_place() {
     let cluster = steady_cluster().await;
     let held = long_session(&client(&cluster)).await.acquire("seat").await.expect("free");
     let leading = leader(&cluster).await;
@@ -74,7 +74,7 @@ async fn any_node_says_that_the_deadline_passed_and_the_place_is_kept() {
                 let (mut locks, request) = (LocksClient::new(channel.clone()), timed(acquire(&session, id), TIME));
                 async move { locks.acquire(request).await.expect_err("somebody has it") }
             });
-            // The client's own timer may be the first on a busy machine. Its word is not the node's.
+            // On a busy machine the client's own timer may fire first. Count only answers of the node.
             let statuses = futures::future::join_all(calls).await;
             for status in statuses.into_iter().filter(|status| std::error::Error::source(status).is_none()) {
                 answered += 1;
@@ -82,7 +82,7 @@ async fn any_node_says_that_the_deadline_passed_and_the_place_is_kept() {
                 assert_eq!(status.metadata().get(LEADER_KEY).expect("the leader is named"), leader_address.as_str());
             }
         }
-        // Not known, indeed: each of them waits in the table.
+        // The outcome was unknown indeed: each acquire waits in the table.
         let mut locks = LocksClient::new(channel);
         for id in 1..=CALLS {
             let request = Some(RequestId { id: 100 + id, lowest: 1, kept: vec![] });
@@ -103,7 +103,7 @@ async fn any_node_says_that_the_deadline_passed_and_the_place_is_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn so_do_the_answers_of_a_pipeline() {
+async fn pipeline_answers_report_a_passed_deadline_too() {
     let cluster = steady_cluster().await;
     let held = long_session(&client(&cluster)).await.acquire("seat").await.expect("free");
     for id in 1..=3 {
@@ -129,9 +129,9 @@ async fn so_do_the_answers_of_a_pipeline() {
     held.release().await.expect("it was held");
 }
 
-/// A watch changes nothing, so that it can be begun anew whatever became of it.
+/// A watch changes nothing, so that repeating it is always safe.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_breaks_may_be_repeated() {
+async fn a_broken_watch_is_reported_as_safe_to_repeat() {
     let mut cluster = cluster().await;
     let leading = leader(&cluster).await;
     let follower = leading % 3 + 1;

@@ -1,4 +1,4 @@
-//! A way from one node to another whose port can be closed while the connections through it go on, and each of these be broken.
+//! A proxy between two nodes. Its port can be closed while its open connections go on, and single connections can be broken.
 
 use std::{
     net::SocketAddr,
@@ -21,7 +21,7 @@ pub(crate) struct Door {
     passages: Arc<Mutex<Vec<Passage>>>,
 }
 
-/// A connection through it.
+/// A connection through the proxy.
 struct Passage {
     carried: Arc<AtomicU64>,
     task: AbortHandle,
@@ -47,7 +47,7 @@ impl Door {
         self.address.to_string()
     }
 
-    /// From now on the port refuses. The connections there are go on.
+    /// Makes the port refuse new connections. Open connections go on.
     pub(crate) async fn shut(&mut self) {
         if let Some(listening) = self.listening.take() {
             listening.abort();
@@ -57,10 +57,10 @@ impl Door {
 
     /// Breaks the connection that has carried the most.
     pub(crate) fn break_the_busiest(&self) {
-        let mut passages = self.passages.lock().expect("nobody panics with it");
+        let mut passages = self.passages.lock().expect("no thread panics while it holds this");
         passages.retain(|passage| !passage.task.is_finished());
         let busiest = (0..passages.len()).max_by_key(|place| passages[*place].carried.load(Ordering::Relaxed));
-        // `None`: the last one broke, and no other was opened yet.
+        // `None` if the last connection broke and no other was opened yet.
         drop(busiest.map(|busiest| passages.remove(busiest)));
     }
 }
@@ -69,7 +69,7 @@ async fn listen(listener: TcpListener, target: SocketAddr, passages: Arc<Mutex<V
     while let Ok((near, _)) = listener.accept().await {
         let carried = Arc::<AtomicU64>::default();
         let task = tokio::spawn(carry(near, target, Arc::clone(&carried))).abort_handle();
-        passages.lock().expect("nobody panics with it").push(Passage { carried, task });
+        passages.lock().expect("no thread panics while it holds this").push(Passage { carried, task });
     }
 }
 

@@ -1,5 +1,5 @@
-//! Elections: candidates lead in the order in which they came, epochs rise, and whoever observes sees each leader with its own value,
-//! also across the loss of the node that told.
+//! Elections: candidates lead in the order of their campaigns, epochs rise, and observers see each leader with its own value, also when
+//! the node that serves them is lost.
 
 use std::{
     process::Stdio,
@@ -37,7 +37,7 @@ async fn next(leaders: &mut Observe) -> Option<Leader> {
     soon(leaders.next()).await.expect("the cluster answers")
 }
 
-/// Epoch and value.
+/// The epoch and the value of a leader.
 fn told(leader: Option<Leader>) -> Option<(Token, String)> {
     leader.map(|leader| (leader.epoch, String::from_utf8(leader.value).expect("the tests' values are text")))
 }
@@ -58,13 +58,13 @@ fn campaign(election: &Election, session: &Session, value: &'static str) -> Join
     tokio::spawn(election.campaign(session, value).into_future())
 }
 
-/// The next leader is the one that another session's campaign made.
+/// Waits until a campaign has won.
 async fn won(campaign: JoinHandle<Result<Leadership, Error>>) -> Leadership {
     soon(campaign).await.expect("no panic").expect("elected")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_leads_says_so_and_resigns() {
+async fn a_leader_proclaims_values_and_resigns() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let (session, election) = (long_session(&client).await, election(&client));
@@ -105,7 +105,7 @@ async fn candidates_lead_in_their_order_and_each_is_seen_with_its_value() {
     let election = election(&client);
     let mut leaders = election.observe();
     assert_eq!(next(&mut leaders).await, None);
-    // A neighbour under the same prefix, whose doings are nobody's business here.
+    // Another election under the same prefix, whose changes the observer must not see.
     let neighbour = client.election("jobs/leader/of-the-opposition").expect("a valid name");
     let opposition = neighbour.campaign(&long_session(&client).await, "x").await.expect("nobody else stands");
 
@@ -136,7 +136,7 @@ async fn candidates_lead_in_their_order_and_each_is_seen_with_its_value() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_observer_survives_the_node_that_told_it_and_hears_nothing_twice() {
+async fn an_observer_survives_the_loss_of_its_node_and_sees_no_change_twice() {
     let mut cluster = cluster().await;
     let client = client(&cluster);
     let (session, election) = (long_session(&client).await, election(&client));
@@ -147,7 +147,7 @@ async fn an_observer_survives_the_node_that_told_it_and_hears_nothing_twice() {
     for round in 0..3 {
         let leading = leader(&cluster).await;
         cluster.node_mut(leading).kill().await;
-        // The next to lead the cluster knows who leads here; the observer need not be told again, and what it is told next is this:
+        // The cluster's next leader must not repeat the known leader of this election: the observer's next change is this value.
         let value = format!("round {round}");
         soon(leadership.proclaim(&value)).await.expect("it leads still");
         assert_eq!(told(next(&mut leaders).await), is(&leadership, &value));
@@ -167,7 +167,7 @@ async fn an_observer_survives_the_node_that_told_it_and_hears_nothing_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_observer_sees_the_newest() {
-    // Two changes each.
+    // Each term makes two changes.
     const TERMS: u64 = 40;
     let cluster = cluster().await;
     let client = client(&cluster);
@@ -183,7 +183,7 @@ async fn a_slow_observer_sees_the_newest() {
     }
     let last = election.campaign(&session, "last").await.expect("nobody else stands");
     assert!(last.epoch() > epoch);
-    // Who saw the last one saw it after the others: what the slow one sees by then is not from long ago.
+    // The attentive observer sees all changes in order. Once it has seen the last one, the slow observer must skip old ones.
     while soon(attentive.next()).await.expect("it does not end").epoch < last.epoch() {}
     let mut seen = 0;
     until("the newest", async || {
@@ -209,13 +209,13 @@ async fn a_campaign_that_is_dropped_leaves_no_candidate() {
     leadership.resign().await.expect("it led");
     assert_eq!(election.leader().await.expect("the cluster answers"), None, "the other one does not stand any more");
     assert!(sessions[1].loss().is_none(), "its session lives on");
-    // The office itself, dropped, is vacant soon.
+    // A dropped leadership ends as well.
     drop(election.campaign(&sessions[1], "b").await.expect("nobody else stands"));
     until("a vacancy", async || election.leader().await.expect("the cluster answers").is_none().then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_an_operator_removes_is_told_and_cannot_proclaim() {
+async fn a_leader_removed_by_an_operator_learns_of_it_and_cannot_proclaim() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let (session, election) = (long_session(&client).await, election(&client));
@@ -234,7 +234,7 @@ async fn a_leader_that_dies_is_replaced_after_its_ttl_and_not_before() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let election = election(&client);
-    // Its process is this one, so its death is played: another runtime, which ends with all its tasks and no word to anyone.
+    // The leader runs in this process, so its death is simulated: a second runtime, which is shut down with all its tasks.
     let ttl = Duration::from_secs(2);
     let mortal = tokio::runtime::Runtime::new().expect("a runtime");
     let (mortals_client, mortals_election) = (self::client(&cluster), election.clone());
@@ -259,7 +259,7 @@ async fn a_leader_that_dies_is_replaced_after_its_ttl_and_not_before() {
     assert_eq!(told(next(&mut leaders).await), is(&successor, "b"));
 }
 
-/// The program, with what it prints.
+/// A process of the program, and the lines that it prints.
 struct Elect {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -293,13 +293,13 @@ impl Elect {
         kill_process(pid, signal).expect("it runs");
     }
 
-    /// Its exit code.
+    /// Waits for its end. Returns its exit code.
     async fn ends(mut self) -> Option<i32> {
         soon(self.child.wait()).await.expect("its status").code()
     }
 }
 
-/// Says its epoch and what it is leader of, and then waits to be told to end. Should whoever started it be killed, it ends by itself.
+/// Prints its epoch and its election, and then waits for SIGTERM. Ends by itself if its parent is killed.
 const LEAD: [&str; 4] = [
     "--",
     "sh",

@@ -1,4 +1,4 @@
-//! Clients that die without a word.
+//! Clients that die without closing their sessions.
 
 use std::{process::Stdio, time::Duration};
 
@@ -41,13 +41,13 @@ async fn a_killed_holder_loses_its_lock_to_the_first_in_the_queue() {
     holder.kill().await.expect("it was running");
     let held = tokio::time::timeout(LONG, first).await.expect("within the TTL").expect("no panic").expect("granted");
     assert!(held.token().0 > before, "the next token is higher");
-    assert!(!second.is_finished(), "one holder at a time");
+    assert!(!second.is_finished(), "a second holder at the same time");
     held.release().await.expect("it was held");
     second.await.expect("no panic").expect("granted").release().await.expect("it was held");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_does_not_expire_before_its_client_may_know() {
+async fn a_session_does_not_expire_before_its_ttl() {
     const TTL_MS: u32 = 1500;
     let cluster = cluster().await;
     let client = client(&cluster);
@@ -91,7 +91,7 @@ async fn a_dropped_wait_leaves_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forced_holder_is_told_why() {
+async fn a_holder_learns_the_reason_of_a_forced_release() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let session = long_session(&client).await;
@@ -101,13 +101,13 @@ async fn a_forced_holder_is_told_why() {
     client.force_release("seat", "maintenance").await.expect("an operator may");
     let loss = tokio::time::timeout(LONG, held.lost()).await.expect("told at once");
     assert_eq!(loss.to_string(), "an operator revoked the grant: maintenance");
-    assert!(!waiting.is_finished(), "the holder has until its deadline to let go");
+    assert!(!waiting.is_finished(), "the holder keeps the lock until its deadline or its release");
     let token = held.token();
-    // A revoked grant is given back like any other.
+    // A revoked grant is released like any other.
     match held.release().await {
         Ok(()) | Err(Error::Lost(_)) => {}
         Err(error) => panic!("{error}"),
     }
-    let next = waiting.await.expect("no panic").expect("granted once it was let go");
+    let next = waiting.await.expect("no panic").expect("granted after the release");
     assert!(next.token() > token);
 }

@@ -1,4 +1,4 @@
-//! A grant that an operator takes by force: its holder hears of it, whatever becomes of the words that told it first.
+//! Forced releases: the holder learns of each, even if the first notice is lost.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn dead() -> Loss {
     Loss::Revoked { reason: "dead".to_owned() }
 }
 
-/// Until the cluster tells it nothing more: it was told that all is known.
+/// Waits until renewals report no revocation any more: the client has acknowledged all of them.
 async fn nothing_more_is_told(client: &Client, session: &Session) {
     let attached = client.attach(session.id());
     until("nothing that is taken and not released", async || {
@@ -24,7 +24,7 @@ async fn nothing_more_is_told(client: &Client, session: &Session) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_forced_as_the_leader_dies_is_told_by_the_next() {
+async fn the_next_leader_reports_a_forced_release_when_the_leader_dies() {
     let mut cluster = cluster().await;
     let (cable, operator) = (Cable::default(), client(&cluster));
     let builder = Client::builder(&cluster.endpoints().join(",")).connect(cable.connect());
@@ -32,7 +32,7 @@ async fn what_is_forced_as_the_leader_dies_is_told_by_the_next() {
     let session = builder.build().expect("the endpoints are valid").open(options).await.expect("a session");
     let held = session.acquire("seat").await.expect("free");
 
-    // What the leader tells it at once does not arrive, and dies with the leader.
+    // The leader's immediate notice does not arrive, and is lost with the leader.
     cable.cut();
     let forced = operator.force_release("seat", "dead").now().await.expect("an operator may");
     assert_eq!(forced.len(), 1);
@@ -46,9 +46,9 @@ async fn what_is_forced_as_the_leader_dies_is_told_by_the_next() {
     assert!(matches!(&released, Err(Error::Lost(loss)) if *loss == dead()), "{released:?}");
 }
 
-/// A keep-alive stream has room for 64 of them. The next renewal by itself is minutes away.
+/// A keep-alive stream buffers 64 notices, and the next regular renewal is minutes away.
 #[tokio::test(flavor = "multi_thread")]
-async fn hundreds_that_are_forced_at_once_are_all_told() {
+async fn all_of_300_simultaneous_forced_releases_are_reported() {
     const PERMITS: u32 = 300;
     let cluster = cluster_of(1).await;
     let client = client(&cluster);

@@ -1,4 +1,4 @@
-//! A holder that knows when it must stop, and one that gave up and leaves nothing behind.
+//! Holders that learn of their loss in time, and cancelled acquires that leave no grant.
 
 use std::{
     sync::{
@@ -21,7 +21,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_holder_that_is_cut_off_knows_before_another_is_granted() {
+async fn a_partitioned_holder_knows_its_loss_before_another_is_granted() {
     let cluster = cluster().await;
     let cable = Cable::default();
     let builder = Client::builder(&cluster.endpoints().join(",")).connect(cable.connect());
@@ -34,7 +34,7 @@ async fn a_holder_that_is_cut_off_knows_before_another_is_granted() {
     });
     let (tell, told) = tokio::sync::oneshot::channel();
     held.on_danger(Duration::from_secs(1), move |danger| {
-        // Nobody hears it once the test has failed.
+        // An error means that the test has failed already.
         let _ = tell.send((danger, BootClock.now()));
     });
 
@@ -57,7 +57,7 @@ async fn a_holder_that_is_cut_off_knows_before_another_is_granted() {
 async fn a_rolling_kill_of_all_nodes_loses_no_guard() {
     let mut cluster = cluster().await;
     let client = client(&cluster);
-    // Longer than an election, and far shorter than what follows.
+    // Longer than an election, and far shorter than the test.
     let options = SessionOptions { ttl: Duration::from_secs(10), label: "throughout".to_string() };
     let session = client.open(options).await.expect("a session");
     let mut guards = Vec::new();
@@ -66,7 +66,7 @@ async fn a_rolling_kill_of_all_nodes_loses_no_guard() {
     }
     for id in 1..=3 {
         cluster.node_mut(id).kill().await;
-        // A delay is all that is noticed.
+        // A client notices a delay and nothing else.
         session.acquire("another").await.expect("free").release().await.expect("it was held");
         cluster.node_mut(id).spawn().expect("it starts again");
         cluster.ready(LONG).await.expect("it serves again");
@@ -79,7 +79,7 @@ async fn a_rolling_kill_of_all_nodes_loses_no_guard() {
     }
 }
 
-/// How often which happened.
+/// Counts of grants, and of waiters at one time.
 #[derive(Default)]
 struct Cancellations {
     granted: AtomicU64,
@@ -107,7 +107,7 @@ async fn a_thousand_cancellations_leave_nothing_behind() {
                     true => session.acquire_all([names[first], names[(first + 1) % names.len()]]),
                     false => session.acquire(names[first]),
                 };
-                // From before it is sent to long after it is granted; and some are not cancelled at all.
+                // Cancel at any moment, from before the sending to long after the grant; one in ten is not cancelled.
                 let patience = match random.random_bool(0.1) {
                     true => LONG,
                     false => Duration::from_secs_f64(10_f64.powf(random.random_range(-4.0..-0.7))),
@@ -120,7 +120,7 @@ async fn a_thousand_cancellations_leave_nothing_behind() {
                         drop(held);
                     }
                     () = sleep(patience) => {
-                        assert!(patience < LONG, "nobody holds it for long: an orphan does");
+                        assert!(patience < LONG, "an orphaned grant holds the lock");
                         left -= 1;
                     }
                 }
@@ -139,7 +139,7 @@ async fn a_thousand_cancellations_leave_nothing_behind() {
     println!("{granted} granted beside {} dropped, up to {waiting} waiting", WORKERS * EACH);
     assert!(granted >= 50 && waiting > 0, "{granted} granted, {waiting} waiting: too few to show anything");
 
-    // The session lives, and has nothing.
+    // The session lives, without grants or waits.
     until("nothing that is held or waits", async || {
         let sessions = client.sessions("").await.ok()?.sessions;
         let session = sessions.iter().find(|other| other.session_id == session.id().to_string())?;

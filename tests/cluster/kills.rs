@@ -1,4 +1,4 @@
-//! `kill -9`, at any moment, under load.
+//! `kill -9` of nodes at any moment, under load.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use crate::{
     support::{LONG, client, cluster_with, leader, until},
 };
 
-/// For which followers trust a leader that they do not hear, where a test says so.
+/// How long followers trust a silent leader, in the test that uses it.
 const LEASE: Duration = Duration::from_secs(20);
 /// Kills of a single node.
 const ROUNDS: u64 = 6;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_acknowledged_is_lost_whichever_node_is_killed() {
-    // Few entries between snapshots: some of the nodes come back by one.
+    // Few entries between snapshots, so that some nodes catch up with a snapshot.
     let mut cluster = cluster_with(|options| {
         options.raft.snapshot_entries = 500;
         options.raft.keep_entries = 100;
@@ -60,9 +60,9 @@ async fn nothing_acknowledged_is_lost_when_all_are_killed() {
     load.finish().await;
 }
 
-/// Without a word from its system, nobody would take its place before its lease is over.
+/// A killed leader's system refuses connections. Without that sign, followers would wait until its lease is over.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_whose_process_has_ended_is_not_waited_for() {
+async fn a_killed_leader_is_replaced_before_its_lease_is_over() {
     let mut cluster = cluster_with(|options| {
         options.raft.election_timeout_ms_min = 10_000;
         options.raft.election_timeout_ms_max = LEASE.as_millis() as u64;
@@ -75,15 +75,14 @@ async fn a_leader_whose_process_has_ended_is_not_waited_for() {
         cluster.node_mut(killed).kill().await;
         let began = Instant::now();
         load.progress(50).await;
-        assert!(began.elapsed() < LEASE, "it was waited for");
+        assert!(began.elapsed() < LEASE, "the followers waited for its lease");
         cluster.node_mut(killed).spawn().expect("it starts again");
         cluster.ready(LONG).await.expect("it serves again");
     }
     load.finish().await;
 }
 
-/// Waits until two nodes at least have applied the same log, and compares what they made of it: all do at some moment, since the
-/// table's hash is taken at an index.
+/// Waits until two nodes have reported the same applied index, and compares the hashes of their tables at that index.
 async fn agree(cluster: &LocalCluster) {
     let mut hashes = std::collections::BTreeMap::new();
     until("nodes at the same index", async || {

@@ -1,4 +1,4 @@
-//! Clients that lock and release without pause, and remember what they were told.
+//! Clients that acquire and release without pause, and record the answers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,12 +17,12 @@ use tokio::task::JoinSet;
 
 use crate::support::until;
 
-/// Locks that the workers fight for.
+/// Contended locks.
 const LOCKS: usize = 4;
-/// Longer than any failover: no session of a worker should be lost, and one that is still breaks no promise.
+/// Longer than any failover, so that workers keep their sessions. A lost session would still break no promise.
 const TTL: Duration = Duration::from_secs(10);
 
-/// What a lock protects: it checks what it is shown.
+/// A protected resource: it checks tokens and mutual exclusion.
 #[derive(Default)]
 struct Resource {
     highest: AtomicU64,
@@ -42,7 +42,7 @@ impl Resource {
     }
 }
 
-/// What the cluster acknowledged.
+/// The answers of the cluster.
 #[derive(Default)]
 struct Ledger {
     resources: [Resource; LOCKS],
@@ -59,7 +59,7 @@ impl Ledger {
     }
 }
 
-/// Workers under way.
+/// The running workers.
 pub(crate) struct Load {
     ledger: Arc<Ledger>,
     client: Client,
@@ -67,7 +67,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Starts so many workers.
+    /// Starts this number of workers.
     pub(crate) fn start(client: &Client, workers: usize) -> Self {
         let ledger = Arc::new(Ledger::default());
         let mut tasks = JoinSet::new();
@@ -78,17 +78,17 @@ impl Load {
         Self { ledger, client: client.clone(), workers: tasks }
     }
 
-    /// Waits until the workers have acquired and released so often more. Panics if a promise was broken.
+    /// Waits until the workers have made this number of further pairs of acquire and release. Panics if a promise was broken.
     pub(crate) async fn progress(&mut self, pairs: u64) {
         let target = self.ledger.pairs.load(Ordering::SeqCst) + pairs;
-        until("the workers to get on", async || (self.ledger.pairs.load(Ordering::SeqCst) >= target).then_some(()))
+        until("progress of the workers", async || (self.ledger.pairs.load(Ordering::SeqCst) >= target).then_some(()))
             .await;
         while let Some(ended) = self.workers.try_join_next() {
             ended.expect("no worker ends before it is told to");
         }
     }
 
-    /// Stops the workers, and compares what they were told with what the cluster says now.
+    /// Stops the workers, and compares their answers with the state of the cluster.
     pub(crate) async fn finish(mut self) {
         self.ledger.stop.store(true, Ordering::SeqCst);
         while let Some(ended) = self.workers.join_next().await {
@@ -105,7 +105,7 @@ impl Load {
             assert!(check.held, "{name} was granted with token {token} and never released, and is not held");
         }
         let tokens = self.ledger.tokens.lock().expect("the workers are gone").len();
-        assert!(!released.is_empty() && !kept.is_empty(), "nothing happened, so nothing was shown");
+        assert!(!released.is_empty() && !kept.is_empty(), "too few operations to show anything");
         println!("{tokens} tokens, {} acknowledged releases, {} grants kept throughout", released.len(), kept.len());
     }
 }
@@ -140,7 +140,7 @@ async fn work(client: Client, ledger: Arc<Ledger>, worker: usize) {
     }
 }
 
-/// Takes locks and never gives them back: they must still be there at the end.
+/// Acquires locks and never releases them: they must be held at the end.
 async fn keep(client: Client, ledger: Arc<Ledger>) {
     let session = crate::support::long_session(&client).await;
     let mut pairs = 0;
@@ -150,11 +150,11 @@ async fn keep(client: Client, ledger: Arc<Ledger>) {
         ledger.granted(held.token().0);
         ledger.kept.lock().expect("no worker panicked").insert(name, held.token().0);
         std::mem::forget(held);
-        // One for each turn of the workers, about: kept locks are there from before each kill and from after it.
+        // One kept lock for ten pairs of the workers, so that some are acquired before each kill and some after it.
         pairs += 10;
         while ledger.pairs.load(Ordering::SeqCst) < pairs {
             if ledger.stop.load(Ordering::SeqCst) {
-                // The session stays: what it holds is looked at.
+                // The session stays open: its grants are checked at the end.
                 std::mem::forget(session);
                 return;
             }

@@ -1,16 +1,18 @@
 //! Real clusters: three server processes, real disks and sockets, real `kill -9`.
 //!
-//! What is shown here: nothing that was acknowledged is lost, no token is given out twice, and the service comes back by itself,
-//! whichever nodes are killed (`kills`) or paused (`pauses`) at whatever moment, while a leader that lives is not taken for one that
-//! was killed (`vacancies`); a client that dies without a word loses its lock after its TTL, and the first in the queue has it
-//! (`expiry`), while one that is cut off knows before (`holders`), one whose grant is forced hears of it (`forced`), and no command
-//! outlives its lock (`wrapper`); leaders follow each other in order, and observers see it (`elections`); places in the queue are
-//! kept (`waits`); a node that was away for long comes back by a snapshot (`snapshots`); what the services answer (`services`,
-//! `watches`), also to nonsense (`bad_input`) and late (`deadlines`); what a node refuses to start with (`refusals`,
-//! `copies`); what the
-//! program prints and ends with (`program`), also as the parts of a shell script (`shell`).
+//! By module:
+//! * `kills`, `pauses`: no acknowledged operation is lost, no token is given out twice, and the service recovers by itself, whichever nodes
+//!   are killed or paused at any moment; `vacancies`: a live leader is not taken for a killed one;
+//! * `expiry`: the lock of a dead client goes to the first in the queue after its TTL; `holders`: a partitioned holder knows its loss
+//!   before that; `forced`: a holder learns of a forced release; `wrapper`: no command outlives its lock;
+//! * `elections`: leaders follow each other in order, and observers see it; `waits`: places in the queue are kept;
+//! * `snapshots`: a node that was down for long catches up with a snapshot;
+//! * `services`, `watches`: the answers of the services; `bad_input`: to invalid requests; `deadlines`: at a call's deadline; `crowded`,
+//!   `overload`: at limits;
+//! * `refusals`, `copies`: data and configurations with which a node refuses to start;
+//! * `program`, `shell`: output and exit codes of the program, also within shell scripts.
 //!
-//! Each test has a cluster of its own, on free ports, in a temporary directory. None sleeps for luck: they wait for conditions.
+//! Each test has its own cluster, on free ports, in a temporary directory. Tests wait for conditions with deadlines.
 
 mod bad_input;
 mod cable;

@@ -1,4 +1,4 @@
-//! More requests than a leader can let wait.
+//! Load shedding: more requests than the leader's queue takes.
 
 use lockkeeper::{
     local::Signal,
@@ -18,15 +18,15 @@ use tonic_types::StatusExt as _;
 
 use crate::support::{client, cluster_with, leader, long_session};
 
-/// More than the queue and the batches on their way to the log take.
+/// More requests than the queue and the batches in flight take.
 const CROWD: u64 = 14_000;
-/// The one request that gives something back.
+/// The number of the only release.
 const RELEASE: u64 = CROWD + 1;
 const LAST: u64 = RELEASE + 1;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_is_refused_at_once_and_who_gives_back_is_let_in() {
-    // Long enough for the leader to go on without hearing from the others.
+async fn an_overloaded_leader_sheds_acquires_and_admits_releases() {
+    // Long enough that the leader goes on without answers of its followers.
     let cluster = cluster_with(|options| {
         options.raft.election_timeout_ms_min = 10_000;
         options.raft.election_timeout_ms_max = 20_000;
@@ -40,18 +40,18 @@ async fn a_crowd_is_refused_at_once_and_who_gives_back_is_let_in() {
     let followers: Vec<_> = cluster.nodes().filter(|node| node.id() != leads).collect();
     let mut locks = LocksClient::new(cluster.node(leads).channel().await.expect("it serves"));
 
-    // Nothing is committed from here on, so all that is let in waits.
+    // From here on nothing is committed, so admitted requests wait.
     followers.iter().for_each(|node| node.signal(Signal::STOP));
-    // The server breaks off what is under way when the stream ends.
+    // Keep the stream open: the server cancels requests in flight when it ends.
     let (requests, stream) = tokio::sync::mpsc::channel(64);
     let crowd = requests.clone();
-    // Small for the table, which is checked after each.
+    // One session and one held lock: a debug build checks its whole table after each entry.
     let acquire = AcquireRequest {
         session_id: others.id().to_string(),
         locks: vec![Want { name: "held".to_owned(), ..Want::default() }],
         ..AcquireRequest::default()
     };
-    // No place is left for more by then, but for what gives back. The last one shows that the release was read.
+    // By then the queue is full for acquires, but not for releases. The answer to the last request shows that the release was read.
     let target = Some(Target::Token(returned.token().0));
     let release = ReleaseRequest { session_id: holder.id().to_string(), target, ..ReleaseRequest::default() };
     tokio::spawn(async move {
@@ -83,7 +83,7 @@ async fn a_crowd_is_refused_at_once_and_who_gives_back_is_let_in() {
     assert!(served as usize > QUEUE / 2, "{served} were let in");
 }
 
-/// What a request was refused with: code, reason, and whether it may be sent again.
+/// A refusal's code, reason and advice on retries.
 fn refusal(answer: &PipelineResponse) -> Option<(Code, String, String)> {
     let Some(Answer::Failure(Failure { code, message, details })) = &answer.what else { return None };
     let details = prost::bytes::Bytes::from(details.clone());

@@ -1,4 +1,4 @@
-//! A leader that is stopped in the middle of what it does, and goes on much later.
+//! Leaders that are paused (SIGSTOP) and resume much later.
 
 use lockkeeper::{
     local::Signal,
@@ -18,7 +18,7 @@ async fn nothing_acknowledged_is_lost_when_leaders_are_paused() {
         load.progress(100).await;
         let paused = leader(&cluster).await;
         cluster.node(paused).signal(Signal::STOP);
-        // Another one leads meanwhile.
+        // Another node leads meanwhile.
         load.progress(100).await;
         cluster.node(paused).signal(Signal::CONT);
         cluster.ready(LONG).await.expect("it serves again");
@@ -27,7 +27,7 @@ async fn nothing_acknowledged_is_lost_when_leaders_are_paused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_was_paused_does_not_answer_from_the_past() {
+async fn a_resumed_leader_returns_no_stale_reads() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let session = long_session(&client).await;
@@ -37,7 +37,7 @@ async fn a_leader_that_was_paused_does_not_answer_from_the_past() {
     let mut locks = LocksClient::new(cluster.node(paused).channel().await.expect("it serves"));
     cluster.node(paused).signal(Signal::STOP);
 
-    // These lie in its sockets, and are the first that it sees when it goes on: still a leader, as far as it knows.
+    // These requests wait in its sockets. It reads them first when it resumes, while it still takes itself for the leader.
     let get = GetRequest { name: "seat".to_string(), ..GetRequest::default() };
     let asked: Vec<_> = (0..20)
         .map(|_| {
@@ -60,14 +60,14 @@ async fn a_leader_that_was_paused_does_not_answer_from_the_past() {
     cluster.node(paused).signal(Signal::CONT);
 
     for answer in asked {
-        // An error is an honest answer.
+        // An error is allowed.
         if let Ok(answer) = tokio::time::timeout(LONG, answer).await.expect("it answers").expect("no panic") {
             let lock = answer.into_inner().lock.expect("a lock");
             let tokens: Vec<_> = lock.holders.iter().map(|holder| holder.token).collect();
-            assert_eq!(tokens, [new.token().0], "an answer from the past");
+            assert_eq!(tokens, [new.token().0], "a stale read");
         }
     }
-    // It is granted or not, and then not half.
+    // The acquire is granted completely or not at all.
     let granted = tokio::time::timeout(LONG, tried).await.expect("it answers").expect("no panic").is_ok();
     let held = until("an answer", async || Some(client.get("other").await.ok()?.lock?.holder_count)).await;
     assert!(!granted || held == 1, "what was acknowledged is held");

@@ -1,4 +1,4 @@
-//! What the program prints, and what it ends with.
+//! Output and exit codes of the program.
 
 use std::{
     process::{Output, Stdio},
@@ -26,7 +26,7 @@ fn json(output: &Output) -> serde_json::Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dev_runs_a_command_in_a_cluster_of_its_own() {
+async fn dev_runs_a_command_with_a_new_cluster() {
     let script = "echo \"seat A5, token $LOCKKEEPER_TOKEN, lock $LOCKKEEPER_LOCK\"; exit 7";
     let arguments = ["dev", "--", "lockkeeper", "lock", "tickets/A5", "--", "sh", "-c", script];
     let (code, out, err) = text(&output(&mut lockkeeper(&arguments)).await);
@@ -34,7 +34,7 @@ async fn dev_runs_a_command_in_a_cluster_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lock_says_when_it_is_not_acquired() {
+async fn lock_exits_with_10_when_it_is_not_acquired() {
     let cluster = cluster().await;
     let session = long_session(&client(&cluster)).await;
     let held = session.acquire("seat").await.expect("free");
@@ -49,7 +49,7 @@ async fn lock_says_when_it_is_not_acquired() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_shown_is_what_is() {
+async fn get_list_sessions_and_verify_show_the_state() {
     let cluster = cluster().await;
     let session = long_session(&client(&cluster)).await;
     let held = session.acquire("seat/A5").data(b"buyer 17").await.expect("free");
@@ -74,7 +74,7 @@ async fn what_is_shown_is_what_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_removed_from_a_queue_is_told_and_does_not_come_back() {
+async fn a_removed_waiter_gets_an_error_and_does_not_queue_again() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let session = long_session(&client).await;
@@ -84,7 +84,7 @@ async fn who_is_removed_from_a_queue_is_told_and_does_not_come_back() {
         async move { session.acquire("seat").await.map(drop) }
     });
     let ticket = until("a waiter", async || Some(client.get("seat").await.ok()?.lock?.waiters.first()?.ticket)).await;
-    // Asked of each node: those that follow pass it on.
+    // At each node: followers forward the call.
     for endpoint in cluster.endpoints() {
         let arguments = ["remove-waiter", "other", "--ticket", &ticket.to_string(), "--endpoints", &endpoint];
         let (code, out, err) = text(&run(&cluster, &arguments).await);
@@ -111,7 +111,7 @@ async fn a_lock_delay_is_lifted() {
     assert!(lifted["lifted_ms"].as_u64().is_some_and(|ms| (1..=3_600_000).contains(&ms)), "{lifted}");
     let (code, out, err) = text(&run(&cluster, &["lock", "seat", "--try", "--", "true"]).await);
     assert_eq!(code, 0, "it is open: {out}{err}");
-    // Asked of each node: those that follow pass it on.
+    // At each node: followers forward the call.
     for endpoint in cluster.endpoints() {
         let (code, out, err) = text(&run(&cluster, &["lift-delay", "seat", "--endpoints", &endpoint]).await);
         assert_eq!((code, out.as_str()), (0, "lock seat has no lock-delay\n"), "{err}");
@@ -153,7 +153,7 @@ async fn a_semaphore_in_use_is_resized() {
     };
     let permit = mode::Kind::Permit(mode::Permit { limit: 2 });
     assert_eq!(told, Some(Mode { kind: Some(permit) }));
-    // Asked of each node: those that follow pass it on.
+    // At each node: followers forward the call.
     for endpoint in cluster.endpoints() {
         let (code, out, err) = text(&run(&cluster, &["resize", "seats", "1", "--endpoints", &endpoint]).await);
         assert_eq!(code, 0, "{err}");
@@ -167,7 +167,7 @@ async fn a_semaphore_in_use_is_resized() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kept_data_are_counted_and_then_dropped() {
-    // More than one command looks at.
+    // More locks than one command of the state machine checks.
     const KEPT: usize = 1500;
     let cluster = cluster().await;
     let client = client(&cluster);
@@ -234,13 +234,13 @@ async fn each_command_has_a_manual_page() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_cluster_it_says_so() {
+async fn an_unreachable_cluster_is_reported_with_exit_code_12() {
     let (code, _, err) = text(&output(&mut lockkeeper(&["list", "--endpoints", "127.0.0.1:1"])).await);
     assert_eq!(code, 12, "{err}");
     assert!(err.contains("127.0.0.1:1"), "{err}");
 }
 
-/// What it says before the time for its call is over. It is killed after that.
+/// The first line on stderr, printed before the call's deadline. The program is killed after it.
 async fn says(arguments: &[&str], endpoints: Option<&str>) -> String {
     let mut command = lockkeeper(arguments);
     match endpoints {
@@ -255,7 +255,7 @@ async fn says(arguments: &[&str], endpoints: Option<&str>) -> String {
 }
 
 #[tokio::test]
-async fn while_nobody_answers_it_names_who_is_asked_and_where_that_comes_from() {
+async fn without_an_answer_the_program_names_the_endpoints_and_their_source() {
     let from_flag = says(&["get", "a", "--endpoints", "127.0.0.1:1,127.0.0.1:2"], Some("127.0.0.1:3")).await;
     assert!(from_flag.contains("no answer yet from 127.0.0.1:1,127.0.0.1:2 (from --endpoints)"), "{from_flag}");
     assert!(from_flag.contains("refused"), "it says why: {from_flag}");
@@ -264,7 +264,7 @@ async fn while_nobody_answers_it_names_who_is_asked_and_where_that_comes_from() 
     let id = "0123456789abcdef0123456789abcdef";
     let waits = says(&["acquire", "--session", id, "a"], Some("127.0.0.1:3")).await;
     assert!(waits.contains("127.0.0.1:3 (from LOCKKEEPER_ENDPOINTS)"), "{waits}");
-    // A host that takes connections and says nothing.
+    // A host that accepts connections and sends nothing.
     let mute = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = mute.local_addr().expect("it has one").to_string();
     let unanswered = says(&["lock", "a", "--", "true"], Some(&address)).await;
@@ -272,8 +272,8 @@ async fn while_nobody_answers_it_names_who_is_asked_and_where_that_comes_from() 
 }
 
 #[tokio::test]
-async fn the_default_endpoints_are_called_so() {
-    // Ports that others may use: so it only says what is wrong with a flag beside them.
+async fn help_and_errors_name_the_source_of_the_endpoints() {
+    // Other programs may use the default ports, so this test makes no call to them.
     let (code, out, err) = text(&output(lockkeeper(&["get", "--help"]).env_remove("LOCKKEEPER_ENDPOINTS")).await);
     assert!(
         code == 0 && out.contains("[default: 127.0.0.1:7101") && out.contains("[env: LOCKKEEPER_ENDPOINTS]"),
@@ -291,7 +291,7 @@ async fn the_default_endpoints_are_called_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_a_lock_is_not_told_that_nobody_answers() {
+async fn a_wait_for_a_lock_prints_no_warning_of_a_missing_answer() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let held = long_session(&client).await.acquire("seat").await.expect("free");
@@ -302,7 +302,7 @@ async fn who_waits_for_a_lock_is_not_told_that_nobody_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn status_tells_a_leader_that_cannot_commit_and_names_who_is_missing() {
+async fn status_reports_a_leader_without_a_quorum_and_names_the_missing_nodes() {
     let mut cluster = cluster().await;
     let leader = leader(&cluster).await;
     let others: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
@@ -324,7 +324,7 @@ async fn status_tells_a_leader_that_cannot_commit_and_names_who_is_missing() {
 }
 
 #[tokio::test]
-async fn a_place_that_cannot_be_written_is_a_wrong_argument() {
+async fn an_output_directory_that_cannot_be_written_is_an_argument_error() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("file");
     std::fs::write(&file, "mine").expect("written");
@@ -336,7 +336,7 @@ async fn a_place_that_cannot_be_written_is_a_wrong_argument() {
 }
 
 #[tokio::test]
-async fn dev_does_not_mix_with_the_files_of_others() {
+async fn dev_refuses_a_directory_with_foreign_files() {
     let directory = tempfile::tempdir().expect("a directory");
     for name in ["thesis.tex", "notes"] {
         std::fs::write(directory.path().join(name), "mine").expect("written");
@@ -344,5 +344,5 @@ async fn dev_does_not_mix_with_the_files_of_others() {
     let mut dev = lockkeeper(&["dev", "--data"]);
     let (code, _, err) = text(&output(dev.arg(directory.path()).args(["--", "true"])).await);
     assert!(code == 2 && err.contains("\"notes\""), "it names the first: {code} {err}");
-    assert_eq!(std::fs::read_dir(directory.path()).expect("read").count(), 2, "it left nothing there");
+    assert_eq!(std::fs::read_dir(directory.path()).expect("read").count(), 2, "dev wrote into a foreign directory");
 }

@@ -1,4 +1,4 @@
-//! What a node does not start with.
+//! Data and configurations with which a node refuses to start.
 
 use std::{fs, path::Path};
 
@@ -6,7 +6,7 @@ use lockkeeper::{local::LocalCluster, raft::identity::FILE_NAME, server::config:
 
 use crate::support::{LONG, client, cluster, lockkeeper, long_session, output, text, until};
 
-/// Runs a node that should not start; gives its exit code and what it said.
+/// Runs a node that must not start. Returns its exit code and its stderr.
 async fn refused(config: &Path, arguments: &[&str]) -> (i32, String) {
     let (code, _, said) = text(&output(lockkeeper(&["serve", "--config"]).arg(config).args(arguments)).await);
     assert!(!said.contains("panicked"), "{said}");
@@ -55,7 +55,7 @@ async fn a_foreign_and_a_wiped_data_directory_are_refused() {
     let wiped = refused(node.config_file(), &[]).await;
     assert_refused(wiped, 20, &["node 1", "put its own data directory back"]);
 
-    // Two are left, and nothing is lost.
+    // The other two nodes serve, and nothing is lost.
     let check = client(&cluster).check("seat", held.token()).await.expect("the cluster answers");
     assert!(check.held);
 }
@@ -68,19 +68,19 @@ async fn a_damaged_log_is_refused_or_loses_nothing() {
     for number in 0..50 {
         std::mem::forget(session.acquire(&format!("seat/{number}")).await.expect("free"));
     }
-    // It notes, outside of its log, how far that is committed.
+    // The node records its committed index outside of its log.
     let identity = data_directory(&cluster, 2).join(FILE_NAME);
     until("the note", async || fs::read_to_string(&identity).ok()?.contains("committed_index").then_some(())).await;
     cluster.node_mut(2).kill().await;
     let database = find(data_directory(&cluster, 2), "db").expect("sled's file");
     let whole = fs::read(&database).expect("read");
-    // A log that was cut to nothing: an empty one would vote again.
+    // A truncated database: with an empty log, the node could vote a second time in a term.
     fs::write(&database, []).expect("cut");
     let (code, said) = refused(cluster.node(2).config_file(), &[]).await;
     assert_eq!(code, 20, "{said}");
     assert!(said.contains("remove") && said.contains("new"), "it does not say what to do:\n{said}");
     fs::write(&database, whole).expect("mended");
-    // A log that is gone as a whole, its own notes included.
+    // A missing log directory, with the high-water mark in it.
     let log = data_directory(&cluster, 2).join("log");
     let aside = data_directory(&cluster, 2).with_extension("aside");
     fs::rename(&log, &aside).expect("moved");
@@ -119,7 +119,7 @@ async fn a_configuration_that_cannot_be_used_is_refused() {
     assert_refused(refused(&file, &unwritable).await, 20, &["/proc/lockkeeper"]);
 }
 
-/// The file of this name in the tree.
+/// Finds the file of this name in the tree.
 fn find(directory: &Path, name: &str) -> Option<std::path::PathBuf> {
     fs::read_dir(directory).ok()?.flatten().find_map(|entry| match entry.path() {
         path if path.is_dir() => find(&path, name),

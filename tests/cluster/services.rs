@@ -1,4 +1,4 @@
-//! What a stock client finds: health, reflection, the leader's name in the metadata, any node answering.
+//! Services for generic gRPC clients: health, reflection, the leader's address in the metadata, answers from any node.
 
 use lockkeeper::proto::{
     LEADER_KEY,
@@ -52,7 +52,7 @@ async fn a_node_is_healthy_only_while_it_can_serve() {
     while ask().await == ServingStatus::Serving {
         assert!(tokio::time::Instant::now() < deadline, "it says that it serves, without a quorum");
     }
-    let status = cluster.node(leading).status().await.expect("status needs nobody's help");
+    let status = cluster.node(leading).status().await.expect("status needs no quorum");
     assert!(!status.serving && !status.trouble.is_empty(), "{status:?}");
 }
 
@@ -77,7 +77,7 @@ async fn reflection_lists_the_services() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_is_told_to_stop_hands_over() {
+async fn a_node_that_is_stopped_hands_over_its_waits() {
     let mut cluster = cluster().await;
     let client = client(&cluster);
     let session = long_session(&client).await;
@@ -91,7 +91,7 @@ async fn a_node_that_is_told_to_stop_hands_over() {
     let leading = leader(&cluster).await;
     let ended = cluster.node_mut(leading).stop().await.expect("it was running");
     assert!(ended.success(), "{ended:?}");
-    // The wait went on in the table, and its call was repeated at the new leader.
+    // The wait stayed in the table, and the client repeated its call at the new leader.
     held.release().await.expect("it was held throughout");
     waiting.await.expect("no panic").expect("granted").release().await.expect("it was held");
 }

@@ -1,4 +1,4 @@
-//! Sessions that are used from shell scripts: many processes, none of which lives as long as the session.
+//! Sessions in shell scripts: used by many processes, none of which lives as long as the session.
 
 use std::{
     fs,
@@ -32,7 +32,7 @@ async fn run(cluster: &LocalCluster, arguments: &[&str]) -> Output {
     output(&mut command(cluster, arguments)).await
 }
 
-/// What it prints, if it ends with 0.
+/// Runs a command that must exit with 0. Returns its output.
 async fn succeed(cluster: &LocalCluster, arguments: &[&str]) -> String {
     let (code, out, err) = text(&run(cluster, arguments).await);
     assert_eq!(code, 0, "{arguments:?}: {err}");
@@ -68,7 +68,7 @@ fn want(name: &str) -> Want {
     Want { name, mode: Mode::Exclusive, data: None, keep_data: false, must_exist: false }
 }
 
-/// Two of these count in one file, in which only one at a time may. Reading and writing are apart: without the lock, some are lost.
+/// Two instances count in one file. Reading and writing are separate steps: without the lock, counts are lost.
 const COUNTER: &str = r#"
 set -eu
 export LOCKKEEPER_SESSION=$("$LOCKKEEPER" session open --ttl 5s)
@@ -84,7 +84,7 @@ done
 "#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_scripts_take_turns() {
+async fn two_scripts_exclude_each_other() {
     let cluster = cluster().await;
     let directory = tempfile::tempdir().expect("a directory");
     let count = directory.path().join("count");
@@ -110,7 +110,7 @@ async fn two_scripts_take_turns() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_command_says_what_it_did() {
+async fn each_command_has_its_output_and_exit_codes() {
     let cluster = cluster().await;
     let id = open(&cluster, "1m").await;
     assert!(id.parse::<SessionId>().is_ok(), "{id}");
@@ -148,7 +148,7 @@ async fn each_command_says_what_it_did() {
     fail(&cluster, &["session", "close", "1"], 2).await;
 }
 
-/// What a client that is known to be dead has left behind, by the name that it gave itself.
+/// Removes the sessions of a dead client, by its label.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_sessions_of_a_label_are_closed() {
     let cluster = cluster().await;
@@ -163,7 +163,7 @@ async fn all_sessions_of_a_label_are_closed() {
     fail(&cluster, &["session", "close"], 2).await;
 }
 
-/// From where they were opened: the client's address, also where a follower passed the call on, and not what the client says itself.
+/// A session has the address of the connection that opened it, also through a follower, and not an address that the client claims.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_sessions_from_an_address_are_closed() {
     let cluster = cluster().await;
@@ -203,7 +203,7 @@ async fn all_sessions_from_an_address_are_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn documents_for_programs() {
+async fn json_output_of_sessions_and_acquires() {
     let cluster = cluster().await;
     let json = async |arguments: &[&str]| -> serde_json::Value {
         let out = succeed(&cluster, arguments).await;
@@ -212,7 +212,7 @@ async fn documents_for_programs() {
     let opened = json(&["session", "open", "--ttl", "20s", "--label", "nightly", "-o", "json"]).await;
     let id = opened["session_id"].as_str().expect("its id").to_owned();
     assert_eq!(opened["ttl_ms"], 20_000);
-    // The TTL, less a hundredth, counted from the sending.
+    // The TTL minus 1 %, counted from the sending.
     let remaining_ms = opened["remaining_ms"].as_u64().expect("how long it may be trusted");
     assert!((10_000..=19_800).contains(&remaining_ms), "{opened}");
     let renewed = json(&["session", "renew", &id, "-o", "json"]).await;
@@ -245,7 +245,7 @@ async fn an_acquire_that_is_interrupted_leaves_nothing_behind() {
         signal(&waiting, sent);
         let (ended_with, out, err) = ended(waiting).await;
         assert_eq!((ended_with, &*out, &*err), (code, "", ""));
-        // At once: not after the grace that a call which merely broke off is given.
+        // At once, without the grace period of a call whose connection broke.
         assert_eq!(lock(&client, "seat").await.queue_length, 0);
     }
     held.release().await.expect("it was held");
@@ -253,15 +253,15 @@ async fn an_acquire_that_is_interrupted_leaves_nothing_behind() {
     succeed(&cluster, &["acquire", "--session", &id, "seat", "--try"]).await;
 }
 
-/// The signal comes at any moment: before the acquire is sent, while it is granted, or after.
+/// The signal arrives at any moment: before the acquire is sent, while it is granted, or after.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_acquire_is_known_by_its_token_or_taken_back() {
+async fn an_interrupted_acquire_prints_its_token_or_is_undone() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let id = open(&cluster, "10m").await;
     for turn in 0..40 {
         let acquiring = command(&cluster, &["acquire", "--session", &id, "seat"]).spawn().expect("it runs");
-        // Not for luck: any length will do.
+        // Not a wait for a condition: the delay varies the moment of the signal.
         sleep(Duration::from_micros(500 * turn)).await;
         signal(&acquiring, Signal::TERM);
         let (code, out, err) = ended(acquiring).await;
@@ -271,7 +271,7 @@ async fn an_acquire_is_known_by_its_token_or_taken_back() {
                 assert_eq!(format!("{}\n", held[0].token), out);
                 succeed(&cluster, &["release", "--session", &id, out.trim_end()]).await;
             }
-            // -1: it was ended before it had begun to listen.
+            // -1: the signal came before the program had installed its handlers.
             143 | -1 => assert!(held.is_empty() && out.is_empty(), "{code} {out} {held:?}"),
             other => panic!("{other}: {err}"),
         }
@@ -279,7 +279,7 @@ async fn an_acquire_is_known_by_its_token_or_taken_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_nobody_reads_is_released() {
+async fn a_token_that_cannot_be_printed_is_released() {
     let cluster = cluster().await;
     let id = open(&cluster, "1m").await;
     let mut acquiring = command(&cluster, &["acquire", "--session", &id, "seat"]).spawn().expect("it runs");
@@ -290,7 +290,7 @@ async fn a_token_that_nobody_reads_is_released() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_is_kept_while_a_process_is_there() {
+async fn session_keep_renews_while_a_process_runs() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let id = open(&cluster, "2s").await;
@@ -299,7 +299,7 @@ async fn a_session_is_kept_while_a_process_is_there() {
     let mut keeper = command(&cluster, &["session", "keep", &id, "--while", &pid]).spawn().expect("it runs");
     let token = succeed(&cluster, &["acquire", "--session", &id, "seat"]).await;
     let others = long_session(&client).await;
-    // It would have been granted after 2 s, were the session not kept.
+    // Without the keeper, this would be granted after 2 s.
     let waited = others.acquire("seat").wait_at_most(Duration::from_secs(5)).await;
     assert!(matches!(waited, Err(Error::NotAcquired(_))), "{waited:?}");
     assert!(keeper.try_wait().expect("it is ours").is_none(), "it goes on");
@@ -314,7 +314,7 @@ async fn a_session_is_kept_while_a_process_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_keeper_tells_what_is_lost() {
+async fn session_keep_reports_revocations_and_a_loss_of_contact() {
     let mut cluster = cluster().await;
     let id = open(&cluster, "6s").await;
     fail(&cluster, &["session", "keep", &id, "--margin", "3100ms"], 2).await;
@@ -335,7 +335,7 @@ async fn a_keeper_tells_what_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_keeper_stops_when_it_is_told_to() {
+async fn session_keep_ends_on_a_signal() {
     let cluster = cluster().await;
     let id = open(&cluster, "12s").await;
     for (sent, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
@@ -358,7 +358,7 @@ async fn a_keeper_stops_when_it_is_told_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_sent_happens_once_through_a_change_of_leader() {
+async fn a_waiting_acquire_is_granted_once_across_a_change_of_leader() {
     let mut cluster = cluster().await;
     let client = client(&cluster);
     let session = client.attach(open(&cluster, "10m").await.parse().expect("an id"));
@@ -377,9 +377,9 @@ async fn what_is_sent_happens_once_through_a_change_of_leader() {
     assert_eq!(holders.iter().map(|holder| format!("{}\n", holder.token)).collect::<Vec<_>>(), [token]);
 }
 
-/// More than a session remembers, one after the other and without a counter; one that waits all the while keeps its place.
+/// More requests than a session has replies in memory, one after the other; a wait in flight all the while keeps its place.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_has_no_end_of_requests() {
+async fn an_attached_session_never_runs_out_of_requests() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let holder = long_session(&client).await;
@@ -392,7 +392,7 @@ async fn a_session_has_no_end_of_requests() {
         let mut acquire = session.acquire(Acquire::new(vec![want("seat")], Wait::Never, 0).expect("valid"));
         let token = acquire.granted().await.unwrap_or_else(|error| panic!("turn {turn}: {error}"));
         session.release(token).await.expect("it was held");
-        // What is younger than five seconds is never let go: no more than 1,024 requests in that time.
+        // Replies are kept for at least 5 s, and a session keeps 1,024: the pause limits the rate of requests.
         sleep(Duration::from_millis(10)).await;
     }
     assert!(!waits.is_finished(), "it is held");

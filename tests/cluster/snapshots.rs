@@ -1,4 +1,4 @@
-//! A node that was away for longer than the log is kept comes back by a snapshot.
+//! A node that was down while the log was purged catches up with a snapshot.
 
 use lockkeeper::proto::v1::{StatusRequest, StatusResponse, cluster_client::ClusterClient};
 
@@ -7,7 +7,7 @@ use crate::support::{LONG, client, cluster_with, leader, long_session, until};
 const ENTRIES: u64 = 50;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_was_away_for_long_is_sent_a_snapshot() {
+async fn a_node_that_lags_behind_the_purged_log_gets_a_snapshot() {
     let mut cluster = cluster_with(|options| {
         options.raft.snapshot_entries = ENTRIES;
         options.raft.keep_entries = ENTRIES / 5;
@@ -20,7 +20,7 @@ async fn a_node_that_was_away_for_long_is_sent_a_snapshot() {
     cluster.node_mut(away).kill().await;
     let left_at = cluster.statuses().await.values().map(|status| status.last_log_index).max().expect("two answer");
 
-    // Until both of the others have forgotten what it would need.
+    // Until both other nodes have purged the entries that it needs.
     until("the logs to be purged", async || {
         session.acquire("turn").await.expect("free").release().await.expect("it was held");
         let statuses = cluster.statuses().await;
@@ -41,12 +41,12 @@ async fn a_node_that_was_away_for_long_is_sent_a_snapshot() {
         same.then(|| assert_eq!(back.table_hash, there.table_hash, "equal at an equal index"))
     })
     .await;
-    // A status is not of one moment: the snapshot may show a little later than what it brought.
+    // A status is no atomic view: the snapshot's index may appear after the applied index.
     until("the snapshot that brought it up to date", async || {
         (ask(away).await?.snapshot_index > left_at).then_some(())
     })
     .await;
-    // What it was sent is what it shows, by itself.
+    // A stale read at this node shows the table from the snapshot.
     let shown = until("its own table", async || {
         let mut locks = lockkeeper::proto::v1::locks_client::LocksClient::new(cluster.node(away).channel().await.ok()?);
         let request = lockkeeper::proto::v1::GetRequest { name: "kept".into(), stale: true, ..Default::default() };

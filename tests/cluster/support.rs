@@ -1,4 +1,4 @@
-//! What tests with real processes share: the program, clusters of it, and waiting for a condition.
+//! Helpers for tests with real processes: the program, clusters, and waits for a condition.
 
 #![allow(dead_code, reason = "each test binary uses what it needs")]
 
@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// Longer than anything takes on a busy machine; a test that waits that long has failed.
+/// Longer than any step on a busy machine: a test that waits for this time has failed.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// The program under test.
@@ -27,15 +27,15 @@ pub(crate) fn program() -> PathBuf {
     env!("CARGO_BIN_EXE_lockkeeper").into()
 }
 
-/// The program under test with these arguments, all that it says kept.
+/// The program under test with these arguments; stdout and stderr are piped.
 pub(crate) fn lockkeeper(arguments: &[&str]) -> Command {
     let mut command = Command::new(program());
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     command
 }
 
-/// What ignores SIGINT or SIGHUP has its programs ignore it, and ours respects that: so do `nohup`, and a script's `&`. What catches a signal
-/// does not pass that on, so the tests catch what they would ignore.
+/// Makes child processes react to SIGINT and SIGHUP. An ignored signal stays ignored in child processes (as with `nohup` and a script's
+/// `&`), and the program respects that. A caught signal has its default action in child processes, so the tests catch ignored signals.
 fn heed_signals() {
     const IGNORED: &str = "SigIgn:";
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -43,7 +43,7 @@ fn heed_signals() {
     let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap_or_default();
     for kind in [SignalKind::interrupt(), SignalKind::hangup()] {
         if ignored & (1 << (kind.as_raw_value() - 1)) != 0 {
-            // Nobody listens, and it stays caught.
+            // The handler stays installed after this drop.
             drop(signal(kind).expect("a signal that can be caught"));
         }
     }
@@ -55,28 +55,28 @@ pub(crate) async fn output(command: &mut Command) -> Output {
     timeout(LONG, child.wait_with_output()).await.expect("it ends").expect("its output")
 }
 
-/// The exit code, what was said on stdout and what on stderr. -1: it was ended by a signal.
+/// The exit code, stdout and stderr. The code is -1 if a signal ended the process.
 pub(crate) fn text(output: &Output) -> (i32, String, String) {
     let string = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap_or(-1), string(&output.stdout), string(&output.stderr))
 }
 
-/// So many nodes of the program under test, in a temporary directory.
+/// Options for this number of nodes of the program under test, in a temporary directory.
 pub(crate) fn options(nodes: usize) -> Options {
     Options { nodes: Some(nodes), timeout: LONG, ..Options::new(program()) }
 }
 
-/// So many nodes that serve.
+/// Starts a cluster of this number of nodes, and waits until it serves.
 pub(crate) async fn cluster_of(nodes: usize) -> LocalCluster {
     cluster_with(|options| options.nodes = Some(nodes)).await
 }
 
-/// Three nodes that serve.
+/// Starts a cluster of three nodes, and waits until it serves.
 pub(crate) async fn cluster() -> LocalCluster {
     cluster_with(|_| {}).await
 }
 
-/// Three nodes that serve, configured otherwise.
+/// The same with changed options.
 pub(crate) async fn cluster_with(change: impl FnOnce(&mut Options)) -> LocalCluster {
     heed_signals();
     let mut options = options(3);
@@ -84,7 +84,7 @@ pub(crate) async fn cluster_with(change: impl FnOnce(&mut Options)) -> LocalClus
     LocalCluster::start(options).await.expect("three nodes come up")
 }
 
-/// In which no leader follows another one, however busy the machine is: who asks meanwhile is told something else.
+/// A cluster with long election timeouts, so that a busy machine causes no election: during one, answers would differ.
 pub(crate) async fn steady_cluster() -> LocalCluster {
     cluster_with(|options| {
         options.raft.election_timeout_ms_min = 10_000;
@@ -98,13 +98,13 @@ pub(crate) fn client(cluster: &LocalCluster) -> Client {
     Client::builder(&cluster.endpoints().join(",")).call_limit(LONG).build().expect("the endpoints are valid")
 }
 
-/// A session that outlives any test.
+/// A session with a TTL longer than any test.
 pub(crate) async fn long_session(client: &Client) -> Session {
     let options = SessionOptions { ttl: Duration::from_secs(600), label: "test".to_string() };
     client.open(options).await.expect("a session")
 }
 
-/// The node that leads.
+/// The id of the node that leads.
 pub(crate) async fn leader(cluster: &LocalCluster) -> u64 {
     until("a leader", async || {
         let statuses = cluster.statuses().await;
@@ -113,7 +113,7 @@ pub(crate) async fn leader(cluster: &LocalCluster) -> u64 {
     .await
 }
 
-/// Waits until `condition` gives something. Panics after [`LONG`].
+/// Waits until `condition` returns a value. Panics after [`LONG`].
 pub(crate) async fn until<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + LONG;
     loop {

@@ -1,4 +1,4 @@
-//! A leader whose port refuses new connections while it lives: its followers go on to trust it.
+//! A live leader whose port refuses new connections: its followers must go on trusting it.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -11,11 +11,11 @@ use crate::{
     support::{LONG, client, cluster_with, leader, long_session, until},
 };
 
-/// Longer than a follower takes to decide.
+/// Longer than a follower needs to decide whether the leader lives.
 const VERDICT: Duration = Duration::from_secs(10);
 
-/// Three nodes that find each other through doors, by who goes and where to. Two heartbeats are longer than a busy machine has one of
-/// them wait, so that no other election comes in between.
+/// Three nodes that connect through proxies, by the pair of nodes (from, to). Two heartbeat intervals are longer than a delay on a busy
+/// machine, so that no other election happens.
 async fn cluster_with_doors() -> (LocalCluster, BTreeMap<(u64, u64), Door>) {
     let mut cluster = cluster_with(|options| {
         options.raft.heartbeat_ms = 1_000;
@@ -48,7 +48,7 @@ async fn term(cluster: &LocalCluster) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_lives_is_trusted_though_its_port_refuses() {
+async fn a_live_leader_whose_port_refuses_connections_is_not_replaced() {
     let (cluster, mut doors) = cluster_with_doors().await;
     let session = long_session(&client(&cluster)).await;
     let leading = leader(&cluster).await;
@@ -65,9 +65,9 @@ async fn a_leader_that_lives_is_trusted_though_its_port_refuses() {
     until("the followers' verdict", async || {
         assert_eq!(term(&cluster).await, before, "the followers took a leader that lives for one that is gone");
         let undecided: Vec<&u64> = followers.iter().filter(|follower| !has_decided(follower)).collect();
-        // A connection that has nothing under way when it breaks is not missed.
+        // The break of an idle connection goes unnoticed, so break one that carries entries.
         if Instant::now() >= next {
-            // So that entries are what most of the bytes are.
+            // Send entries, so that the busiest connection is the one that carries them.
             for _ in 0..30 {
                 let held = session.acquire("seat").data(&[7; 8192]).await.expect("free");
                 held.release().await.expect("it was held");

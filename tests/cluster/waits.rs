@@ -1,4 +1,4 @@
-//! Places in the queue: kept through a blip and through the loss of the leader, given up when nobody comes back.
+//! Places in the queue: kept across a broken connection and the loss of the leader, given up when the client does not return.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl Plain {
         })
     }
 
-    /// Again and again, as long as it is told to.
+    /// Repeats the acquire until it is granted, as long as the errors allow that.
     async fn acquire_at_last(self, id: u64, name: &str) -> u64 {
         loop {
             match self.acquire(Some(id), name).await.expect("no panic") {
@@ -86,11 +86,11 @@ async fn leaders_channel(cluster: &LocalCluster) -> Channel {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeated_call_has_its_old_place_and_an_abandoned_one_none() {
+async fn a_repeated_call_keeps_its_place_and_an_abandoned_one_loses_it() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let held = long_session(&client).await.acquire("seat").await.expect("free");
-    // Through a follower: a call that breaks off there breaks off at the leader.
+    // Through a follower: a call that is cancelled there is cancelled at the leader.
     let follower = leader(&cluster).await % 3 + 1;
     let first = Plain::open(cluster.node(follower).channel().await.expect("it serves")).await;
     let mut second = Plain::open(leaders_channel(&cluster).await).await;
@@ -101,14 +101,14 @@ async fn a_repeated_call_has_its_old_place_and_an_abandoned_one_none() {
     let both = until_waiting(&client, "seat", 2).await;
     broken.abort();
     let again = first.acquire(Some(1), "seat");
-    // A third that comes and goes, without an id: nobody could come back for its place, so it is given up at once.
+    // A third acquire has no request id and is cancelled: no retry could find its place, so the place is given up at once.
     let unnamed = first.acquire(None, "seat");
     until_waiting(&client, "seat", 3).await;
     unnamed.abort();
     assert_eq!(until_waiting(&client, "seat", 2).await, both, "the repeated call is where it was: {place:?}");
 
     behind.abort();
-    // It is not repeated: after the grace, its place is gone. The other one waits on.
+    // It is not repeated: after the grace period its place is gone. The other acquire still waits.
     assert_eq!(until_waiting(&client, "seat", 1).await, place);
     assert!(!again.is_finished());
     held.release().await.expect("it was held");
@@ -118,9 +118,9 @@ async fn a_repeated_call_has_its_old_place_and_an_abandoned_one_none() {
     second.release(release_request::Target::AcquireRequestId(1)).await.expect("nothing to release, and no error");
 }
 
-/// A session remembers 1,024 answers for retries. One that waits for long does not make it remember all that come after.
+/// A session keeps 1,024 replies for retries. A long wait does not make it keep all later replies.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_wait_does_not_use_up_its_sessions_memory() {
+async fn a_long_wait_does_not_fill_its_sessions_reply_memory() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let held = long_session(&client).await.acquire("seat").await.expect("free");
@@ -165,7 +165,7 @@ async fn the_queue_survives_its_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeated_request_has_its_old_answer_from_the_next_leader() {
+async fn a_repeated_request_gets_its_old_answer_from_the_next_leader() {
     let mut cluster = cluster().await;
     let mut before = Plain::open(leaders_channel(&cluster).await).await;
     let token = before.acquire(Some(1), "seat").await.expect("no panic").expect("free");
@@ -185,7 +185,7 @@ async fn a_repeated_request_has_its_old_answer_from_the_next_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_waits_at_a_deposed_leader_is_told_to_ask_again() {
+async fn a_wait_at_a_deposed_leader_is_answered_with_an_unknown_outcome_and_keeps_its_place() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let held = long_session(&client).await.acquire("seat").await.expect("free");
@@ -194,7 +194,7 @@ async fn a_call_that_waits_at_a_deposed_leader_is_told_to_ask_again() {
     let waiting = waiter.acquire(Some(1), "seat");
     let place = until_waiting(&client, "seat", 1).await;
     cluster.node(deposed).signal(Signal::STOP);
-    // Answered by the next leader.
+    // The next leader answers.
     assert_eq!(tickets(&client, "seat").await, place);
     cluster.node(deposed).signal(Signal::CONT);
 
@@ -209,7 +209,7 @@ async fn a_call_that_waits_at_a_deposed_leader_is_told_to_ask_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_leader_gives_up_the_places_that_nobody_comes_back_for() {
+async fn the_next_leader_removes_waits_whose_clients_do_not_return() {
     let mut cluster = cluster().await;
     let client = client(&cluster);
     let held = long_session(&client).await.acquire("seat").await.expect("free");
@@ -222,15 +222,15 @@ async fn the_next_leader_gives_up_the_places_that_nobody_comes_back_for() {
     let [_, place] = until_waiting(&client, "seat", 2).await[..] else { panic!("two wait") };
     cluster.node_mut(leading).kill().await;
     lost.await.expect("no panic").expect_err("its node is gone, and it does not ask again");
-    assert_eq!(until_waiting(&client, "seat", 1).await, [place], "who asked again waits on");
+    assert_eq!(until_waiting(&client, "seat", 1).await, [place], "the repeated acquire still waits");
     held.release().await.expect("it was held");
     patient.await.expect("no panic").expect("granted").release().await.expect("it was held");
 }
 
-/// A new leader gives up the places that it found and nobody came back for. Those of calls that came and broke off are not among them,
-/// whenever that was.
+/// A new leader removes the waits that it found and that no call repeated. A wait whose repeated call broke off again is not removed at
+/// once, whenever that happens.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_breaks_off_shortly_after_an_election_keeps_its_place() {
+async fn a_call_that_breaks_shortly_after_an_election_keeps_its_place() {
     let mut cluster = cluster().await;
     let client = client(&cluster);
     let held = long_session(&client).await.acquire("seat").await.expect("free");
@@ -242,7 +242,7 @@ async fn a_call_that_breaks_off_shortly_after_an_election_keeps_its_place() {
     let place = until_waiting(&client, "seat", 1).await;
     while elected.elapsed() < 2 * GRACE {
         call.abort();
-        // Most of the time it is broken off, and never for long.
+        // The call is broken most of the time, but never for longer than the grace period.
         sleep(GRACE / 4).await;
         call = waiting.acquire(Some(1), "seat");
         sleep(GRACE / 100).await;
@@ -252,10 +252,10 @@ async fn a_call_that_breaks_off_shortly_after_an_election_keeps_its_place() {
     call.await.expect("no panic").expect("granted");
 }
 
-/// The leader goes on to be reached by clients, and hears none of its peers. Its calls must not wait until their clients notice something
-/// by themselves: a session of 60 s renews every 20 s, and a new leader gives places away long before.
+/// Clients reach the leader, which is partitioned from its peers. It must end its waiting calls itself: a client with a session of 60 s
+/// renews only every 20 s, and the new leader removes unrepeated waits long before.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_is_cut_off_keeps_nobody_from_coming_back() {
+async fn a_partitioned_leader_ends_its_waiting_calls_so_that_they_keep_their_places() {
     let mut cluster = cluster().await;
     cluster.stop().await;
     let links = Links::new(&cluster.node(1).config().members.clone(), 1).expect("free ports");
@@ -273,7 +273,7 @@ async fn a_leader_that_is_cut_off_keeps_nobody_from_coming_back() {
     let session = client.open(SessionOptions { ttl, label: "patient".to_owned() }).await.expect("a session");
     let patient = tokio::spawn(session.acquire("seat").into_future());
     until_waiting(&client, "seat", 1).await;
-    // At a follower, which passed it on to the leader.
+    // At a follower, which forwards it to the leader.
     let plain = Plain::open(cluster.node(others[0]).channel().await.expect("it serves")).await;
     let passed_on = plain.acquire(Some(1), "seat");
     let places = until_waiting(&client, "seat", 2).await;
@@ -292,7 +292,7 @@ async fn a_leader_that_is_cut_off_keeps_nobody_from_coming_back() {
     let told = timeout(LONG, lost).await.expect("told").expect("no panic").expect_err("not granted");
     assert_eq!(told.code(), tonic::Code::Unavailable, "{told:?}");
 
-    // The new leader gives up the place that nobody comes back for, and no other.
+    // The new leader removes only the wait that is not repeated.
     let left = until("the new leader's sweep", async || {
         let channel = cluster.node(others[0]).channel().await.ok()?;
         let request = GetRequest { name: "seat".to_owned(), ..GetRequest::default() };
@@ -301,7 +301,7 @@ async fn a_leader_that_is_cut_off_keeps_nobody_from_coming_back() {
         (tickets.len() < 3).then_some(tickets)
     })
     .await;
-    assert_eq!(left, places, "who came back has the old place");
+    assert_eq!(left, places, "repeated acquires keep their places");
     held.release().await.expect("it was held");
     let granted = timeout(LONG, patient).await.expect("in its turn").expect("no panic").expect("granted");
     assert!(!granted.place_lost());
@@ -310,7 +310,7 @@ async fn a_leader_that_is_cut_off_keeps_nobody_from_coming_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_that_its_own_client_ends_is_told_that_it_waited() {
+async fn a_wait_that_its_own_client_releases_ends_as_abandoned() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let held = long_session(&client).await.acquire("seat").await.expect("free");

@@ -1,4 +1,4 @@
-//! Watching: the state, then each change; and the state again for a watcher that lags.
+//! Watches: the state, then each change; and the state again for a watcher that lags.
 
 use lockkeeper::{
     client::NewData,
@@ -42,9 +42,9 @@ async fn a_watcher_sees_the_state_and_then_each_change() {
     drop(before);
 }
 
-/// Who watches can keep the queue: each who came leaves it, or is granted.
+/// Changes suffice to follow the queue: each queued acquire leaves it or is granted.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watcher_can_keep_the_queue() {
+async fn a_watcher_can_follow_the_queue() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let (session, other) = (long_session(&client).await, long_session(&client).await);
@@ -80,8 +80,8 @@ async fn a_watcher_can_keep_the_queue() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watcher_that_lags_is_sent_the_state_again() {
-    // Far more than it reads: what it does not read is more than the server keeps for it, in number and in bytes. One that reads nothing
-    // for too long is not served any more.
+    // The unread changes exceed the server's buffer for a watcher, in number and in bytes. The watcher still reads some, since the server
+    // ends a watch that is not read for too long.
     const UPDATES: u32 = 2000;
     const READ_AT: u32 = 250;
     const READ: u32 = 64;
@@ -105,12 +105,12 @@ async fn a_watcher_that_lags_is_sent_the_state_again() {
         read += 1;
         match message.expect("it does not end").what.expect("something") {
             v1::watch_response::What::State(state) => {
-                assert!(state.index >= index, "the state is not from before what was said already");
+                assert!(state.index >= index, "the state is older than an earlier message");
                 (states, index) = (states + 1, state.index);
                 last = state.locks.into_iter().next().and_then(|lock| lock.data);
             }
             v1::watch_response::What::Changes(changes) => {
-                assert!(changes.index > index, "nothing is said twice");
+                assert!(changes.index > index, "a change was sent twice");
                 index = changes.index;
                 last = changes.changes.into_iter().next().and_then(|change| change.data);
             }
@@ -118,13 +118,13 @@ async fn a_watcher_that_lags_is_sent_the_state_again() {
             v1::watch_response::What::TooOld(_) => panic!("it did not ask to go on"),
         }
     }
-    assert!(states >= 2, "it did not lag, so nothing was shown");
+    assert!(states >= 2, "the watcher never lagged");
     held.release().await.expect("it was held");
 }
 
-/// Whoever leads next knows what the one before has told, and tells the rest: nothing twice, nothing left out, and no state again.
+/// The next leader resumes the watch: no change twice, none missing, and no second state.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_goes_on_where_it_was_through_a_change_of_leader() {
+async fn a_watch_resumes_across_a_change_of_leader() {
     const ROUNDS: usize = 12;
     let mut cluster = cluster().await;
     let client = client(&cluster);
@@ -134,12 +134,12 @@ async fn a_watch_goes_on_where_it_was_through_a_change_of_leader() {
     let mut begun = false;
     let deadline = tokio::time::Instant::now() + LONG;
     while seen.len() < 2 * ROUNDS {
-        assert!(tokio::time::Instant::now() < deadline, "some of it is never told: {seen:?}");
+        assert!(tokio::time::Instant::now() < deadline, "some changes were never sent: {seen:?}");
         let message = tokio::time::timeout(LONG, watch.next()).await.expect("in time").expect("the stream goes on");
         match message.what.expect("something") {
             v1::watch_response::What::State(state) => states += usize::from(state.last),
             v1::watch_response::What::Changes(changes) => {
-                assert!(changes.index > told_up_to, "nothing is said twice");
+                assert!(changes.index > told_up_to, "a change was sent twice");
                 told_up_to = changes.index;
                 seen.extend(changes.changes.into_iter().map(|change| (change.kind(), change.token)));
             }
@@ -148,7 +148,7 @@ async fn a_watch_goes_on_where_it_was_through_a_change_of_leader() {
         }
         if states == 1 && !begun {
             begun = true;
-            // The watcher does not read while all this happens: half of it before the change of leader, half after it.
+            // The watcher does not read meanwhile: half of the changes are before the change of leader, half after it.
             for round in 0..ROUNDS {
                 if round == ROUNDS / 2 {
                     let leader = leader(&cluster).await;
@@ -168,7 +168,7 @@ async fn a_watch_goes_on_where_it_was_through_a_change_of_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_from_an_entry_that_is_not_known_is_told_so_and_sent_the_state() {
+async fn a_watch_from_an_unknown_index_gets_too_old_and_then_the_state() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let held = long_session(&client).await.acquire("seat").await.expect("free");

@@ -1,7 +1,7 @@
-//! A wrapper that is cut off from its cluster, while others are not.
+//! A wrapper that is partitioned from its cluster, while other clients are not.
 //!
-//! Its way to the node leads over a proxy that, once cut, takes what it is sent and lets nothing through: a black hole, as a network
-//! makes one. The node tells everybody the proxy's address for its own; the other client goes past it.
+//! It connects through a proxy that, once cut, reads bytes and forwards none: a black hole, as in a network. The node announces the
+//! proxy's address as its own; the other client connects directly.
 
 use std::{
     fs,
@@ -27,7 +27,7 @@ use tokio::{
 use super::work::{Work, Wrapper};
 use crate::support::{LONG, program, until};
 
-/// One node, and the proxy before it.
+/// Starts one node, and a proxy in front of it.
 async fn one_node(directory: &Path) -> (LocalCluster, Proxy, String) {
     let (direct, through) = addresses();
     configure(directory, direct, through);
@@ -37,7 +37,7 @@ async fn one_node(directory: &Path) -> (LocalCluster, Proxy, String) {
     (cluster, Proxy::start(through, direct).await, through.to_string())
 }
 
-/// The leader dies with what it has to tell: its successor, here itself, tells it.
+/// The leader is killed before its notice arrives: the next leader, here the same node, must send it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_whose_lock_is_forced_as_the_leader_dies_is_stopped() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -50,7 +50,7 @@ async fn a_command_whose_lock_is_forced_as_the_leader_dies_is_stopped() {
     let forced = operator.force_release("seat", "maintenance").now().await.expect("an operator may");
     assert_eq!(forced.len(), 1);
     cluster.node_mut(1).kill().await;
-    assert!(!work.is_over(), "it was not told yet");
+    assert!(!work.is_over(), "the notice has not arrived yet");
     cluster.node_mut(1).spawn().expect("it starts again");
     proxy.mend();
     let (code, stderr) = wrapper.ended().await;
@@ -60,7 +60,7 @@ async fn a_command_whose_lock_is_forced_as_the_leader_dies_is_stopped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_is_cut_off_is_dead_before_another_holder_enters() {
+async fn a_partitioned_command_is_dead_before_another_holder_enters() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (cluster, proxy, through) = one_node(directory.path()).await;
 
@@ -83,15 +83,15 @@ async fn a_command_that_is_cut_off_is_dead_before_another_holder_enters() {
 
     proxy.cut();
     let answer = timeout(LONG, waiting).await.expect("granted in time").expect("no panic").expect("granted");
-    assert!(work.is_over(), "alive while somebody else holds the lock: {:?}", work.pids());
+    assert!(work.is_over(), "alive while another session holds the lock: {:?}", work.pids());
     assert!(matches!(answer.into_inner().outcome, Some(Outcome::Granted(_))));
     let (code, stderr) = wrapper.ended().await;
     assert_eq!(code, Some(11), "{stderr}");
     assert!(stderr.contains("no contact with the cluster"), "{stderr}");
 }
 
-/// Where the node is listened to, and where the proxy is: the same port of two addresses of this machine. Below the range of outgoing
-/// connections, where nobody is given it by chance.
+/// Addresses of the node and of the proxy: the same port of two loopback addresses. The port is below the ephemeral range, so that no
+/// outgoing connection gets it by chance.
 fn addresses() -> (SocketAddr, SocketAddr) {
     let free = |port: u16| {
         let (direct, through) = (SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from(([127, 0, 0, 2], port)));
@@ -102,7 +102,7 @@ fn addresses() -> (SocketAddr, SocketAddr) {
     draws.by_ref().take(1_000).flatten().next().expect("a free port")
 }
 
-/// A cluster of one, whose clients are to come through the proxy.
+/// Writes the configuration of a cluster of one node that announces the proxy's address.
 fn configure(directory: &Path, direct: SocketAddr, through: SocketAddr) {
     let (peers, _) = addresses();
     let folder = directory.join("node1");
@@ -139,7 +139,7 @@ impl Proxy {
         self.cut.send_replace(true);
     }
 
-    /// For new connections: those that were cut stay so.
+    /// Lets new connections through. Connections that were cut stay cut.
     fn mend(&self) {
         self.cut.send_replace(false);
     }
@@ -151,7 +151,7 @@ async fn carry(near: TcpStream, to: SocketAddr, cut: watch::Receiver<bool>) {
     tokio::join!(copy(near_read, far_write, &cut), copy(far_read, near_write, &cut));
 }
 
-/// Once it is cut, it reads on, and stays open: neither side is told.
+/// Forwards bytes. Once cut, it forwards nothing and stays open, so that neither side gets an error.
 async fn copy(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, cut: &watch::Receiver<bool>) {
     let mut bytes = vec![0; 16 * 1024];
     loop {

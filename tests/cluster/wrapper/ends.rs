@@ -1,4 +1,4 @@
-//! How the command ends by itself, and what the wrapper passes on.
+//! Commands that end by themselves; exit codes, signals and streams that the wrapper passes on.
 
 use lockkeeper::local::Signal;
 use tokio::time::timeout;
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::support::{LONG, client};
 
-/// The exit code of a command, and what it and the wrapper said on stderr.
+/// Runs a command. Returns its exit code, and the stderr of the command and the wrapper.
 async fn run(endpoints: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let output = timeout(LONG, lock(endpoints, arguments).output()).await.expect("it ends").expect("its output");
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -25,14 +25,14 @@ async fn the_commands_exit_code_is_passed_on() {
         (&["--", "no such command"], 127),
         (&["--", "/dev/null"], 126),
         (&["--", "/dev/null/nothing"], 126),
-        // Its own options are not ours.
+        // The command's options are not parsed as options of the wrapper.
         (&["--", "sh", "-c", "test \"$1\" = --group", "sh", "--group"], 0),
     ] {
         let (ended, said) = run(&endpoints, command).await;
         assert_eq!(ended, Some(code), "{command:?}: {said}");
     }
     let lock = client(&cluster).get("seat").await.expect("it serves").lock;
-    assert_eq!(lock.map_or(0, |lock| lock.holder_count), 0, "given back each time");
+    assert_eq!(lock.map_or(0, |lock| lock.holder_count), 0, "released each time");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -45,12 +45,12 @@ async fn signals_are_passed_on() {
         wrapper.signal(signal);
         let (code, said) = wrapper.ended().await;
         assert_eq!(code, Some(42), "{name}: {said}");
-        assert!(work.is_over(), "the lock was given back, and this was left behind: {:?}", work.pids());
+        assert!(work.is_over(), "the lock was released while these processes ran: {:?}", work.pids());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_that_it_was_started_to_ignore_is_ignored_by_all() {
+async fn an_inherited_ignored_signal_is_ignored_by_wrapper_and_command() {
     let cluster = one_node().await;
     let script = r#"trap '' HUP; exec "$0" lock seat -- sh -c 'kill -HUP $PPID; kill -HUP $$'"#;
     let mut command = tokio::process::Command::new("sh");
@@ -61,7 +61,7 @@ async fn a_signal_that_it_was_started_to_ignore_is_ignored_by_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stdin_and_stdout_are_the_commands() {
+async fn stdin_and_stdout_are_passed_through_to_the_command() {
     let cluster = one_node().await;
     let mut command = lock(&cluster.endpoints().join(","), &["--", "tr", "a-z", "A-Z"]);
     let mut child = command.stdin(std::process::Stdio::piped()).spawn().expect("the program runs");
@@ -73,7 +73,7 @@ async fn stdin_and_stdout_are_the_commands() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_command_leaves_behind_ends_before_the_lock_is_given_back() {
+async fn leftover_processes_of_a_command_are_dead_before_the_lock_is_released() {
     let cluster = one_node().await;
     for ignored in ["", "trap '' TERM;"] {
         let script = format!("{ignored} sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &) ; exit 3");
@@ -86,9 +86,9 @@ async fn what_a_command_leaves_behind_ends_before_the_lock_is_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_command_leaves_behind_is_told_to_end() {
+async fn leftover_processes_of_a_command_get_sigterm() {
     let cluster = one_node().await;
-    // The command ends when that is ready to hear.
+    // The command ends once its child has installed the trap.
     let left = r#"trap "echo told >> told; exit" TERM; echo $$ >> pids; while :; do sleep 0.05; done"#;
     let work = Work::of(&format!("setsid sh -c '{left}' & until test $(wc -l < pids) = 2; do sleep 0.01; done"));
     let (code, said) = run(&cluster.endpoints().join(","), &["--ttl", "600s", "--", "sh", "-c", work.script()]).await;

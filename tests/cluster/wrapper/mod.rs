@@ -1,7 +1,7 @@
-//! `lockkeeper lock`: the command, and all that it starts, is dead before somebody else has the lock, whoever is killed, stopped or cut
-//! off meanwhile.
+//! `lockkeeper lock`: the command and all its descendants are dead before another session holds the lock, whichever process is killed,
+//! stopped or partitioned meanwhile.
 //!
-//! The command is a tree of processes that try to get away (`work`); the next holder looks for survivors when it enters.
+//! The command is a tree of processes that try to escape (`work`); the next holder checks for survivors when it enters.
 
 #![cfg(target_os = "linux")]
 
@@ -21,12 +21,12 @@ use tokio::{io::AsyncReadExt as _, time::timeout};
 use self::work::{Work, Wrapper, descendants, signal};
 use crate::support::{LONG, client, cluster_with, long_session, until};
 
-/// One node is enough here, and soon there.
+/// One node suffices here, and starts fast.
 async fn one_node() -> LocalCluster {
     cluster_with(|options| options.nodes = Some(1)).await
 }
 
-/// Somebody else, first in the queue for the lock.
+/// Another session, first in the queue for the lock.
 struct Next {
     client: Client,
     waiting: tokio::task::JoinHandle<Result<Guard, lockkeeper::client::Error>>,
@@ -50,10 +50,10 @@ impl Next {
         timeout(LONG, self.waiting).await.expect("granted in time").expect("no panic").expect("granted")
     }
 
-    /// The moment that all this is about.
+    /// Waits for the grant, and requires that all processes of the command are dead by then.
     async fn enters_alone(self, work: &Work) {
         let _held = self.enters().await;
-        assert!(work.is_over(), "alive while somebody else holds the lock: {:?}", work.pids());
+        assert!(work.is_over(), "alive while another session holds the lock: {:?}", work.pids());
     }
 }
 
@@ -64,7 +64,7 @@ async fn a_killed_wrapper_takes_the_command_with_it() {
     let mut wrapper = Wrapper::start(&cluster, "600s", &work).await;
     wrapper.signal(Signal::KILL);
     wrapper.ended().await;
-    // At once: the deadline is far away.
+    // At once: the deadline is minutes away.
     work.over().await;
 }
 
@@ -81,7 +81,7 @@ async fn a_killed_keeper_takes_the_command_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_outlives_neither_when_both_are_killed() {
+async fn the_command_dies_when_wrapper_and_keeper_are_killed_together() {
     let cluster = one_node().await;
     let work = Work::alone();
     let mut wrapper = Wrapper::start(&cluster, "600s", &work).await;
@@ -106,7 +106,7 @@ async fn a_revoked_lock_ends_the_command_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revoked_lock_ends_a_command_that_will_not() {
+async fn a_revoked_lock_ends_a_command_that_ignores_sigterm() {
     let cluster = one_node().await;
     let work = Work::stubborn();
     let mut wrapper = Wrapper::start(&cluster, "2s", &work).await;
@@ -117,7 +117,7 @@ async fn a_revoked_lock_ends_a_command_that_will_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_keeper_holds_up_nothing() {
+async fn a_stopped_keeper_does_not_delay_the_end_of_the_command() {
     let cluster = one_node().await;
     let work = Work::stubborn();
     let mut wrapper = Wrapper::start(&cluster, "2s", &work).await;
@@ -129,7 +129,7 @@ async fn a_stopped_keeper_holds_up_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_wrapper_is_no_way_past_the_deadline() {
+async fn a_stopped_wrapper_does_not_extend_the_deadline() {
     let cluster = one_node().await;
     let work = Work::stubborn();
     let mut wrapper = Wrapper::start(&cluster, "2s", &work).await;
@@ -141,9 +141,9 @@ async fn a_stopped_wrapper_is_no_way_past_the_deadline() {
     assert_eq!(code, Some(11), "{stderr}");
 }
 
-/// What it wrote when it still had the lock arrives after somebody else's write: no lock service can help that. Its token does.
+/// A write that was sent under the lock arrives after the next holder's write. No lock service can prevent that; the fencing token does.
 #[tokio::test(flavor = "multi_thread")]
-async fn all_stopped_together_end_when_they_go_on_and_what_they_wrote_is_refused() {
+async fn processes_stopped_together_end_when_resumed_and_their_late_writes_are_refused() {
     let cluster = one_node().await;
     let work = Work::writing_its_token();
     let mut wrapper = Wrapper::start(&cluster, "2s", &work).await;
@@ -157,20 +157,20 @@ async fn all_stopped_together_end_when_they_go_on_and_what_they_wrote_is_refused
     let all = [vec![wrapper.pid()], descendants(wrapper.pid())].concat();
     all.iter().for_each(|&pid| signal(pid, Signal::STOP));
     let next = next.enters().await;
-    assert!(!work.is_over(), "a stopped process is no dead one");
+    assert!(!work.is_over(), "a stopped process is not dead");
     assert!(resource.accepts(format!("{}\n", next.token().0).as_bytes()), "the next holder may write");
     all.iter().for_each(|&pid| signal(pid, Signal::CONT));
 
     let mut late = Vec::new();
     timeout(LONG, network.read_to_end(&mut late)).await.expect("it ends").expect("a pipe");
-    assert!(work.is_over(), "its pipe closed, and it lives: {:?}", work.pids());
+    assert!(work.is_over(), "the pipe is closed, and these live: {:?}", work.pids());
     let (code, stderr) = wrapper.ended().await;
     assert_eq!(code, Some(11), "{stderr}");
     assert!(!late.is_empty(), "the pipe was full when it was stopped");
     assert!(late.chunks_exact(2).all(|write| !resource.accepts(write)), "a late write was accepted");
 }
 
-/// What the lock protects, and how it remembers tokens. Each write here is a token and the end of a line.
+/// A protected resource that refuses lower tokens. Each write is a token and a newline.
 #[derive(Default)]
 struct Resource {
     highest_seen: u64,
@@ -188,5 +188,5 @@ impl Resource {
     }
 }
 
-/// Longer than any of these commands takes by itself.
+/// A duration longer than any test.
 const NEVER: Duration = Duration::from_secs(1_000);

@@ -1,4 +1,4 @@
-//! At a terminal. `script` (util-linux) gives the program one, and what is typed comes along a pipe.
+//! The wrapper at a terminal. `script` (util-linux) provides the terminal, and keys arrive through a pipe.
 
 use std::{fs, process::Stdio};
 
@@ -24,7 +24,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// With this shell script in it, which finds the program as `$LOCKKEEPER`. `None`, and said so: that cannot be had here.
+    /// Runs this shell script, which finds the program as `$LOCKKEEPER`, in a terminal. `None`, with a message, if a tool is missing here.
     async fn open(cluster: &LocalCluster, script: &str) -> Option<Self> {
         for needed in [&["script", "--version"][..], &["bash", "--version"], &["env", "--default-signal", "true"]] {
             if !Command::new(needed[0]).args(&needed[1..]).output().await.is_ok_and(|output| output.status.success()) {
@@ -32,13 +32,13 @@ impl Terminal {
                 return None;
             }
         }
-        // Tests in the background may have been started to ignore Ctrl-C, which would be passed on.
+        // Tests in the background may ignore SIGINT, and child processes would inherit that.
         let mut command = Command::new("env");
         command.args(["--default-signal", "script", "--quiet", "--return", "--command", script, "/dev/null"]);
         command.env("SHELL", "/bin/bash").env("TERM", "xterm").env("LOCKKEEPER", program());
         command.env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(","));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        let mut child = command.spawn().expect("it was there before");
+        let mut child = command.spawn().expect("`env` ran before");
         let (output, keyboard) = (child.stdout.take().expect("a pipe"), child.stdin.take().expect("a pipe"));
         Some(Self { screen: String::new(), output, keyboard, child })
     }
@@ -47,7 +47,7 @@ impl Terminal {
         self.keyboard.write_all(keys.as_bytes()).await.expect("it reads");
     }
 
-    /// Waits until this is on the screen, and forgets all before it.
+    /// Waits until this text is on the screen, and discards the output up to its end.
     async fn shows(&mut self, text: &str) {
         let shown = timeout(LONG, self.read_until(text)).await;
         assert_eq!(shown, Ok(true), "waited for {text:?} in vain: {:?}", self.screen);
@@ -72,7 +72,7 @@ impl Terminal {
     }
 }
 
-/// A shell with job control, as at a prompt: it goes on when its job is stopped, and with the job when a line is typed.
+/// A shell with job control, as at a prompt: it continues when its job is stopped, and resumes the job when a line is typed.
 fn job_of(work: &Work, ttl: &str) -> String {
     let quoted = work.script().replace('\'', r"'\''");
     format!(
@@ -85,7 +85,7 @@ fn is_stopped(pid: Pid) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_reads_the_keyboard_and_hears_ctrl_c() {
+async fn the_command_reads_the_keyboard_and_gets_ctrl_c() {
     let cluster = one_node().await;
     let script = r#"$LOCKKEEPER lock seat -- sh -c 'trap "exit 42" INT; read line; echo "read: $line"; while :; do sleep 0.05; done'"#;
     let Some(mut terminal) = Terminal::open(&cluster, script).await else { return };
@@ -96,14 +96,14 @@ async fn the_command_reads_the_keyboard_and_hears_ctrl_c() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ctrl_z_stops_it_all_and_fg_goes_on() {
+async fn ctrl_z_stops_wrapper_and_command_and_fg_resumes_them() {
     let cluster = one_node().await;
     let work = Work::of(r#"echo begun; read line; echo "read: $line"; exit 7"#);
     let Some(mut terminal) = Terminal::open(&cluster, &job_of(&work, "600s")).await else { return };
     terminal.shows("begun").await;
     terminal.types(CTRL_Z).await;
     terminal.shows("stopped: 148").await;
-    // The shell sees that the wrapper is stopped, perhaps before the command is: that could still read what we type for the shell.
+    // The shell may see the stopped wrapper before the command is stopped: the command could still read keys that are for the shell.
     until("a stopped command", async || work.pids().iter().all(|&pid| is_stopped(pid)).then_some(())).await;
     terminal.types("\n").await;
     terminal.shows("lock seat").await;
@@ -113,7 +113,7 @@ async fn ctrl_z_stops_it_all_and_fg_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_is_stopped_for_too_long_is_killed_in_its_stop() {
+async fn a_command_stopped_past_its_deadline_is_killed() {
     let cluster = one_node().await;
     let work = Work::stubborn();
     let Some(mut terminal) = Terminal::open(&cluster, &job_of(&work, "2s")).await else { return };
@@ -128,7 +128,7 @@ async fn a_command_that_is_stopped_for_too_long_is_killed_in_its_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_pipeline_all_share_the_foreground() {
+async fn ctrl_c_ends_a_wrapper_in_a_shell_pipeline() {
     let cluster = one_node().await;
     let script = r#"set -m; $LOCKKEEPER lock seat -- sh -c 'echo begun; exec sleep 1000' | sed s/begun/through/"#;
     let Some(mut terminal) = Terminal::open(&cluster, script).await else { return };
@@ -138,7 +138,7 @@ async fn in_a_pipeline_all_share_the_foreground() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_sees_for_whom_and_the_line_goes_with_the_wait() {
+async fn a_wait_shows_the_holder_and_its_line_is_erased_at_the_grant() {
     let cluster = one_node().await;
     let session = long_session(&client(&cluster)).await;
     let held = session.acquire("seat").await.expect("free");

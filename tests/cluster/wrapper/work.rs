@@ -1,7 +1,7 @@
-//! Commands that try to outlive their lock, and how it is known that they did not.
+//! Commands that try to outlive their lock, and a check that they did not.
 //!
-//! All processes of the tree have one open file, with a lock (`flock`) on it. The system opens that lock when the last of them is dead,
-//! and not before.
+//! All processes of the tree share one open file with a lock (`flock`) on it. The kernel releases that lock when the last process is dead,
+//! not before.
 
 use std::{
     fs::{self, File},
@@ -27,15 +27,15 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// A tree of processes, in the command's group and out of it, that ends when it is told to.
+    /// A tree of processes, inside and outside the command's process group, that ends on SIGTERM.
     pub(super) fn obedient() -> Self {
         let sleep = format!("exec sleep {}", NEVER.as_secs());
         let child = format!(r#"sh -c 'echo $$ >> pids; {sleep}'"#);
-        // A child, one in a session of its own, and one that is an orphan there.
+        // A child, a child in its own session, and an orphan in its own session.
         Self::new(4, &format!("{child} & setsid {child} & (setsid {child} &) & echo $$ >> pids; wait; wait; wait"))
     }
 
-    /// The same, but it takes no notice of SIGTERM.
+    /// The same, but it ignores SIGTERM.
     pub(super) fn stubborn() -> Self {
         let obedient = Self::obedient();
         Self { script: format!("trap '' TERM; {}", obedient.script), ..obedient }
@@ -46,12 +46,12 @@ impl Work {
         Self::new(1, &format!("echo $$ >> pids; exec sleep {}", NEVER.as_secs()))
     }
 
-    /// One that writes its token to stdout, again and again, as to a resource at the far end of a network.
+    /// A process that writes its token to stdout in a loop, as to a remote resource.
     pub(super) fn writing_its_token() -> Self {
         Self::new(1, r#"echo $$ >> pids; while :; do echo "$LOCKKEEPER_TOKEN"; done"#)
     }
 
-    /// These words of a shell.
+    /// A shell that runs this script.
     pub(super) fn of(script: &str) -> Self {
         Self::new(1, &format!("echo $$ >> pids; {script}"))
     }
@@ -66,12 +66,12 @@ impl Work {
         &self.script
     }
 
-    /// The processes that said that they run.
+    /// The processes that have recorded their ids.
     pub(super) fn pids(&self) -> Vec<Pid> {
         self.file("pids").lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect()
     }
 
-    /// What it wrote there.
+    /// The contents of a file in its directory.
     pub(super) fn file(&self, name: &str) -> String {
         fs::read_to_string(self.directory.path().join(name)).unwrap_or_default()
     }
@@ -82,7 +82,7 @@ impl Work {
         assert!(!self.is_over(), "it runs");
     }
 
-    /// All its processes are dead.
+    /// Whether all its processes are dead.
     pub(super) fn is_over(&self) -> bool {
         File::options().append(true).open(self.directory.path().join("alive")).expect("it was made").try_lock().is_ok()
     }
@@ -92,13 +92,13 @@ impl Work {
     }
 }
 
-/// `lockkeeper lock seat`, and what it runs.
+/// A process of `lockkeeper lock seat`, with its command.
 pub(super) struct Wrapper {
     child: Child,
 }
 
 impl Wrapper {
-    /// Runs some work; it runs when this returns.
+    /// Starts a command under the lock, and waits until it runs.
     pub(super) async fn start(cluster: &LocalCluster, ttl: &str, work: &Work) -> Self {
         Self::start_at(&cluster.endpoints().join(","), ttl, work).await
     }
@@ -128,12 +128,12 @@ impl Wrapper {
         self.child.stdout.take().expect("taken once")
     }
 
-    /// Its exit code, and what it said.
+    /// Waits for its end. Returns its exit code and its stderr.
     pub(super) async fn ended(&mut self) -> (Option<i32>, String) {
         let status = timeout(LONG, self.child.wait()).await.expect("it ends").expect("its status");
         let mut said = Vec::new();
         if let Some(mut stderr) = self.child.stderr.take() {
-            timeout(LONG, stderr.read_to_end(&mut said)).await.expect("nobody else has it").expect("a pipe");
+            timeout(LONG, stderr.read_to_end(&mut said)).await.expect("no other process has it").expect("a pipe");
         }
         (status.code(), String::from_utf8_lossy(&said).into_owned())
     }
@@ -151,7 +151,7 @@ pub(super) fn signal(pid: Pid, signal: Signal) {
     kill_process(pid, signal).expect("it lives");
 }
 
-/// The descendants of a process, those nearest to it first.
+/// The descendants of a process, the nearest first.
 pub(super) fn descendants(of: Pid) -> Vec<Pid> {
     let mut found = vec![of];
     let mut next = 0;
