@@ -1,7 +1,6 @@
-//! The examples, each in a cluster of its own, as their readers run them. They check themselves what they show: exit code 0 says that it
-//! was so.
+//! Runs each example in its own cluster, as its readers do. Each example checks its own results: exit code 0 means that they were correct.
 //!
-//! An example that is new here: a line in `Cargo.toml` and a test below.
+//! To add an example: an entry in `Cargo.toml` and a test below.
 
 use std::{
     env,
@@ -13,7 +12,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{process::Command, time::timeout};
 
-/// Longer than any of them takes on a busy machine.
+/// Longer than any example takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(180);
 
 #[tokio::test]
@@ -52,18 +51,18 @@ async fn run(example: &str) -> Output {
     let mut dev = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
     dev.args(["dev", "--"]).arg(path(example)).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = dev.kill_on_drop(true).spawn().expect("the program runs");
-    let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed())).expect("nobody waited for it yet");
+    let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed())).expect("it was not waited for");
     let mut output = std::pin::pin!(child.wait_with_output());
     if let Ok(output) = timeout(LIMIT, &mut output).await {
         return output.expect("its output");
     }
-    // Asked, it ends its cluster and the example too; killed, it could not.
+    // On SIGTERM, it ends its cluster and the example; SIGKILL would leave them running.
     kill_process(pid, Signal::TERM).expect("it runs");
     let output = timeout(LIMIT, output).await.expect("it ends when it is asked to").expect("its output");
     panic!("{example} was not over after {LIMIT:?}: {output:?}");
 }
 
-/// Beside this test, which is in `target/debug/deps`: in `target/debug/examples`. A test cannot build it.
+/// The built example: `target/debug/examples`, next to this test's `target/debug/deps`. A test cannot build it.
 fn path(example: &str) -> PathBuf {
     let test = env::current_exe().expect("this test has a path");
     let built = test.parent().and_then(|deps| deps.parent()).expect("it is in target/…/deps");

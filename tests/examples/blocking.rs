@@ -1,12 +1,12 @@
-//! Four threads, none of them asynchronous, count in one file. Each reads the number, takes its time, and writes the next one: without
-//! the lock, most of it would be lost.
+//! Four threads without an async runtime count in one file. Each reads the number, yields, and writes the next one: without the lock,
+//! most counts would be lost.
 //!
 //! ```sh
 //! cargo build --bins --examples
 //! target/debug/lockkeeper dev -- target/debug/examples/blocking
 //! ```
 //!
-//! It checks what it tells, and fails if something else was seen. To read: [`count`] is what a program without a runtime looks like.
+//! It checks its result and fails if it is wrong. Read [`count`]: it shows the client in a program without a runtime.
 
 use std::{env, error::Error, fs, path::Path, process::ExitCode, thread, time::Duration};
 
@@ -20,7 +20,7 @@ type Anything = Box<dyn Error + Send + Sync>;
 const THREADS: u32 = 4;
 const TURNS: u32 = 10;
 
-/// More than one turn takes.
+/// Longer than one turn takes.
 const TURN: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
@@ -68,7 +68,7 @@ fn count(client: &Client, file: &Path) -> Result<Vec<Token>, Anything> {
         let held = session.acquire("count").lock()?;
         let number: u32 = fs::read_to_string(file)?.parse()?;
         thread::yield_now();
-        // Whoever was stopped for too long must not write any more.
+        // A thread that was paused for too long must not write.
         held.ensure(TURN)?;
         fs::write(file, (number + 1).to_string())?;
         tokens.push(held.token());

@@ -1,18 +1,18 @@
-//! Nightly jobs on many hosts: each job is done once a night, whichever host comes first, and whichever dies in the middle.
+//! Nightly jobs on many hosts: each job is done once a night, whichever host is first, and even if a host dies during a job.
 //!
-//! Every host goes through the same list. Each job has a lock, and on the lock there are *data that are kept*: the last night for which
-//! the job was done. Who gets the lock looks at them first. So a host that comes late finds the job done; and one that dies in the
-//! middle leaves the data as they were, and the next host does the job anew, when the dead one's session is over.
+//! All hosts have the same list of jobs. Each job has a lock with *kept data*: the last night for which the job was done. The holder of the
+//! lock reads the data first. So a later host finds the job done. If a host dies during a job, the data are unchanged, and the next host
+//! does the job once the dead host's session has expired.
 //!
-//! A job may *begin* twice, then, and must bear that. But it is *recorded* once: the record is on the lock itself, and the cluster takes it
-//! from nobody but the holder. The record is read after the lock was acquired, for only then can nobody change it meanwhile.
+//! So a job may *begin* twice, and must be idempotent. But it is *recorded* once: the record is on the lock, and the cluster accepts it
+//! from the holder only. A host reads the record after it has acquired the lock, since only then no other host can change it.
 //!
 //! ```sh
 //! cargo build --examples && cargo run -- dev -- target/debug/examples/job_scheduler
 //! ```
 //!
-//! The hosts are processes: this program, run by itself as `… host NAME NIGHT`. In the first night, one is killed in the middle of a job.
-//! Ends with 0 if every job was recorded once in every night, and with 1 if not.
+//! The hosts are processes: this program runs itself as `… host NAME NIGHT`. In the first night, one host is killed during a job.
+//! Exits with 0 if every job was recorded once in every night, and with 1 if not.
 
 use std::{
     collections::BTreeMap,
@@ -34,12 +34,12 @@ use tokio::{
 const JOBS: [&str; 3] = ["backup", "invoices", "report"];
 const HOSTS: [&str; 3] = ["ann", "bob", "cat"];
 const NIGHTS: u32 = 2;
-/// In the first night, the host that begins this job is killed in the middle of it.
+/// In the first night, the host that begins this job is killed during it.
 const FATAL_JOB: &str = "invoices";
 
-/// Short, for a host that has died is waited for so long.
+/// Short, since the others wait for this time after a host has died.
 const TTL: Duration = Duration::from_secs(2);
-/// More than it takes on a busy machine. Then it is given up.
+/// Deadline of the whole run, for a busy machine.
 const LIMIT: Duration = Duration::from_secs(90);
 
 type Anything = Box<dyn Error>;
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
 fn run(part: impl Future<Output = Result<(), Anything>>) -> Result<(), Anything> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async { timeout(LIMIT, part).await });
-    // Not waiting for a read of stdin that nobody needs any more.
+    // Do not wait for the thread that may still read stdin.
     runtime.shutdown_background();
     outcome.map_err(|_| format!("it was not over after {LIMIT:?}"))?
 }
@@ -88,7 +88,7 @@ async fn nights() -> Result<(), Anything> {
     Ok(())
 }
 
-/// A night, as it is seen from outside.
+/// A night, as the parent process sees it.
 #[derive(Default)]
 struct Night {
     fatal_job: Option<&'static str>,
@@ -113,7 +113,7 @@ impl Night {
         while let Some((name, line)) = said.recv().await {
             self.hear(name, &line).await?;
         }
-        // All of them have closed their stdout.
+        // All hosts have closed their stdout.
         for (name, mut host) in std::mem::take(&mut self.hosts) {
             let status = host.process.wait().await?;
             if !status.success() {
@@ -136,7 +136,7 @@ impl Night {
                 host.process.kill().await?;
                 println!("  {name} is killed in the middle of {job}. Its lock opens after {TTL:?}.");
             } else if let Some(host) = self.hosts.get_mut(name) {
-                // The job itself: here it takes as long as this line needs.
+                // The job itself: it is done when the host reads this line.
                 host.stdin.write_all(b"the work is done\n").await?;
             }
         }
@@ -162,7 +162,7 @@ impl Host {
     }
 }
 
-/// What each host does at night.
+/// The night's work of one host.
 async fn host(name: &str, night: &str) -> Result<(), Anything> {
     let night: u32 = night.parse()?;
     let endpoints = env::var("LOCKKEEPER_ENDPOINTS").unwrap_or_else(|_| DEFAULT_ENDPOINTS.to_owned());
@@ -170,7 +170,7 @@ async fn host(name: &str, night: &str) -> Result<(), Anything> {
     let session = client.open(SessionOptions { ttl: TTL, label: format!("host {name}") }).await?;
     for job in JOBS {
         let lock = format!("jobs/{job}");
-        // What is on the lock stays there, however this host ends.
+        // The lock keeps its data, however this host ends.
         let held = session.acquire(&lock).keep_data().await?;
         if last_night(&client, &lock).await? >= night {
             println!("finds {job} done");
@@ -194,7 +194,7 @@ async fn last_night(client: &Client, lock: &str) -> Result<u32, Anything> {
     Ok(data.map_or(Ok(0), |data| String::from_utf8_lossy(&data).parse())?)
 }
 
-/// Done when somebody says so. Read on a thread of its own, so that the session is renewed meanwhile.
+/// Waits for a line on stdin. Reads on its own thread, so that the session is renewed meanwhile.
 async fn work() -> Result<(), Anything> {
     let line = tokio::task::spawn_blocking(|| io::stdin().lines().next()).await?;
     line.ok_or("whoever started this host is gone")??;

@@ -1,13 +1,12 @@
-//! Three processes stand for one office. The leader is killed: the next one leads once the dead one's time is over, and not before. That
-//! one resigns: the third leads at once. Each has a higher epoch than the one before, and an observer sees every change.
+//! Three processes campaign in one election. The leader is killed: the second leads once the first one's lease is over, and not before. The
+//! second resigns: the third leads at once. Each has a higher epoch than its predecessor, and an observer sees every change.
 //!
 //! ```sh
 //! cargo build --bins --examples
 //! target/debug/lockkeeper dev -- target/debug/examples/leader_election
 //! ```
 //!
-//! It checks what it tells, and fails if something else was seen. To read: [`lead`] is what a program that leads looks like; [`story`]
-//! does to it what life does.
+//! It checks its results and fails if they are wrong. Read [`lead`]: it shows a program that leads; [`story`] kills it and makes it resign.
 
 use std::{
     env,
@@ -28,10 +27,10 @@ use tokio::{
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// How long a dead leader stands in the way of the next one.
+/// The longest time for which a dead leader delays the next one.
 const TTL: Duration = Duration::from_secs(4);
 
-/// Longer than anything here takes.
+/// Deadline of each step.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::main]
@@ -56,17 +55,17 @@ fn client() -> Result<Client> {
     Ok(Client::new(&endpoints)?)
 }
 
-/// A candidate: leads when its turn comes, until it is told to resign, or told by the cluster that its time is over.
+/// A candidate: leads when its turn comes, until it is told to resign or loses its leadership.
 async fn lead(election: &str, label: &str) -> Result<()> {
     let mut orders = orders();
     let client = client()?;
     let session = client.open(SessionOptions { ttl: TTL, label: label.to_owned() }).await?;
     let leadership = tokio::select! {
         leadership = client.election(election)?.campaign(&session, format!("ask {label}")) => leadership?,
-        // Whoever started it is gone. Dropped, the campaign is withdrawn.
+        // The parent process has ended. Dropping the campaign withdraws it.
         _ = orders.recv() => return Ok(()),
     };
-    // From here on it sends its epoch with all that it writes.
+    // From here on it sends its epoch as fencing token with all its writes.
     println!("{}", leadership.epoch().0);
     loop {
         tokio::select! {
@@ -81,7 +80,7 @@ async fn lead(election: &str, label: &str) -> Result<()> {
     Ok(session.close().await?)
 }
 
-/// The lines that come along the pipe.
+/// The lines on stdin.
 fn orders() -> mpsc::Receiver<String> {
     let (sender, orders) = mpsc::channel(1);
     thread::spawn(move || {
@@ -96,7 +95,7 @@ fn orders() -> mpsc::Receiver<String> {
 
 async fn story() -> Result<()> {
     let client = client()?;
-    // One that no other run of this has to do with.
+    // A name that no other run of this example uses.
     let name = format!("examples/leader-election/{}", std::process::id());
     let mut leaders = client.election(&name)?.observe();
     check(next(&mut leaders).await?.is_none(), "nobody leads before anyone stands")?;
@@ -138,8 +137,7 @@ async fn story() -> Result<()> {
     Ok(())
 }
 
-/// A process that stands for election, to be told what to do along a pipe. It is killed when this is dropped; and should the process that
-/// has the other end of the pipe be killed, it ends by itself.
+/// A candidate's process, which takes orders on stdin. It is killed when this is dropped, and ends by itself when this process is killed.
 struct Candidate {
     label: &'static str,
     child: Child,
@@ -160,7 +158,7 @@ impl Candidate {
         Ok(Self { label, child, orders, answers })
     }
 
-    /// Waits until it leads, as it says itself and as others see it.
+    /// Waits until the candidate reports that it leads and the observer sees it.
     async fn leads(&mut self, leaders: &mut Observe) -> Result<Leader> {
         let epoch = self.answer().await?;
         let seen = next(leaders).await?.ok_or("somebody leads")?;

@@ -1,17 +1,17 @@
-//! Selling seats: each to one buyer, who has ten minutes to pay.
+//! Selling seats: each to one buyer, with ten minutes to pay.
 //!
-//! Whoever wants a seat asks for its lock, in a session whose TTL is those ten minutes. While the buyer waits for the seat, the session
-//! is renewed; once the buyer has it, no more. So who pays in time has the seat, who gives up hands it on, and whose program dies without
-//! a word loses it when the ten minutes are over. Nobody sweeps up, and no seat is stuck.
+//! A buyer acquires the lock of a seat, in a session with a TTL of ten minutes. The session is renewed while the buyer waits for the seat,
+//! and not after the grant. So a buyer that pays in time gets the seat, a buyer that gives up releases it, and a buyer whose program dies
+//! loses it after ten minutes. No clean-up job is needed, and no seat is stuck.
 //!
-//! The sale is written with the lock's token, and the box office refuses one that is lower than the highest that it has seen: a buyer who
-//! comes back from a long sleep, when the seat is another one's, sells nothing.
+//! The sale is written with the lock's fencing token, and the box office refuses a token lower than the highest that it has seen. So a
+//! buyer that was paused for long cannot buy a seat that another buyer holds by then.
 //!
 //! ```sh
 //! cargo build --examples && cargo run -- dev -- target/debug/examples/ticket_booking
 //! ```
 //!
-//! The ten minutes are played in two seconds; an argument says in how many (`ticket_booking 600` plays them as they are). Ends with 0 if
+//! The ten minutes take two seconds here; an argument sets another number of seconds (`ticket_booking 600` for real time). Exits with 0 if
 //! every seat was sold once, and with 1 if not.
 
 use std::{
@@ -30,18 +30,18 @@ use lockkeeper::{
 };
 use tokio::time::{sleep, timeout};
 
-/// How long a seat is held for a buyer, in life.
+/// How long a seat is held for a buyer, in real time.
 const HOLD: Duration = Duration::from_secs(10 * 60);
-/// How long it takes to pay, in life.
+/// How long a payment takes, in real time.
 const PAYMENT: Duration = Duration::from_secs(2 * 60);
-/// How long the hold takes here, if no argument says otherwise.
+/// Default duration of the hold in this example, in seconds.
 const HOLD_PLAYED_S: u32 = 2;
-/// More than it takes on a busy machine, beside the holds. Then it is given up.
+/// Deadline of the whole run, in addition to the holds.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// So many buyers want each seat, all at once.
+/// Concurrent buyers for each seat.
 const BUYERS: u32 = 5;
-/// The seats, and what becomes of the first, the second and the third buyer who has it on hold.
+/// The seats, and the behaviour of the first, second and third buyer that holds each.
 const SEATS: [(&str, &[Fate]); 3] =
     [("A5", &[Fate::Pays]), ("A6", &[Fate::GivesUp, Fate::Pays]), ("A7", &[Fate::Crashes, Fate::GivesUp, Fate::Pays])];
 
@@ -49,7 +49,7 @@ const SEATS: [(&str, &[Fate]); 3] =
 enum Fate {
     Pays,
     GivesUp,
-    /// Their program dies, and says nothing to anybody.
+    /// The buyer's program dies without closing its session.
     Crashes,
 }
 
@@ -114,7 +114,7 @@ impl Buyer<'_> {
     async fn buy(&self, fates: &[Fate]) -> Result<(), Anything> {
         let held = self.wait_for_seat().await?;
         if self.office.is_sold(self.seat) {
-            // Too late. Closing the session lets the next one see that too.
+            // Too late. Closing the session lets the next buyer see that too.
             return Ok(held.session.close().await?);
         }
         match fates.get(self.office.show(self.seat)).unwrap_or(&Fate::Pays) {
@@ -140,7 +140,7 @@ impl Buyer<'_> {
             token = acquire.granted() => token?,
             danger = session.keep_alive(None, |_, _| ()) => return Err(danger?.into()),
         };
-        // The last renewal: from here the ten minutes run.
+        // The last renewal: the ten minutes begin here.
         let until = session.renew().await?.deadline;
         Ok(OnHold { session, token, until })
     }
@@ -148,7 +148,7 @@ impl Buyer<'_> {
     async fn pay(&self, held: OnHold) -> Result<(), Anything> {
         self.say(&held, "has it on hold, and pays");
         sleep(self.hold.mul_f64(PAYMENT.div_duration_f64(HOLD))).await;
-        // Without this, a buyer who was too slow would still be refused, by the office; but the money would be gone.
+        // Without this check, the office would still refuse a slow buyer, but only after the payment.
         if BootClock.now() >= held.until {
             self.say(&held, "was too slow");
             return Ok(());
@@ -162,7 +162,7 @@ impl Buyer<'_> {
     }
 }
 
-/// What the locks protect. It believes no buyer, only tokens.
+/// The protected resource. It checks tokens.
 #[derive(Default)]
 struct BoxOffice {
     seats: Mutex<BTreeMap<&'static str, Seat>>,
@@ -170,10 +170,10 @@ struct BoxOffice {
 
 #[derive(Clone, Default)]
 struct Seat {
-    /// To how many buyers it was shown.
+    /// Number of buyers that the seat was shown to.
     shown: usize,
     highest_token: Token,
-    /// More than one would be the mistake that all this is to prevent.
+    /// More than one buyer would be a double sale.
     sold_to: Vec<String>,
 }
 
@@ -190,7 +190,7 @@ impl BoxOffice {
         Ok(())
     }
 
-    /// To how many it was shown before.
+    /// Counts a buyer. Returns the number of buyers before.
     fn show(&self, seat: &'static str) -> usize {
         let mut seats = self.seats();
         let record = seats.entry(seat).or_default();

@@ -1,15 +1,15 @@
-//! Why a lock is not enough, and what its token is for.
+//! Why a lock is not enough, and how its fencing token helps.
 //!
-//! Ann holds a lock, has checked that she still holds it, and is about to write. At that moment her process is stopped, for longer than
-//! her TTL. The lock goes to Bob, as it must, or a dead holder would hold it for ever. Bob writes. Then Ann wakes up, and her write
-//! is still to come. It happens twice: to a seat that believes everybody, and to one behind a [`Fence`].
+//! Ann holds a lock, has checked that she still holds it, and is about to write. At that moment her process is paused for longer than her
+//! TTL. The lock goes to Bob: otherwise a dead holder would hold it for ever. Bob writes. Then Ann resumes, and writes late. The example
+//! shows this twice: with a seat that accepts every write, and with a seat behind a [`Fence`].
 //!
 //! ```sh
 //! cargo build --examples && cargo run -- dev -- target/debug/examples/why_tokens_matter
 //! ```
 //!
-//! The seat lives in this process, and Bob with it; Ann is a process of her own (this program, run by itself as `… ann`), which talks
-//! to the seat by its pipes. Ends with 0 if all went as told here, and with 1 if not.
+//! The seat and Bob are in this process. Ann is another process (this program runs itself as `… ann`), which sends her writes through
+//! pipes. Exits with 0 if all this happened as described, and with 1 if not.
 
 use std::{
     env,
@@ -34,9 +34,9 @@ use tokio::{
 };
 
 const LOCK: &str = "examples/why_tokens_matter/A5";
-/// Short, for Bob has to wait until it is over.
+/// Short, since Bob waits until it is over.
 const ANN_TTL: Duration = Duration::from_secs(2);
-/// More than it takes on a busy machine. Then it is given up.
+/// Deadline of the whole run, for a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
 type Anything = Box<dyn Error>;
@@ -57,10 +57,10 @@ fn main() -> ExitCode {
 }
 
 fn run(part: impl Future<Output = Result<(), Anything>>) -> Result<(), Anything> {
-    // One thread: the system ends Ann when the thread that started her is gone.
+    // One thread: the kernel kills Ann's process when the thread that started it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async { time::timeout(LIMIT, part).await });
-    // Not waiting for a read of stdin that nobody needs any more.
+    // Do not wait for the thread that may still read stdin.
     runtime.shutdown_background();
     outcome.map_err(|_| format!("it was not over after {LIMIT:?}"))?
 }
@@ -87,7 +87,7 @@ async fn story() -> Result<(), Anything> {
     Ok(())
 }
 
-/// Ann pauses between her check and her write, and Bob sells the seat meanwhile. Whether the seat refused Ann's write.
+/// Ann is paused between her check and her write, and Bob sells the seat meanwhile. Returns the seat's refusal of Ann's write, if any.
 async fn ann_is_late(seat: &Seat) -> Result<Option<Refused>, Anything> {
     let mut ann = Ann::start()?;
     let inside = ann.hear("inside").await?;
@@ -100,7 +100,7 @@ async fn ann_is_late(seat: &Seat) -> Result<Option<Refused>, Anything> {
 
     ann.pause()?;
     println!("  She is about to write, and is paused (SIGSTOP).");
-    // Already in her pipe when she wakes up: between her check and her write she does nothing more.
+    // The order is in her pipe when she resumes: between her check and her write she does nothing else.
     ann.tell("write now").await?;
 
     let session = open("bob", SessionOptions::default().ttl).await?;
@@ -132,7 +132,7 @@ async fn ann_is_late(seat: &Seat) -> Result<Option<Refused>, Anything> {
     Ok(refused)
 }
 
-/// What the lock protects.
+/// The protected resource.
 #[derive(Default)]
 struct Seat {
     state: Mutex<String>,
@@ -146,7 +146,7 @@ impl Seat {
             Ok(())
         };
         match &self.fence {
-            // The only difference.
+            // The only difference between the two seats.
             Some(fence) => fence.run("A5", token, Hold::Exclusive, write).await?,
             None => write().await,
         }
@@ -157,7 +157,7 @@ impl Seat {
     }
 }
 
-/// Ann's process, as the story sees it. It is killed when this is dropped.
+/// A handle of Ann's process, which is killed when this is dropped.
 struct Ann {
     process: Child,
     pid: Pid,
@@ -176,7 +176,7 @@ impl Ann {
         Ok(Self { process, pid, stdin, stdout: BufReader::new(stdout).lines() })
     }
 
-    /// Returns when she stands still.
+    /// Pauses her process. Returns once it is stopped.
     fn pause(&self) -> Result<(), Anything> {
         kill_process(self.pid, Signal::STOP)?;
         let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -205,9 +205,9 @@ impl Ann {
     }
 }
 
-/// Ann herself: what any careful program does that has a lock and no fence.
+/// Ann's process: a careful program with a lock and without a fence.
 async fn ann() -> Result<(), Anything> {
-    // Whatever becomes of the story, she does not stay behind, not even while she is stopped.
+    // Her process ends with its parent, even while it is stopped.
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
 
@@ -231,13 +231,13 @@ async fn open(label: &str, ttl: Duration) -> Result<Session, Anything> {
     Ok(Client::new(&endpoints)?.open(options).await?)
 }
 
-/// The next line on stdin. Read on a thread of its own, so that the session is renewed meanwhile.
+/// The next line on stdin. Reads on its own thread, so that the session is renewed meanwhile.
 async fn told() -> Result<String, Anything> {
     let line = tokio::task::spawn_blocking(|| io::stdin().lines().next()).await?;
     Ok(line.ok_or("the story is gone")??)
 }
 
-/// The story is over if it is not as told.
+/// An error if the expectation does not hold.
 fn expect(what: &str, is_so: bool) -> Result<(), Anything> {
     if is_so { Ok(()) } else { Err(format!("it was not so that {what}").into()) }
 }
