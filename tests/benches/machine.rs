@@ -77,7 +77,7 @@ impl Client {
 
     fn acquire(&mut self, name: &str) -> Token {
         let reply = self.ask(acquire(name));
-        let Reply::Acquired(WaitEnd::Granted(grant)) = reply else { panic!("nobody else wants it: {reply:?}") };
+        let Reply::Acquired(WaitEnd::Granted(grant)) = reply else { panic!("no other session wants it: {reply:?}") };
         grant.token
     }
 }

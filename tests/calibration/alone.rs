@@ -179,7 +179,7 @@ impl Alone {
         led.expect("it was waited for")
     }
 
-    /// Waits until it is the leader for openraft. It may not know all of what it has by then.
+    /// Waits until openraft reports it as the leader. It may not have applied its whole log by then.
     pub(crate) async fn is_elected(&self) {
         let wait = self.raft.wait(Some(LONG));
         wait.metrics(|metrics| metrics.state == ServerState::Leader, "an election").await.expect("it elects itself");

@@ -72,7 +72,7 @@ async fn any_node_reports_a_passed_deadline_and_the_wait_keeps_its_place() {
         while answered < ANSWERS {
             let calls = (1..=CALLS).map(|id| {
                 let (mut locks, request) = (LocksClient::new(channel.clone()), timed(acquire(&session, id), TIME));
-                async move { locks.acquire(request).await.expect_err("somebody has it") }
+                async move { locks.acquire(request).await.expect_err("it is held") }
             });
             // On a busy machine the client's own timer may fire first. Count only answers of the node.
             let statuses = futures::future::join_all(calls).await;

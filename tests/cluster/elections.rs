@@ -70,7 +70,7 @@ async fn a_leader_proclaims_values_and_resigns() {
     let (session, election) = (long_session(&client).await, election(&client));
     assert_eq!(election.leader().await.expect("the cluster answers"), None);
 
-    let leadership = election.campaign(&session, "").await.expect("nobody else stands");
+    let leadership = election.campaign(&session, "").await.expect("no other candidate");
     let leader = election.leader().await.expect("the cluster answers").expect("one leads");
     assert_eq!((leader.epoch, &*leader.value, &*leader.label), (leadership.epoch(), &[][..], "test"));
     assert_eq!(leader.session_id, session.id().to_string());
@@ -107,10 +107,10 @@ async fn candidates_lead_in_their_order_and_each_is_seen_with_its_value() {
     assert_eq!(next(&mut leaders).await, None);
     // Another election under the same prefix, whose changes the observer must not see.
     let neighbour = client.election("jobs/leader/of-the-opposition").expect("a valid name");
-    let opposition = neighbour.campaign(&long_session(&client).await, "x").await.expect("nobody else stands");
+    let opposition = neighbour.campaign(&long_session(&client).await, "x").await.expect("no other candidate");
 
     let sessions = [long_session(&client).await, long_session(&client).await, long_session(&client).await];
-    let first = election.campaign(&sessions[0], "a").await.expect("nobody else stands");
+    let first = election.campaign(&sessions[0], "a").await.expect("no other candidate");
     assert_eq!(told(next(&mut leaders).await), is(&first, "a"));
     let second = campaign(&election, &sessions[1], "b");
     until_queued(&client, 1).await;
@@ -142,7 +142,7 @@ async fn an_observer_survives_the_loss_of_its_node_and_sees_no_change_twice() {
     let (session, election) = (long_session(&client).await, election(&client));
     let mut leaders = election.observe();
     assert_eq!(next(&mut leaders).await, None);
-    let mut leadership = election.campaign(&session, "a").await.expect("nobody else stands");
+    let mut leadership = election.campaign(&session, "a").await.expect("no other candidate");
     assert_eq!(told(next(&mut leaders).await), is(&leadership, "a"));
     for round in 0..3 {
         let leading = leader(&cluster).await;
@@ -177,11 +177,11 @@ async fn a_slow_observer_sees_the_newest() {
     let mut attentive = Box::pin(election.observe().filter_map(async |seen| seen.ok().flatten()));
     let mut epoch = Token(0);
     for _ in 0..TERMS {
-        let leadership = election.campaign(&session, [0; 16 * 1024]).await.expect("nobody else stands");
+        let leadership = election.campaign(&session, [0; 16 * 1024]).await.expect("no other candidate");
         epoch = leadership.epoch();
         leadership.resign().await.expect("it led");
     }
-    let last = election.campaign(&session, "last").await.expect("nobody else stands");
+    let last = election.campaign(&session, "last").await.expect("no other candidate");
     assert!(last.epoch() > epoch);
     // The attentive observer sees all changes in order. Once it has seen the last one, the slow observer must skip old ones.
     while soon(attentive.next()).await.expect("it does not end").epoch < last.epoch() {}
@@ -201,7 +201,7 @@ async fn a_campaign_that_is_dropped_leaves_no_candidate() {
     let client = client(&cluster);
     let election = election(&client);
     let sessions = [long_session(&client).await, long_session(&client).await];
-    let leadership = election.campaign(&sessions[0], "a").await.expect("nobody else stands");
+    let leadership = election.campaign(&sessions[0], "a").await.expect("no other candidate");
     let dropped = campaign(&election, &sessions[1], "b");
     until_queued(&client, 1).await;
     dropped.abort();
@@ -210,7 +210,7 @@ async fn a_campaign_that_is_dropped_leaves_no_candidate() {
     assert_eq!(election.leader().await.expect("the cluster answers"), None, "the other one does not stand any more");
     assert!(sessions[1].loss().is_none(), "its session lives on");
     // A dropped leadership ends as well.
-    drop(election.campaign(&sessions[1], "b").await.expect("nobody else stands"));
+    drop(election.campaign(&sessions[1], "b").await.expect("no other candidate"));
     until("a vacancy", async || election.leader().await.expect("the cluster answers").is_none().then_some(())).await;
 }
 
@@ -219,7 +219,7 @@ async fn a_leader_removed_by_an_operator_learns_of_it_and_cannot_proclaim() {
     let cluster = cluster().await;
     let client = client(&cluster);
     let (session, election) = (long_session(&client).await, election(&client));
-    let leadership = election.campaign(&session, "a").await.expect("nobody else stands");
+    let leadership = election.campaign(&session, "a").await.expect("no other candidate");
     client.force_release(NAME, "stuck").token(leadership.epoch()).now().await.expect("the cluster answers");
     assert_eq!(election.leader().await.expect("the cluster answers"), None);
     assert_eq!(soon(leadership.lost()).await, Loss::Revoked { reason: "stuck".to_owned() });
@@ -241,7 +241,7 @@ async fn a_leader_that_dies_is_replaced_after_its_ttl_and_not_before() {
     let candidacy = mortal.spawn(async move {
         let options = SessionOptions { ttl, label: "mortal".to_owned() };
         let session = mortals_client.open(options).await.expect("a session");
-        mortals_election.campaign(&session, "a").await.expect("nobody else stands")
+        mortals_election.campaign(&session, "a").await.expect("no other candidate")
     });
     let leadership = soon(candidacy).await.expect("no panic");
     let mut leaders = election.observe();

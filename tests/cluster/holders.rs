@@ -183,6 +183,6 @@ async fn a_leader_without_a_quorum_refuses_at_once() {
     assert!(refusal.metadata().get("lockkeeper-leader").is_none(), "it names itself, and cannot serve");
 
     let impatient = Client::builder(&cluster.endpoints().join(",")).call_limit(Duration::from_secs(1));
-    let error = impatient.build().expect("valid").get("seat").await.expect_err("nobody can answer");
+    let error = impatient.build().expect("valid").get("seat").await.expect_err("no node can answer");
     assert!(matches!(error, Error::NoCluster { .. }), "a read has changed nothing: {error:?}");
 }

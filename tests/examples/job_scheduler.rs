@@ -81,7 +81,7 @@ async fn nights() -> Result<(), Anything> {
             }
         }
         if night.fatal_job.is_some() {
-            return Err(format!("night {number}: nobody began {FATAL_JOB}").into());
+            return Err(format!("night {number}: no host began {FATAL_JOB}").into());
         }
     }
     println!("Every job was recorded once in every night.");
@@ -197,6 +197,6 @@ async fn last_night(client: &Client, lock: &str) -> Result<u32, Anything> {
 /// Waits for a line on stdin. Reads on its own thread, so that the session is renewed meanwhile.
 async fn work() -> Result<(), Anything> {
     let line = tokio::task::spawn_blocking(|| io::stdin().lines().next()).await?;
-    line.ok_or("whoever started this host is gone")??;
+    line.ok_or("the parent process has ended")??;
     Ok(())
 }

@@ -161,7 +161,7 @@ impl Candidate {
     /// Waits until the candidate reports that it leads and the observer sees it.
     async fn leads(&mut self, leaders: &mut Observe) -> Result<Leader> {
         let epoch = self.answer().await?;
-        let seen = next(leaders).await?.ok_or("somebody leads")?;
+        let seen = next(leaders).await?.ok_or("no leader is seen")?;
         check(seen.label == self.label, format!("{} leads, and not {}", self.label, seen.label))?;
         check(seen.epoch.0 == epoch, "the leader and the observer agree on the epoch")?;
         check(seen.value == format!("ask {}", self.label).as_bytes(), "a leader comes with its own value")?;

@@ -33,7 +33,7 @@ async fn one_node(directory: &Path) -> (LocalCluster, Proxy, String) {
     configure(directory, direct, through);
     let options = Options { timeout: LONG, directory: Some(directory.into()), ..Options::new(program()) };
     let cluster = LocalCluster::start(options).await.expect("a node that serves");
-    assert_eq!(cluster.endpoints(), [format!("http://{direct}")], "somebody took its port");
+    assert_eq!(cluster.endpoints(), [format!("http://{direct}")], "another process took its port");
     (cluster, Proxy::start(through, direct).await, through.to_string())
 }
 
