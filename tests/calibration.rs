@@ -1,4 +1,4 @@
-//! Calibration of `lockkeeper chaos`: with each bug of [`lockkeeper::planted`], the checker must find the property that the bug violates.
+//! Calibration of `lockkeeper chaos run`: for each bug of [`lockkeeper::planted`], the checker must find the violated property.
 //!
 //! Runs are short, with known seeds and faults. A run that reports too little evidence is repeated. A run that does not find the bug is a
 //! failure, and so is a violation without a bug.

@@ -1,7 +1,7 @@
 //! Small bugs, each in a line on which a promise depends, and for each a scenario that finds it.
 //!
-//! The faults of `lockkeeper chaos` find these bugs seldom or never: they show when two events coincide within milliseconds, or after a
-//! power failure. A scenario forces that coincidence, in one process or a few, in seconds. It is an ordinary test that passes. With the
+//! The faults of `lockkeeper chaos run` find these bugs seldom or never: they show when two events coincide within milliseconds, or after
+//! a power failure. A scenario forces that coincidence, in one process or a few, in seconds. It is an ordinary test that passes. With the
 //! bug, it fails with a known message.
 
 pub(crate) mod alone;

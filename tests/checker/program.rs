@@ -1,4 +1,4 @@
-//! `lockkeeper check`: its output and its exit codes.
+//! `lockkeeper chaos check`: its output and its exit codes.
 
 use std::{
     fs,
