@@ -14,7 +14,7 @@ use lockkeeper::{
     chaos::{
         history::Fact,
         record::Recorder,
-        run::{Observer, Operator, Pledge, Vigil},
+        run::{Observer, Operator, RetriedRequest, Sentinel},
         workload::resource::Place,
     },
     client,
@@ -86,22 +86,22 @@ impl Director {
 
     async fn break_things(&self, operator: &Operator, world: &mut World) {
         let began = Instant::now();
-        let _round = operator.go_round(self.plan.seed);
+        let _reading = operator.read_and_revoke(self.plan.seed);
         let finish = CancellationToken::new();
-        let coming = operator.come_and_go(finish.clone());
+        let churning = operator.churn(finish.clone());
         let mut number = 0;
         while began.elapsed() < self.plan.duration && self.troubles.borrow().is_empty() {
             number += 1;
-            let vigil = operator.begin_vigil(number).await;
+            let sentinel = operator.set_up_sentinel(number).await;
             self.calm(operator, world).await;
             let faults = world.choose();
-            let late = operator.pledge(&format!("pledge/{number}/late")).await;
+            let late = operator.request_before(&format!("retried/{number}/late")).await;
             world.inflict(&faults).await;
-            self.recover(operator, world, &faults, (late, vigil)).await;
+            self.recover(operator, world, &faults, (late, sentinel)).await;
         }
         finish.cancel();
         // An error says that it had ended by itself.
-        let _ = coming.await;
+        let _ = churning.await;
     }
 
     /// A client dies with something in its hands, and that passes on.
@@ -118,7 +118,7 @@ impl Director {
         operator: &Operator,
         world: &mut World,
         faults: &[&str],
-        (late, vigil): (Option<Pledge>, Option<Vigil>),
+        (late, sentinel): (Option<RetriedRequest>, Option<Sentinel>),
     ) {
         world.heal();
         for fault in faults {
@@ -126,10 +126,10 @@ impl Director {
         }
         let (by, after) = (Instant::now() + LIVENESS_BOUND, faults.join(" and "));
         if let Some(late) = late {
-            operator.redeem(late, by).await;
+            operator.retry(late, by).await;
         }
-        if let Some(vigil) = vigil {
-            let served = operator.end_vigil(vigil).await;
+        if let Some(sentinel) = sentinel {
+            let served = operator.check_sentinel(sentinel).await;
             self.expect(served, &format!("after {after}, those who had waited were not all served"));
         }
         self.expect(operator.probe(by).await, &format!("after {after}, not all locks were served in time"));

@@ -66,7 +66,7 @@ impl World {
             }
             sleep(SETTLE).await;
             let names: Vec<_> = stopped.iter().map(|desk| desk.name()).collect();
-            let held = timeout(LOOK, self.operator.in_the_hands_of(&names)).await.unwrap_or_default();
+            let held = timeout(LOOK, self.operator.held_by(&names)).await.unwrap_or_default();
             if !held.is_empty() || Instant::now() >= by {
                 return (stopped, held);
             }

@@ -14,7 +14,7 @@ use lockkeeper::{
         checker::{self, Finding, Property, Verdict},
         history::{Event, Fact, History, Meta, What, Writer},
         report::{About, Report as Told, Summary},
-        run::worth,
+        run::activity,
         workload::resource::Registers,
     },
     planted::planted,
@@ -269,7 +269,7 @@ impl Stage {
 
 /// What should have happened in a run that shows something.
 fn missing(summary: &Summary, findings: &[Finding]) -> Vec<String> {
-    let mut missing: Vec<_> = worth::missing(summary).into_iter().map(str::to_owned).collect();
+    let mut missing: Vec<_> = activity::missing(summary).into_iter().map(str::to_owned).collect();
     let vacuous = findings.iter().filter(|finding| finding.verdict == Verdict::Vacuous).map(|finding| finding.property);
     missing.extend(vacuous.map(|property| format!("nothing was to be seen of {property}")));
     missing

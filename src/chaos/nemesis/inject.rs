@@ -289,7 +289,7 @@ impl World {
             let mut stopped = self.clients.some(count, &mut self.random);
             stopped.retain(|place| self.clients.signal(*place, Signal::STOP));
             let names: Vec<_> = stopped.iter().map(|place| self.clients.name(*place)).collect();
-            let held = timeout(LOOK, self.operator.in_the_hands_of(&names)).await.unwrap_or_default();
+            let held = timeout(LOOK, self.operator.held_by(&names)).await.unwrap_or_default();
             if !held.is_empty() || !self.goes_on(by) {
                 return (stopped, held);
             }

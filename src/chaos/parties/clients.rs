@@ -150,7 +150,7 @@ impl Clients {
     }
 
     /// A client that exited by itself, which is an error.
-    pub(in crate::chaos) fn deserter(&mut self) -> Option<String> {
+    pub(in crate::chaos) fn exited_client(&mut self) -> Option<String> {
         self.running.iter_mut().find_map(|client| match client.child.try_wait() {
             Ok(None) => None,
             Ok(Some(status)) => Some(format!("client {} exited by itself: {status}", client.name())),

@@ -52,7 +52,7 @@ impl Operator {
     }
 
     /// Reads locks and revokes some grants, in the background until it is dropped.
-    pub fn go_round(&self, seed: u64) -> AbortOnDropHandle<()> {
+    pub fn read_and_revoke(&self, seed: u64) -> AbortOnDropHandle<()> {
         let (operator, mut random) = (self.clone(), StdRng::seed_from_u64(seed));
         AbortOnDropHandle::new(tokio::spawn(async move {
             loop {
@@ -61,7 +61,7 @@ impl Operator {
                 let tokens: Vec<_> =
                     operator.look(&lock.name).await.holders.iter().map(|holder| holder.token).collect();
                 if let (Some(token), true) = (tokens.choose(&mut random), random.random_range(0..100) < 25) {
-                    operator.take_back(&lock.name, *token, random.random_range(0..100) < 25).await;
+                    operator.force_release(&lock.name, *token, random.random_range(0..100) < 25).await;
                 }
             }
         }))
@@ -84,7 +84,7 @@ impl Operator {
 
     /// The locks of the current set that these clients hold and another client can acquire exclusively. Permits are
     /// left out.
-    pub async fn in_the_hands_of(&self, clients: &[String]) -> Vec<locks::Lock> {
+    pub async fn held_by(&self, clients: &[String]) -> Vec<locks::Lock> {
         let round = locks::round(self.recorder.timeline());
         let present = (0..locks::COUNT).map(|place| locks::of(round, place));
         let looks = present.filter(|lock| !matches!(lock.mode, Mode::Permits(_))).map(async |lock| {
@@ -95,7 +95,7 @@ impl Operator {
         futures::future::join_all(looks).await.into_iter().flatten().collect()
     }
 
-    pub(in crate::chaos) async fn take_back(&self, lock: &str, token: u64, now: bool) {
+    pub(in crate::chaos) async fn force_release(&self, lock: &str, token: u64, now: bool) {
         let begun = self.recorder.begin(&[lock.to_owned()], Call::ForceRelease { token: Some(token), now });
         let release = self.client.force_release(lock, REASON).token(Token(token));
         match if now { release.now() } else { release }.await {

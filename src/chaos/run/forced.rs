@@ -29,7 +29,7 @@ pub(super) struct Forced {
 
 impl Operator {
     /// Acquires this lock, which is used once, and takes the grant by force. `None`: the cluster is not available.
-    pub(super) async fn force_from_itself(&self, lock: &str) -> Option<Forced> {
+    pub(super) async fn acquire_and_force(&self, lock: &str) -> Option<Forced> {
         let session = self.open_detached().await?;
         let want = Want {
             name: LockName::new(lock).ok()?,
@@ -51,14 +51,14 @@ impl Operator {
                 return None;
             }
         };
-        self.take_back(lock, token.0, true).await;
+        self.force_release(lock, token.0, true).await;
         Some(Forced { session, lock: lock.to_owned(), token })
     }
 
     /// Renews the session until there is an answer, which tells the holder. Then releases the grant.
-    pub(super) async fn hear_of_force(&self, forced: Forced, by: Instant) {
+    pub(super) async fn renew_until_told(&self, forced: Forced, by: Instant) {
         let Forced { session, lock, token } = forced;
-        while !self.renew_and_hear(&session).await && Instant::now() < by {
+        while !self.renew_once(&session).await && Instant::now() < by {
             sleep(BETWEEN_RENEWALS).await;
         }
         let id = session.id().to_string();
@@ -75,7 +75,7 @@ impl Operator {
     }
 
     /// Whether there was a final answer. The losses that it reports are recorded before its end.
-    async fn renew_and_hear(&self, session: &AttachedSession) -> bool {
+    async fn renew_once(&self, session: &AttachedSession) -> bool {
         let id = session.id().to_string();
         let begun = self.recorder.begin(&[], Call::Renew { session: id.clone() });
         match session.renew().await {

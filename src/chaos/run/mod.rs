@@ -8,22 +8,22 @@
 //! ```
 //!
 //! * beside this, `parties`: the client processes, the observer of the nodes, the operator;
-//! * `vigil`, `pledge` and `forced`: state that must survive each
-//!   fault; `two_leaders`: a deposed leader that does not know of its successor; `comings`: short-lived locks;
-//! * `merge`: merges the parts of the history; [`worth`]: whether there was enough activity.
+//! * `sentinel`, `retried_request` and `forced`: state that must survive each
+//!   fault; `two_leaders`: a deposed leader that does not know of its successor; `churn`: short-lived locks;
+//! * `merge`: merges the parts of the history; [`activity`]: whether there was enough activity.
 //!
 //! A run gives no verdict: [`super::checker`] does, and can repeat it from the file. A run reports only what made it
 //! fail as a run: a fault that was not possible, a node that exited by itself, a cluster that did not recover.
 //!
 //! All processes end with the run, also if its future is dropped or its process is killed.
 
-mod comings;
+pub mod activity;
+mod churn;
 mod forced;
 mod merge;
-mod pledge;
+mod retried_request;
+mod sentinel;
 mod two_leaders;
-mod vigil;
-pub mod worth;
 
 use std::{
     collections::BTreeSet,
@@ -39,7 +39,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-pub use self::{pledge::Pledge, two_leaders::TwoLeaders, vigil::Vigil};
+pub use self::{retried_request::RetriedRequest, sentinel::Sentinel, two_leaders::TwoLeaders};
 pub use super::parties::{observe::Observer, operator::Operator};
 use super::{
     history::{Fact, Meta},
@@ -242,27 +242,27 @@ impl Run {
         let mut plan = self.plan(options);
         let planned = plan.within(options.duration);
         let operator = self.world.operator.clone();
-        let _round = operator.go_round(options.seed);
+        let _reading = operator.read_and_revoke(options.seed);
         let finish = CancellationToken::new();
-        let coming = operator.come_and_go(finish.clone());
+        let churning = operator.churn(finish.clone());
         let (mut tried, mut fired) = (0_u32, BTreeSet::new());
         while self.goes_on() && began.elapsed() < options.duration * SLOWNESS_MAX {
             if began.elapsed() >= options.duration && tried as usize >= planned.len() {
                 break;
             }
             self.set_phase("calm");
-            let vigil = operator.begin_vigil(tried).await;
+            let sentinel = operator.set_up_sentinel(tried).await;
             self.calm().await?;
             let Some(fault) = plan.next().filter(|_| self.goes_on()) else { break };
-            let late = operator.pledge(&format!("pledge/{tried}/late")).await;
+            let late = operator.request_before(&format!("retried/{tried}/late")).await;
             tried += 1;
             if self.inflict(fault).await? {
                 fired.insert(fault);
             }
-            self.recover(fault, late, vigil).await;
+            self.recover(fault, late, sentinel).await;
         }
         finish.cancel();
-        let _ = coming.await;
+        let _ = churning.await;
         // An interrupted run has not missed its planned faults.
         if !self.stop.is_cancelled() {
             self.outcome.missed = planned.into_iter().filter(|fault| !fired.contains(fault)).collect();
@@ -306,7 +306,7 @@ impl Run {
     }
 
     /// Ends the fault and checks that the cluster recovers.
-    async fn recover(&mut self, fault: Fault, late: Option<Pledge>, vigil: Option<Vigil>) {
+    async fn recover(&mut self, fault: Fault, late: Option<RetriedRequest>, sentinel: Option<Sentinel>) {
         self.set_phase("healing");
         if let Err(error) = self.world.heal().await {
             return self.outcome.troubles.push(format!("after {fault}: {error}"));
@@ -318,10 +318,10 @@ impl Run {
         }
         let operator = &self.world.operator;
         if let Some(late) = late {
-            operator.redeem(late, by).await;
+            operator.retry(late, by).await;
         }
-        if let Some(vigil) = vigil
-            && !operator.end_vigil(vigil).await
+        if let Some(sentinel) = sentinel
+            && !operator.check_sentinel(sentinel).await
         {
             return self.outcome.troubles.push(format!("after {fault}, not all waiters were served"));
         }
@@ -330,7 +330,7 @@ impl Run {
             return self.outcome.troubles.push(format!("after {fault}, not all locks were served within {bound} s"));
         }
         self.world.observer.compare_tables(Instant::now() + COMPARE).await;
-        self.outcome.troubles.extend(self.world.clients.deserter());
+        self.outcome.troubles.extend(self.world.clients.exited_client());
     }
 
     /// Lets all processes finish, and merges the history.

@@ -74,8 +74,8 @@ struct Probes {
 /// The kinds of probes in a run of `lockkeeper chaos run`, by prefix of the lock names.
 const PROBES: [(&str, &str); 4] = [
     ("fresh", "short-lived locks, read directly from every node: does a deposed leader still answer?"),
-    ("vigil", "held and awaited across a fault: are the holder and the queue still there?"),
-    ("pledge", "acquired before a fault and retried with the same request id after it: is the answer the same?"),
+    ("sentinel", "held and awaited across a fault: are the holder and the queue still there?"),
+    ("retried", "acquired before a fault and retried with the same request id after it: is the answer the same?"),
     ("forced", "taken by force before a fault: is the holder told of it after the fault?"),
 ];
 

@@ -22,7 +22,7 @@ use crate::{
         history::{History, ReadError},
         nemesis::{Fault, Faults},
         report::{About, Report, Summary},
-        run::{Options, Outcome, Progress, RunError, run, worth},
+        run::{Options, Outcome, Progress, RunError, activity, run},
     },
     planted::VERSION,
 };
@@ -169,7 +169,7 @@ impl Judged {
         let report = Report::of(&history, about, findings.iter().cloned().map(Into::into).collect())?;
         fs::write(outcome.history.with_file_name("report.html"), report.page())?;
         fs::write(outcome.history.with_file_name("report.json"), report.document())?;
-        let missing = worth::missing(report.summary()).into_iter().map(str::to_owned);
+        let missing = activity::missing(report.summary()).into_iter().map(str::to_owned);
         let missed = outcome.missed.iter().map(|fault| format!("fault {fault} was planned and had no target"));
         let vacuous = missing.chain(missed).collect();
         let (summary, report) = (report.summary().clone(), report.text());

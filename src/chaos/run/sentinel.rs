@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{forced::Forced, pledge::Pledge};
+use super::{forced::Forced, retried_request::RetriedRequest};
 use crate::{
     chaos::{
         history::{Answer, Call, Mode},
@@ -23,47 +23,47 @@ use crate::{
 };
 
 /// Modes of the waiters behind a shared holder. The later shared waiter must not overtake the exclusive one before it.
-const LINE: [Mode; 4] = [Mode::Exclusive, Mode::Shared, Mode::Exclusive, Mode::Exclusive];
+const WAITERS: [Mode; 4] = [Mode::Exclusive, Mode::Shared, Mode::Exclusive, Mode::Exclusive];
 /// How long to wait until a waiter is visible in the queue.
-const SEEN_BY: Duration = Duration::from_secs(2);
+const QUEUED_WITHIN: Duration = Duration::from_secs(2);
 /// How long a granted waiter may take to be told. Longer than the promised bound, so that a violation becomes visible.
 const TOLD_WITHIN: Duration = Duration::from_millis(HANDOVER_BOUND_MS + 1_500);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 /// A lock with a holder and waiters.
 #[derive(Debug)]
-pub struct Vigil {
+pub struct Sentinel {
     lock: Lock,
     session: Session,
     guard: Guard,
-    line: Vec<AbortOnDropHandle<()>>,
-    pledge: Pledge,
+    waiters: Vec<AbortOnDropHandle<()>>,
+    request: RetriedRequest,
     forced: Forced,
     _watching: AbortOnDropHandle<()>,
 }
 
 impl Operator {
     /// Sets up the state on the lock with this number, which is used once. `None`: the lock was not available.
-    pub async fn begin_vigil(&self, number: u32) -> Option<Vigil> {
-        let lock = Lock { name: format!("vigil/{number}"), mode: Mode::Shared };
+    pub async fn set_up_sentinel(&self, number: u32) -> Option<Sentinel> {
+        let lock = Lock { name: format!("sentinel/{number}"), mode: Mode::Shared };
         let session = self.open_for(LASTING_TTL, Instant::now()).await?;
         let watching = holder::watch(self.recorder.clone(), &session);
         let guard = self.acquire(&session, &lock, Duration::ZERO).await.ok()?;
-        let pledge = self.pledge(&format!("pledge/{number}/early")).await?;
-        let forced = self.force_from_itself(&format!("forced/{number}")).await?;
-        let mut vigil = Vigil { lock, session, guard, line: Vec::new(), pledge, forced, _watching: watching };
-        for mode in LINE {
+        let request = self.request_before(&format!("retried/{number}/early")).await?;
+        let forced = self.acquire_and_force(&format!("forced/{number}")).await?;
+        let mut sentinel = Sentinel { lock, session, guard, waiters: Vec::new(), request, forced, _watching: watching };
+        for mode in WAITERS {
             let session = self.open_for(LASTING_TTL, Instant::now()).await?;
-            let (id, lock) = (session.id().to_string(), Lock { mode, ..vigil.lock.clone() });
-            let standing = AbortOnDropHandle::new(tokio::spawn(self.clone().stand(session, lock)));
-            self.see_in_line(&vigil.lock.name, &id, &standing).await;
-            vigil.line.push(standing);
+            let (id, lock) = (session.id().to_string(), Lock { mode, ..sentinel.lock.clone() });
+            let waiter = AbortOnDropHandle::new(tokio::spawn(self.clone().wait_and_release(session, lock)));
+            self.wait_until_queued(&sentinel.lock.name, &id, &waiter).await;
+            sentinel.waiters.push(waiter);
         }
-        Some(vigil)
+        Some(sentinel)
     }
 
     /// Waits for the lock, then releases it.
-    async fn stand(self, session: Session, lock: Lock) {
+    async fn wait_and_release(self, session: Session, lock: Lock) {
         if let Ok(guard) = self.acquire(&session, &lock, LASTING_TTL).await {
             self.release(guard).await;
         }
@@ -71,9 +71,9 @@ impl Operator {
     }
 
     /// Waits until the waiter is in the queue, so that the next one is behind it.
-    async fn see_in_line(&self, lock: &str, session: &str, standing: &AbortOnDropHandle<()>) {
-        let by = Instant::now() + SEEN_BY;
-        while !standing.is_finished() && Instant::now() < by {
+    async fn wait_until_queued(&self, lock: &str, session: &str, waiter: &AbortOnDropHandle<()>) {
+        let by = Instant::now() + QUEUED_WITHIN;
+        while !waiter.is_finished() && Instant::now() < by {
             if self.look(lock).await.waiters.iter().any(|waiter| waiter.session_id == session) {
                 return;
             }
@@ -82,11 +82,11 @@ impl Operator {
     }
 
     /// Checks the state after a fault, releases the lock and waits for the queue to be served. Returns whether it was.
-    pub async fn end_vigil(&self, vigil: Vigil) -> bool {
-        let Vigil { lock, session, guard, line, pledge, forced, _watching } = vigil;
-        self.hear_of_force(forced, Instant::now() + LIVENESS_BOUND).await;
+    pub async fn check_sentinel(&self, sentinel: Sentinel) -> bool {
+        let Sentinel { lock, session, guard, waiters, request, forced, _watching } = sentinel;
+        self.renew_until_told(forced, Instant::now() + LIVENESS_BOUND).await;
         let by = Instant::now() + LIVENESS_BOUND;
-        self.redeem(pledge, by).await;
+        self.retry(request, by).await;
         let token = guard.token().0;
         self.look(&lock.name).await;
         let begun = self.recorder.begin(std::slice::from_ref(&lock.name), Call::Check { token });
@@ -97,7 +97,7 @@ impl Operator {
         self.release(guard).await;
         self.close(session).await;
         let mut granted = None;
-        while line.iter().any(|standing| !standing.is_finished()) {
+        while waiters.iter().any(|waiter| !waiter.is_finished()) {
             let holders =
                 self.look(&lock.name).await.holders.into_iter().map(|holder| holder.token).collect::<Vec<_>>();
             let since = match granted.take() {

@@ -26,30 +26,30 @@ const BETWEEN_SENDINGS: Duration = Duration::from_millis(60);
 
 /// The session and its lock.
 #[derive(Debug)]
-pub struct Pledge {
+pub struct RetriedRequest {
     session: Session,
     lock: String,
 }
 
 impl Operator {
     /// Acquires this lock, which is used once. `None`: the cluster is not available.
-    pub async fn pledge(&self, lock: &str) -> Option<Pledge> {
+    pub async fn request_before(&self, lock: &str) -> Option<RetriedRequest> {
         let session = self.open_for(LASTING_TTL, Instant::now()).await?;
-        let pledge = Pledge { session, lock: lock.to_owned() };
-        self.send_until_answered(&pledge, false, Instant::now() + ATTEMPT_LIMIT).await;
-        Some(pledge)
+        let request = RetriedRequest { session, lock: lock.to_owned() };
+        self.send_until_answered(&request, false, Instant::now() + ATTEMPT_LIMIT).await;
+        Some(request)
     }
 
     /// Reads the lock, then retries the acquire with the same request id.
-    pub async fn redeem(&self, pledge: Pledge, by: Instant) {
-        self.look(&pledge.lock).await;
-        self.send_until_answered(&pledge, true, by).await;
-        self.close(pledge.session).await;
+    pub async fn retry(&self, request: RetriedRequest, by: Instant) {
+        self.look(&request.lock).await;
+        self.send_until_answered(&request, true, by).await;
+        self.close(request.session).await;
     }
 
-    async fn send_until_answered(&self, pledge: &Pledge, mut is_again: bool, by: Instant) {
+    async fn send_until_answered(&self, request: &RetriedRequest, mut is_again: bool, by: Instant) {
         for node in self.nodes.iter().cycle() {
-            if self.send(LocksClient::new(node.clone()), pledge, is_again).await || Instant::now() >= by {
+            if self.send(LocksClient::new(node.clone()), request, is_again).await || Instant::now() >= by {
                 return;
             }
             is_again = true;
@@ -58,8 +58,13 @@ impl Operator {
     }
 
     /// Whether there was a final answer.
-    async fn send(&self, mut node: LocksClient<tonic::transport::Channel>, pledge: &Pledge, is_again: bool) -> bool {
-        let session = pledge.session.id().to_string();
+    async fn send(
+        &self,
+        mut node: LocksClient<tonic::transport::Channel>,
+        request: &RetriedRequest,
+        is_again: bool,
+    ) -> bool {
+        let session = request.session.id().to_string();
         let call = match is_again {
             true => Call::Retry { session: session.clone(), request: REQUEST },
             false => Call::Acquire(Acquire { session: session.clone(), request: Some(REQUEST), ..Acquire::default() }),
@@ -67,10 +72,10 @@ impl Operator {
         let message = AcquireRequest {
             session_id: session,
             request: Some(RequestId { id: REQUEST, lowest: REQUEST, kept: Vec::new() }),
-            locks: vec![Want { name: pledge.lock.clone(), ..Want::default() }],
+            locks: vec![Want { name: request.lock.clone(), ..Want::default() }],
             ..AcquireRequest::default()
         };
-        let begun = self.recorder.begin(std::slice::from_ref(&pledge.lock), call);
+        let begun = self.recorder.begin(std::slice::from_ref(&request.lock), call);
         let late = || tonic::Status::new(Code::DeadlineExceeded, "no answer in time");
         let answer = timeout(ATTEMPT_LIMIT, node.acquire(message)).await.unwrap_or_else(|_| Err(late()));
         match answer.map(|answer| answer.into_inner().outcome) {

@@ -25,7 +25,7 @@ const EVERY: Duration = Duration::from_millis(250);
 
 impl Operator {
     /// Runs in the background until `finish`; then all its locks are released.
-    pub fn come_and_go(&self, finish: CancellationToken) -> AbortOnDropHandle<()> {
+    pub fn churn(&self, finish: CancellationToken) -> AbortOnDropHandle<()> {
         let operator = self.clone();
         AbortOnDropHandle::new(tokio::spawn(async move {
             let mut number = 0;
