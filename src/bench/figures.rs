@@ -59,12 +59,12 @@ pub enum Figure {
 impl Figure {
     /// The name in documents.
     pub fn name(self) -> &'static str {
-        self.words().0
+        self.labels().0
     }
 
     /// The title of its column; `None`: it has no column.
     pub fn title(self) -> Option<&'static str> {
-        self.words().1
+        self.labels().1
     }
 
     /// Whether the table shows its spread. With a spread in every column the table would be unreadable.
@@ -77,7 +77,7 @@ impl Figure {
         matches!(self, Self::Fewest | Self::Most)
     }
 
-    fn words(self) -> (&'static str, Option<&'static str>) {
+    fn labels(self) -> (&'static str, Option<&'static str>) {
         match self {
             Self::PerSecond => ("per_second", Some("PER SECOND")),
             Self::P50 => ("p50_us", Some("P50 µs")),

@@ -147,15 +147,15 @@ pub struct Faults {
     /// The faults, without duplicates.
     pub chosen: Vec<Fault>,
     /// The text of the choice.
-    pub words: String,
+    pub text: String,
 }
 
 impl FromStr for Faults {
     type Err = String;
 
-    fn from_str(words: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let mut chosen = Vec::new();
-        for word in words.split(',').map(str::trim) {
+        for word in text.split(',').map(str::trim) {
             let known = chosen.len();
             let named = FAULTS.iter().filter(|(_, group, name)| word == "all" || word == group.name() || word == *name);
             chosen.extend(named.map(|(fault, ..)| *fault));
@@ -169,7 +169,7 @@ impl FromStr for Faults {
         }
         chosen.sort_unstable();
         chosen.dedup();
-        Ok(Self { chosen, words: words.to_owned() })
+        Ok(Self { chosen, text: text.to_owned() })
     }
 }
 

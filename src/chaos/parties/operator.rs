@@ -12,7 +12,7 @@ use crate::{
     chaos::{
         history::{Acquire, Answer, Call, Lease, Mode, Modes, Wait},
         record::Recorder,
-        workload::{ATTEMPT_LIMIT, CALL_LIMIT, channel, locks, resource::Place, words, writes::Writes},
+        workload::{ATTEMPT_LIMIT, CALL_LIMIT, channel, locks, outcomes, resource::Place, writes::Writes},
     },
     client::{Client, Error, Guard, Session, SessionOptions},
     machine::Token,
@@ -72,11 +72,11 @@ impl Operator {
         let begun = self.recorder.begin(&[lock.to_owned()], Call::Get {});
         match self.client.get(lock).await {
             Ok(answer) => {
-                begun.ok(Answer::Get(words::view(&answer)));
+                begun.ok(Answer::Get(outcomes::view(&answer)));
                 answer.lock.unwrap_or_default()
             }
             Err(error) => {
-                words::end(begun, &error);
+                outcomes::end(begun, &error);
                 v1::LockInfo::default()
             }
         }
@@ -102,7 +102,7 @@ impl Operator {
             Ok(forced) => {
                 begun.ok(Answer::ForceRelease { revoked: forced.iter().map(|forced| forced.token).collect() })
             }
-            Err(error) => words::end(begun, &error),
+            Err(error) => outcomes::end(begun, &error),
         }
     }
 
@@ -151,7 +151,7 @@ impl Operator {
         let begun = self.recorder.begin(&[], Call::Close { session: session.id().to_string() });
         match session.close().await {
             Ok(()) => begun.ok(Answer::Close {}),
-            Err(error) => words::end(begun, &error),
+            Err(error) => outcomes::end(begun, &error),
         }
     }
 
@@ -217,7 +217,7 @@ impl Operator {
                 Ok(guard)
             }
             Err(error) => {
-                words::end(begun, &error);
+                outcomes::end(begun, &error);
                 Err(error)
             }
         }
@@ -229,7 +229,7 @@ impl Operator {
         let begun = self.recorder.begin(&names, call);
         match guard.release().await {
             Ok(()) => begun.ok(Answer::Release {}),
-            Err(error) => words::end(begun, &error),
+            Err(error) => outcomes::end(begun, &error),
         }
     }
 

@@ -15,7 +15,7 @@ use super::super::parties::operator::{Operator, PROBE_TTL};
 use crate::{
     chaos::{
         history::{Answer, Call, Mode},
-        workload::{ATTEMPT_LIMIT, locks::Lock, words},
+        workload::{ATTEMPT_LIMIT, locks::Lock, outcomes},
     },
     client::Session,
     proto::v1::{GetRequest, locks_client::LocksClient},
@@ -67,8 +67,8 @@ impl Operator {
         let begun = self.recorder.begin(&[lock.to_owned()], Call::Get {});
         let message = GetRequest { name: lock.to_owned(), ..GetRequest::default() };
         match timeout(ATTEMPT_LIMIT, LocksClient::new(node).get(message)).await {
-            Ok(Ok(answer)) => begun.ok(Answer::Get(words::view(answer.get_ref()))),
-            Ok(Err(status)) => words::end_call(begun, &status),
+            Ok(Ok(answer)) => begun.ok(Answer::Get(outcomes::view(answer.get_ref()))),
+            Ok(Err(status)) => outcomes::end_call(begun, &status),
             Err(_) => begun.unknown("no answer in time"),
         }
     }

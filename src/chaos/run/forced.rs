@@ -11,7 +11,7 @@ use super::super::parties::operator::{LASTING_TTL, Operator};
 use crate::{
     chaos::{
         history::{Acquire, Answer, Call, Fact, Lease},
-        workload::words,
+        workload::outcomes,
     },
     client::{AttachedSession, Error, SessionOptions},
     machine::{self, LockName, Mode, Token, Want},
@@ -47,7 +47,7 @@ impl Operator {
                 token
             }
             Err(error) => {
-                words::end(begun, &error);
+                outcomes::end(begun, &error);
                 return None;
             }
         };
@@ -65,12 +65,12 @@ impl Operator {
         let begun = self.recorder.begin(&[lock], Call::Release { session: id.clone(), token: token.0 });
         match session.release(token).await {
             Ok(()) => begun.ok(Answer::Release {}),
-            Err(error) => words::end(begun, &error),
+            Err(error) => outcomes::end(begun, &error),
         }
         let begun = self.recorder.begin(&[], Call::Close { session: id });
         match session.close().await {
             Ok(()) => begun.ok(Answer::Close {}),
-            Err(error) => words::end(begun, &error),
+            Err(error) => outcomes::end(begun, &error),
         }
     }
 
@@ -89,7 +89,7 @@ impl Operator {
             }
             Err(error) => {
                 let is_decided = matches!(error, Error::Lost(_) | Error::Refused(_));
-                words::end(begun, &error);
+                outcomes::end(begun, &error);
                 is_decided
             }
         }

@@ -14,7 +14,7 @@ use super::super::parties::operator::{LASTING_TTL, Operator};
 use crate::{
     chaos::{
         history::{Acquire, Answer, Call},
-        workload::{ATTEMPT_LIMIT, words},
+        workload::{ATTEMPT_LIMIT, outcomes},
     },
     client::Session,
     proto::v1::{AcquireRequest, RequestId, Want, acquire_response::Outcome, locks_client::LocksClient},
@@ -94,8 +94,8 @@ impl Operator {
                 begun.unknown("the answer has no outcome");
                 false
             }
-            Err(status) if words::is_decided(&status) => {
-                words::end_call(begun, &status);
+            Err(status) if outcomes::is_decided(&status) => {
+                outcomes::end_call(begun, &status);
                 true
             }
             Err(status) => {

@@ -16,7 +16,7 @@ use crate::{
             HANDOVER_BOUND_MS, LIVENESS_BOUND,
             operator::{LASTING_TTL, Operator},
         },
-        workload::{holder, locks::Lock, words},
+        workload::{holder, locks::Lock, outcomes},
     },
     client::{Guard, Session},
     machine::Token,
@@ -92,7 +92,7 @@ impl Operator {
         let begun = self.recorder.begin(std::slice::from_ref(&lock.name), Call::Check { token });
         match self.client.check(&lock.name, Token(token)).await {
             Ok(answer) => begun.ok(Answer::Check { held: answer.held }),
-            Err(error) => words::end(begun, &error),
+            Err(error) => outcomes::end(begun, &error),
         }
         self.release(guard).await;
         self.close(session).await;

@@ -12,7 +12,7 @@ use super::super::parties::operator::{LASTING_TTL, Operator};
 use crate::{
     chaos::{
         history::{Acquire, Answer, Call},
-        workload::{ATTEMPT_LIMIT, words},
+        workload::{ATTEMPT_LIMIT, outcomes},
     },
     client::{Error, Session},
     machine::{DATA_BYTES_MAX, Data, LockName, Mode, WANTS_MAX, Want},
@@ -75,7 +75,7 @@ impl Operator {
             }
             Ok(Some(Outcome::Busy(_) | Outcome::TimedOut(_))) => begun.failed("busy"),
             Ok(None) => begun.unknown("the answer has no outcome"),
-            Err(status) => words::end_call(begun, &status),
+            Err(status) => outcomes::end_call(begun, &status),
         }
     }
 
@@ -84,8 +84,8 @@ impl Operator {
         let message = v1::GetRequest { name: leaders.lock.clone(), ..v1::GetRequest::default() };
         let begun = self.recorder.begin(std::slice::from_ref(&leaders.lock), Call::Get {});
         match in_time(self.at(node).get(message)).await {
-            Ok(answer) => begun.ok(Answer::Get(words::view(&answer.into_inner()))),
-            Err(status) => words::end_call(begun, &status),
+            Ok(answer) => begun.ok(Answer::Get(outcomes::view(&answer.into_inner()))),
+            Err(status) => outcomes::end_call(begun, &status),
         }
     }
 

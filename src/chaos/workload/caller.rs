@@ -10,7 +10,7 @@ use tonic::{Code, Status, transport::Channel};
 use super::{
     ATTEMPT_LIMIT, Shared, TTLS,
     locks::{self, EXCLUSIVE},
-    percent, some_ms, words,
+    outcomes, percent, some_ms,
 };
 use crate::{
     chaos::history::{self, Answer, Call, Fact, Found, Lease, Modes, Wait},
@@ -120,7 +120,7 @@ impl Caller {
         match self.send(ATTEMPT_LIMIT, service.open(message)).await {
             Ok(_) => begun.ok(Answer::Open(Lease::default())),
             Err(status) => {
-                words::end_call(begun, &status);
+                outcomes::end_call(begun, &status);
                 return None;
             }
         }
@@ -188,8 +188,8 @@ impl Caller {
                 true
             }
             Err(status) => {
-                session.is_over = is_over(words::reason_of(&status));
-                words::end_call(begun, &status);
+                session.is_over = is_over(outcomes::reason_of(&status));
+                outcomes::end_call(begun, &status);
                 session.is_over
             }
         }
@@ -331,16 +331,16 @@ impl Caller {
                     };
                 }
                 Ok(_) => return begun.ok(Answer::Release {}),
-                Err(status) if words::is_decided(&status) => {
-                    session.is_over = is_over(words::reason_of(&status));
+                Err(status) if outcomes::is_decided(&status) => {
+                    session.is_over = is_over(outcomes::reason_of(&status));
                     // After the end of the session, the outcome of the earlier attempts is no longer stored.
                     return match may_have_worked {
                         true => begun.unknown(status.message()),
-                        false => words::end_call(begun, &status),
+                        false => outcomes::end_call(begun, &status),
                     };
                 }
                 Err(status) => {
-                    may_have_worked |= !words::is_safe(&status);
+                    may_have_worked |= !outcomes::is_safe(&status);
                     self.rest().await;
                 }
             }
@@ -359,7 +359,7 @@ impl Caller {
             .await
         {
             Ok(_) => begun.ok(Answer::Close {}),
-            Err(status) => words::end_call(begun, &status),
+            Err(status) => outcomes::end_call(begun, &status),
         }
     }
 
@@ -380,9 +380,9 @@ fn refused(begun: crate::chaos::record::Begun, reason: &str) -> Sent<Option<u64>
 }
 
 fn sent<A>(begun: crate::chaos::record::Begun, status: &Status) -> Sent<A> {
-    if words::is_decided(status) {
-        words::end_call(begun, status);
-        return Sent::Refused(words::reason_of(status));
+    if outcomes::is_decided(status) {
+        outcomes::end_call(begun, status);
+        return Sent::Refused(outcomes::reason_of(status));
     }
     // Even if this attempt was not executed, a later one may be.
     begun.unknown(status.message());

@@ -8,7 +8,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     Shared, TTLS,
     locks::{self, EXCLUSIVE, Lock},
-    percent, some_ms, words,
+    outcomes, percent, some_ms,
     writes::Writes,
 };
 use crate::{
@@ -89,7 +89,7 @@ impl Holder {
         let begun = self.shared.parts.recorder.begin(&[], Call::Close { session: name(session) });
         match session.clone().close().await {
             Ok(()) => begun.ok(Answer::Close {}),
-            Err(error) => words::end(begun, &error),
+            Err(error) => outcomes::end(begun, &error),
         }
     }
 
@@ -102,8 +102,8 @@ impl Holder {
     async fn get(&self, name: &str) {
         let begun = self.shared.parts.recorder.begin(&[name.to_owned()], Call::Get {});
         match self.shared.parts.client.get(name).await {
-            Ok(answer) => begun.ok(Answer::Get(words::view(&answer))),
-            Err(error) => words::end(begun, &error),
+            Ok(answer) => begun.ok(Answer::Get(outcomes::view(&answer))),
+            Err(error) => outcomes::end(begun, &error),
         }
     }
 
@@ -147,7 +147,7 @@ impl Holder {
         let begun = self.shared.parts.recorder.begin(&names(locks), Call::Release { session, token });
         match guard.release().await {
             Ok(()) => begun.ok(Answer::Release {}),
-            Err(error) => words::end(begun, &error),
+            Err(error) => outcomes::end(begun, &error),
         }
     }
 
@@ -183,7 +183,7 @@ impl Holder {
                 Some(guard)
             }
             Err(error) => {
-                words::end(begun, &error);
+                outcomes::end(begun, &error);
                 if !matches!(error, client::Error::NotAcquired(_)) {
                     self.shared.pause(AFTER_ERROR).await;
                 }
@@ -221,7 +221,7 @@ impl Holder {
         let begun = self.shared.parts.recorder.begin(&[lock.to_owned()], Call::Check { token });
         match self.shared.parts.client.check(lock, Token(token)).await {
             Ok(answer) => begun.ok(Answer::Check { held: answer.held }),
-            Err(error) => words::end(begun, &error),
+            Err(error) => outcomes::end(begun, &error),
         }
     }
 
@@ -232,7 +232,7 @@ impl Holder {
         let begun = self.shared.parts.recorder.begin(&[lock.to_owned()], call);
         match guard.update(lock, NewData::Held(data.as_bytes())).await {
             Ok(()) => begun.ok(Answer::Update {}),
-            Err(error) => words::end(begun, &error),
+            Err(error) => outcomes::end(begun, &error),
         }
     }
 }
@@ -257,7 +257,7 @@ pub(in crate::chaos) fn watch(recorder: Recorder, session: &Session) -> AbortOnD
                 biased;
                 changed = renewals.changed() => if changed.is_err() { return },
                 lost = session.lost() => {
-                    if let Some(why) = words::loss(&lost) {
+                    if let Some(why) = outcomes::loss(&lost) {
                         recorder.fact(Fact::Lost { session: name(&session), why: why.to_owned(), token: None });
                     }
                     return;

@@ -12,14 +12,14 @@
 //! A holder writes *without* checking that it still holds the lock. So does a process that is paused between the check
 //! and the write; fencing is for that case.
 //!
-//! * `locks`: the locks in use; `resource`: the protected registers; `writes`: writes to them; `words`: converts
+//! * `locks`: the locks in use; `resource`: the protected registers; `writes`: writes to them; `outcomes`: converts
 //!   answers into history events.
 
 mod caller;
 pub(super) mod holder;
 pub(super) mod locks;
+pub(super) mod outcomes;
 pub mod resource;
-pub(super) mod words;
 pub(super) mod writes;
 
 use std::{

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use super::words::{Acquire, Found, Meta, Mode, Session, View, is_zero};
+use super::values::{Acquire, Found, Meta, Mode, Session, View, is_zero};
 
 /// One line of a history.
 #[derive(Clone, PartialEq, Debug)]

@@ -66,13 +66,13 @@ mod event;
 mod line;
 mod operations;
 mod reader;
-mod words;
+mod values;
 mod writer;
 
 pub use self::{
     event::{Answer, Call, Event, Fact, Function, Lease, What},
     operations::{Ended, Operation, operations},
     reader::{History, ReadError},
-    words::{Acquire, Found, Holder, Meta, Mode, Modes, Session, View, Wait, Waiter},
+    values::{Acquire, Found, Holder, Meta, Mode, Modes, Session, View, Wait, Waiter},
     writer::Writer,
 };

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead};
 
-use super::{Event, Fact, Meta, What, line, operations, words::FORMAT};
+use super::{Event, Fact, Meta, What, line, operations, values::FORMAT};
 
 /// A whole history.
 #[derive(Clone, Debug, Default)]

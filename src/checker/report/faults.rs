@@ -57,7 +57,7 @@ pub(super) fn faults(history: &History) -> BTreeMap<&str, Vec<Injected>> {
     for (line, event) in &history.events {
         let What::Fact(fact) = &event.what else { continue };
         if let Fact::Fault { name, nodes, silent } = fact {
-            let hit = || (event.time_ns, *line, all_hit(nodes, silent), words(nodes, silent));
+            let hit = || (event.time_ns, *line, all_hit(nodes, silent), description(nodes, silent));
             open.entry(name).or_insert_with(hit);
         } else if let Fact::Heal { name } = fact {
             let healed: Vec<&str> =
@@ -82,7 +82,7 @@ fn all_hit(nodes: &[u64], silent: &[(u64, u64)]) -> Vec<u64> {
 }
 
 /// `node 2; cut 1–2, 3→2`.
-fn words(nodes: &[u64], silent: &[(u64, u64)]) -> String {
+fn description(nodes: &[u64], silent: &[(u64, u64)]) -> String {
     let names: Vec<_> = nodes.iter().map(u64::to_string).collect();
     let word = |(from, to): &(u64, u64)| match (silent.contains(&(*to, *from)), from < to) {
         (true, true) => Some(format!("{from}–{to}")),
@@ -224,9 +224,9 @@ mod tests {
 
     #[test]
     fn what_is_cut_is_said_once_for_both_ways() {
-        assert_eq!(words(&[2], &[(1, 2), (2, 1), (2, 3)]), "node 2; cut 1–2, 2→3");
-        assert_eq!(words(&[3, 1], &[]), "nodes 3, 1");
-        assert_eq!(words(&[], &[]), "");
+        assert_eq!(description(&[2], &[(1, 2), (2, 1), (2, 3)]), "node 2; cut 1–2, 2→3");
+        assert_eq!(description(&[3, 1], &[]), "nodes 3, 1");
+        assert_eq!(description(&[], &[]), "");
         assert_eq!(all_hit(&[3], &[(1, 2), (2, 1), (1, 3)]), [1, 2, 3]);
     }
 }

@@ -11,7 +11,7 @@ const SCRIPTS: [&str; 5] = [
     include_str!("page_draw.js"),
     include_str!("page_view.js"),
     include_str!("page_input.js"),
-    include_str!("page_words.js"),
+    include_str!("page_texts.js"),
 ];
 
 #[derive(Serialize)]

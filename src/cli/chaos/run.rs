@@ -87,7 +87,7 @@ impl Run {
     /// The command that repeats the run, as far as the machine is deterministic.
     fn command(&self, seed: u64) -> String {
         let Self { nodes, duration, faults, clients, .. } = self;
-        let (duration, faults) = (humantime::format_duration(*duration).to_string().replace(' ', ""), &faults.words);
+        let (duration, faults) = (humantime::format_duration(*duration).to_string().replace(' ', ""), &faults.text);
         format!(
             "lockkeeper chaos run --nodes {nodes} --duration {duration} --faults {faults} --clients {clients} --seed {seed}"
         )

@@ -29,8 +29,8 @@ const EXIT_NOT_RUN: u8 = 126;
 const END_GRACE: Duration = Duration::from_secs(10);
 
 /// Runs the command to its end and returns its exit code.
-pub(super) async fn run(words: &[String], cluster: &mut LocalCluster, signals: Signals, program: &Path) -> u8 {
-    let [name, arguments @ ..] = words else { return 0 };
+pub(super) async fn run(command_line: &[String], cluster: &mut LocalCluster, signals: Signals, program: &Path) -> u8 {
+    let [name, arguments @ ..] = command_line else { return 0 };
     let mut command = Command::new(name);
     command.args(arguments).env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(",")).kill_on_drop(true);
     command.env("PATH", with_program_first(program, env::var_os("PATH").unwrap_or_default()));

@@ -140,7 +140,7 @@ function titleOf(item, lane) {
 }
 
 /** One event in one line of text: process, operation and values. */
-function wordsOf(event, line) {
+function textOf(event, line) {
   const flat = (value) => (value !== null && typeof value === 'object' ? JSON.stringify(value).replaceAll('"', '') : String(value));
   const value = Object.entries(event.value ?? {}).map(([name, one]) => `${name} ${flat(one)}`).join(', ');
   const op = event.op === undefined ? '' : ` #${event.op}`;
@@ -151,7 +151,7 @@ function wordsOf(event, line) {
 function entryOf(line) {
   const event = eventOf(line);
   if (!event) return make('li', { textContent: `line ${line}: not in this history` });
-  const [who, what, value] = wordsOf(event, line);
+  const [who, what, value] = textOf(event, line);
   return make('li', { 'data-line': line }, make('a', { href: `#line-${line}`, class: 'line', textContent: `line ${line}` }), make('time', { textContent: seconds(event.time_ns - firstNs) }),
     make('b', { textContent: who }), make('span', { class: event.type, textContent: what }), make('span', { class: 'value', textContent: value }));
 }
