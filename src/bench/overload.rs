@@ -40,7 +40,7 @@ use crate::{
 const STREAMS: usize = 16;
 /// Maximum number of pending requests of a stream; acquires that are due beyond it are not sent. All streams together
 /// allow twice the number of commands that a leader queues.
-const UNDER_WAY: usize = 1_024;
+const PENDING_MAX: usize = 1_024;
 /// Requests queued for the connection.
 const PIPE: usize = 1_024;
 /// Interval at which due requests are sent.
@@ -105,7 +105,7 @@ impl Overload {
 
 /// A pending request.
 #[derive(Clone, Copy)]
-struct UnderWay {
+struct PendingRequest {
     /// Begin of its pair.
     began: Instant,
     sent: Instant,
@@ -121,7 +121,7 @@ struct Stream<'a> {
     place: usize,
     recorder: Recorder,
     number: u64,
-    under_way: HashMap<u64, UnderWay>,
+    pending: HashMap<u64, PendingRequest>,
     /// Releases that were refused or not sent yet.
     to_release: VecDeque<(Instant, u64)>,
 }
@@ -130,9 +130,8 @@ struct Stream<'a> {
 async fn load(session: &Session, prefix: &str, place: usize, rate: f64, recorder: Recorder) -> Result<(), BenchError> {
     let session_id = session.id().to_string();
     let (pipe, requests) = mpsc::channel(PIPE);
-    let (under_way, to_release) = (HashMap::new(), VecDeque::new());
-    let mut stream =
-        Stream { session_id: &session_id, prefix, pipe, place, recorder, number: 0, under_way, to_release };
+    let (pending, to_release) = (HashMap::new(), VecDeque::new());
+    let mut stream = Stream { session_id: &session_id, prefix, pipe, place, recorder, number: 0, pending, to_release };
     // The first request opens the stream, since the server answers only after it.
     stream.acquire();
     let mut service = LocksClient::new(session.client().preferred_channel());
@@ -179,20 +178,20 @@ impl Stream<'_> {
     /// Returns whether the request was sent: not beyond the limit of pending requests.
     fn send(&mut self, what: Asked, began: Instant, releases: Option<u64>) -> bool {
         // Releases have a higher limit, so that they are always possible.
-        let room = if releases.is_some() { 2 * UNDER_WAY } else { UNDER_WAY };
-        if self.under_way.len() >= room {
+        let room = if releases.is_some() { 2 * PENDING_MAX } else { PENDING_MAX };
+        if self.pending.len() >= room {
             return false;
         }
         self.number += 1;
         let is_sent = self.pipe.try_send(PipelineRequest { number: self.number, what: Some(what) }).is_ok();
         if is_sent {
-            self.under_way.insert(self.number, UnderWay { began, sent: Instant::now(), releases });
+            self.pending.insert(self.number, PendingRequest { began, sent: Instant::now(), releases });
         }
         is_sent
     }
 
     fn hear(&mut self, PipelineResponse { number, what, .. }: PipelineResponse) {
-        let Some(UnderWay { began, sent, releases }) = self.under_way.remove(&number) else { return };
+        let Some(PendingRequest { began, sent, releases }) = self.pending.remove(&number) else { return };
         match what {
             Some(Answer::Acquire(answer)) => match answer.outcome {
                 Some(Outcome::Granted(grant)) => {

@@ -5,7 +5,7 @@ use std::{future::IntoFuture, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Error, Guard, NotAcquired, Session, backoff::Backoff, call::Plan, core::Core, release, requests::Outstanding,
+    Error, Guard, NotAcquired, Session, backoff::Backoff, call::RetryPolicy, core::Core, release, requests::Outstanding,
 };
 use lockkeeper_proto::v1::{
     self, AcquireRequest, AcquireResponse, Reason, RequestId, acquire_request, acquire_response::Outcome, mode,
@@ -260,7 +260,7 @@ impl Pending {
     async fn send(&mut self, acquire: &lockkeeper_types::Acquire, began: Instant) -> Result<AcquireResponse, Error> {
         let request = &*self.request.insert(self.core.requests.begin());
         let caller = &self.core.client.caller;
-        let call = caller.call(plan(caller.plan(), acquire.wait), |node| {
+        let call = caller.call(waiting_policy(caller.policy(), acquire.wait), |node| {
             // The first attempt that arrives sets the wait's limit; a retry must not extend it.
             let message = message(self.core.id, request.message(), acquire, began.elapsed());
             node.pipeline.acquire(message)
@@ -293,14 +293,14 @@ impl Drop for Pending {
 }
 
 /// A waiting call gets the usual limit on top of its wait: time to find a leader and to receive the answer.
-pub(super) fn plan(usual: Plan, wait: Wait) -> Plan {
+pub(super) fn waiting_policy(usual: RetryPolicy, wait: Wait) -> RetryPolicy {
     match wait {
         Wait::Never => usual,
         Wait::Millis(ms) => {
             let limit = usual.limit.map(|limit| limit.saturating_add(Duration::from_millis(ms)));
-            Plan { limit, attempt_limit: None, ..usual }
+            RetryPolicy { limit, attempt_limit: None, ..usual }
         }
-        Wait::Forever => Plan { limit: None, attempt_limit: None, ..usual },
+        Wait::Forever => RetryPolicy { limit: None, attempt_limit: None, ..usual },
     }
 }
 
@@ -359,16 +359,16 @@ mod tests {
 
     #[test]
     fn a_wait_is_given_the_usual_time_on_top_and_one_without_a_limit_none() {
-        let usual = Plan {
+        let usual = RetryPolicy {
             limit: Some(Duration::from_secs(10)),
             attempt_limit: Some(Duration::from_secs(2)),
             repeat_unknown: true,
             reads: false,
         };
-        assert_eq!(plan(usual, Wait::Never).limit, usual.limit);
-        assert_eq!(plan(usual, Wait::Millis(500)).limit, Some(Duration::from_millis(10_500)));
-        assert_eq!(plan(usual, Wait::Forever).limit, None);
-        assert_eq!(plan(usual, Wait::Forever).attempt_limit, None);
+        assert_eq!(waiting_policy(usual, Wait::Never).limit, usual.limit);
+        assert_eq!(waiting_policy(usual, Wait::Millis(500)).limit, Some(Duration::from_millis(10_500)));
+        assert_eq!(waiting_policy(usual, Wait::Forever).limit, None);
+        assert_eq!(waiting_policy(usual, Wait::Forever).attempt_limit, None);
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub(crate) struct Caller {
 
 /// How a request is retried.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct RetryPolicy {
     /// Limit of the whole call, retries included.
     pub(crate) limit: Option<Duration>,
     /// Limit of one attempt. `None`: the call may wait on the server; only a broken connection or a change of leader
@@ -60,8 +60,8 @@ const LEADER_SETTLES: Duration = Duration::from_millis(100);
 
 impl Caller {
     /// For idempotent requests.
-    pub(crate) fn plan(&self) -> Plan {
-        Plan {
+    pub(crate) fn policy(&self) -> RetryPolicy {
+        RetryPolicy {
             limit: Some(self.call_limit),
             attempt_limit: Some(self.attempt_limit),
             repeat_unknown: true,
@@ -70,13 +70,13 @@ impl Caller {
     }
 
     /// For read-only requests.
-    pub(crate) fn plan_read(&self) -> Plan {
-        Plan { reads: true, ..self.plan() }
+    pub(crate) fn read_policy(&self) -> RetryPolicy {
+        RetryPolicy { reads: true, ..self.policy() }
     }
 
     /// For requests that are not idempotent.
-    pub(crate) fn plan_once(&self) -> Plan {
-        Plan { repeat_unknown: false, attempt_limit: Some(self.call_limit), ..self.plan() }
+    pub(crate) fn once_policy(&self) -> RetryPolicy {
+        RetryPolicy { repeat_unknown: false, attempt_limit: Some(self.call_limit), ..self.policy() }
     }
 
     pub(crate) fn random_id(&self) -> u128 {
@@ -92,23 +92,23 @@ impl Caller {
     }
 
     /// Sends the request until a node answers. `send` builds the request anew for each attempt.
-    pub(crate) async fn call<A, F>(&self, plan: Plan, send: impl Fn(&Node) -> F) -> Result<A, Error>
+    pub(crate) async fn call<A, F>(&self, policy: RetryPolicy, send: impl Fn(&Node) -> F) -> Result<A, Error>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        let until = plan.limit.map(|limit| Instant::now() + limit);
+        let until = policy.limit.map(|limit| Instant::now() + limit);
         let mut progress = Progress::default();
         loop {
             let node = self.nodes.preferred();
-            let why = match self.attempt(&node, plan, until, &send).await {
+            let why = match self.attempt(&node, policy, until, &send).await {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::Refused(refused)) => return Err(refused.into()),
                 Err(Failure::Again { unknown, node_answers, why }) => {
-                    progress.note(unknown && !plan.reads, node_answers, self.nodes.led_by_other_than(&node));
+                    progress.note(unknown && !policy.reads, node_answers, self.nodes.led_by_other_than(&node));
                     format!("{}: {why}", node.address)
                 }
             };
-            if progress.unknown && !plan.repeat_unknown {
+            if progress.unknown && !policy.repeat_unknown {
                 return Err(Error::Unknown { why });
             }
             let pause = progress.pause(self.nodes.count(), || self.jitter());
@@ -122,7 +122,7 @@ impl Caller {
     async fn attempt<A, F>(
         &self,
         node: &Node,
-        plan: Plan,
+        policy: RetryPolicy,
         until: Option<Instant>,
         send: impl Fn(&Node) -> F,
     ) -> Result<A, Failure>
@@ -130,11 +130,11 @@ impl Caller {
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let began = Instant::now();
-        self.contact.asked(plan.attempt_limit.is_none());
+        self.contact.asked(policy.attempt_limit.is_none());
         let answer = tokio::select! {
             answer = send(node) => answer,
-            () = expire(plan.attempt_limit, until) => Err(Status::deadline_exceeded("no answer in time")),
-            () = self.moved_on(node), if plan.attempt_limit.is_none() => return Err(Failure::leader_moved()),
+            () = expire(policy.attempt_limit, until) => Err(Status::deadline_exceeded("no answer in time")),
+            () = self.moved_on(node), if policy.attempt_limit.is_none() => return Err(Failure::leader_moved()),
         };
         match answer {
             Ok(answer) => {

@@ -108,7 +108,7 @@ impl Client {
     pub async fn get(&self, name: &str) -> Result<v1::GetResponse, Error> {
         let name = LockName::new(name)?.as_str().to_owned();
         let request = v1::GetRequest { name, stale: self.stale, ..v1::GetRequest::default() };
-        self.caller.call(self.caller.plan_read(), |node| node.pipeline.get(request.clone())).await
+        self.caller.call(self.caller.read_policy(), |node| node.pipeline.get(request.clone())).await
     }
 
     /// A page of the locks under a prefix, in the order of their names. `page_token`: empty for the first page, then
@@ -132,13 +132,13 @@ impl Client {
     pub async fn list(&self, prefix: &str, page_token: &str) -> Result<v1::ListResponse, Error> {
         let (prefix, page_token) = (prefix.to_owned(), page_token.to_owned());
         let request = v1::ListRequest { prefix, page_token, page_size: 0, stale: self.stale };
-        self.caller.call(self.caller.plan_read(), |node| with!(LocksClient, node, list, request)).await
+        self.caller.call(self.caller.read_policy(), |node| with!(LocksClient, node, list, request)).await
     }
 
     /// A page of the sessions. `page_token`: empty for the first page, then `next_page_token` of the page before.
     pub async fn sessions(&self, page_token: &str) -> Result<v1::ListSessionsResponse, Error> {
         let request = v1::ListSessionsRequest { page_token: page_token.to_owned(), page_size: 0, stale: self.stale };
-        self.caller.call(self.caller.plan_read(), |node| with!(SessionsClient, node, list, request)).await
+        self.caller.call(self.caller.read_policy(), |node| with!(SessionsClient, node, list, request)).await
     }
 
     /// Whether this token holds this lock now, linearizably. The answer can be out of date when the caller acts on it;
@@ -156,7 +156,7 @@ impl Client {
     /// ```
     pub async fn check(&self, name: &str, token: Token) -> Result<v1::CheckResponse, Error> {
         let request = v1::CheckRequest { name: LockName::new(name)?.as_str().to_owned(), token: token.0 };
-        self.caller.call(self.caller.plan_read(), |node| node.pipeline.check(request.clone())).await
+        self.caller.call(self.caller.read_policy(), |node| node.pipeline.check(request.clone())).await
     }
 
     /// The status of one node and its view of the cluster. `address`: host:port. Asks only this node, once. Fails with

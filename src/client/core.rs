@@ -69,8 +69,8 @@ impl Core {
     /// Tells the cluster that the session is over.
     pub(super) async fn close(&self) -> Result<(), Error> {
         let request = v1::CloseSessionRequest { session_id: self.id.to_string(), reason: String::new() };
-        let plan = self.client.caller.plan();
-        match self.client.caller.call(plan, |node| with!(SessionsClient, node, close, request)).await {
+        let policy = self.client.caller.policy();
+        match self.client.caller.call(policy, |node| with!(SessionsClient, node, close, request)).await {
             Ok(v1::CloseSessionResponse {}) => Ok(()),
             // It was over before, as requested.
             Err(Error::Refused(refused)) if loss_of(refused.reason).is_some() => Ok(()),
@@ -91,7 +91,7 @@ pub(super) async fn renew(client: &Client, id: SessionId) -> Result<Renewed, Err
     let caller = &client.caller;
     let request = v1::RenewSessionRequest { session_id: id.to_string() };
     let sent = std::sync::Mutex::new(caller.clock.now());
-    let call = caller.call(caller.plan(), |node| {
+    let call = caller.call(caller.policy(), |node| {
         // An answer belongs to the last attempt, so its sending time counts.
         *sent.lock().expect("no code panics while it holds this lock") = caller.clock.now();
         with!(SessionsClient, node, renew, request)

@@ -63,13 +63,13 @@ impl ForceRelease {
         let (name, reason) = (LockName::new(&self.name)?, Reason::new(&self.reason)?);
         let (name, reason) = (name.as_str().to_owned(), reason.as_str().to_owned());
         let caller = &self.client.caller;
-        let plan = if self.token.is_some() { caller.plan() } else { caller.plan_once() };
+        let policy = if self.token.is_some() { caller.policy() } else { caller.once_policy() };
         let token = self.token.map_or(0, |token| token.0);
         let mut request =
             v1::ForceReleaseRequest { name, token, reason, now: self.now, after_token: 0, up_to_token: 0 };
         let mut forced: Vec<Forced> = Vec::new();
         loop {
-            let part = caller.call(plan, |node| with!(LocksClient, node, force_release, request)).await?;
+            let part = caller.call(policy, |node| with!(LocksClient, node, force_release, request)).await?;
             forced.extend(part.forced);
             let Some(last) = forced.last().filter(|_| part.more_up_to_token != 0) else { return Ok(forced) };
             (request.after_token, request.up_to_token) = (last.token, part.more_up_to_token);

@@ -258,7 +258,7 @@ impl Guard {
             keep_data,
         };
         let caller = &core.client.caller;
-        let call = caller.call(caller.plan(), |node| with!(LocksClient, node, update, request));
+        let call = caller.call(caller.policy(), |node| with!(LocksClient, node, update, request));
         let answer = core.while_alive(call).await;
         if let Err(Error::Lost(Loss::Revoked { reason })) = &answer {
             // This answer can arrive before the keep-alive stream reports the revocation.

@@ -39,20 +39,20 @@ pub(crate) struct Pipeline {
 
 struct Shared {
     channel: Channel,
-    open: Mutex<Option<Arc<Open>>>,
+    open: Mutex<Option<Arc<OpenStream>>>,
     is_unknown_there: AtomicBool,
 }
 
 /// An open stream.
 #[derive(Default)]
-struct Open {
-    books: Mutex<Books>,
+struct OpenStream {
+    state: Mutex<State>,
     /// Wakes the sender: there is a request to send, or the stream is over.
     changed: Notify,
 }
 
 #[derive(Default)]
-struct Books {
+struct State {
     last: u64,
     /// At most two entries for each of `answers`: the request and its cancellation.
     to_send: VecDeque<PipelineRequest>,
@@ -61,9 +61,9 @@ struct Books {
 }
 
 /// A pending request. On drop it is cancelled.
-struct UnderWay {
+struct Pending {
     number: u64,
-    open: Arc<Open>,
+    open: Arc<OpenStream>,
     answer: oneshot::Receiver<Result<PipelineResponse, Status>>,
     is_answered: bool,
 }
@@ -108,9 +108,9 @@ impl Pipeline {
 
 impl Shared {
     async fn ask(&self, asked: Asked) -> Result<(Answer, String), Status> {
-        let mut under_way = self.send(asked);
-        let answer = (&mut under_way.answer).await;
-        under_way.is_answered = true;
+        let mut pending = self.send(asked);
+        let answer = (&mut pending.answer).await;
+        pending.is_answered = true;
         let PipelineResponse { what, leader, .. } = answer.unwrap_or_else(|_| Err(broken()))?;
         match what {
             Some(Answer::Failure(Failure { code, message, details })) => {
@@ -126,16 +126,16 @@ impl Shared {
     }
 
     /// Sends the request on the open stream, or opens one.
-    fn send(&self, asked: Asked) -> UnderWay {
+    fn send(&self, asked: Asked) -> Pending {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let mut asked = Some(asked);
-        if let Some(under_way) = open.as_ref().and_then(|open| open.send(&mut asked)) {
-            return under_way;
+        if let Some(pending) = open.as_ref().and_then(|open| open.send(&mut asked)) {
+            return pending;
         }
         let new = open.insert(Arc::default());
-        let under_way = new.send(&mut asked).expect("a new stream is not over");
+        let pending = new.send(&mut asked).expect("a new stream is not over");
         tokio::spawn(serve(self.channel.clone(), Arc::clone(new)));
-        under_way
+        pending
     }
 }
 
@@ -148,25 +148,25 @@ impl Drop for Shared {
     }
 }
 
-impl Open {
+impl OpenStream {
     /// Takes the request and sends it; leaves it if the stream is over.
-    fn send(self: &Arc<Self>, asked: &mut Option<Asked>) -> Option<UnderWay> {
-        let mut books = self.books();
-        if books.is_over {
+    fn send(self: &Arc<Self>, asked: &mut Option<Asked>) -> Option<Pending> {
+        let mut state = self.state();
+        if state.is_over {
             return None;
         }
         let (answer, receiver) = oneshot::channel();
-        books.last += 1;
-        let number = books.last;
-        books.answers.insert(number, answer);
-        books.to_send.push_back(PipelineRequest { number, what: asked.take() });
-        drop(books);
+        state.last += 1;
+        let number = state.last;
+        state.answers.insert(number, answer);
+        state.to_send.push_back(PipelineRequest { number, what: asked.take() });
+        drop(state);
         self.changed.notify_one();
-        Some(UnderWay { number, open: Arc::clone(self), answer: receiver, is_answered: false })
+        Some(Pending { number, open: Arc::clone(self), answer: receiver, is_answered: false })
     }
 
     fn answered(&self, answer: PipelineResponse) {
-        let waiting = self.books().answers.remove(&answer.number);
+        let waiting = self.state().answers.remove(&answer.number);
         if let Some(waiting) = waiting {
             // An error here means that the caller is gone.
             let _ = waiting.send(Ok(answer));
@@ -175,11 +175,11 @@ impl Open {
 
     /// Fails all pending requests with this status.
     fn end(&self, why: &Status) {
-        let mut books = self.books();
-        books.is_over = true;
-        books.to_send.clear();
-        let waiting = mem::take(&mut books.answers);
-        drop(books);
+        let mut state = self.state();
+        state.is_over = true;
+        state.to_send.clear();
+        let waiting = mem::take(&mut state.answers);
+        drop(state);
         self.changed.notify_one();
         for waiting in waiting.into_values() {
             let _ = waiting.send(Err(why.clone()));
@@ -187,27 +187,27 @@ impl Open {
     }
 
     /// A poisoned mutex is used all the same: no code panics while it holds the lock.
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for Pending {
     fn drop(&mut self) {
         if self.is_answered {
             return;
         }
-        let mut books = self.open.books();
-        if books.answers.remove(&self.number).is_none() {
+        let mut state = self.open.state();
+        if state.answers.remove(&self.number).is_none() {
             return;
         }
-        match books.to_send.iter().rposition(|request| request.number == self.number) {
+        match state.to_send.iter().rposition(|request| request.number == self.number) {
             // It was not sent yet.
-            Some(place) => drop(books.to_send.remove(place)),
+            Some(place) => drop(state.to_send.remove(place)),
             None => {
                 let cancel = PipelineRequest { number: self.number, what: Some(Asked::Cancel(Cancel {})) };
-                books.to_send.push_back(cancel);
-                drop(books);
+                state.to_send.push_back(cancel);
+                drop(state);
                 self.open.changed.notify_one();
             }
         }
@@ -215,16 +215,16 @@ impl Drop for UnderWay {
 }
 
 /// The requests, in the order in which they are made. Ends with the stream.
-fn requests(open: Arc<Open>) -> impl Stream<Item = PipelineRequest> + Send {
+fn requests(open: Arc<OpenStream>) -> impl Stream<Item = PipelineRequest> + Send {
     stream::unfold(open, async |open| {
         loop {
             {
-                let mut books = open.books();
-                if let Some(request) = books.to_send.pop_front() {
-                    drop(books);
+                let mut state = open.state();
+                if let Some(request) = state.to_send.pop_front() {
+                    drop(state);
                     return Some((request, open));
                 }
-                if books.is_over {
+                if state.is_over {
                     return None;
                 }
             }
@@ -234,7 +234,7 @@ fn requests(open: Arc<Open>) -> impl Stream<Item = PipelineRequest> + Send {
 }
 
 /// Opens a stream and distributes its answers until it ends.
-async fn serve(channel: Channel, open: Arc<Open>) {
+async fn serve(channel: Channel, open: Arc<OpenStream>) {
     let why = match LocksClient::new(channel).pipeline(requests(Arc::clone(&open))).await {
         Ok(answers) => {
             let mut answers = answers.into_inner();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::sleep;
 
-use super::{Error, backoff::Backoff, call::Plan, core::Core, requests::Outstanding};
+use super::{Error, backoff::Backoff, call::RetryPolicy, core::Core, requests::Outstanding};
 use lockkeeper_proto::v1::{Reason, ReleaseRequest, release_request::Target};
 
 /// Releases the target, retrying for as long as the session lives: a grant must never stay held by accident. A refusal
@@ -12,12 +12,12 @@ use lockkeeper_proto::v1::{Reason, ReleaseRequest, release_request::Target};
 pub(super) async fn release(core: &Core, target: Target) -> Result<(), Error> {
     let outstanding = core.requests.begin();
     let caller = &core.client.caller;
-    let plan = Plan { limit: None, ..caller.plan() };
+    let policy = RetryPolicy { limit: None, ..caller.policy() };
     let mut backoff = Backoff::default();
     loop {
         let (session_id, request) = (core.id.to_string(), Some(outstanding.message()));
         let request = ReleaseRequest { session_id, request, target: Some(target) };
-        let answer = core.while_alive(caller.call(plan, |node| node.pipeline.release(request.clone()))).await;
+        let answer = core.while_alive(caller.call(policy, |node| node.pipeline.release(request.clone()))).await;
         match answer {
             Err(Error::Refused(refused)) if !says_that_nothing_is_held(refused.reason) => {
                 tracing::warn!(session = %core.id, %refused, "a release was refused; it is tried again");

@@ -185,8 +185,8 @@ pub(super) async fn open(client: &Client, options: &SessionOptions) -> Result<Op
     let id = SessionId(client.caller.random_id());
     let request = open_request(id, options)?;
     let sent = client.caller.clock.now();
-    let plan = client.caller.plan();
-    let answer = client.caller.call(plan, |node| with!(SessionsClient, node, open, request)).await?;
+    let policy = client.caller.policy();
+    let answer = client.caller.call(policy, |node| with!(SessionsClient, node, open, request)).await?;
     Ok(Opened { id, sent, ttl: Duration::from_millis(answer.ttl_ms.into()) })
 }
 

@@ -27,7 +27,7 @@ impl Client {
     /// ```
     pub async fn remove_waiter(&self, name: &str, ticket: Ticket) -> Result<Option<v1::Waiter>, Error> {
         let request = v1::RemoveWaiterRequest { name: LockName::new(name)?.as_str().to_owned(), ticket: ticket.0 };
-        let answer = self.caller.call(self.caller.plan(), |node| with!(LocksClient, node, remove_waiter, request));
+        let answer = self.caller.call(self.caller.policy(), |node| with!(LocksClient, node, remove_waiter, request));
         Ok(answer.await?.removed)
     }
 
@@ -41,8 +41,8 @@ impl Client {
     /// again.
     pub async fn lift_delay(&self, name: &str) -> Result<Option<Duration>, Error> {
         let request = v1::LiftDelayRequest { name: LockName::new(name)?.as_str().to_owned() };
-        let plan = self.caller.plan_once();
-        let answer = self.caller.call(plan, |node| with!(LocksClient, node, lift_delay, request)).await?;
+        let policy = self.caller.once_policy();
+        let answer = self.caller.call(policy, |node| with!(LocksClient, node, lift_delay, request)).await?;
         Ok(answer.lifted_ms.map(Duration::from_millis))
     }
 
@@ -54,7 +54,7 @@ impl Client {
     /// completes, the request may have taken effect.
     pub async fn drop_data(&self, prefix: &str, after: &str) -> Result<v1::DropDataResponse, Error> {
         let request = v1::DropDataRequest { prefix: prefix.to_owned(), after: after.to_owned() };
-        self.caller.call(self.caller.plan_once(), |node| with!(LocksClient, node, drop_data, request)).await
+        self.caller.call(self.caller.once_policy(), |node| with!(LocksClient, node, drop_data, request)).await
     }
 
     /// Changes the size of a semaphore that is held or awaited to `permits`, 1 to 1,000,000: an operator's act. A larger size is granted
@@ -77,7 +77,7 @@ impl Client {
     pub async fn resize(&self, name: &str, permits: u32) -> Result<v1::ResizeResponse, Error> {
         let (name, permits) = (LockName::new(name)?.as_str().to_owned(), Permits::new(permits)?.get());
         let request = v1::ResizeRequest { name, permits };
-        self.caller.call(self.caller.plan_once(), |node| with!(LocksClient, node, resize, request)).await
+        self.caller.call(self.caller.once_policy(), |node| with!(LocksClient, node, resize, request)).await
     }
 
     /// Closes a session of others: an operator's act. All that it holds is released, all its waits are cancelled. To close it again is no

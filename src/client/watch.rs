@@ -111,7 +111,7 @@ impl Watch {
     fn open(&self) -> BoxFuture<'static, Result<Streaming<WatchResponse>, Error>> {
         let (client, request) = (self.client.clone(), self.request.clone());
         Box::pin(async move {
-            client.caller.call(client.caller.plan_read(), |node| with!(LocksClient, node, watch, request)).await
+            client.caller.call(client.caller.read_policy(), |node| with!(LocksClient, node, watch, request)).await
         })
     }
 

@@ -29,7 +29,7 @@ const CONNECTIONS_MAX: usize = 256;
 
 /// The state of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Way {
+pub enum Direction {
     /// Data pass.
     #[default]
     Open,
@@ -48,8 +48,8 @@ pub enum Way {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct State {
     /// The direction from the connecting side.
-    forth: Way,
-    back: Way,
+    forward: Direction,
+    backward: Direction,
     /// New connections are reset.
     refuses: bool,
     /// How often all connections were reset.
@@ -82,13 +82,13 @@ impl Link {
     }
 
     /// Sets the direction from the connecting side.
-    pub fn set_forth(&self, way: Way) {
-        self.state.send_modify(|state| state.forth = way);
+    pub fn set_forward(&self, way: Direction) {
+        self.state.send_modify(|state| state.forward = way);
     }
 
     /// Sets the direction to the connecting side.
-    pub fn set_back(&self, way: Way) {
-        self.state.send_modify(|state| state.back = way);
+    pub fn set_backward(&self, way: Direction) {
+        self.state.send_modify(|state| state.backward = way);
     }
 
     /// Resets all connections, and each new one until it is healed.
@@ -145,10 +145,10 @@ async fn connect(
         // not.
         let (near_read, near_write) = near.split();
         let (far_read, far_write) = far.split();
-        let forth = carry(near_read, far_write, state.clone(), |state| state.forth, Arc::clone(&random));
-        let back = carry(far_read, near_write, state.clone(), |state| state.back, random);
+        let forward = carry(near_read, far_write, state.clone(), |state| state.forward, Arc::clone(&random));
+        let back = carry(far_read, near_write, state.clone(), |state| state.backward, random);
         tokio::select! {
-            ended = async { tokio::try_join!(forth, back) } => ended.is_ok(),
+            ended = async { tokio::try_join!(forward, back) } => ended.is_ok(),
             _ = state.wait_for(|state| state.resets != resets) => false,
         }
     };
@@ -174,7 +174,7 @@ async fn carry(
     from: ReadHalf<'_>,
     to: WriteHalf<'_>,
     state: watch::Receiver<State>,
-    way: fn(&State) -> Way,
+    way: fn(&State) -> Direction,
     random: Arc<Mutex<StdRng>>,
 ) -> io::Result<()> {
     let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
@@ -186,7 +186,7 @@ async fn take(
     mut from: ReadHalf<'_>,
     chunks: mpsc::Sender<Chunk>,
     mut state: watch::Receiver<State>,
-    way: fn(&State) -> Way,
+    way: fn(&State) -> Direction,
     random: Arc<Mutex<StdRng>>,
 ) -> io::Result<()> {
     let mut bytes = vec![0; CHUNK_BYTES];
@@ -207,7 +207,7 @@ async fn give(
     mut to: WriteHalf<'_>,
     mut chunks: mpsc::Receiver<Chunk>,
     mut state: watch::Receiver<State>,
-    way: fn(&State) -> Way,
+    way: fn(&State) -> Direction,
 ) -> io::Result<()> {
     while let Some(chunk) = chunks.recv().await {
         sleep_until(chunk.due).await;
@@ -221,15 +221,15 @@ async fn give(
 }
 
 /// Waits until the direction is not held; returns its state.
-async fn until_open(state: &mut watch::Receiver<State>, way: fn(&State) -> Way) -> io::Result<Way> {
-    let open = state.wait_for(|state| way(state) != Way::Held).await;
+async fn until_open(state: &mut watch::Receiver<State>, way: fn(&State) -> Direction) -> io::Result<Direction> {
+    let open = state.wait_for(|state| way(state) != Direction::Held).await;
     open.map(|state| way(&state)).map_err(|_| io::Error::from(io::ErrorKind::ConnectionAborted))
 }
 
-fn lateness(way: Way, random: &Mutex<StdRng>) -> Duration {
+fn lateness(way: Direction, random: &Mutex<StdRng>) -> Duration {
     match way {
-        Way::Open | Way::Held => Duration::ZERO,
-        Way::Delayed { latency, jitter } => {
+        Direction::Open | Direction::Held => Duration::ZERO,
+        Direction::Delayed { latency, jitter } => {
             let part: f64 = random.lock().expect("no code panics while it holds this lock").random();
             latency + jitter.mul_f64(part)
         }

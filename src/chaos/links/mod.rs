@@ -1,8 +1,8 @@
 //! The network of a cluster on this machine, with fault injection.
 //!
 //! There is one [`Link`] for each ordered pair of nodes, and one from the clients to each node. Each is a TCP proxy in
-//! this process: no root, no namespaces. A link carries requests *forth* and answers *back*. A real network loses
-//! packets, so to stop node 1 from sending to node 2, both the forth direction from 1 to 2 and the back direction of
+//! this process: no root, no namespaces. A link carries requests *forward* and answers *backward*. A real network loses
+//! packets, so to stop node 1 from sending to node 2, both the forward direction from 1 to 2 and the backward direction of
 //! the link from 2 to 1 are held: [`Links::silence`].
 //!
 //! Deliberately absent: loss and reordering of single packets, since TCP hides both and only delay remains; and a link
@@ -16,7 +16,7 @@ use std::{
     net::{SocketAddr, TcpListener},
 };
 
-pub use self::link::{Link, Way};
+pub use self::link::{Direction, Link};
 use crate::{local::free_port, server::config::Member};
 
 /// All links of a cluster.
@@ -70,8 +70,8 @@ impl Links {
     /// Holds all data from `from` to `to`. The other direction passes.
     pub fn silence(&self, from: u64, to: u64) {
         if let (Some(out), Some(back)) = (self.peers.get(&(from, to)), self.peers.get(&(to, from))) {
-            out.set_forth(Way::Held);
-            back.set_back(Way::Held);
+            out.set_forward(Direction::Held);
+            back.set_backward(Direction::Held);
         }
     }
 

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     chaos::{
         history::Fact,
-        links::{Links, Way},
+        links::{Direction, Links},
         parties::{clients::Clients, observe::Observer, operator::Operator},
         record::Recorder,
         workload::locks::Lock,
@@ -229,16 +229,16 @@ impl World {
         if self.random.random() {
             return link.refuse();
         }
-        link.set_forth(Way::Held);
-        link.set_back(Way::Held);
+        link.set_forward(Direction::Held);
+        link.set_backward(Direction::Held);
     }
 
     fn delay(&mut self) {
         for link in self.links.all() {
             let latency = Duration::from_millis(self.random.random_range(0..60));
             let jitter = Duration::from_millis(self.random.random_range(0..120));
-            link.set_forth(Way::Delayed { latency, jitter });
-            link.set_back(Way::Delayed { latency, jitter });
+            link.set_forward(Direction::Delayed { latency, jitter });
+            link.set_backward(Direction::Delayed { latency, jitter });
         }
     }
 
@@ -253,7 +253,7 @@ impl World {
 
     async fn lose_replies_until(&mut self, leader: u64, until: Instant) {
         while self.goes_on(until) {
-            self.links.of_clients(leader).set_back(Way::Held);
+            self.links.of_clients(leader).set_backward(Direction::Held);
             self.rest(30..200).await;
             let link = self.links.of_clients(leader);
             link.reset();

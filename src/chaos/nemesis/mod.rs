@@ -1,19 +1,19 @@
 //! Fault injection.
 //!
 //! A run alternates between calm, a fault and its end, with a check that the cluster serves again. [`Fault`] lists the
-//! faults, `plan` orders them, `aim` selects their targets, `inject` executes them, and `tools` finds the programs that
+//! faults, `schedule` orders them, `aim` selects their targets, `inject` executes them, and `tools` finds the programs that
 //! some need.
 //!
 //! Deliberately absent: faults that need root. Without namespaces and mounts, a run works on any machine.
 
 mod aim;
 pub(super) mod inject;
-mod plan;
+mod schedule;
 pub(super) mod tools;
 
 use std::{fmt, str::FromStr};
 
-pub use self::plan::Plan;
+pub use self::schedule::Schedule;
 
 /// The faults.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -45,7 +45,7 @@ use super::{
     history::{Fact, Meta},
     links::Links,
     nemesis::{
-        Fault, Plan,
+        Fault, Schedule,
         inject::{self, World},
         tools::Tools,
     },
@@ -239,8 +239,8 @@ impl Run {
     /// Injects one fault after another until the time is over and the planned faults were injected.
     async fn break_things(&mut self, options: &Options) -> io::Result<()> {
         let began = Instant::now();
-        let mut plan = self.plan(options);
-        let planned = plan.within(options.duration);
+        let mut schedule = self.schedule(options);
+        let planned = schedule.within(options.duration);
         let operator = self.world.operator.clone();
         let _reading = operator.read_and_revoke(options.seed);
         let finish = CancellationToken::new();
@@ -253,7 +253,7 @@ impl Run {
             self.set_phase("calm");
             let sentinel = operator.set_up_sentinel(tried).await;
             self.calm().await?;
-            let Some(fault) = plan.next().filter(|_| self.goes_on()) else { break };
+            let Some(fault) = schedule.next().filter(|_| self.goes_on()) else { break };
             let late = operator.request_before(&format!("retried/{tried}/late")).await;
             tried += 1;
             if self.inflict(fault).await? {
@@ -275,11 +275,11 @@ impl Run {
     }
 
     /// The order of the faults that are possible on this machine.
-    fn plan(&mut self, options: &Options) -> Plan {
+    fn schedule(&mut self, options: &Options) -> Schedule {
         let missing = |fault: &Fault| Some((*fault, self.world.tools.missing(*fault)?.to_owned()));
         self.outcome.skipped = options.faults.iter().filter_map(missing).collect();
         let possible = options.faults.iter().filter(|fault| self.world.tools.missing(**fault).is_none());
-        Plan::new(&possible.copied().collect::<Vec<_>>(), options.seed)
+        Schedule::new(&possible.copied().collect::<Vec<_>>(), options.seed)
     }
 
     fn goes_on(&self) -> bool {

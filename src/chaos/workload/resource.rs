@@ -194,12 +194,12 @@ pub enum Place {
 
 /// A client's access to the registers.
 #[derive(Debug)]
-pub(super) enum Way {
+pub(super) enum Access {
     Socket(Connection),
     Here(Arc<Registers>),
 }
 
-impl Way {
+impl Access {
     pub(super) async fn open(place: &Place) -> io::Result<Self> {
         match place {
             Place::Socket(socket) => Connection::open(socket).await.map(Self::Socket),
@@ -248,9 +248,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("socket");
         let resource = Resource::serve(&socket).unwrap();
-        let mut way = Way::open(&Place::Socket(socket)).await.unwrap();
+        let mut access = Access::open(&Place::Socket(socket)).await.unwrap();
         for fenced in [true, false] {
-            let mut write = async |token, mode| way.write("jobs", token, mode, fenced).await.unwrap();
+            let mut write = async |token, mode| access.write("jobs", token, mode, fenced).await.unwrap();
             assert_eq!(write(2, Mode::Exclusive).await, Written::Accepted(1));
             assert_eq!(write(3, Mode::Shared).await, Written::Accepted(2));
             let late = write(1, Mode::Shared).await;

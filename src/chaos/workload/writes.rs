@@ -2,7 +2,7 @@
 
 use super::{
     locks::Lock,
-    resource::{Place, Way, Written},
+    resource::{Access, Place, Written},
 };
 use crate::chaos::{
     history::{Answer, Call, Mode},
@@ -14,13 +14,13 @@ use crate::chaos::{
 pub(in crate::chaos) struct Writes {
     place: Place,
     recorder: Recorder,
-    way: Option<Way>,
+    access: Option<Access>,
 }
 
 impl Writes {
     /// A writer to the registers at this place.
     pub(in crate::chaos) fn new(place: &Place, recorder: Recorder) -> Self {
-        Self { place: place.clone(), recorder, way: None }
+        Self { place: place.clone(), recorder, access: None }
     }
 
     /// Writes to the unfenced and to the fenced register of each lock. Permits have no order, so no fenced write.
@@ -35,18 +35,18 @@ impl Writes {
     }
 
     async fn write(&mut self, lock: &Lock, token: u64, fenced: bool) {
-        let way = match self.way.take() {
-            Some(way) => Ok(way),
-            None => Way::open(&self.place).await,
+        let access = match self.access.take() {
+            Some(access) => Ok(access),
+            None => Access::open(&self.place).await,
         };
-        let Ok(mut way) = way else { return };
+        let Ok(mut access) = access else { return };
         let call = Call::Write { token, mode: lock.mode, fenced };
         let begun = self.recorder.begin(std::slice::from_ref(&lock.name), call);
-        match way.write(&lock.name, token, lock.mode, fenced).await {
+        match access.write(&lock.name, token, lock.mode, fenced).await {
             Ok(Written::Accepted(seq)) => begun.ok(Answer::Write { seq: Some(seq) }),
             Ok(Written::Refused) => begun.failed("refused_token"),
             Err(error) => return begun.unknown(error.to_string()),
         }
-        self.way = Some(way);
+        self.access = Some(access);
     }
 }

@@ -62,7 +62,7 @@ impl Keep {
             }
         };
         let mut watch = Watch { link, kill_at, pid, own_group: self.group == 0, ended: None };
-        if watch.until_all_ended(&mut child_ended).await == Verdict::Kill {
+        if watch.until_all_ended(&mut child_ended).await == Decision::Kill {
             watch.kill_all().await;
         }
         Ok(Exit::Success)
@@ -88,30 +88,30 @@ struct Watch {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
+enum Decision {
     AllEnded,
     Kill,
 }
 
 impl Watch {
-    async fn until_all_ended(&mut self, child_ended: &mut unix::Signal) -> Verdict {
+    async fn until_all_ended(&mut self, child_ended: &mut unix::Signal) -> Decision {
         loop {
             let left = self.left();
             tokio::select! {
                 biased;
                 message = self.link.next() => match message {
                     Some(message) => self.hear(message),
-                    None => return Verdict::Kill,
+                    None => return Decision::Kill,
                 },
-                _ = child_ended.recv() => if self.all_ended() { return Verdict::AllEnded },
+                _ = child_ended.recv() => if self.all_ended() { return Decision::AllEnded },
                 () = sleep(left.min(TIMER_MAX)) => {}
             }
             if self.left_behind_too_long() {
-                return Verdict::Kill;
+                return Decision::Kill;
             }
             if self.is_time().await {
                 self.link.tell(Message::Expired);
-                return Verdict::Kill;
+                return Decision::Kill;
             }
         }
     }

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     super::{
         Error, NotAcquired,
-        acquire::{in_time, message, plan},
+        acquire::{in_time, message, waiting_policy},
         backoff::Backoff,
     },
     AttachedSession,
@@ -62,7 +62,7 @@ impl AttachedAcquire {
     async fn send(&mut self, began: Instant) -> Result<Token, Error> {
         let (caller, session) = (&self.session.client.caller, self.session.id);
         let request = self.request.get_or_insert_with(|| Numbered::begin(caller));
-        let answer = request.send(caller, plan(caller.plan(), self.acquire.wait), |node, request| {
+        let answer = request.send(caller, waiting_policy(caller.policy(), self.acquire.wait), |node, request| {
             // The first attempt that arrives sets the wait's limit; a retry must not extend it.
             let message = message(session, request, &self.acquire, began.elapsed());
             node.pipeline.acquire(message)
@@ -89,7 +89,7 @@ impl AttachedAcquire {
         let session_id = self.session.id.to_string();
         let target = Some(Target::AcquireRequestId(acquire.id()));
         let mut release = Numbered::begin(caller);
-        let answer = release.send(caller, caller.plan(), |node, request| {
+        let answer = release.send(caller, caller.policy(), |node, request| {
             let request = ReleaseRequest { session_id: session_id.clone(), request: Some(request), target };
             node.pipeline.release(request.clone())
         });

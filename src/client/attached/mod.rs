@@ -172,7 +172,7 @@ impl AttachedSession {
     pub async fn release(&self, token: Token) -> Result<(), Error> {
         let (caller, session_id) = (&self.client.caller, self.id.to_string());
         let answer = Numbered::begin(caller)
-            .send(caller, caller.plan(), |node, request| {
+            .send(caller, caller.policy(), |node, request| {
                 let (session_id, target) = (session_id.clone(), Some(Target::Token(token.0)));
                 let request = ReleaseRequest { session_id, request: Some(request), target };
                 node.pipeline.release(request.clone())
@@ -191,7 +191,7 @@ impl AttachedSession {
         let (caller, session_id) = (&self.client.caller, self.id.to_string());
         let template = UpdateRequest { session_id, request: None, token: token.0, name, data, keep_data };
         let answer = Numbered::begin(caller)
-            .send(caller, caller.plan(), |node, request| {
+            .send(caller, caller.policy(), |node, request| {
                 let request = UpdateRequest { request: Some(request), ..template.clone() };
                 with!(LocksClient, node, update, request)
             })
@@ -212,7 +212,7 @@ impl AttachedSession {
 /// `reason`: an operator's reason, or empty.
 pub(super) async fn close(client: &Client, id: SessionId, reason: &str) -> Result<(), Error> {
     let request = CloseSessionRequest { session_id: id.to_string(), reason: reason.to_owned() };
-    let call = client.caller.call(client.caller.plan(), |node| with!(SessionsClient, node, close, request));
+    let call = client.caller.call(client.caller.policy(), |node| with!(SessionsClient, node, close, request));
     let CloseSessionResponse {} = call.await.map_err(lost)?;
     Ok(())
 }

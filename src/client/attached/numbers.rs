@@ -23,7 +23,7 @@ use tonic::{Response, Status};
 
 use super::super::{
     Error,
-    call::{Caller, Plan},
+    call::{Caller, RetryPolicy},
     error::Refused,
     nodes::Node,
 };
@@ -61,7 +61,7 @@ impl Numbered {
     pub(super) async fn send<A, F>(
         &mut self,
         caller: &Caller,
-        plan: Plan,
+        policy: RetryPolicy,
         send: impl Fn(&Node, RequestId) -> F,
     ) -> Result<A, Error>
     where
@@ -69,7 +69,7 @@ impl Numbered {
     {
         let (mut ages, mut later_ids) = (AGES_S.into_iter(), 0..LATER_IDS_MAX);
         loop {
-            let answer = self.send_as_it_is(caller, plan, &send).await;
+            let answer = self.send_as_it_is(caller, policy, &send).await;
             let Err(Error::Refused(refused)) = &answer else { return answer };
             if refused.is_memory_full()
                 && let Some(age_s) = ages.next()
@@ -90,7 +90,7 @@ impl Numbered {
     async fn send_as_it_is<A, F>(
         &mut self,
         caller: &Caller,
-        plan: Plan,
+        policy: RetryPolicy,
         send: impl Fn(&Node, RequestId) -> F,
     ) -> Result<A, Error>
     where
@@ -98,7 +98,7 @@ impl Numbered {
     {
         let sendings = Sendings { count: AtomicU32::new(0), unanswered: &mut self.unanswered };
         let message = RequestId { id: self.id, lowest: self.lowest, kept: Vec::new() };
-        let answer = caller.call(plan, |node| {
+        let answer = caller.call(policy, |node| {
             sendings.count.fetch_add(1, Ordering::Relaxed);
             send(node, message.clone())
         });

@@ -139,7 +139,7 @@ impl Election {
         // Only the holder is needed; the queue can be long.
         let request = GetRequest { name: self.name.as_str().to_owned(), page_size: 1, ..GetRequest::default() };
         let caller = &self.client.caller;
-        let answer = caller.call(caller.plan(), |node| node.pipeline.get(request.clone())).await?;
+        let answer = caller.call(caller.policy(), |node| node.pipeline.get(request.clone())).await?;
         Ok(answer.lock.and_then(Leader::of))
     }
 

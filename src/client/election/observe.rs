@@ -112,11 +112,11 @@ fn start(client: Client, name: LockName) -> WatchStream<Seen> {
 
 async fn follow(client: &Client, name: LockName, seen: &watch::Sender<Seen>) {
     let mut messages = client.watch(name.as_str());
-    let mut office = Office::new(name);
+    let mut watched = LockState::new(name);
     loop {
         match messages.next().await {
             Ok(message) => {
-                if let Some(leader) = office.hear(message) {
+                if let Some(leader) = watched.hear(message) {
                     seen.send_modify(|seen| *seen = Ok(leader));
                 }
             }
@@ -124,14 +124,14 @@ async fn follow(client: &Client, name: LockName, seen: &watch::Sender<Seen>) {
                 seen.send_modify(|seen| *seen = Err(error));
                 sleep(ERROR_PAUSE).await;
                 // Starts with the state, which reports the leader even if nothing changed.
-                messages = client.watch(office.name.as_str());
+                messages = client.watch(watched.name.as_str());
             }
         }
     }
 }
 
 /// The state of one lock, according to the messages of a watch.
-struct Office {
+struct LockState {
     name: LockName,
     /// The holder, without its value.
     holder: Option<Leader>,
@@ -139,7 +139,7 @@ struct Office {
     epoch_max: Token,
 }
 
-impl Office {
+impl LockState {
     fn new(name: LockName) -> Self {
         Self { name, holder: None, data: None, epoch_max: Token::default() }
     }
@@ -212,8 +212,8 @@ mod tests {
 
     const EXCLUSIVE: Option<Mode> = Some(Mode { kind: Some(mode::Kind::Exclusive(mode::Exclusive {})) });
 
-    fn office() -> Office {
-        Office::new(LockName::new("jobs").unwrap())
+    fn watched() -> LockState {
+        LockState::new(LockName::new("jobs").unwrap())
     }
 
     fn message(what: What) -> WatchResponse {
@@ -248,51 +248,51 @@ mod tests {
 
     #[test]
     fn a_new_leader_is_seen_with_its_value_and_never_with_the_one_before() {
-        let mut office = office();
-        assert_eq!(told(office.hear(state(true, vec![held("jobs", 1, "a")]))), Some((1, "a".into())));
+        let mut watched = watched();
+        assert_eq!(told(watched.hear(state(true, vec![held("jobs", 1, "a")]))), Some((1, "a".into())));
         let handover = [change("jobs", Kind::Lost, 1), change("jobs", Kind::Granted, 2), data("b")];
-        assert_eq!(told(office.hear(changes(handover.to_vec()))), Some((2, "b".into())));
-        assert_eq!(told(office.hear(changes(vec![data("c")]))), Some((2, "c".into())));
-        assert_eq!(told(office.hear(changes(vec![change("jobs", Kind::Released, 2)]))), None);
+        assert_eq!(told(watched.hear(changes(handover.to_vec()))), Some((2, "b".into())));
+        assert_eq!(told(watched.hear(changes(vec![data("c")]))), Some((2, "c".into())));
+        assert_eq!(told(watched.hear(changes(vec![change("jobs", Kind::Released, 2)]))), None);
     }
 
     #[test]
     fn other_names_under_the_prefix_are_none_of_its_business() {
-        let mut office = office();
+        let mut watched = watched();
         let others = vec![held("jobs/a", 7, "other"), held("jobs/b", 8, "other")];
-        assert_eq!(told(office.hear(state(true, others.clone()))), None);
-        assert_eq!(office.hear(state(false, others)), None);
-        assert_eq!(office.hear(changes(vec![change("jobs/a", Kind::Granted, 9)])), None);
+        assert_eq!(told(watched.hear(state(true, others.clone()))), None);
+        assert_eq!(watched.hear(state(false, others)), None);
+        assert_eq!(watched.hear(changes(vec![change("jobs/a", Kind::Granted, 9)])), None);
         let mixed = vec![change("jobs", Kind::Granted, 10), change("jobs/a", Kind::Released, 9), data("a")];
-        assert_eq!(told(office.hear(changes(mixed))), Some((10, "a".into())));
+        assert_eq!(told(watched.hear(changes(mixed))), Some((10, "a".into())));
     }
 
     #[test]
     fn the_state_takes_the_place_of_all_that_was_known() {
-        let mut office = office();
-        assert!(told(office.hear(state(true, vec![held("jobs", 1, "a")]))).is_some());
-        assert_eq!(told(office.hear(state(true, vec![held("jobs/a", 7, "other")]))), None);
-        assert_eq!(told(office.hear(changes(vec![change("jobs", Kind::Granted, 9)]))), Some((9, String::new())));
+        let mut watched = watched();
+        assert!(told(watched.hear(state(true, vec![held("jobs", 1, "a")]))).is_some());
+        assert_eq!(told(watched.hear(state(true, vec![held("jobs/a", 7, "other")]))), None);
+        assert_eq!(told(watched.hear(changes(vec![change("jobs", Kind::Granted, 9)]))), Some((9, String::new())));
     }
 
     #[test]
     fn epochs_never_go_back() {
-        let mut office = office();
-        assert!(told(office.hear(state(true, vec![held("jobs", 5, "e")]))).is_some());
-        assert_eq!(office.hear(state(true, vec![held("jobs", 3, "c")])), None);
-        assert_eq!(office.hear(changes(vec![data("d")])), None);
+        let mut watched = watched();
+        assert!(told(watched.hear(state(true, vec![held("jobs", 5, "e")]))).is_some());
+        assert_eq!(watched.hear(state(true, vec![held("jobs", 3, "c")])), None);
+        assert_eq!(watched.hear(changes(vec![data("d")])), None);
         let handover = vec![change("jobs", Kind::Lost, 3), change("jobs", Kind::Granted, 5), data("e")];
-        assert_eq!(told(office.hear(changes(handover))), Some((5, "e".into())));
+        assert_eq!(told(watched.hear(changes(handover))), Some((5, "e".into())));
     }
 
     #[test]
     fn one_of_several_leads_nobody() {
-        let mut office = office();
+        let mut watched = watched();
         let shared = Some(Mode { kind: Some(mode::Kind::Shared(mode::Shared {})) });
         let mut lock = held("jobs", 1, "a");
         lock.holders[0].mode = shared;
-        assert_eq!(told(office.hear(state(true, vec![lock]))), None);
+        assert_eq!(told(watched.hear(state(true, vec![lock]))), None);
         let granted = Change { mode: shared, ..change("jobs", Kind::Granted, 2) };
-        assert_eq!(told(office.hear(changes(vec![granted]))), None);
+        assert_eq!(told(watched.hear(changes(vec![granted]))), None);
     }
 }

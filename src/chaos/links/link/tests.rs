@@ -45,7 +45,7 @@ async fn whole_it_passes_all_both_ways_and_the_end() {
 #[tokio::test]
 async fn one_way_is_held_while_the_other_passes_and_nothing_is_lost() {
     let (link, mut near, mut far) = linked().await;
-    link.set_forth(Way::Held);
+    link.set_forward(Direction::Held);
     near.write_all(b"held").await.unwrap();
     is_silent(&mut far).await;
     passes(&mut far, &mut near).await;
@@ -61,7 +61,7 @@ async fn one_way_is_held_while_the_other_passes_and_nothing_is_lost() {
 #[tokio::test]
 async fn a_reply_is_lost_after_its_request_came_through() {
     let (link, mut near, mut far) = linked().await;
-    link.set_back(Way::Held);
+    link.set_backward(Direction::Held);
     passes(&mut near, &mut far).await;
     far.write_all(b"done").await.unwrap();
     is_silent(&mut near).await;
@@ -73,7 +73,7 @@ async fn a_reply_is_lost_after_its_request_came_through() {
 #[tokio::test]
 async fn a_sender_into_a_held_link_has_to_wait() {
     let (link, mut near, _far) = linked().await;
-    link.set_forth(Way::Held);
+    link.set_forward(Direction::Held);
     let flood = vec![0; 64 * 1024 * 1024];
     assert!(timeout(SHORT * 5, near.write_all(&flood)).await.is_err(), "64 MiB were taken");
 }
@@ -97,7 +97,7 @@ async fn a_link_that_refuses_resets_old_and_new_connections_until_it_heals() {
 #[tokio::test]
 async fn delayed_bytes_come_late_and_in_order() {
     let (link, mut near, mut far) = linked().await;
-    link.set_forth(Way::Delayed { latency: SHORT, jitter: SHORT });
+    link.set_forward(Direction::Delayed { latency: SHORT, jitter: SHORT });
     // Delays the data of the next read from the socket; a read in progress may not be delayed.
     passes(&mut near, &mut far).await;
     let began = Instant::now();

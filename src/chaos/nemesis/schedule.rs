@@ -11,18 +11,18 @@ const CYCLE: Duration = Duration::from_secs(8);
 
 /// The order of faults: each occurs once before any is repeated.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct Schedule {
     deck: Vec<Fault>,
     left: VecDeque<Fault>,
     random: StdRng,
 }
 
-impl Plan {
+impl Schedule {
     /// An order of these faults.
     pub fn new(faults: &[Fault], seed: u64) -> Self {
-        let mut plan = Self { deck: faults.to_vec(), left: VecDeque::new(), random: StdRng::seed_from_u64(seed) };
-        plan.shuffle();
-        plan
+        let mut schedule = Self { deck: faults.to_vec(), left: VecDeque::new(), random: StdRng::seed_from_u64(seed) };
+        schedule.shuffle();
+        schedule
     }
 
     /// The faults that fit into this duration at the usual pace: at least one.
@@ -48,7 +48,7 @@ impl Plan {
     }
 }
 
-impl Iterator for Plan {
+impl Iterator for Schedule {
     type Item = Fault;
 
     /// Endless, unless there are no faults.
@@ -67,22 +67,22 @@ mod tests {
     #[test]
     fn all_come_before_any_comes_again_and_a_seed_gives_one_order() {
         let all: Vec<_> = Fault::all().collect();
-        let order: Vec<_> = Plan::new(&all, 7).take(2 * all.len()).collect();
+        let order: Vec<_> = Schedule::new(&all, 7).take(2 * all.len()).collect();
         let mut first = order[..all.len()].to_vec();
         first.sort_unstable();
         assert_eq!(first, all);
-        assert_eq!(order, Plan::new(&all, 7).take(2 * all.len()).collect::<Vec<_>>());
-        assert_ne!(order, Plan::new(&all, 8).take(2 * all.len()).collect::<Vec<_>>());
-        assert_eq!(Plan::new(&[], 7).next(), None);
+        assert_eq!(order, Schedule::new(&all, 7).take(2 * all.len()).collect::<Vec<_>>());
+        assert_ne!(order, Schedule::new(&all, 8).take(2 * all.len()).collect::<Vec<_>>());
+        assert_eq!(Schedule::new(&[], 7).next(), None);
     }
 
     #[test]
     fn a_short_run_sees_something_of_each_group() {
         let all: Vec<_> = Fault::all().collect();
-        let mut groups: Vec<_> = Plan::new(&all, 3).within(CYCLE * 6).iter().map(|fault| fault.group()).collect();
+        let mut groups: Vec<_> = Schedule::new(&all, 3).within(CYCLE * 6).iter().map(|fault| fault.group()).collect();
         groups.sort_unstable();
         groups.dedup();
         assert_eq!(groups.len(), 6);
-        assert_eq!(Plan::new(&all, 3).within(Duration::ZERO).len(), 1);
+        assert_eq!(Schedule::new(&all, 3).within(Duration::ZERO).len(), 1);
     }
 }
