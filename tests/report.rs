@@ -4,7 +4,7 @@ use std::{error::Error, fs, process::Command};
 
 use lockkeeper::chaos::{
     history::History,
-    report::{About, Finding, Report, Verdict, Violation},
+    report::{About, Report, ReportedFinding, ReportedVerdict, ReportedViolation},
 };
 use serde_json::{Value, json};
 
@@ -50,19 +50,19 @@ fn story() -> History {
     History::read(STORY.trim_start().as_bytes()).expect("it is a history")
 }
 
-fn findings() -> Vec<Finding> {
+fn findings() -> Vec<ReportedFinding> {
     let says = r#"two hold "</script><b>" at once"#.to_owned();
-    let shown = vec![Violation { says, lines: vec![8, 13] }];
-    let finding = |property: &str, verdict| Finding {
+    let shown = vec![ReportedViolation { says, lines: vec![8, 13] }];
+    let finding = |property: &str, verdict| ReportedFinding {
         property: property.to_owned(),
         verdict,
         evidence: vec![("grants".to_owned(), 3)],
     };
     vec![
-        finding("mutual exclusion", Verdict::Violated { count: 4, shown }),
-        finding("token order", Verdict::Holds),
-        finding("liveness", Verdict::Undecided { why: "no bound is promised".to_owned() }),
-        finding("agreement", Verdict::Vacuous),
+        finding("mutual exclusion", ReportedVerdict::Violated { count: 4, shown }),
+        finding("token order", ReportedVerdict::Holds),
+        finding("liveness", ReportedVerdict::Undecided { why: "no bound is promised".to_owned() }),
+        finding("agreement", ReportedVerdict::Vacuous),
     ]
 }
 

@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt};
 
 use super::{
     run::Run,
-    verdict::{Conviction, Finding, Inquiry, Property},
+    verdict::{Evidence, Finding, Investigation, Property},
 };
 use crate::history::Fact;
 
@@ -29,7 +29,7 @@ impl fmt::Display for Disagree {
     }
 }
 
-impl Conviction for Disagree {
+impl Evidence for Disagree {
     fn lines(&self) -> Vec<usize> {
         match self {
             Self::Tables { lines, .. } | Self::Leaders { lines, .. } => lines.to_vec(),
@@ -37,31 +37,31 @@ impl Conviction for Disagree {
     }
 }
 
-pub(super) fn judge(run: &Run<'_>) -> Finding {
-    let mut inquiry = Inquiry::into(Property::Agreement);
-    inquiry.saw("tables compared", 0);
+pub(super) fn check(run: &Run<'_>) -> Finding {
+    let mut investigation = Investigation::of(Property::Agreement);
+    investigation.count("tables compared", 0);
     let mut tables: HashMap<u64, (u64, u64, usize)> = HashMap::new();
     let mut leaders: HashMap<u64, (u64, usize)> = HashMap::new();
     for told in &run.facts {
         if let Fact::Table { node, index, hash } = told.fact {
             let (first_hash, first, line) = *tables.entry(*index).or_insert((*hash, *node, told.line));
             if line != told.line {
-                inquiry.saw("tables compared", 1);
+                investigation.count("tables compared", 1);
             }
             if first_hash != *hash {
                 let (nodes, lines) = ([first, *node], [line, told.line]);
-                inquiry.convict(&Disagree::Tables { index: *index, nodes, lines });
+                investigation.report(&Disagree::Tables { index: *index, nodes, lines });
             }
         } else if let Fact::Elected { node, term } = told.fact {
-            inquiry.saw("elections", 1);
+            investigation.count("elections", 1);
             let (first, line) = *leaders.entry(*term).or_insert((*node, told.line));
             if first != *node {
                 let (nodes, lines) = ([first, *node], [line, told.line]);
-                inquiry.convict(&Disagree::Leaders { term: *term, nodes, lines });
+                investigation.report(&Disagree::Leaders { term: *term, nodes, lines });
             }
         } else if let Fact::SnapshotInstalled { .. } = told.fact {
-            inquiry.saw("snapshots installed", 1);
+            investigation.count("snapshots installed", 1);
         }
     }
-    inquiry.close()
+    investigation.close()
 }

@@ -14,7 +14,7 @@ use super::{
     run::{Acknowledged, Mark, Run},
     show::Ms,
     tenures::Overlap,
-    verdict::{Conviction, Finding, Inquiry, Property},
+    verdict::{Evidence, Finding, Investigation, Property},
 };
 use crate::history::{Answer, Call, Ended, Fact, Operation};
 
@@ -45,7 +45,7 @@ impl fmt::Display for Lost<'_> {
     }
 }
 
-impl Conviction for Lost<'_> {
+impl Evidence for Lost<'_> {
     fn lines(&self) -> Vec<usize> {
         match self {
             Self::Session { told, lease, .. } => vec![lease.line, told.1],
@@ -59,9 +59,9 @@ impl Conviction for Lost<'_> {
 /// Acknowledged ends, by token.
 type Released = HashMap<u64, Mark>;
 
-pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>, overlaps: &[Overlap<'_>]) -> Finding {
-    let mut inquiry = Inquiry::into(Property::Durability);
-    inquiry.saw("reads", 0);
+pub(super) fn check(run: &Run<'_>, grants: &Grants<'_>, overlaps: &[Overlap<'_>]) -> Finding {
+    let mut investigation = Investigation::of(Property::Durability);
+    investigation.count("reads", 0);
     let released = released(run, grants);
     // These are reported as early expiries.
     let early: HashSet<u64> = overlaps.iter().filter_map(|overlap| Some(overlap.silent()?.token)).collect();
@@ -69,13 +69,13 @@ pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>, overlaps: &[Overlap<'_>]
         let over = run.session(grant.session).and_then(|session| session.over);
         !early.contains(&grant.token) && over.is_none_or(|(told, _)| told.0 >= grant.until_ns)
     };
-    views(run, grants, &released, &expected, &mut inquiry);
-    single(run, grants, &released, &expected, &mut inquiry);
-    last_tokens(run, grants, &mut inquiry);
-    sessions(run, &mut inquiry);
+    views(run, grants, &released, &expected, &mut investigation);
+    single(run, grants, &released, &expected, &mut investigation);
+    last_tokens(run, grants, &mut investigation);
+    sessions(run, &mut investigation);
     let restarts = run.facts.iter().filter(|told| matches!(told.fact, Fact::Started { .. })).count();
-    inquiry.saw("restarts", restarts as u64);
-    inquiry.close()
+    investigation.count("restarts", restarts as u64);
+    investigation.close()
 }
 
 fn released(run: &Run<'_>, grants: &Grants<'_>) -> Released {
@@ -104,12 +104,12 @@ fn views(
     grants: &Grants<'_>,
     released: &Released,
     expected: &impl Fn(&Grant<'_>) -> bool,
-    inquiry: &mut Inquiry,
+    investigation: &mut Investigation,
 ) {
     let mut reads: HashMap<&str, Vec<&Operation<'_>>> = HashMap::new();
     for operation in &run.operations {
         if let Ended::Ok(Answer::Get(_)) = operation.ended {
-            inquiry.saw("reads", 1);
+            investigation.count("reads", 1);
             reads.entry(&operation.locks[0]).or_default().push(operation);
         }
     }
@@ -130,10 +130,10 @@ fn views(
             held.retain(|grant| grant.until_ns > read.invoked_ns);
             let shown: HashSet<u64> = view.holders.iter().map(|holder| holder.token).collect();
             for grant in held.iter().filter(|grant| grant.until_ns > read.ended_ns && !shown.contains(&grant.token)) {
-                inquiry.convict(&Lost::Grant { lock, grant, read });
+                investigation.report(&Lost::Grant { lock, grant, read });
             }
             for token in shown {
-                found_again(by_token.get(&token).copied(), read, released, inquiry);
+                found_again(by_token.get(&token).copied(), read, released, investigation);
             }
         }
     }
@@ -145,7 +145,7 @@ fn single(
     grants: &Grants<'_>,
     released: &Released,
     expected: &impl Fn(&Grant<'_>) -> bool,
-    inquiry: &mut Inquiry,
+    investigation: &mut Investigation,
 ) {
     let by_token: HashMap<u64, &Grant<'_>> = grants.by_token.iter().map(|grant| (grant.token, grant)).collect();
     for read in &run.operations {
@@ -156,17 +156,17 @@ fn single(
             (Call::Release { token, .. }, Ended::Fail("not_held")) => (token, false),
             _ => continue,
         };
-        inquiry.saw("reads", 1);
+        investigation.count("reads", 1);
         let Some(grant) = by_token.get(token).copied() else { continue };
         let lock = read.locks.first().or(grant.locks.first()).map_or("", String::as_str);
         if held {
-            found_again(Some(grant), read, released, inquiry);
+            found_again(Some(grant), read, released, investigation);
         } else if grant.locks.iter().any(|name| name == lock)
             && grant.from_ns < read.invoked_ns
             && read.ended_ns < until_without(run, grant, read)
             && expected(grant)
         {
-            inquiry.convict(&Lost::Grant { lock, grant, read });
+            investigation.report(&Lost::Grant { lock, grant, read });
         }
     }
 }
@@ -182,26 +182,31 @@ fn until_without(run: &Run<'_>, grant: &Grant<'_>, read: &Operation<'_>) -> u64 
     }
 }
 
-fn found_again(grant: Option<&Grant<'_>>, read: &Operation<'_>, released: &Released, inquiry: &mut Inquiry) {
+fn found_again(
+    grant: Option<&Grant<'_>>,
+    read: &Operation<'_>,
+    released: &Released,
+    investigation: &mut Investigation,
+) {
     let Some(grant) = grant else { return };
     if let Some((_, released_line)) = released.get(&grant.token).copied().filter(|(ns, _)| *ns < read.invoked_ns) {
-        inquiry.convict(&Lost::Release { grant, released_line, read });
+        investigation.report(&Lost::Release { grant, released_line, read });
     }
 }
 
-fn sessions(run: &Run<'_>, inquiry: &mut Inquiry) {
+fn sessions(run: &Run<'_>, investigation: &mut Investigation) {
     let mut sessions: Vec<_> = run.sessions.iter().collect();
     sessions.sort_unstable_by_key(|(name, _)| **name);
     for (session, record) in sessions {
         let (Some(lease), Some((told, "session_unknown"))) = (record.trusted, record.over) else { continue };
         let closed = record.closing.is_some_and(|closing| closing < told);
         if told.0 < lease.until_ns && !closed {
-            inquiry.convict(&Lost::Session { session, told, lease });
+            investigation.report(&Lost::Session { session, told, lease });
         }
     }
 }
 
-fn last_tokens(run: &Run<'_>, grants: &Grants<'_>, inquiry: &mut Inquiry) {
+fn last_tokens(run: &Run<'_>, grants: &Grants<'_>, investigation: &mut Investigation) {
     let mut answered: Vec<_> = grants.by_token.iter().collect();
     answered.sort_unstable_by_key(|grant| grant.answered_ns);
     let mut answered = answered.into_iter().peekable();
@@ -215,7 +220,7 @@ fn last_tokens(run: &Run<'_>, grants: &Grants<'_>, inquiry: &mut Inquiry) {
         if let (Some((token, known)), Some(shown)) = (highest, view.last_token)
             && shown < token
         {
-            inquiry.convict(&Lost::LastToken { token, known, shown, read });
+            investigation.report(&Lost::LastToken { token, known, shown, read });
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{
     run::{Acknowledged, Mark, Run},
     show::Ms,
     tenures::Overlap,
-    verdict::{Conviction, Finding, Inquiry, Property},
+    verdict::{Evidence, Finding, Investigation, Property},
 };
 
 enum TooEarly<'r> {
@@ -35,7 +35,7 @@ impl fmt::Display for TooEarly<'_> {
     }
 }
 
-impl Conviction for TooEarly<'_> {
+impl Evidence for TooEarly<'_> {
     fn lines(&self) -> Vec<usize> {
         match self {
             Self::Told { told, lease, .. } => vec![lease.line, told.1],
@@ -44,25 +44,25 @@ impl Conviction for TooEarly<'_> {
     }
 }
 
-pub(super) fn judge(run: &Run<'_>, overlaps: &[Overlap<'_>]) -> Finding {
-    let mut inquiry = Inquiry::into(Property::NoEarlyExpiry);
-    inquiry.saw("sessions with a lease", 0);
+pub(super) fn check(run: &Run<'_>, overlaps: &[Overlap<'_>]) -> Finding {
+    let mut investigation = Investigation::of(Property::NoEarlyExpiry);
+    investigation.count("sessions with a lease", 0);
     for overlap in overlaps {
         if let Some(from) = overlap.silent() {
-            inquiry.convict(&TooEarly::PassedOn { lock: overlap.lock, from, to: overlap.next });
+            investigation.report(&TooEarly::PassedOn { lock: overlap.lock, from, to: overlap.next });
         }
     }
     let mut sessions: Vec<_> = run.sessions.iter().collect();
     sessions.sort_unstable_by_key(|(name, _)| **name);
     for (session, record) in sessions {
         let Some(lease) = record.trusted else { continue };
-        inquiry.saw("sessions with a lease", 1);
+        investigation.count("sessions with a lease", 1);
         let Some((told, "session_expired")) = record.over else { continue };
-        inquiry.saw("expiries noticed", 1);
+        investigation.count("expiries noticed", 1);
         let closed = record.closing.is_some_and(|closing| closing < told);
         if told.0 < lease.until_ns && !closed {
-            inquiry.convict(&TooEarly::Told { session, told, lease });
+            investigation.report(&TooEarly::Told { session, told, lease });
         }
     }
-    inquiry.close()
+    investigation.close()
 }

@@ -7,7 +7,7 @@ use std::{collections::HashMap, fmt};
 
 use super::{
     run::Run,
-    verdict::{Conviction, Finding, Inquiry, Property},
+    verdict::{Evidence, Finding, Investigation, Property},
 };
 use crate::history::{Answer, Call, Ended, Found, Operation};
 
@@ -40,7 +40,7 @@ impl fmt::Display for Differs<'_> {
     }
 }
 
-impl Conviction for Differs<'_> {
+impl Evidence for Differs<'_> {
     fn lines(&self) -> Vec<usize> {
         match self {
             Self::Answers { first, then, .. } => vec![first.operation.ended_line, then.operation.ended_line],
@@ -49,9 +49,9 @@ impl Conviction for Differs<'_> {
     }
 }
 
-pub(super) fn judge(run: &Run<'_>) -> Finding {
-    let mut inquiry = Inquiry::into(Property::ExactlyOnce);
-    inquiry.saw("requests retried or cancelled", 0);
+pub(super) fn check(run: &Run<'_>) -> Finding {
+    let mut investigation = Investigation::of(Property::ExactlyOnce);
+    investigation.count("requests retried or cancelled", 0);
     let mut replies: HashMap<(&str, u64), Reply<'_>> = HashMap::new();
     let mut answered: Vec<_> = run.operations.iter().filter_map(reply).collect();
     answered.sort_unstable_by_key(|(_, then)| then.operation.ended_line);
@@ -61,9 +61,9 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
                 replies.insert((session, request), then);
             }
             Some(first) => {
-                inquiry.saw("requests retried or cancelled", 1);
+                investigation.count("requests retried or cancelled", 1);
                 if first.token != then.token {
-                    inquiry.convict(&Differs::Answers { session, request, first: *first, then });
+                    investigation.report(&Differs::Answers { session, request, first: *first, then });
                 }
             }
         }
@@ -71,7 +71,7 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
     for cancel in &run.operations {
         let Call::Cancel { session, request: Some(request), .. } = cancel.call else { continue };
         let Ended::Ok(Answer::Cancel { found }) = cancel.ended else { continue };
-        inquiry.saw("requests retried or cancelled", 1);
+        investigation.count("requests retried or cancelled", 1);
         let Some(granted) = replies.get(&(&**session, *request)).filter(|reply| reply.token.is_some()) else {
             continue;
         };
@@ -81,10 +81,10 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
             Found::Grant => false,
         };
         if never {
-            inquiry.convict(&Differs::Cancelled { session, request: *request, cancel, granted: *granted });
+            investigation.report(&Differs::Cancelled { session, request: *request, cancel, granted: *granted });
         }
     }
-    inquiry.close()
+    investigation.close()
 }
 
 /// The definite answer to a request with an id.

@@ -12,7 +12,7 @@ use super::{
     grants::Grants,
     show::Ms,
     tenures::Overlap,
-    verdict::{Conviction, Finding, Inquiry, Property},
+    verdict::{Evidence, Finding, Investigation, Property},
 };
 
 struct HeldTwice<'g>(&'g Overlap<'g>);
@@ -29,22 +29,22 @@ impl fmt::Display for HeldTwice<'_> {
     }
 }
 
-impl Conviction for HeldTwice<'_> {
+impl Evidence for HeldTwice<'_> {
     fn lines(&self) -> Vec<usize> {
         let held = self.0.held.iter().flat_map(|grant| [grant.answered_line, grant.until_line]);
         held.chain([self.0.next.answered_line]).collect()
     }
 }
 
-pub(super) fn judge(grants: &Grants<'_>, overlaps: &[Overlap<'_>]) -> Finding {
-    let mut inquiry = Inquiry::into(Property::MutualExclusion);
+pub(super) fn check(grants: &Grants<'_>, overlaps: &[Overlap<'_>]) -> Finding {
+    let mut investigation = Investigation::of(Property::MutualExclusion);
     let certain = grants.by_token.iter().filter(|grant| grant.is_certain()).count();
-    inquiry.saw("tenures", certain as u64);
+    investigation.count("tenures", certain as u64);
     for overlap in overlaps {
         match overlap.silent() {
-            None => inquiry.convict(&HeldTwice(overlap)),
-            Some(_) => inquiry.undecided("two held a lock at a time after an early expiry: see no early expiry"),
+            None => investigation.report(&HeldTwice(overlap)),
+            Some(_) => investigation.undecided("two held a lock at a time after an early expiry: see no early expiry"),
         }
     }
-    inquiry.close()
+    investigation.close()
 }

@@ -10,7 +10,7 @@ use super::{
     occupancy::{Gap, Gone, Left, Lock, Waiting},
     run::{MS, Run},
     show::Ms,
-    verdict::{Conviction, Finding, Inquiry, Property},
+    verdict::{Evidence, Finding, Investigation, Property},
 };
 use crate::history::{Answer, Ended, Operation};
 
@@ -40,7 +40,7 @@ impl fmt::Display for NotPassedOn<'_> {
     }
 }
 
-impl Conviction for NotPassedOn<'_> {
+impl Evidence for NotPassedOn<'_> {
     fn lines(&self) -> Vec<usize> {
         match self {
             Self::Awaited { holder, waiter, .. } => vec![holder.line, waiter.invoked_line, waiter.ended_line],
@@ -49,34 +49,34 @@ impl Conviction for NotPassedOn<'_> {
     }
 }
 
-pub(super) fn judge<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>) -> Finding {
-    let mut inquiry = Inquiry::into(Property::EventualExpiry);
-    inquiry.saw("contested locks of dead holders", 0);
+pub(super) fn check<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>) -> Finding {
+    let mut investigation = Investigation::of(Property::EventualExpiry);
+    investigation.count("contested locks of dead holders", 0);
     for (name, lock) in locks {
-        inquiry.saw("contested locks of dead holders", lock.left_behind());
-        awaited(run, name, lock, &mut inquiry);
+        investigation.count("contested locks of dead holders", lock.left_behind());
+        awaited(run, name, lock, &mut investigation);
     }
-    seen(run, &mut inquiry);
-    inquiry.close()
+    seen(run, &mut investigation);
+    investigation.close()
 }
 
-fn awaited<'r>(run: &'r Run<'_>, name: &'r str, lock: &Lock, inquiry: &mut Inquiry) {
+fn awaited<'r>(run: &'r Run<'_>, name: &'r str, lock: &Lock, investigation: &mut Investigation) {
     for (wait, gap) in lock.starved() {
         let Some(holder @ Gone { left: Left::Died, .. }) = gap.after else { continue };
-        inquiry.saw("waits for an overdue lock", 1);
+        investigation.count("waits for an overdue lock", 1);
         let Some(bound_ms) = run.meta.expiry_bound_ms else {
-            inquiry.undecided("the meta promises no expiry_bound_ms");
+            investigation.undecided("the meta promises no expiry_bound_ms");
             continue;
         };
         let free_ns = free_ns(run, wait, gap);
         if free_ns > bound_ms.saturating_mul(MS) {
             let waiter = &run.operations[wait.operation];
-            inquiry.convict(&NotPassedOn::Awaited { lock: name, holder, free_ns, waiter });
+            investigation.report(&NotPassedOn::Awaited { lock: name, holder, free_ns, waiter });
         }
     }
 }
 
-fn seen(run: &Run<'_>, inquiry: &mut Inquiry) {
+fn seen(run: &Run<'_>, investigation: &mut Investigation) {
     let Some(bound_ms) = run.meta.expiry_bound_ms else { return };
     for read in &run.operations {
         let Ended::Ok(Answer::Get(view)) = read.ended else { continue };
@@ -85,7 +85,7 @@ fn seen(run: &Run<'_>, inquiry: &mut Inquiry) {
             let Some((died_ns, died_line)) = record.died else { continue };
             let due_ns = run.calm.after(died_ns, record.ttl_ns.saturating_add(bound_ms.saturating_mul(MS)));
             if read.invoked_ns > due_ns {
-                inquiry.convict(&NotPassedOn::Seen { session: &holder.session, died_line, due_ns, read });
+                investigation.report(&NotPassedOn::Seen { session: &holder.session, died_line, due_ns, read });
             }
         }
     }

@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, fmt};
 
 use super::{
     run::Run,
-    verdict::{Conviction, Finding, Inquiry, Property},
+    verdict::{Evidence, Finding, Investigation, Property},
 };
 use crate::history::{Answer, Call, Ended, Mode, Operation};
 
@@ -39,21 +39,21 @@ impl fmt::Display for OlderAfterNewer<'_> {
     }
 }
 
-impl Conviction for OlderAfterNewer<'_> {
+impl Evidence for OlderAfterNewer<'_> {
     fn lines(&self) -> Vec<usize> {
         vec![self.newer.line, self.older.line]
     }
 }
 
-pub(super) fn judge(run: &Run<'_>) -> Finding {
-    let mut inquiry = Inquiry::into(Property::Fencing);
-    inquiry.saw("writes accepted", 0);
+pub(super) fn check(run: &Run<'_>) -> Finding {
+    let mut investigation = Investigation::of(Property::Fencing);
+    investigation.count("writes accepted", 0);
     let mut resources: BTreeMap<(&str, bool), Vec<Write>> = BTreeMap::new();
     for operation in &run.operations {
         let Call::Write { fenced, .. } = operation.call else { continue };
         match (accepted(operation), operation.ended) {
             (Some(write), _) => resources.entry((&operation.locks[0], *fenced)).or_default().push(write),
-            (None, Ended::Fail("refused_token")) if *fenced => inquiry.saw("writes refused", 1),
+            (None, Ended::Fail("refused_token")) if *fenced => investigation.count("writes refused", 1),
             (None, _) => {}
         }
     }
@@ -61,16 +61,16 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
         let count = writes.len() as u64;
         let disordered = disordered(writes);
         if fenced {
-            inquiry.saw("writes accepted", count);
+            investigation.count("writes accepted", count);
             disordered.iter().for_each(|(newer, older)| {
-                inquiry.convict(&OlderAfterNewer { lock, newer: *newer, older: *older });
+                investigation.report(&OlderAfterNewer { lock, newer: *newer, older: *older });
             });
         } else {
-            inquiry.saw("unfenced writes", count);
-            inquiry.saw("unfenced writes out of order", disordered.len() as u64);
+            investigation.count("unfenced writes", count);
+            investigation.count("unfenced writes out of order", disordered.len() as u64);
         }
     }
-    inquiry.close()
+    investigation.close()
 }
 
 fn accepted(operation: &Operation<'_>) -> Option<Write> {

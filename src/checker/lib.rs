@@ -87,19 +87,19 @@ pub fn check(history: &History) -> Result<Vec<Finding>, ReadError> {
     let overlaps = tenures::overlaps(&grants);
     let locks = occupancy::locks(&run);
     Ok(vec![
-        exclusion::judge(&grants, &overlaps),
-        order::judge(&run, &grants),
-        tokens::judge(&run, &grants),
-        fencing::judge(&run),
-        early::judge(&run, &overlaps),
-        expiry::judge(&run, &locks),
-        waiters::judge(&run, &locks),
-        queue::judge(&run),
-        exactly_once::judge(&run),
-        durability::judge(&run, &grants, &overlaps),
-        told::judge(&run, &grants),
-        agreement::judge(&run),
-        liveness::judge(&run),
-        linearizable::judge(&run, &grants),
+        exclusion::check(&grants, &overlaps),
+        order::check(&run, &grants),
+        tokens::check(&run, &grants),
+        fencing::check(&run),
+        early::check(&run, &overlaps),
+        expiry::check(&run, &locks),
+        waiters::check(&run, &locks),
+        queue::check(&run),
+        exactly_once::check(&run),
+        durability::check(&run, &grants, &overlaps),
+        told::check(&run, &grants),
+        agreement::check(&run),
+        liveness::check(&run),
+        linearizable::check(&run, &grants),
     ])
 }

@@ -19,7 +19,7 @@ use super::{
     grants::{Cancels, Grants},
     lock_model::{LockModel, Seat, State, Step},
     run::Run,
-    verdict::{Conviction, Finding, Inquiry, Property},
+    verdict::{Evidence, Finding, Investigation, Property},
     wgl::{Outcome, Timed, search},
 };
 use crate::history::{Acquire, Answer, Call, Ended, Found, Operation, Wait};
@@ -44,33 +44,33 @@ impl fmt::Display for NoOrder<'_> {
     }
 }
 
-impl Conviction for NoOrder<'_> {
+impl Evidence for NoOrder<'_> {
     fn lines(&self) -> Vec<usize> {
         self.lines.clone()
     }
 }
 
-pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
-    let mut inquiry = Inquiry::into(Property::Linearizability);
-    inquiry.saw("operations", 0);
+pub(super) fn check(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
+    let mut investigation = Investigation::of(Property::Linearizability);
+    investigation.count("operations", 0);
     let known = Known::of(run, grants);
     for (lock, operations) in of_locks(run, grants) {
         let (model, timed, lines) = known.steps(lock, &operations);
         match search(&model, State::default(), &timed, TRIES_MAX) {
             Outcome::Found => {
-                inquiry.saw("operations", operations.len().min(OPERATIONS_MAX) as u64);
-                inquiry.saw("locks", 1);
+                investigation.count("operations", operations.len().min(OPERATIONS_MAX) as u64);
+                investigation.count("locks", 1);
             }
             Outcome::TooLong => {
-                inquiry.undecided(format!("the search for lock {lock:?} exceeded its budget of states"))
+                investigation.undecided(format!("the search for lock {lock:?} exceeded its budget of states"))
             }
             Outcome::None => {
                 let lines = shrink(&model, &timed, &lines);
-                inquiry.convict(&NoOrder { lock, lines });
+                investigation.report(&NoOrder { lock, lines });
             }
         }
     }
-    inquiry.close()
+    investigation.close()
 }
 
 /// Shrinks a violation: takes the steps until the first moment that cannot be explained, then drops every end without

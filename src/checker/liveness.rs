@@ -9,7 +9,7 @@ use std::fmt;
 use super::{
     run::{MS, Run},
     show::Ms,
-    verdict::{Conviction, Finding, Inquiry, Property},
+    verdict::{Evidence, Finding, Investigation, Property},
 };
 use crate::history::{Acquire, Ended, Operation, Wait};
 
@@ -25,23 +25,23 @@ impl fmt::Display for NotServed<'_> {
     }
 }
 
-impl Conviction for NotServed<'_> {
+impl Evidence for NotServed<'_> {
     fn lines(&self) -> Vec<usize> {
         vec![self.operation.invoked_line, self.operation.ended_line]
     }
 }
 
-pub(super) fn judge(run: &Run<'_>) -> Finding {
-    let mut inquiry = Inquiry::into(Property::Liveness);
-    inquiry.saw("acquires served after a heal", 0);
+pub(super) fn check(run: &Run<'_>) -> Finding {
+    let mut investigation = Investigation::of(Property::Liveness);
+    investigation.count("acquires served after a heal", 0);
     let served = served(run);
     let tries: Vec<_> = run.acquires().filter(|(_, _, acquire)| acquire.wait == Wait::None).collect();
     for (heal_ns, next_ns) in run.calm.heals() {
         let Some(bound_ms) = run.meta.liveness_bound_ms else {
-            inquiry.undecided("the meta promises no liveness_bound_ms");
+            investigation.undecided("the meta promises no liveness_bound_ms");
             break;
         };
-        inquiry.saw("heals", 1);
+        investigation.count("heals", 1);
         let until_ns = next_ns.min(run.last_ns);
         let first = tries.partition_point(|(_, operation, _)| operation.invoked_ns < heal_ns);
         let fresh = tries[first..].iter().take_while(|(_, operation, _)| operation.invoked_ns < until_ns);
@@ -54,17 +54,17 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
                 Ended::Ok(_) | Ended::Fail(_)
                     if operation.ended_ns <= due_ns && !matches!(operation.ended, Ended::Fail("unavailable")) =>
                 {
-                    inquiry.saw("acquires served after a heal", 1);
+                    investigation.count("acquires served after a heal", 1);
                 }
                 Ended::Ok(_) | Ended::Fail(_) | Ended::Info | Ended::Open => {
                     if due_ns <= until_ns && !gone(run, acquire) && !gave_up(operation, due_ns, &served) {
-                        inquiry.convict(&NotServed { operation, due_ns });
+                        investigation.report(&NotServed { operation, due_ns });
                     }
                 }
             }
         }
     }
-    inquiry.close()
+    investigation.close()
 }
 
 /// The times at which any acquire was answered.

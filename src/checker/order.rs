@@ -9,7 +9,7 @@ use super::{
     grants::{Grant, Grants},
     run::Run,
     show::Ms,
-    verdict::{Conviction, Finding, Inquiry, Property},
+    verdict::{Evidence, Finding, Investigation, Property},
 };
 use crate::history::{Answer, Ended};
 
@@ -34,15 +34,15 @@ impl fmt::Display for OutOfOrder<'_> {
     }
 }
 
-impl Conviction for OutOfOrder<'_> {
+impl Evidence for OutOfOrder<'_> {
     fn lines(&self) -> Vec<usize> {
         vec![self.known.line, self.invoked_line, self.grant.answered_line]
     }
 }
 
-pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
-    let mut inquiry = Inquiry::into(Property::TokenOrder);
-    inquiry.saw("grants", grants.by_token.len() as u64);
+pub(super) fn check(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
+    let mut investigation = Investigation::of(Property::TokenOrder);
+    investigation.count("grants", grants.by_token.len() as u64);
     let mut known = known(run, grants);
     known.sort_unstable_by_key(|known| known.time_ns);
     let mut by_invoke: Vec<_> = grants.by_token.iter().collect();
@@ -57,10 +57,10 @@ pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
         }
         if let Some(known) = highest.filter(|highest| highest.token > grant.token) {
             let invoked_line = run.operations[grant.operation].invoked_line;
-            inquiry.convict(&OutOfOrder { known, grant, invoked_line });
+            investigation.report(&OutOfOrder { known, grant, invoked_line });
         }
     }
-    inquiry.close()
+    investigation.close()
 }
 
 /// Tokens known from answers to acquires and from reads.

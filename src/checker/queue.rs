@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     run::{MS, Run},
-    verdict::{Conviction, Finding, Inquiry, Property},
+    verdict::{Evidence, Finding, Investigation, Property},
     waiters::Matcher,
 };
 use crate::history::{Answer, Call, Ended, Operation, Wait, Waiter};
@@ -53,7 +53,7 @@ impl fmt::Display for Passed<'_> {
     }
 }
 
-impl Conviction for Passed<'_> {
+impl Evidence for Passed<'_> {
     fn lines(&self) -> Vec<usize> {
         let (first, then) = (self.first.operation, self.then);
         let ended = self.first.token().map(|_| first.ended_line);
@@ -62,16 +62,16 @@ impl Conviction for Passed<'_> {
     }
 }
 
-pub(super) fn judge(run: &Run<'_>) -> Finding {
-    let mut inquiry = Inquiry::into(Property::FirstComeFirstServed);
-    inquiry.saw("waits seen in a queue", 0);
+pub(super) fn check(run: &Run<'_>) -> Finding {
+    let mut investigation = Investigation::of(Property::FirstComeFirstServed);
+    investigation.count("waits seen in a queue", 0);
     let matcher = Matcher::of(run);
     let mut queues: BTreeMap<&str, HashMap<(usize, Option<u64>), Queued<'_>>> = BTreeMap::new();
     for read in &run.operations {
         let Ended::Ok(Answer::Get(view)) = read.ended else { continue };
         let place = |waiter: &Waiter| Some((matcher.waiter(read, &waiter.session)?, waiter.ticket));
         let places: Vec<_> = view.waiters.iter().filter_map(place).collect();
-        in_one_view(run, read, &places, &mut inquiry);
+        in_one_view(run, read, &places, &mut investigation);
         let queue = queues.entry(&read.locks[0]).or_default();
         for (place, ticket) in places {
             let fresh = || Queued {
@@ -89,10 +89,10 @@ pub(super) fn judge(run: &Run<'_>) -> Finding {
     }
     let mut granted = granted(run);
     for (lock, queue) in queues {
-        inquiry.saw("waits seen in a queue", queue.len() as u64);
-        compare(lock, queue, granted.remove(lock).unwrap_or_default(), &mut inquiry);
+        investigation.count("waits seen in a queue", queue.len() as u64);
+        compare(lock, queue, granted.remove(lock).unwrap_or_default(), &mut investigation);
     }
-    inquiry.close()
+    investigation.close()
 }
 
 /// The token of an acquire that kept its place.
@@ -126,13 +126,18 @@ fn granted<'r>(run: &'r Run<'_>) -> HashMap<&'r str, Vec<&'r Operation<'r>>> {
 }
 
 /// Compares the waiters within one read.
-fn in_one_view<'r>(run: &'r Run<'_>, read: &'r Operation<'_>, places: &[(usize, Option<u64>)], inquiry: &mut Inquiry) {
+fn in_one_view<'r>(
+    run: &'r Run<'_>,
+    read: &'r Operation<'_>,
+    places: &[(usize, Option<u64>)],
+    investigation: &mut Investigation,
+) {
     let mut highest: Option<&Operation<'_>> = None;
     for then in places.iter().map(|(place, _)| &run.operations[*place]).filter(|operation| token(operation).is_some()) {
         if let Some(first) = highest.filter(|first| token(first) > token(then)) {
             let (since_ns, line) = (read.ended_ns, read.ended_line);
             let first = Queued { operation: first, since_ns, line, until_ns: 0 };
-            inquiry.convict(&Passed { lock: &read.locks[0], first, then });
+            investigation.report(&Passed { lock: &read.locks[0], first, then });
         } else {
             highest = Some(then);
         }
@@ -144,7 +149,7 @@ fn compare<'r>(
     lock: &'r str,
     queue: HashMap<(usize, Option<u64>), Queued<'r>>,
     granted: Vec<&'r Operation<'r>>,
-    inquiry: &mut Inquiry,
+    investigation: &mut Investigation,
 ) {
     let mut queue: Vec<_> = queue.into_values().collect();
     queue.sort_unstable_by_key(|queued| (queued.since_ns, queued.operation.invoked_line));
@@ -162,10 +167,10 @@ fn compare<'r>(
         let later = last_granted.filter(|first| first.token() > token(then).or(Some(u64::MAX)));
         let waiting = last_waiting.filter(|first| first.until_ns > then.ended_ns);
         if last_granted.is_some() || last_waiting.is_some() {
-            inquiry.saw("later grants", 1);
+            investigation.count("later grants", 1);
         }
         if let Some(first) = later.or(waiting) {
-            inquiry.convict(&Passed { lock, first, then });
+            investigation.report(&Passed { lock, first, then });
         }
     }
 }

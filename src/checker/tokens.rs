@@ -7,7 +7,7 @@ use std::{collections::HashMap, fmt};
 use super::{
     grants::Grants,
     run::Run,
-    verdict::{Conviction, Finding, Inquiry, Property},
+    verdict::{Evidence, Finding, Investigation, Property},
 };
 use crate::history::{Answer, Call, Ended};
 
@@ -45,7 +45,7 @@ impl fmt::Display for Twice<'_> {
     }
 }
 
-impl Conviction for Twice<'_> {
+impl Evidence for Twice<'_> {
     fn lines(&self) -> Vec<usize> {
         vec![self.first.line, self.second.line]
     }
@@ -61,21 +61,21 @@ impl Owner<'_> {
     }
 }
 
-pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
-    let mut inquiry = Inquiry::into(Property::NoTokenTwice);
-    inquiry.saw("tokens", 0);
+pub(super) fn check(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
+    let mut investigation = Investigation::of(Property::NoTokenTwice);
+    investigation.count("tokens", 0);
     let mut owners: HashMap<u64, Owner<'_>> = HashMap::new();
     for (token, owner) in told(run, grants) {
         match owners.get(&token) {
-            Some(first) if !first.is(&owner) => inquiry.convict(&Twice { token, first: *first, second: owner }),
-            Some(_) => inquiry.saw("repeated observations", 1),
+            Some(first) if !first.is(&owner) => investigation.report(&Twice { token, first: *first, second: owner }),
+            Some(_) => investigation.count("repeated observations", 1),
             None => {
                 owners.insert(token, owner);
-                inquiry.saw("tokens", 1);
+                investigation.count("tokens", 1);
             }
         }
     }
-    inquiry.close()
+    investigation.close()
 }
 
 fn told<'r>(run: &'r Run<'_>, grants: &'r Grants<'_>) -> Vec<(u64, Owner<'r>)> {

@@ -14,7 +14,7 @@ use super::{
     grants::{Grant, Grants},
     run::{Mark, Run, SessionRecord},
     show::Ms,
-    verdict::{Conviction, Finding, Inquiry, Property},
+    verdict::{Evidence, Finding, Investigation, Property},
 };
 use crate::history::{Answer, Call, Ended, Fact, Operation};
 
@@ -38,7 +38,7 @@ impl fmt::Display for NotTold<'_> {
     }
 }
 
-impl Conviction for NotTold<'_> {
+impl Evidence for NotTold<'_> {
     fn lines(&self) -> Vec<usize> {
         match self {
             Self::Forced { grant, forced, renewal } => vec![grant.answered_line, forced.1, renewal.line],
@@ -57,9 +57,9 @@ struct Renewal {
     in_background: bool,
 }
 
-pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
-    let mut inquiry = Inquiry::into(Property::Told);
-    inquiry.saw("forced grants of holders that renewed later", 0);
+pub(super) fn check(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
+    let mut investigation = Investigation::of(Property::Told);
+    investigation.count("forced grants of holders that renewed later", 0);
     let renewals = renewals(run);
     let heard = Heard::of(run);
     let by_token: HashMap<u64, &Grant<'_>> = grants.by_token.iter().map(|grant| (grant.token, grant)).collect();
@@ -72,25 +72,25 @@ pub(super) fn judge(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
             // Before the grant was answered, its holder did not trust it.
             let from_ns = force.ended_ns.max(grant.answered_ns);
             let Some(renewal) = first_certain(of_session, from_ns) else { continue };
-            inquiry.saw("forced grants of holders that renewed later", 1);
+            investigation.count("forced grants of holders that renewed later", 1);
             if heard.by(run, grant).is_none_or(|heard_ns| heard_ns > renewal.acked_ns) {
                 let forced = (force.ended_ns, force.ended_line);
-                inquiry.convict(&NotTold::Forced { grant, forced, renewal });
+                investigation.report(&NotTold::Forced { grant, forced, renewal });
             }
         }
     }
-    closed(run, &renewals, &mut inquiry);
-    inquiry.close()
+    closed(run, &renewals, &mut investigation);
+    investigation.close()
 }
 
-fn closed(run: &Run<'_>, renewals: &HashMap<&str, Vec<Renewal>>, inquiry: &mut Inquiry) {
+fn closed(run: &Run<'_>, renewals: &HashMap<&str, Vec<Renewal>>, investigation: &mut Investigation) {
     for close in &run.operations {
         let (Call::Close { session }, Ended::Ok(_)) = (close.call, close.ended) else { continue };
         let after = renewals
             .get(&**session)
             .and_then(|renewals| renewals.iter().copied().find(|renewal| renewal.sent_ns > close.ended_ns));
         if let Some(renewal) = after {
-            inquiry.convict(&NotTold::Closed { session, closed: (close.ended_ns, close.ended_line), renewal });
+            investigation.report(&NotTold::Closed { session, closed: (close.ended_ns, close.ended_line), renewal });
         }
     }
 }

@@ -129,7 +129,7 @@ pub struct Violation {
 }
 
 /// The evidence of one violation, by property. Displayed, it is the sentence.
-pub(super) trait Conviction: fmt::Display {
+pub(super) trait Evidence: fmt::Display {
     /// The lines of the evidence, in any order.
     fn lines(&self) -> Vec<usize>;
 }
@@ -139,33 +139,33 @@ const SHOWN_MAX: usize = 10;
 
 /// Collects the findings about one property.
 #[derive(Debug)]
-pub(super) struct Inquiry {
+pub(super) struct Investigation {
     property: Property,
     evidence: Vec<(&'static str, u64)>,
     violations: Violations,
     undecided: Option<String>,
 }
 
-impl Inquiry {
-    pub(super) fn into(property: Property) -> Self {
+impl Investigation {
+    pub(super) fn of(property: Property) -> Self {
         Self { property, evidence: Vec::new(), violations: Violations::default(), undecided: None }
     }
 
     /// Adds to the count of this evidence.
-    pub(super) fn saw(&mut self, what: &'static str, count: u64) {
+    pub(super) fn count(&mut self, what: &'static str, count: u64) {
         match self.evidence.iter_mut().find(|(known, _)| *known == what) {
             Some((_, number)) => *number += count,
             None => self.evidence.push((what, count)),
         }
     }
 
-    pub(super) fn convict(&mut self, conviction: &impl Conviction) {
+    pub(super) fn report(&mut self, evidence: &impl Evidence) {
         self.violations.count += 1;
         if self.violations.shown.len() < SHOWN_MAX {
-            let mut lines = conviction.lines();
+            let mut lines = evidence.lines();
             lines.sort_unstable();
             lines.dedup();
-            let violation = Violation { property: self.property, says: conviction.to_string(), lines };
+            let violation = Violation { property: self.property, says: evidence.to_string(), lines };
             self.violations.shown.push(violation);
         }
     }

@@ -17,7 +17,7 @@ use super::{
     occupancy::{Gone, Left, Lock},
     run::{MS, Run},
     show::Ms,
-    verdict::{Conviction, Finding, Inquiry, Property},
+    verdict::{Evidence, Finding, Investigation, Property},
 };
 use crate::history::{Answer, Ended, Operation, Wait};
 
@@ -58,7 +58,7 @@ impl fmt::Display for Lost<'_> {
     }
 }
 
-impl Conviction for Lost<'_> {
+impl Evidence for Lost<'_> {
     fn lines(&self) -> Vec<usize> {
         let of = |operation: &Operation<'_>| vec![operation.invoked_line, operation.ended_line];
         match self {
@@ -71,80 +71,80 @@ impl Conviction for Lost<'_> {
     }
 }
 
-pub(super) fn judge<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>) -> Finding {
-    let mut inquiry = Inquiry::into(Property::NoLostWaiter);
-    inquiry.saw("waits", 0);
-    free_for_long(run, locks, &mut inquiry);
-    each_ends(run, &mut inquiry);
+pub(super) fn check<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>) -> Finding {
+    let mut investigation = Investigation::of(Property::NoLostWaiter);
+    investigation.count("waits", 0);
+    free_for_long(run, locks, &mut investigation);
+    each_ends(run, &mut investigation);
     let matcher = Matcher::of(run);
-    seen_free(run, &matcher, &mut inquiry);
-    seen_granted(run, &matcher, &mut inquiry);
-    inquiry.close()
+    seen_free(run, &matcher, &mut investigation);
+    seen_granted(run, &matcher, &mut investigation);
+    investigation.close()
 }
 
-fn free_for_long<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>, inquiry: &mut Inquiry) {
+fn free_for_long<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>, investigation: &mut Investigation) {
     for (lock, known) in locks {
         for (wait, gap) in known.starved() {
             if matches!(gap.after, Some(Gone { left: Left::Died, .. })) {
                 continue;
             }
             let Some(bound_ms) = run.meta.handover_bound_ms else {
-                return inquiry.undecided("the meta promises no handover_bound_ms");
+                return investigation.undecided("the meta promises no handover_bound_ms");
             };
             let free_ns = free_ns(run, wait, gap);
             if free_ns > bound_ms.saturating_mul(MS) {
                 let (since, waiter) = (gap.after.map(|gone| gone.line), &run.operations[wait.operation]);
-                inquiry.convict(&Lost::Free { lock, free_ns, since, waiter });
+                investigation.report(&Lost::Free { lock, free_ns, since, waiter });
             }
         }
     }
 }
 
-fn each_ends(run: &Run<'_>, inquiry: &mut Inquiry) {
+fn each_ends(run: &Run<'_>, investigation: &mut Investigation) {
     for (_, waiter, acquire) in run.acquires() {
         if acquire.wait == Wait::None {
             continue;
         }
-        inquiry.saw("waits", 1);
+        investigation.count("waits", 1);
         match waiter.ended {
-            Ended::Ok(_) => inquiry.saw("granted", 1),
-            Ended::Fail("timed_out") => inquiry.saw("timed out", 1),
-            Ended::Fail(_) => inquiry.saw("ended in another way", 1),
-            Ended::Info | Ended::Open => inquiry.saw("unknown", 1),
+            Ended::Ok(_) => investigation.count("granted", 1),
+            Ended::Fail("timed_out") => investigation.count("timed out", 1),
+            Ended::Fail(_) => investigation.count("ended in another way", 1),
+            Ended::Info | Ended::Open => investigation.count("unknown", 1),
         }
         let session = run.session(&acquire.session);
         let over = session.is_some_and(|it| it.died.is_some() || it.over.is_some() || it.closing.is_some());
         if let (Ended::Open, Some(end), false) = (waiter.ended, run.end_line, over) {
-            inquiry.convict(&Lost::NeverEnded { waiter, end });
+            investigation.report(&Lost::NeverEnded { waiter, end });
         }
         if let (Wait::AtMostMs(ms), Some(bound_ms), false) =
             (acquire.wait, run.meta.handover_bound_ms, waiter.is_unknown())
         {
             let due_ns = run.calm.after(waiter.invoked_ns, ms.saturating_add(bound_ms).saturating_mul(MS));
             if waiter.ended_ns > due_ns {
-                inquiry.convict(&Lost::Late { waiter, due_ns });
+                investigation.report(&Lost::Late { waiter, due_ns });
             }
         }
     }
 }
 
-fn seen_free(run: &Run<'_>, waiting: &Matcher<'_>, inquiry: &mut Inquiry) {
+fn seen_free(run: &Run<'_>, waiting: &Matcher<'_>, investigation: &mut Investigation) {
     for read in &run.operations {
         let Ended::Ok(Answer::Get(view)) = read.ended else { continue };
         let Some(first) = view.waiters.first() else { continue };
-        inquiry.saw("reads of a queue", 1);
+        investigation.count("reads of a queue", 1);
         if !view.holders.is_empty() || view.delayed {
             continue;
         }
         let waiter = waiting.waiter(read, &first.session).map(|place| &run.operations[place]);
         if let Some(waiter) = waiter.filter(|waiter| waiter.locks.len() == 1) {
-            inquiry.convict(&Lost::SeenFree { read, waiter });
+            investigation.report(&Lost::SeenFree { read, waiter });
         }
     }
 }
 
 /// Reports each wait once: by the first read that shows its grant.
-fn seen_granted(run: &Run<'_>, waiting: &Matcher<'_>, inquiry: &mut Inquiry) {
+fn seen_granted(run: &Run<'_>, waiting: &Matcher<'_>, investigation: &mut Investigation) {
     let Some(bound_ms) = run.meta.handover_bound_ms else { return };
     let mut seen = HashSet::new();
     for read in &run.operations {
@@ -157,7 +157,7 @@ fn seen_granted(run: &Run<'_>, waiting: &Matcher<'_>, inquiry: &mut Inquiry) {
             let waiter = &run.operations[place];
             let untold_ns = run.calm.between(read.ended_ns, waiter.listened_ns.min(run.last_ns));
             if untold_ns > bound_ms.saturating_mul(MS) {
-                inquiry.convict(&Lost::NotTold { read, waiter, untold_ns });
+                investigation.report(&Lost::NotTold { read, waiter, untold_ns });
             }
         }
     }

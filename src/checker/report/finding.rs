@@ -4,12 +4,12 @@ use serde::Serialize;
 
 /// The finding about one property.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Finding {
+pub struct ReportedFinding {
     /// The name of the property: `mutual exclusion`.
     pub property: String,
     /// The verdict.
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub verdict: ReportedVerdict,
     /// The amount of evidence: labels with counts.
     pub evidence: Vec<(String, u64)>,
 }
@@ -17,7 +17,7 @@ pub struct Finding {
 /// The verdict about a property.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
-pub enum Verdict {
+pub enum ReportedVerdict {
     /// No violation in the evidence.
     Holds,
     /// The property is violated.
@@ -25,7 +25,7 @@ pub enum Verdict {
         /// Number of violations.
         count: u64,
         /// Some of the violations, at most `count`.
-        shown: Vec<Violation>,
+        shown: Vec<ReportedViolation>,
     },
     /// Undecided.
     Undecided {
@@ -38,22 +38,23 @@ pub enum Verdict {
 
 /// One violation of a property.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Violation {
+pub struct ReportedViolation {
     /// The violation in one sentence.
     pub says: String,
     /// The lines of the history that show it, sorted.
     pub lines: Vec<usize>,
 }
 
-impl From<crate::Finding> for Finding {
+impl From<crate::Finding> for ReportedFinding {
     fn from(finding: crate::Finding) -> Self {
         let verdict = match finding.verdict {
-            crate::Verdict::Holds => Verdict::Holds,
-            crate::Verdict::Undecided(why) => Verdict::Undecided { why },
-            crate::Verdict::Vacuous => Verdict::Vacuous,
+            crate::Verdict::Holds => ReportedVerdict::Holds,
+            crate::Verdict::Undecided(why) => ReportedVerdict::Undecided { why },
+            crate::Verdict::Vacuous => ReportedVerdict::Vacuous,
             crate::Verdict::Violated(crate::Violations { count, shown }) => {
-                let shown = shown.into_iter().map(|crate::Violation { says, lines, .. }| Violation { says, lines });
-                Verdict::Violated { count, shown: shown.collect() }
+                let shown =
+                    shown.into_iter().map(|crate::Violation { says, lines, .. }| ReportedViolation { says, lines });
+                ReportedVerdict::Violated { count, shown: shown.collect() }
             }
         };
         let evidence = finding.evidence.into_iter().map(|(what, count)| (what.to_owned(), count)).collect();
@@ -61,7 +62,7 @@ impl From<crate::Finding> for Finding {
     }
 }
 
-impl Verdict {
+impl ReportedVerdict {
     /// The verdict as a word in a table.
     pub(super) fn word(&self) -> &'static str {
         match self {

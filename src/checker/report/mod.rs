@@ -30,7 +30,7 @@ mod timeline;
 use serde::Serialize;
 
 pub use self::{
-    finding::{Finding, Verdict, Violation},
+    finding::{ReportedFinding, ReportedVerdict, ReportedViolation},
     summary::{FaultCount, OperationCount, Summary},
 };
 use super::history::{History, ReadError, operations};
@@ -50,7 +50,7 @@ pub struct About {
 pub struct Report<'h> {
     history: &'h History,
     about: About,
-    findings: Vec<Finding>,
+    findings: Vec<ReportedFinding>,
     summary: Summary,
 }
 
@@ -62,7 +62,7 @@ struct Document<'a> {
     #[serde(flatten)]
     about: &'a About,
     summary: &'a Summary,
-    findings: &'a [Finding],
+    findings: &'a [ReportedFinding],
 }
 
 impl<'h> Report<'h> {
@@ -82,7 +82,7 @@ impl<'h> Report<'h> {
     /// assert!(report.page().starts_with("<!doctype html>"));
     /// # Ok::<_, lockkeeper_checker::history::ReadError>(())
     /// ```
-    pub fn of(history: &'h History, about: About, findings: Vec<Finding>) -> Result<Self, ReadError> {
+    pub fn of(history: &'h History, about: About, findings: Vec<ReportedFinding>) -> Result<Self, ReadError> {
         let summary = Summary::of(history)?;
         Ok(Self { history, about, findings, summary })
     }

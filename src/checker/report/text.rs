@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::{About, Finding, Summary, Verdict};
+use super::{About, ReportedFinding, ReportedVerdict, Summary};
 
 /// Each part ends with a line break; an empty line separates parts.
-pub(super) fn text(seed: Option<u64>, about: &About, summary: &Summary, findings: &[Finding]) -> String {
+pub(super) fn text(seed: Option<u64>, about: &About, summary: &Summary, findings: &[ReportedFinding]) -> String {
     let mut parts = vec![head(seed, about, summary), columns(&operations(summary)), columns(&counts(summary))];
     if !summary.faults.is_empty() {
         parts.push(columns(&faults(summary)));
@@ -87,7 +87,7 @@ fn faults(summary: &Summary) -> Rows {
     rows
 }
 
-fn verdicts(findings: &[Finding]) -> Rows {
+fn verdicts(findings: &[ReportedFinding]) -> Rows {
     let mut rows = vec![row(["PROPERTY", "VERDICT", "EVIDENCE"])];
     for finding in findings {
         let evidence: Vec<_> = finding.evidence.iter().map(|(what, count)| format!("{count} {what}")).collect();
@@ -96,11 +96,11 @@ fn verdicts(findings: &[Finding]) -> Rows {
     rows
 }
 
-fn violations(finding: &Finding) -> Option<String> {
+fn violations(finding: &ReportedFinding) -> Option<String> {
     match &finding.verdict {
-        Verdict::Holds | Verdict::Vacuous => None,
-        Verdict::Undecided { why } => Some(format!("{} is undecided: {}\n", finding.property, plain(why))),
-        Verdict::Violated { count, shown } => {
+        ReportedVerdict::Holds | ReportedVerdict::Vacuous => None,
+        ReportedVerdict::Undecided { why } => Some(format!("{} is undecided: {}\n", finding.property, plain(why))),
+        ReportedVerdict::Violated { count, shown } => {
             let mut text =
                 format!("{} is violated {count} {}:\n", finding.property, if *count == 1 { "time" } else { "times" });
             for violation in shown {
