@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     BenchError, Figure, Figures, Latencies, Series,
-    crowd::hold,
+    background::hold,
     restart::restart,
     target::{Target, close, leader},
     usage,

@@ -11,7 +11,7 @@
 //! The modules:
 //!
 //! * `target`: the measured cluster, started by the benchmark or already running;
-//! * `pairs`, `read`, `keep_alive`, `failover`, `held`, `overload`: the workloads; `closed_loop` runs workers, `crowd`
+//! * `pairs`, `read`, `keep_alive`, `failover`, `held`, `overload`: the workloads; `closed_loop` runs workers, `background`
 //!   sets up background state;
 //! * `recorder`: windows and counts; [`Latencies`], `usage`: the measured quantities;
 //! * [`Figure`], [`Series`], [`Report`]: the results; [`picture`]: a plot of latencies.
@@ -34,8 +34,8 @@
 //! Left out: load from several machines (start the program on each, with `--endpoints`), and latencies at fixed rates
 //! below the limit.
 
+mod background;
 mod closed_loop;
-mod crowd;
 mod failover;
 mod figures;
 mod held;
@@ -55,8 +55,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+pub use background::Beside;
 pub use closed_loop::{Worker, measure};
-pub use crowd::Beside;
 pub use figures::{Condition, Figure, Figures, Series, Spread};
 pub use held::Held;
 pub use keep_alive::{KeepAlive, Rate};
@@ -67,7 +67,7 @@ pub use target::Where;
 pub use usage::resident_bytes;
 
 use crate::{client, local::LocalError};
-use crowd::Crowd;
+use background::Background;
 use target::Target;
 
 /// The workload.
@@ -264,12 +264,12 @@ async fn closed_loops(
     stop: &CancellationToken,
     tell: &Tell,
 ) -> Result<Vec<Series>, BenchError> {
-    let mut crowd = Crowd::default();
+    let mut background = Background::default();
     let cases = if beside.is_empty() { &[Beside::Nothing][..] } else { beside };
     let measured = async {
         let mut all = Vec::new();
         for &beside in cases {
-            stop.run_until_cancelled(crowd.grow(target, beside)).await.ok_or(BenchError::Stopped)??;
+            stop.run_until_cancelled(background.grow(target, beside)).await.ok_or(BenchError::Stopped)??;
             for &workers in workers {
                 let mut series = match work {
                     Loop::Contended => pairs::contended(target, workers, timing, stop).await?,
@@ -285,7 +285,7 @@ async fn closed_loops(
         Ok(all)
     };
     let measured = measured.await;
-    crowd.close().await;
+    background.close().await;
     measured
 }
 

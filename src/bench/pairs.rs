@@ -15,12 +15,12 @@ use super::{
 use crate::client::{Error, Session};
 
 /// Acquires and releases an uncontended lock, a new one each time. Its latency includes both calls.
-struct Alone {
+struct UncontendedWorker {
     session: Session,
     prefix: Arc<str>,
 }
 
-impl Worker for Alone {
+impl Worker for UncontendedWorker {
     type Error = Error;
 
     async fn once(&mut self) -> Result<Duration, Error> {
@@ -32,12 +32,12 @@ impl Worker for Alone {
 }
 
 /// Acquires and releases one lock that all workers want. Its latency is the wait for the grant.
-struct Together {
+struct ContendedWorker {
     session: Session,
     name: Arc<str>,
 }
 
-impl Worker for Together {
+impl Worker for ContendedWorker {
     type Error = Error;
 
     async fn once(&mut self) -> Result<Duration, Error> {
@@ -56,7 +56,7 @@ pub(super) async fn uncontended(
     timing: &Timing,
     stop: &CancellationToken,
 ) -> Result<Series, BenchError> {
-    let worker = |session| Alone { session, prefix: target.prefix.clone() };
+    let worker = |session| UncontendedWorker { session, prefix: target.prefix.clone() };
     each_with_a_session(target, workers, timing, stop, worker).await
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn contended(
     stop: &CancellationToken,
 ) -> Result<Series, BenchError> {
     let name: Arc<str> = format!("{}contended", target.prefix).into();
-    let worker = |session| Together { session, name: name.clone() };
+    let worker = |session| ContendedWorker { session, name: name.clone() };
     each_with_a_session(target, workers, timing, stop, worker).await
 }
 

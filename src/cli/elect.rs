@@ -15,7 +15,7 @@ use super::{
     output::{Format, Output, print, print_line},
     show,
     signals::Signals,
-    wanted::{Patience, Wanted},
+    wanted::{WaitOptions, Wanted},
 };
 use crate::client::{Error, Leader};
 
@@ -40,7 +40,7 @@ pub(super) struct Elect {
     #[arg(long, default_value = "", hide_default_value = true)]
     value: String,
     #[command(flatten)]
-    patience: Patience,
+    waiting: WaitOptions,
     /// Session TTL: how soon another leader is possible when this process dies, and how long an outage the leadership
     /// survives
     #[arg(long, value_parser = super::arguments::duration, default_value = "10s", value_name = "TIME")]
@@ -69,8 +69,8 @@ impl Elect {
     }
 
     async fn lead(self) -> Result<Exit, Failure> {
-        let Self { name, value, patience, ttl, label, cluster, command, observe: _, output: _ } = self;
-        let lock = Lock::of(Wanted::of(name, value, patience), ttl, label, cluster, command);
+        let Self { name, value, waiting, ttl, label, cluster, command, observe: _, output: _ } = self;
+        let lock = Lock::of(Wanted::of(name, value, waiting), ttl, label, cluster, command);
         lock.run().await
     }
 

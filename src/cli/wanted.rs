@@ -13,7 +13,7 @@ pub(super) struct Wanted {
     #[arg(required = true, value_name = "NAME")]
     pub(super) names: Vec<String>,
     #[command(flatten)]
-    pub(super) patience: Patience,
+    pub(super) waiting: WaitOptions,
     /// Hold the locks in shared mode, together with other sharers
     #[arg(long)]
     shared: bool,
@@ -36,7 +36,7 @@ pub(super) struct Wanted {
 
 /// The time limit of the wait.
 #[derive(Args, Clone, Copy, Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct WaitOptions {
     /// Wait at most this time: 500ms, 30s or 10m, for example. Without it, wait without a limit
     #[arg(long, value_parser = super::arguments::duration, value_name = "TIME")]
     wait: Option<Duration>,
@@ -47,8 +47,8 @@ pub(super) struct Patience {
 
 impl Wanted {
     /// One lock with data, and no other option.
-    pub(super) fn of(name: String, data: String, patience: Patience) -> Self {
-        Self { names: vec![name], data: Some(data), patience, ..Self::default() }
+    pub(super) fn of(name: String, data: String, waiting: WaitOptions) -> Self {
+        Self { names: vec![name], data: Some(data), waiting, ..Self::default() }
     }
 
     pub(super) fn acquire(&self) -> Result<machine::Acquire, Invalid> {
@@ -64,11 +64,11 @@ impl Wanted {
         };
         let wants = self.names.iter().map(want).collect::<Result<_, Invalid>>()?;
         let lock_delay_ms = millis(self.lock_delay.unwrap_or_default());
-        machine::Acquire::new(wants, self.patience.wait()?, u32::try_from(lock_delay_ms).unwrap_or(u32::MAX))
+        machine::Acquire::new(wants, self.waiting.wait()?, u32::try_from(lock_delay_ms).unwrap_or(u32::MAX))
     }
 }
 
-impl Patience {
+impl WaitOptions {
     fn wait(self) -> Result<Wait, Invalid> {
         match (self.no_wait, self.wait) {
             (true, _) => Ok(Wait::Never),

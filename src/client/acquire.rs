@@ -92,12 +92,12 @@ impl Session {
 pub struct Acquire {
     session: Session,
     wants: Result<Vec<Want>, Error>,
-    wait: Patience,
+    wait: WaitLimit,
     lock_delay: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Patience {
+enum WaitLimit {
     None,
     AtMost(Duration),
     Forever,
@@ -113,7 +113,7 @@ impl Acquire {
     }
 
     pub(super) fn of_wants(session: Session, wants: Vec<Want>) -> Self {
-        Self { session, wants: Ok(wants), wait: Patience::Forever, lock_delay: Duration::ZERO }
+        Self { session, wants: Ok(wants), wait: WaitLimit::Forever, lock_delay: Duration::ZERO }
     }
 
     /// Hold the locks in shared mode, together with any number of other sharers.
@@ -168,19 +168,19 @@ impl Acquire {
 
     /// Do not wait: fail with [`Error::NotAcquired`] if the locks are not available at once.
     pub fn no_wait(mut self) -> Self {
-        self.wait = Patience::None;
+        self.wait = WaitLimit::None;
         self
     }
 
     /// Wait for at most `limit`, then fail with [`Error::NotAcquired`].
     pub fn wait_at_most(mut self, limit: Duration) -> Self {
-        self.wait = Patience::AtMost(limit);
+        self.wait = WaitLimit::AtMost(limit);
         self
     }
 
     /// Wait without a time limit.
     pub fn wait_forever(mut self) -> Self {
-        self.wait = Patience::Forever;
+        self.wait = WaitLimit::Forever;
         self
     }
 
@@ -194,9 +194,9 @@ impl Acquire {
 
     async fn run(self) -> Result<Guard, Error> {
         let wait = match self.wait {
-            Patience::None => Wait::Never,
-            Patience::AtMost(limit) => Wait::from_millis(millis(limit))?,
-            Patience::Forever => Wait::Forever,
+            WaitLimit::None => Wait::Never,
+            WaitLimit::AtMost(limit) => Wait::from_millis(millis(limit))?,
+            WaitLimit::Forever => Wait::Forever,
         };
         let lock_delay_ms = u32::try_from(self.lock_delay.as_millis()).unwrap_or(u32::MAX);
         let acquire = lockkeeper_types::Acquire::new(self.wants?, wait, lock_delay_ms)?;

@@ -86,7 +86,7 @@ fn interval(ttl: Duration) -> Duration {
 
 /// How long an answer may take before the next node is asked. The interval and this timeout leave time for three more
 /// nodes.
-fn patience(ttl: Duration) -> Duration {
+fn answer_timeout(ttl: Duration) -> Duration {
     (ttl / 6).min(Duration::from_secs(2))
 }
 
@@ -138,7 +138,7 @@ impl<'a> Renewals<'a> {
         self.renew()?;
         let receiver = self.receiver.take().ok_or("a stream is opened once")?;
         let mut service = SessionsClient::new(node.channel.clone());
-        match timeout(patience(self.core.ttl), service.keep_alive(ReceiverStream::new(receiver))).await {
+        match timeout(answer_timeout(self.core.ttl), service.keep_alive(ReceiverStream::new(receiver))).await {
             Ok(Ok(answers)) => Ok(answers),
             Ok(Err(status)) => {
                 self.core.client.caller.nodes.note_leader(status.metadata());
@@ -178,7 +178,7 @@ impl<'a> Renewals<'a> {
             self.unanswered.pop_front();
         }
         self.unanswered.push_back((self.sequence, sent));
-        self.answer_by.get_or_insert(Instant::now() + patience(self.core.ttl));
+        self.answer_by.get_or_insert(Instant::now() + answer_timeout(self.core.ttl));
         Ok(())
     }
 
@@ -218,7 +218,7 @@ impl<'a> Renewals<'a> {
         // Earlier revocations were delivered before this answer, on the same stream.
         self.core.lease.renewed(Renewed { sent, ttl, revoked: Vec::new(), more_revoked: false });
         self.unanswered.retain(|(sent, _)| *sent > sequence);
-        let patience = patience(self.core.ttl);
-        self.answer_by = (!self.unanswered.is_empty()).then(|| Instant::now() + patience);
+        let answer_timeout = answer_timeout(self.core.ttl);
+        self.answer_by = (!self.unanswered.is_empty()).then(|| Instant::now() + answer_timeout);
     }
 }

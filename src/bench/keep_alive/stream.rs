@@ -18,7 +18,7 @@ use crate::{
 /// Renewals queued for the connection.
 const PIPE: usize = 1_024;
 /// Timeout of a renewal.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of the checks for timeouts and for the end.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -124,7 +124,8 @@ impl Renewals {
     }
 
     fn give_up_late_ones(&mut self) {
-        while let Some(oldest) = self.unanswered.first_entry().filter(|oldest| oldest.get().elapsed() > PATIENCE) {
+        while let Some(oldest) = self.unanswered.first_entry().filter(|oldest| oldest.get().elapsed() > ANSWER_TIMEOUT)
+        {
             oldest.remove();
             self.recorder.note(self.place, Err("a renewal was not answered within the timeout"));
         }

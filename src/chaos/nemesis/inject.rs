@@ -92,7 +92,7 @@ pub(in crate::chaos) fn start(
 
 impl World {
     /// Begins a fault and lets it last. `false`: it was not possible, or had no target.
-    pub(in crate::chaos) async fn inflict(&mut self, fault: Fault) -> io::Result<bool> {
+    pub(in crate::chaos) async fn inject_fault(&mut self, fault: Fault) -> io::Result<bool> {
         let Some(leader) = self.observer.leader_by(Instant::now() + LEADER_WAIT).await else { return Ok(false) };
         let ids: Vec<u64> = self.cluster.nodes().map(crate::local::Node::id).collect();
         let aim = Aim::take(fault, leader, &ids, &mut self.random);

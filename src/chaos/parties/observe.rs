@@ -19,7 +19,7 @@ use crate::{
 /// Interval of the requests to a node.
 const EVERY: Duration = Duration::from_millis(60);
 /// Timeout of a request.
-const PATIENCE: Duration = Duration::from_millis(500);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Older statuses are not used.
 const FRESH: Duration = Duration::from_millis(1_000);
 /// Pause between two attempts to find all nodes at the same index.
@@ -29,14 +29,14 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(40);
 #[derive(Debug)]
 pub struct Observer {
     nodes: BTreeMap<u64, Channel>,
-    seen: Sight,
+    seen: Observations,
     recorder: Recorder,
     _watching: Vec<AbortOnDropHandle<()>>,
 }
 
 /// The latest observations. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(in crate::chaos) struct Sight(Arc<Mutex<Seen>>);
+pub(in crate::chaos) struct Observations(Arc<Mutex<Seen>>);
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -52,7 +52,7 @@ impl Observer {
 
     /// Observes these nodes in the background until it is dropped.
     pub fn watch(nodes: BTreeMap<u64, Channel>, recorder: Recorder) -> Self {
-        let seen = Sight::default();
+        let seen = Observations::default();
         let watching = nodes.iter().map(|(id, channel)| {
             let task = watch(*id, channel.clone(), seen.clone(), recorder.clone());
             AbortOnDropHandle::new(tokio::spawn(task))
@@ -81,7 +81,7 @@ impl Observer {
         self.seen.lock().statuses.values().all(|(_, status)| status.snapshot_index >= index)
     }
 
-    pub(in crate::chaos) fn sight(&self) -> Sight {
+    pub(in crate::chaos) fn observations(&self) -> Observations {
         self.seen.clone()
     }
 
@@ -109,7 +109,7 @@ impl Observer {
     }
 }
 
-impl Sight {
+impl Observations {
     pub(in crate::chaos) fn leader(&self) -> Option<u64> {
         let seen = self.lock();
         let fresh = seen.statuses.values().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, status)| status);
@@ -127,7 +127,7 @@ impl Sight {
     }
 }
 
-async fn watch(id: u64, channel: Channel, seen: Sight, recorder: Recorder) {
+async fn watch(id: u64, channel: Channel, seen: Observations, recorder: Recorder) {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -153,11 +153,11 @@ fn installed(status: &StatusResponse) -> Option<u64> {
 
 async fn status(channel: Channel, table_hash: bool) -> Option<StatusResponse> {
     let mut service = ClusterClient::new(channel);
-    let answer = timeout(PATIENCE, service.status(StatusRequest { table_hash })).await;
+    let answer = timeout(ANSWER_TIMEOUT, service.status(StatusRequest { table_hash })).await;
     Some(answer.ok()?.ok()?.into_inner())
 }
 
 fn channel(endpoint: &str) -> Channel {
     let endpoint = Endpoint::from_shared(endpoint.to_owned()).expect("an address of ours makes a URL");
-    endpoint.connect_timeout(PATIENCE).tcp_nodelay(true).connect_lazy()
+    endpoint.connect_timeout(ANSWER_TIMEOUT).tcp_nodelay(true).connect_lazy()
 }

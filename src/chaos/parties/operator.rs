@@ -22,7 +22,7 @@ use crate::{
 const EVERY: std::ops::Range<u64> = 150..600;
 const REASON: &str = "the run has it so";
 /// Longer than the TTL of a dead session plus its bound, so that a session that lives longer is detected.
-const INHERIT: Duration = Duration::from_millis(4_000 + super::EXPIRY_BOUND_MS);
+const TAKE_OVER_WAIT: Duration = Duration::from_millis(4_000 + super::EXPIRY_BOUND_MS);
 /// Longer than all probes of one heal.
 pub(in crate::chaos) const PROBE_TTL: Duration = Duration::from_secs(20);
 /// Longer than the time before a fault, its duration and the recovery.
@@ -119,7 +119,7 @@ impl Operator {
     /// all were granted.
     pub async fn take_over(&self, locks: &[locks::Lock]) -> bool {
         let Some(session) = self.open(Instant::now() + super::LIVENESS_BOUND).await else { return false };
-        let takes = locks.iter().map(async |lock| match self.acquire(&session, lock, INHERIT).await {
+        let takes = locks.iter().map(async |lock| match self.acquire(&session, lock, TAKE_OVER_WAIT).await {
             Ok(guard) => {
                 let mut registers = Writes::new(&self.place, self.recorder.clone());
                 registers.write_all(std::slice::from_ref(lock), guard.token().0).await;

@@ -168,7 +168,7 @@ pub async fn run(
     let directory = &options.directory;
     fs::create_dir(directory).map_err(|source| RunError::Directory { path: directory.clone(), source })?;
     let mut run = Run::prepare(&options, progress, stop).await?;
-    let worked = run.break_things(&options).await;
+    let worked = run.inject_faults(&options).await;
     if let Err(error) = worked {
         run.outcome.troubles.push(error.to_string());
     }
@@ -237,7 +237,7 @@ impl Run {
     }
 
     /// Injects one fault after another until the time is over and the planned faults were injected.
-    async fn break_things(&mut self, options: &Options) -> io::Result<()> {
+    async fn inject_faults(&mut self, options: &Options) -> io::Result<()> {
         let began = Instant::now();
         let mut schedule = self.schedule(options);
         let planned = schedule.within(options.duration);
@@ -256,7 +256,7 @@ impl Run {
             let Some(fault) = schedule.next().filter(|_| self.goes_on()) else { break };
             let late = operator.request_before(&format!("retried/{tried}/late")).await;
             tried += 1;
-            if self.inflict(fault).await? {
+            if self.inject_fault(fault).await? {
                 fired.insert(fault);
             }
             self.recover(fault, late, sentinel).await;
@@ -300,9 +300,9 @@ impl Run {
         Ok(())
     }
 
-    async fn inflict(&mut self, fault: Fault) -> io::Result<bool> {
+    async fn inject_fault(&mut self, fault: Fault) -> io::Result<bool> {
         self.set_phase(fault.name());
-        self.world.inflict(fault).await
+        self.world.inject_fault(fault).await
     }
 
     /// Ends the fault and checks that the cluster recovers.
@@ -403,7 +403,7 @@ fn tell(
     phase: &watch::Sender<String>,
     progress: watch::Sender<Progress>,
 ) -> Telling {
-    let (sight, totals) = (world.observer.sight(), world.clients.totals());
+    let (observations, totals) = (world.observer.observations(), world.clients.totals());
     let mut phase = phase.subscribe();
     AbortOnDropHandle::new(tokio::spawn(async move {
         loop {
@@ -413,8 +413,8 @@ fn tell(
                 elapsed: Duration::from_nanos(timeline.now_ns()),
                 operations,
                 grants,
-                elections: sight.elections(),
-                leader: sight.leader(),
+                elections: observations.elections(),
+                leader: observations.leader(),
             });
             if let Ok(Err(_)) = timeout(TELL_EVERY, phase.changed()).await {
                 return;

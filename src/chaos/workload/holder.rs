@@ -23,7 +23,7 @@ use crate::{
 /// Budget of operations of one hold on each of its locks.
 const OPERATIONS_OF_A_HOLD: u32 = 6;
 /// Milliseconds after which an unlimited wait is dropped.
-const PATIENCE: std::ops::Range<u64> = 20..2_500;
+const DROPPED_AFTER_MS: std::ops::Range<u64> = 20..2_500;
 /// Pause after an error, so that an unavailable cluster is not overloaded.
 const AFTER_ERROR: Duration = Duration::from_millis(200);
 
@@ -168,11 +168,11 @@ impl Holder {
             lock_delay_ms: millis(lock_delay),
         };
         let begun = self.shared.parts.recorder.begin(&names(locks), Call::Acquire(call));
-        let patience = some_ms(&mut self.random, PATIENCE);
+        let drop_after = some_ms(&mut self.random, DROPPED_AFTER_MS);
         let granted = tokio::select! {
             granted = acquire => granted,
             // The dropped acquire is released in the background, whatever its state.
-            () = self.shared.pause(patience), if wait == Wait::Forever => {
+            () = self.shared.pause(drop_after), if wait == Wait::Forever => {
                 begun.unknown("given up");
                 return None;
             }

@@ -36,7 +36,7 @@ use crate::{
 /// Concurrent client connections.
 const CONNECTIONS_MAX: usize = 1_024;
 /// How long a client waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Serialize, Deserialize, Debug)]
 struct Write {
@@ -232,7 +232,7 @@ impl Connection {
 
     async fn write(&mut self, write: &Write) -> io::Result<Written> {
         self.writer.write_all(format!("{}\n", serde_json::to_string(write)?).as_bytes()).await?;
-        match timeout(PATIENCE, self.answers.next_line()).await {
+        match timeout(ANSWER_TIMEOUT, self.answers.next_line()).await {
             Ok(answer) => Ok(serde_json::from_str(&answer?.ok_or(io::ErrorKind::UnexpectedEof)?)?),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }

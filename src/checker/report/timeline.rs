@@ -116,15 +116,15 @@ pub(super) fn timeline(history: &History, operations: &[Operation<'_>]) -> Timel
         ..Timeline::default()
     };
     timeline.packed = Packed::of(history, &mut timeline.texts);
-    let scene = Scene { history, last_ns: timeline.last_ns, dead: dead(history) };
+    let builder = LaneBuilder { history, last_ns: timeline.last_ns, dead: dead(history) };
     let of_clients: HashSet<&str> = operations
         .iter()
         .filter(|operation| operation.process != PROBER)
         .flat_map(|operation| operation.locks.iter().map(String::as_str))
         .collect();
-    let locks = scene.lock_lanes(operations, &tenures, &mut timeline.texts);
+    let locks = builder.lock_lanes(operations, &tenures, &mut timeline.texts);
     (timeline.locks, timeline.probes) = without_probes(locks, &of_clients);
-    timeline.clients = scene.client_lanes(operations, &leases, &mut timeline.texts);
+    timeline.clients = builder.client_lanes(operations, &leases, &mut timeline.texts);
     timeline
 }
 
@@ -182,13 +182,13 @@ fn dead(history: &History) -> HashMap<&str, u64> {
     dead
 }
 
-struct Scene<'h> {
+struct LaneBuilder<'h> {
     history: &'h History,
     last_ns: u64,
     dead: HashMap<&'h str, u64>,
 }
 
-impl<'h> Scene<'h> {
+impl<'h> LaneBuilder<'h> {
     fn lock_lanes(&self, operations: &[Operation<'h>], tenures: &[Tenure<'h>], texts: &mut Texts) -> Vec<LockLane> {
         let mut lanes: BTreeMap<&str, LockLane> = BTreeMap::new();
         let mut rows: HashMap<&str, (Rows, Rows)> = HashMap::new();

@@ -23,7 +23,7 @@ use tokio::{
 
 use super::{
     KILLING_MAX, TIMER_MAX,
-    family::{self, adopt_orphans, extinguish, reap, signal_all},
+    descendants::{self, adopt_orphans, kill_descendants, reap, signal_all},
     link::{Link, Message},
     signals::Signals,
     this_program,
@@ -120,7 +120,7 @@ impl Watch {
         match message {
             Message::KillAt(moment) => self.kill_at = moment,
             Message::Signal(signal) => self.signal(signal),
-            Message::Terminate if family::KNOWN => signal_all(Signal::TERM),
+            Message::Terminate if descendants::KNOWN => signal_all(Signal::TERM),
             Message::Terminate => self.signal(Signal::TERM),
             // Messages of the keeper itself.
             Message::Ended(_) | Message::Expired => {}
@@ -176,6 +176,6 @@ impl Watch {
     /// First the group, atomically; then all other descendants.
     async fn kill_all(&self) {
         self.signal(Signal::KILL);
-        extinguish(KILLING_MAX).await;
+        kill_descendants(KILLING_MAX).await;
     }
 }

@@ -8,7 +8,7 @@ use std::{ffi::OsString, io, os::unix::process::CommandExt as _, process::Comman
 use clap::Args;
 use rustix::process::Pid;
 
-use super::family::die_with_parent;
+use super::descendants::die_with_parent;
 use crate::cli::{Exit, Failure};
 
 /// Becomes a command that dies with its parent. Called by the keeper

@@ -20,7 +20,7 @@
 //! A process that was stopped together with the others reads the clock first when it continues. The clock counts
 //! suspension: see [`crate::client::Clock`].
 //!
-//! A kill covers all descendants in any process group and session: see `family`. When the command ends by itself, the
+//! A kill covers all descendants in any process group and session: see `descendants`. When the command ends by itself, the
 //! processes that it left behind get SIGTERM, and SIGKILL one second later; the lock is released after that.
 //!
 //! **Terminals.** Without a terminal, the command has its own process group. With one, it stays in the wrapper's group
@@ -33,7 +33,7 @@
 //! descendants. Platforms other than Linux have no subreaper and no parent-death signal: there, only the command and
 //! its process group are killed, and processes that it left behind stay.
 
-mod family;
+mod descendants;
 mod keeper;
 mod launch;
 mod link;

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::{
     KILLING_MAX,
-    family::{adopt_orphans, extinguish},
+    descendants::{adopt_orphans, kill_descendants},
     link::{Link, Message},
     this_program,
 };
@@ -112,7 +112,7 @@ impl Job {
 
 /// Includes the keeper, which could be stopped.
 async fn kill_all() {
-    let left: Vec<String> = extinguish(KILLING_MAX).await.iter().map(Pid::to_string).collect();
+    let left: Vec<String> = kill_descendants(KILLING_MAX).await.iter().map(Pid::to_string).collect();
     if !left.is_empty() {
         complain(&format!("these processes could not be killed and outlive the lock: {}", left.join(" ")));
     }

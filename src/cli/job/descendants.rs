@@ -47,7 +47,7 @@ pub(super) fn reap() -> Reaped {
 
 /// Kills all descendants until there are none. Returns those that are left after `limit`: this process may not signal
 /// them, or they hang in a system call and die when it returns.
-pub(super) async fn extinguish(limit: Duration) -> Vec<Pid> {
+pub(super) async fn kill_descendants(limit: Duration) -> Vec<Pid> {
     let until = Instant::now() + limit;
     loop {
         signal_all(Signal::KILL);

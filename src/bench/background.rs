@@ -42,12 +42,12 @@ impl fmt::Display for Beside {
 
 /// The background state. It only grows.
 #[derive(Default)]
-pub(super) struct Crowd {
+pub(super) struct Background {
     sessions: Vec<Session>,
     locks: usize,
 }
 
-impl Crowd {
+impl Background {
     /// Grows to this size.
     pub(super) async fn grow(&mut self, target: &Target, to: Beside) -> Result<(), BenchError> {
         let sessions = match to {
