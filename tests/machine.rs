@@ -1,7 +1,7 @@
 //! The machine's specification: golden scripts, one behaviour a file, in `tests/machine/scripts`.
 //!
-//! A script gives commands and, below `---`, what they answered and caused. Outputs are recorded, never typed:
-//! `UPDATE_GOLDENFILES=1 cargo test --test machine`; then the diff is read.
+//! A script gives commands and, below `---`, their replies and events. Outputs are recorded, never typed:
+//! `UPDATE_GOLDENFILES=1 cargo test --test machine`; then read the diff.
 //!
 //! Every command that changes the table takes `at=`, the stamp in milliseconds; without it no time passes. Sessions go by name.
 //!
@@ -15,16 +15,16 @@
 //! cancel TICKET [repeats=N]                force lock reason=TEXT [token=N] [now=true] [after=N] [up_to=N]
 //! remove lock ticket=N                     lift lock                         drop [PREFIX] [after=lock]
 //! resize lock permits=N                    tick
-//! limits [work=N] [grants=N] [table=BYTES] [session=BYTES]: those of the batches from here on
-//! bytes: what the table takes, and each session
+//! limits [work=N] [grants=N] [table=BYTES] [session=BYTES]: of the batches from here on
+//! bytes: the bytes of the table, and of each session
 //!
 //! show lock [size=N] [holders_after=N] [waiters_after=N]            holder lock token=N
 //! list [PREFIX] [after=lock]               session ann              sessions [after=ann]
 //! counts                                   waits                    next
-//! churn ann lock times=N req=ID [lowest=ID] [kept="ID,.."]: acquired and released so many times, each time with the next two
-//!     request ids; the lowest goes along if it is not given
-//! crowd ann lock times=N wait=MS|forever: waits so many times, without request ids
-//! snapshot: the table goes on as restored from its records          dump: the records
+//! churn ann lock times=N req=ID [lowest=ID] [kept="ID,.."]: acquires and releases the lock N times, each time with the next two
+//!     request ids; without lowest=, each request names its own id as the lowest
+//! crowd ann lock times=N wait=MS|forever: queues N waits, without request ids
+//! snapshot: continues with a table that is restored from its records          dump: the records
 //! ```
 
 #[path = "machine/format.rs"]
@@ -81,7 +81,7 @@ impl goldenscript::Runner for Runner {
             None => {
                 let now = self.machine.now().0;
                 let stamp = arguments.key("at")?.unwrap_or(now);
-                // A wall clock that is far from cluster time shows where the one is taken for the other.
+                // A wall clock that is far from cluster time reveals where one is used in place of the other.
                 let time = Time { stamp: Stamp(stamp), wall: WallTime(1_000_000 + stamp) };
                 let command = command(&line.name, &mut arguments)?;
                 let who = match &command {
@@ -121,7 +121,7 @@ impl Runner {
         Ok(String::new())
     }
 
-    /// A client that goes on with other requests.
+    /// A client that continues with other requests.
     fn churn(&mut self, arguments: &mut Arguments<'_>) -> Result<String> {
         let session = session_id(arguments.next("session")?);
         let acquire = acquire(arguments)?;
@@ -148,7 +148,7 @@ impl Runner {
         Ok(format!("{times} times\n"))
     }
 
-    /// A client whose acquires pile up.
+    /// A client whose acquires accumulate.
     fn crowd(&mut self, arguments: &mut Arguments<'_>) -> Result<String> {
         let session = session_id(arguments.next("session")?);
         let times: u64 = arguments.required("times")?;
@@ -164,7 +164,7 @@ impl Runner {
         Ok(format!("{times} times\n"))
     }
 
-    /// What changes nothing; `None` for all else.
+    /// Commands that read only; `None` for any other.
     fn look(&mut self, name: &str, arguments: &mut Arguments<'_>) -> Result<Option<String>> {
         let lines = |lines: Vec<String>| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
         let machine = &self.machine;
@@ -192,7 +192,7 @@ impl Runner {
                 let id = session_id(arguments.next("session")?);
                 let end = |end| format!("ended: {}", show(&end));
                 let view = machine.session(id).map(|view| show(&view));
-                assert_eq!(view.is_none(), machine.session_end(id).is_some(), "a session is alive or over");
+                assert_eq!(view.is_none(), machine.session_end(id).is_some(), "a session has either a view or an end");
                 lines(vec![view.or(machine.session_end(id).map(end)).unwrap_or_default()])
             }
             "sessions" => {
@@ -212,8 +212,11 @@ impl Runner {
             "dump" => lines(machine.records().map(|record| show(&record)).collect()),
             "snapshot" => {
                 let restored = Machine::from_records(machine.records())?;
-                assert_eq!(restored.hash(), machine.hash(), "what was restored is what was saved");
-                assert!(restored.records().eq(machine.records()), "what was restored is what was saved");
+                assert_eq!(restored.hash(), machine.hash(), "the restored table has another hash than the saved one");
+                assert!(
+                    restored.records().eq(machine.records()),
+                    "the restored table has other records than the saved one"
+                );
                 let count = machine.records().count();
                 self.machine = restored;
                 format!("restored from {count} records\n")
@@ -297,7 +300,7 @@ fn acquire(arguments: &mut Arguments<'_>) -> Result<Acquire> {
     Ok(Acquire::new(wants, wait, lock_delay_ms)?)
 }
 
-/// All from 1 on, unless the script says otherwise.
+/// All ids from 1 on are open, unless the script says otherwise.
 fn open_ids(arguments: &mut Arguments<'_>) -> Result<OpenIds> {
     let lowest = arguments.key("lowest")?.unwrap_or(1);
     Ok(OpenIds::new(lowest, ids(arguments.0.take_key("kept").unwrap_or_default())?)?)

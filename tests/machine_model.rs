@@ -1,12 +1,12 @@
 //! Random histories: the machine against a small model of it, step by step.
 //!
-//! After every step replies, events and views are those of the model, and the invariants hold. Beside the machine runs a replica
-//! that was restored from its records, as snapshots write them, somewhere on the way, and that ticks more often: it answers the same,
-//! reports the same events, and has the same hash. And what watchers are told adds up to what they would see.
+//! After every step, replies, events and views equal the model's, and the invariants hold. A replica runs beside the machine. It is
+//! restored from the machine's records, as snapshots write them, at random steps, and it ticks more often. It gives the same replies and
+//! events, and has the same hash. The change events for watchers add up to the view of each lock.
 //!
-//! Another machine goes through the same history with next to no work allowed to a batch, so that most of what happens waits its turn. It
-//! cannot answer the same. But who lives is the model's, to the millisecond; the invariants hold; nobody who is over is granted anything;
-//! a replica that is restored on the way stays equal to it; and once it is left alone, the work comes to an end.
+//! A second machine applies the same history with a budget of one unit of work a batch, so that most work goes to the backlog. Its replies
+//! differ from the model's. But its sessions live as long as the model's, to the millisecond; the invariants hold; a session that is over
+//! is granted nothing; a replica that is restored on the way stays equal to it; and with ticks alone the backlog empties.
 
 #![expect(clippy::unwrap_used, reason = "a test whose own values are bad has failed")]
 
@@ -29,7 +29,7 @@ use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 
 use self::model::Model;
 
-/// What happened over all histories. A run in which something never happened has not tested it.
+/// Counts over all histories. A run in which one of these never happened has not tested it.
 static HAPPENED: [(&str, AtomicU64); 25] = [
     ("grants", AtomicU64::new(0)),
     ("grants of several locks", AtomicU64::new(0)),
@@ -88,7 +88,7 @@ fn histories_agree_with_the_model() {
 #[derive(Clone, Debug)]
 enum Step {
     Apply(u64, Command),
-    /// The replica starts again, from the machine's records.
+    /// The replica is restored from the machine's records.
     Restore,
 }
 
@@ -104,7 +104,7 @@ fn data() -> impl Strategy<Value = Option<Data>> {
     option::of(vec(0..3u8, 0..2).prop_map(|data| Data::new(&data).unwrap()))
 }
 
-/// Mostly ways to use a name that get along, so that locks are shared.
+/// Mostly compatible ways to use a name, so that locks are shared.
 fn mode(name: &LockName) -> BoxedStrategy<Mode> {
     let permits = Mode::Permit(Permits::new(2).unwrap());
     let usual = if name.as_str() == "c" { Just(permits).boxed() } else { Just(Mode::Shared).boxed() };
@@ -130,10 +130,10 @@ fn acquire() -> impl Strategy<Value = Acquire> {
         .prop_map(|(wants, wait, delay)| Acquire::new(wants, wait, delay).unwrap())
 }
 
-/// What a client still cares about. Often old: it arrives late.
+/// The ids that a client still cares about. Often old: the request arrives late.
 fn open_ids() -> impl Strategy<Value = OpenIds> {
     let all_from = |lowest| OpenIds::new(lowest, vec![]).unwrap();
-    // Nearly all of those below are kept, or soon none would be open in all views.
+    // Nearly all ids below are kept; otherwise soon none would be open in all views.
     let keeping = (2..25u64).prop_flat_map(|lowest| {
         let below: Vec<u64> = (1..lowest).collect();
         let fewest = below.len() - below.len().div_ceil(4);
@@ -147,7 +147,7 @@ fn request() -> impl Strategy<Value = Option<Request>> {
     option::of((1..30u64, open_ids()).prop_map(|(id, open)| Request { id, open }))
 }
 
-/// Mostly a token that is held, or was taken, with the session that has or had it.
+/// Mostly a token that is held, or was taken, with its session.
 fn held(model: &Model) -> BoxedStrategy<(SessionId, Token, LockName)> {
     let mut held: Vec<_> =
         model.grants.iter().map(|held| (held.session, held.token, held.acquire.wants()[0].name.clone())).collect();
@@ -161,7 +161,7 @@ fn held(model: &Model) -> BoxedStrategy<(SessionId, Token, LockName)> {
     }
 }
 
-/// Mostly of a semaphore in use, so that one more fits in, or one holder is too many. How often: more often where that makes a difference.
+/// Mostly of a semaphore in use, to a size that fits one more holder or one fewer. The weight is higher where the size makes a difference.
 fn resize(model: &Model) -> (u32, BoxedStrategy<Command>) {
     let mut sizes = Vec::new();
     for view in names().into_iter().map(|name| model.lock(&name)) {
@@ -185,7 +185,7 @@ fn resize(model: &Model) -> (u32, BoxedStrategy<Command>) {
     (weight, sizes.prop_map(resize).boxed())
 }
 
-/// Mostly the same as before, of a request that is remembered.
+/// Mostly a repetition of a request that is remembered.
 fn retry(model: &Model) -> BoxedStrategy<Command> {
     let mut remembered = Vec::new();
     for (session, state) in &model.sessions {
@@ -203,7 +203,7 @@ fn retry(model: &Model) -> BoxedStrategy<Command> {
     }
 }
 
-/// Mostly of a request that is remembered; of those, mostly one that waits.
+/// Mostly the id of a request that is remembered; of those, mostly one that waits.
 fn taken_back(model: &Model) -> BoxedStrategy<(SessionId, u64)> {
     let mut waits = Vec::new();
     let mut others = Vec::new();
@@ -309,23 +309,23 @@ fn time(stamp: u64) -> Time {
 struct Test {
     machine: Machine,
     replica: Machine,
-    /// A clone from the last restore, and the hash it had then: what the machine did since must not show in it.
+    /// A clone from the last restore, and its hash at that time: later steps of the machine must not change the clone.
     snapshot: (Machine, u64),
     watcher: Watcher,
     hurried: Hurried,
 }
 
-/// What a watcher knows of the locks.
+/// A watcher's knowledge of the locks.
 type Watcher = BTreeMap<LockName, Watched>;
 
-/// A lock as its changes tell it.
+/// A lock as its change events describe it.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Watched {
     holders: BTreeSet<Token>,
     waiters: BTreeSet<Ticket>,
     data: Option<Data>,
     closed: bool,
-    /// The size that an operator gave it. No change says that it is over: it ends with the last holder, waiter and data.
+    /// The size that an operator set. No event reports its end: it ends with the last holder, waiter and data.
     resized: Option<Permits>,
 }
 
@@ -367,7 +367,7 @@ impl StateMachineTest for Test {
         // Bytes are not in the model: the machine's own check counts them.
         let plain = |view: SessionView| SessionView { bytes: 0, ..view };
         assert!(test.machine.sessions(None).map(plain).eq(sessions.iter().cloned()));
-        // The hash leaves their addresses out.
+        // The hash does not include the sessions' addresses.
         assert!(test.replica.sessions(None).map(plain).eq(sessions));
         for id in model.sessions.keys() {
             assert!(test.machine.revocations(*id, Token(0)).eq(model.revocations(*id)));
@@ -382,7 +382,7 @@ impl StateMachineTest for Test {
     }
 }
 
-/// The whole of a lock.
+/// A view of the whole lock.
 fn whole_view(machine: &Machine, name: &LockName) -> LockView {
     machine.lock(name, Page { size: usize::MAX, holders_after: Token(0), waiters_after: Ticket(0) })
 }
@@ -397,7 +397,7 @@ fn seen(view: LockView) -> Watched {
     }
 }
 
-/// A machine whose batches may do next to no work.
+/// A machine whose batches have a budget of one unit of work.
 #[derive(Default)]
 struct Hurried {
     machine: Machine,
@@ -436,7 +436,7 @@ impl Hurried {
         self.machine.check().unwrap();
         for event in events {
             if let Event::Changed(Change { kind: ChangeKind::Granted { session, .. }, .. }) = &event {
-                assert!(lived.contains(session), "{event:?} to one who was over");
+                assert!(lived.contains(session), "{event:?} to a session that was over");
             }
             watch(&mut self.watcher, event);
         }
@@ -459,13 +459,13 @@ impl Hurried {
         for name in names() {
             let mut told = self.watcher.get(&name).cloned().unwrap_or_default();
             let seen = seen(whole_view(&self.machine, &name));
-            // A lock-delay that is over, and was not reached yet.
+            // The lock-delay may be over, and its opening still in the backlog.
             told.closed &= seen.closed || !self.machine.has_work();
             assert_eq!(told, seen, "of {name}");
         }
     }
 
-    /// Left alone, it does what is left, at the same stamp.
+    /// With ticks alone, at the same stamp, the backlog empties.
     fn finish(mut self, model: &Model) {
         let most = 10 * self.machine.records().count();
         for _ in 0..most {
@@ -474,7 +474,7 @@ impl Hurried {
         assert!(!self.machine.has_work(), "after {most} ticks");
         for name in names() {
             for holder in whole_view(&self.machine, &name).holders {
-                assert!(model.sessions.contains_key(&holder.session), "{name} is held by one who is over");
+                assert!(model.sessions.contains_key(&holder.session), "{name} is held by a session that is over");
             }
         }
     }
@@ -483,7 +483,7 @@ impl Hurried {
 fn watch(watcher: &mut Watcher, event: Event) {
     let Change { name, kind } = match event {
         Event::Changed(change) => change,
-        // An acquire that is granted leaves its queues without another word.
+        // No other event reports that a granted acquire leaves its queues.
         Event::WaitEnded { ticket, end: WaitEnd::Granted(grant) } => {
             for name in grant.names.iter() {
                 let lock = watcher.entry(name.clone()).or_default();
@@ -503,7 +503,11 @@ fn watch(watcher: &mut Watcher, event: Event) {
                 Mode::Shared => usize::MAX,
                 Mode::Permit(permits) => permits.get() as usize,
             };
-            assert!(lock.holders.len() <= most, "{mode:?} was granted to one more than may hold it");
+            assert!(
+                lock.holders.len() <= most,
+                "{mode:?} was granted to {} holders, at most {most} may hold it",
+                lock.holders.len()
+            );
             if let (Mode::Permit(permits), Some(resized)) = (mode, lock.resized) {
                 assert_eq!(permits, resized);
             }

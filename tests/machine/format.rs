@@ -1,8 +1,8 @@
-//! The machine's words as the scripts show them: short, one a line, and only what says something.
+//! How scripts show the machine's types: short, one a line, without fields that carry no information.
 
 use lockkeeper::machine::*;
 
-/// A name of up to 16 bytes as a session's id, so that outputs can show it as it was given.
+/// A name of up to 16 bytes as a session's id, so that outputs can show the name.
 pub(crate) fn session_id(name: &str) -> SessionId {
     let mut bytes = [0; 16];
     bytes[..name.len()].copy_from_slice(name.as_bytes());

@@ -1,7 +1,7 @@
-//! The machine once more, as plainly as possible: lists that are searched from the start, time that passes millisecond by
-//! millisecond, and no memory of what could be computed. Slow, and easy to believe.
+//! A second implementation of the machine, as plain as possible: lists that are searched from the start, time that passes millisecond by
+//! millisecond, and no state that could be computed. It is slow, and easy to verify by reading.
 //!
-//! It says what a command answers and which waits and sessions ended; what happened to single locks is checked against its views.
+//! It predicts the reply to a command and the waits and sessions that end; changes of single locks are checked against its views.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) struct Model {
     pub(crate) grants: Vec<Held>,
     pub(crate) waits: Vec<Waiting>,
     locks: BTreeMap<LockName, Rest>,
-    /// What the last command answered and ended.
+    /// The reply to the last command, and the waits and sessions that it ended.
     pub(crate) reply: Option<Reply>,
     pub(crate) events: Vec<Event>,
 }
@@ -30,10 +30,10 @@ pub(crate) struct Session {
     deadline: u64,
     opened: WallTime,
     address: Option<Address>,
-    /// What each request said that its client still cared about. An id is open if all of them say so.
+    /// The open ids that each request named. An id is open if all of them name it.
     pub(crate) views: Vec<OpenIds>,
     pub(crate) memory: BTreeMap<u64, (Option<Operation>, Reply)>,
-    /// Grants that were taken from it, and why.
+    /// Grants that were taken from the session, and why.
     pub(crate) taken: BTreeMap<Token, Reason>,
 }
 
@@ -57,13 +57,13 @@ pub(crate) struct Waiting {
     repeats: u64,
 }
 
-/// What a lock has besides holders and waiters.
+/// A lock's state besides holders and waiters.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Rest {
     data: Option<Data>,
     keep: bool,
     closed_until: Option<u64>,
-    /// The size that an operator gave it.
+    /// The size that an operator set.
     resized: Option<Permits>,
 }
 
@@ -130,7 +130,7 @@ impl Model {
         self.reply = Some(result.unwrap_or_else(Reply::Refused));
     }
 
-    /// All that is due at this very millisecond.
+    /// Handles all deadlines at this millisecond.
     fn fall_due(&mut self) {
         let now = self.now;
         let over = |(id, session): (&SessionId, &Session)| (session.deadline == now).then_some(*id);
@@ -150,10 +150,9 @@ impl Model {
         }
         let done = |waiting: &Waiting| (waiting.deadline == Some(now)).then_some(waiting.ticket);
         for ticket in self.waits.iter().filter_map(done).collect::<Vec<_>>() {
-            // One that ended before in this millisecond may have let this one in.
+            // A wait that ended earlier in this millisecond may have let this one be granted.
             if let Some(waiting) = self.waits.iter().find(|waiting| waiting.ticket == ticket).cloned() {
-                let name =
-                    self.obstacle(&waiting.acquire, ticket).expect("what nothing is in the way of does not wait");
+                let name = self.obstacle(&waiting.acquire, ticket).expect("a wait without an obstacle is granted");
                 self.waits.retain(|other| other.ticket != ticket);
                 let end = WaitEnd::TimedOut(self.busy(&name));
                 self.end_wait(&waiting, end);
@@ -205,13 +204,13 @@ impl Model {
         all
     }
 
-    /// What is said of a token that the session does not hold.
+    /// The refusal for a token that the session does not hold.
     fn not_held(&self, id: SessionId, token: Token) -> Refusal {
         let taken = self.sessions.get(&id).and_then(|session| session.taken.get(&token));
         taken.map_or(Refusal::NotHeld, |reason| Refusal::Revoked { token, reason: reason.clone() })
     }
 
-    /// The session knows of it now.
+    /// Forgets a taken grant, since the session has been told.
     fn forget_taken(&mut self, id: SessionId, token: Token) {
         self.sessions.get_mut(&id).expect("the session was found before").taken.remove(&token);
     }
@@ -252,7 +251,7 @@ impl Model {
             Some((Some(before), reply)) if same_request(before, operation) => {
                 if let Reply::Queued(ticket) = reply {
                     let again = self.waits.iter_mut().find(|waiting| waiting.ticket == *ticket);
-                    again.expect("what is queued waits").repeats += 1;
+                    again.expect("a queued request has a wait").repeats += 1;
                 }
                 return Ok(reply.clone());
             }
@@ -337,7 +336,7 @@ impl Model {
                 return Err(Refusal::ModeMismatch { name: want.name.clone(), in_use: used.permits() });
             }
         }
-        // As the last in every queue.
+        // The acquire as the last in every queue.
         let deadline = match (self.obstacle(acquire, Ticket(u64::MAX)), acquire.wait) {
             (None, _) => return Ok(Reply::Acquired(WaitEnd::Granted(self.grant(id, acquire)))),
             (Some(name), Wait::Never) => return Ok(Reply::Busy(self.busy(&name))),
@@ -350,7 +349,7 @@ impl Model {
         Ok(Reply::Queued(ticket))
     }
 
-    /// The first lock that an acquire with this place in the queue cannot have.
+    /// The first lock that blocks an acquire with this place in the queue.
     fn obstacle(&self, acquire: &Acquire, ticket: Ticket) -> Option<LockName> {
         let blocked = |want: &&Want| {
             let waits_ahead = |other: &Waiting| other.ticket < ticket && mode_of(&other.acquire, &want.name).is_some();
@@ -381,13 +380,13 @@ impl Model {
         used.or_else(|| self.rest(name).resized.map(Mode::Permit))
     }
 
-    /// A permit is one of the operator's size, if there is one.
+    /// Permits are of the operator's size, if there is one.
     fn as_used(&self, name: &LockName, mode: Mode) -> Mode {
         let resized = self.locks.get(name).and_then(|rest| rest.resized).filter(|_| mode.permits().is_some());
         resized.map_or(mode, Mode::Permit)
     }
 
-    /// An operator's size ends with its use.
+    /// An operator's size ends when the lock has neither holders, waiters nor data.
     fn forget_sizes(&mut self) {
         let resized = self.locks.iter().filter(|(_, rest)| rest.resized.is_some() && rest.data.is_none());
         let names: Vec<_> = resized.map(|(name, _)| name.clone()).collect();
@@ -425,7 +424,7 @@ impl Model {
         Grant { token, session, names: acquire.wants().iter().map(|want| want.name.clone()).collect() }
     }
 
-    /// Grants the lowest ticket that can be granted, again and again.
+    /// Grants the lowest ticket that can be granted, until there is none.
     fn grant_all(&mut self) {
         let ready = |model: &Self, waiting: &Waiting| {
             let alive = model.sessions.get(&waiting.session).is_some_and(|session| session.deadline > model.now);
@@ -492,7 +491,7 @@ impl Model {
     }
 
     fn end_grant(&mut self, token: Token, end: End) {
-        let at = self.grants.iter().position(|held| held.token == token).expect("only what is held ends");
+        let at = self.grants.iter().position(|held| held.token == token).expect("only a held grant ends");
         let held = self.grants.remove(at);
         let lost = matches!(end, End::Expired | End::Forced);
         for want in held.acquire.wants() {
