@@ -1,5 +1,7 @@
 //! What a node owes its peers goes on, whatever clients keep busy.
 
+#![expect(clippy::disallowed_methods, reason = "session ids differ between runs")]
+
 use std::{
     path::Path,
     sync::{Arc, Mutex, mpsc},

@@ -1,5 +1,6 @@
 //! A node's process and what is around it: its terminal and log, its data directory, and files that are damaged.
 
+#![expect(clippy::disallowed_methods, reason = "stalls and measures threads in real time")]
 #![expect(clippy::unwrap_used, reason = "a test fails by it, helpers included")]
 
 #[path = "cluster/support.rs"]

@@ -98,6 +98,7 @@ impl Elect {
     }
 
     fn show(&self, leader: Option<Leader>) -> io::Result<()> {
+        #[expect(clippy::disallowed_methods, reason = "shown to people; nothing is decided by it")]
         let now = Timestamp::now();
         match self.output.output {
             Format::Text => print(&format!("{}  {}\n", show::time(now), text(leader.as_ref()))),

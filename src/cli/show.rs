@@ -81,6 +81,7 @@ fn time_in(time: Timestamp, zone: TimeZone) -> String {
 }
 
 /// A wall-clock time and its age.
+#[expect(clippy::disallowed_methods, reason = "shown to people; nothing is decided by it")]
 pub(super) fn since(unix_ms: u64) -> String {
     since_in(unix_ms, Timestamp::now(), TimeZone::system())
 }

@@ -248,6 +248,7 @@ impl fmt::Debug for Caller {
 }
 
 /// The random number generator: seeded by the system, or by `seed` for a run that can be repeated.
+#[expect(clippy::disallowed_methods, reason = "the one place where a client without a seed gets its random numbers")]
 pub(crate) fn random(seed: Option<u64>) -> StdRng {
     match seed {
         Some(seed) => StdRng::seed_from_u64(seed),

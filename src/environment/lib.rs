@@ -152,6 +152,7 @@ impl Clock for SystemClock {
         Instant::now()
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the one place where a node reads its wall clock")]
     fn wall_ms(&self) -> u64 {
         // A clock before 1970 is wrong, and shown as 1970: only people read it.
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
@@ -162,6 +163,7 @@ impl Clock for SystemClock {
 struct SystemRandom;
 
 impl Random for SystemRandom {
+    #[expect(clippy::disallowed_methods, reason = "the one place where a node gets its random numbers")]
     fn bits(&self) -> u128 {
         rand::random()
     }

@@ -272,6 +272,7 @@ impl Drop for LocalCluster {
 fn new_configs(directory: &Directory, nodes: usize, raft: &RaftConfig) -> Result<Vec<Config>, LocalError> {
     let members = ports::members(1..=nodes as u64)?;
     // A unique name, so that nodes of two clusters do not mix when one reuses ports of the other.
+    #[expect(clippy::disallowed_methods, reason = "clusters that reuse ports need different names")]
     let cluster_id = format!("local-{:08x}", rand::random::<u32>());
     let config = |member: &Member| Config {
         cluster_id: cluster_id.clone(),

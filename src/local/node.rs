@@ -221,6 +221,7 @@ impl Drop for Node {
         }
         for _ in 0..1_000 {
             match process.child.try_wait() {
+                #[expect(clippy::disallowed_methods, reason = "`drop` cannot await")]
                 Ok(None) => thread::sleep(Duration::from_millis(1)),
                 Ok(Some(_)) | Err(_) => return,
             }

@@ -36,6 +36,7 @@ pub(super) fn all_free<'a>(members: impl Iterator<Item = &'a Member>) -> bool {
 
 /// A listener on a free port.
 pub(crate) fn any_free() -> io::Result<TcpListener> {
+    #[expect(clippy::disallowed_methods, reason = "concurrent clusters on this machine must try different ports")]
     let draw = || TcpListener::bind(("127.0.0.1", rand::random_range(RANGE)));
     let mut last = draw();
     for _ in 1..DRAWS_MAX {

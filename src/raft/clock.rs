@@ -63,6 +63,7 @@ impl LeaderClock {
 /// For [`Planted::StampFromWallClock`]: a host's wall clock that is off by minutes. Of successive processes and successive leaders, the
 /// later one is a minute ahead for each second that passed.
 fn wrong_clock() -> Stamp {
+    #[expect(clippy::disallowed_methods, reason = "a planted bug: the wall clock is the mistake")]
     let since_1970 = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     Stamp(61 * since_1970.as_millis() as u64)
 }

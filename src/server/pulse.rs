@@ -69,6 +69,7 @@ mod tests {
         tokio::spawn(pulse.clone().beat());
         // The first stall may come before the task has begun to wait, the second before it has run.
         for _ in 0..10 {
+            #[expect(clippy::disallowed_methods, reason = "a test stalls a thread on purpose")]
             std::thread::sleep(STALL);
             tokio::task::yield_now().await;
         }

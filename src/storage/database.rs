@@ -151,6 +151,7 @@ pub fn open(database: &Path, cache_bytes: u64) -> sled::Result<sled::Db> {
                 if error.to_string().contains("could not acquire lock") && pauses < PAUSES_MAX =>
             {
                 pauses += 1;
+                #[expect(clippy::disallowed_methods, reason = "opening blocks its thread anyway, and runs in no task")]
                 thread::sleep(PAUSE);
             }
             opened => return opened,

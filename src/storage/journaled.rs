@@ -87,6 +87,10 @@ impl<D: Disk + Clone> Journaled<D> {
                     settle(&mut disk, &PendingChanges::of_records(&records)?, JournalState { settled, ..state })?;
                 }
                 // After a crash before the state is on the disk, the journal is created again.
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "a salt only has to differ from earlier ones; no decision depends on it"
+                )]
                 let salt = rand::random();
                 Journal::create(directory, salt, journal_bytes)?;
                 JournalState { version: STATE_VERSION, salt, settled: 0 }

@@ -23,6 +23,8 @@
 //! [`Stage::open`]: stage::Stage::open
 //! [`Stage::survives`]: stage::Stage::survives
 
+#![expect(clippy::print_stdout, reason = "figures are for people to read")]
+
 mod arrivals;
 mod bulk;
 mod calls;

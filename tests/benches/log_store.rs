@@ -3,6 +3,12 @@
 //! Disks differ, and one disk differs from minute to minute: a regression shows in the ratio of the two, measured in turns. The ratio is
 //! printed at the end, with the cost of a purge for logs of several sizes. `TMPDIR` selects the disk.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a benchmark measures real time, and prints figures"
+)]
+
 use std::{
     fs::File,
     io::Write as _,

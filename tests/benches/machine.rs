@@ -4,6 +4,12 @@
 //! grow with the logarithm of the table, and a snapshot's clone should take constant time. The work that one command causes is unbounded,
 //! but one batch does a bounded part of it: the last figures are the longest batch, with and without that limit.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a benchmark measures real time, and prints figures"
+)]
+
 use std::{
     hint::black_box,
     time::{Duration, Instant},

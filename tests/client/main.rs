@@ -1,5 +1,6 @@
 //! The client against scripted nodes, without a cluster: its behaviour when nodes lead, follow, hang and die.
 
+#![expect(clippy::disallowed_methods, reason = "the ids of a client rise by wall time")]
 #![expect(clippy::unwrap_used, reason = "in the helpers of tests, a panic is how they fail")]
 
 mod attached;

@@ -14,6 +14,13 @@
 //!
 //! Each test has its own cluster, on free ports, in a temporary directory. Tests wait for conditions with deadlines.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "real processes run in real time; figures and skipped tests are for people to read"
+)]
+
 mod bad_input;
 mod cable;
 mod copies;

@@ -8,6 +8,8 @@
 //!
 //! It checks its result and fails if it is wrong. Read [`count`]: it shows the client in a program without a runtime.
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example shows what happens")]
+
 use std::{env, error::Error, fs, path::Path, process::ExitCode, thread, time::Duration};
 
 use lockkeeper::{

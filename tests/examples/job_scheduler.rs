@@ -14,6 +14,8 @@
 //! The hosts are processes: this program runs itself as `… host NAME NIGHT`. In the first night, one host is killed during a job.
 //! Exits with 0 if every job was recorded once in every night, and with 1 if not.
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example shows what happens")]
+
 use std::{
     collections::BTreeMap,
     env,

@@ -8,6 +8,13 @@
 //!
 //! It checks its results and fails if they are wrong. Read [`lead`]: it shows a program that leads; [`story`] kills it and makes it resign.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "an example runs in real time, and shows what happens"
+)]
+
 use std::{
     env,
     error::Error,

@@ -14,6 +14,8 @@
 //! The ten minutes take two seconds here; an argument sets another number of seconds (`ticket_booking 600` for real time). Exits with 0 if
 //! every seat was sold once, and with 1 if not.
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example shows what happens")]
+
 use std::{
     collections::BTreeMap,
     env,

@@ -11,6 +11,13 @@
 //! The seat and Bob are in this process. Ann is another process (this program runs itself as `… ann`), which sends her writes through
 //! pipes. Exits with 0 if all this happened as described, and with 1 if not.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "an example runs in real time, and shows what happens"
+)]
+
 use std::{
     env,
     error::Error,

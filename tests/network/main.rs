@@ -1,5 +1,7 @@
 //! Nodes over a real network: what they replicate, whom they refuse, and how they find each other.
 
+#![expect(clippy::disallowed_methods, reason = "session ids differ between runs")]
+
 mod cluster;
 mod copies;
 mod forming;

@@ -23,6 +23,11 @@
 //! A disk that reports a sync as done and forgets it nevertheless: no program survives that, and the control shows that it would be
 //! noticed here.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "real processes and disks: no simulated time; skipped tests are for people to read"
+)]
 #![cfg(target_os = "linux")]
 
 mod cuts;

@@ -59,6 +59,7 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
+        #[expect(clippy::disallowed_methods, reason = "the seed of a run that was given none; the report names it")]
         let seed = self.seed.unwrap_or_else(|| rand::random::<u32>().into());
         let options = Options {
             program: env::current_exe()?,

@@ -49,6 +49,7 @@ pub(super) struct Numbered {
 
 impl Numbered {
     pub(super) fn begin(caller: &Caller) -> Self {
+        #[expect(clippy::disallowed_methods, reason = "ids of a client that keeps nothing on disk rise by wall time")]
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { id: id(now.as_secs(), caller.random_id()), lowest: 1, unanswered: 0 }
     }
