@@ -12,7 +12,7 @@ use futures::{Stream, StreamExt, stream::FuturesUnordered};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::local::PATIENCE;
+use super::patience::PATIENCE;
 use crate::api::{
     Error,
     requests::{KeepAlive, KeepAliveEvent, KeepAliveEventKind as Kind},

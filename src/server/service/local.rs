@@ -4,11 +4,11 @@
 //! [`Reason::NoLeader`](crate::api::Reason::NoLeader). [`super::Service`] therefore routes such requests to the leader first. A
 //! stale read is executed on any node.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
 
-use super::{keep_alive, watch};
+use super::{keep_alive, patience::PATIENCE, watch};
 use crate::{
     api::{
         Caller, Error,
@@ -19,9 +19,6 @@ use crate::{
 use lockkeeper_environment::Random;
 use lockkeeper_machine::{Command, Machine, Reply};
 use lockkeeper_raft::{Replica, table::Applied, types::Delivery};
-
-/// How long a command waits for the log, and a read for its quorum. Waiting for a lock is not counted.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// This node's replica, and what else requests need.
 #[derive(Clone, Debug)]

@@ -20,6 +20,7 @@ mod keep_alive;
 pub(crate) mod local;
 mod locks;
 mod pages;
+mod patience;
 mod sessions;
 pub(crate) mod waiting;
 mod watch;

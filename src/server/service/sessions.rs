@@ -1,6 +1,9 @@
 //! How a node executes requests about sessions.
 
-use super::local::{Local, PATIENCE, Serve, page_size};
+use super::{
+    local::{Local, Serve, page_size},
+    patience::PATIENCE,
+};
 use crate::{
     api::{Caller, Error, requests::*},
     wire::Form,

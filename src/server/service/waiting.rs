@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::local::PATIENCE;
+use super::patience::PATIENCE;
 use crate::api::Error;
 use lockkeeper_machine::{Command, Ticket, WaitEnd};
 use lockkeeper_raft::{

@@ -20,8 +20,8 @@ use tokio::{
 };
 
 use super::{
-    local::PATIENCE,
     pages::{PageLimit, page_of_locks},
+    patience::PATIENCE,
 };
 use crate::{api::Error, wire::convert};
 use lockkeeper_machine::LockName;
