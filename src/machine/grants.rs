@@ -47,7 +47,8 @@ impl Machine {
         events: &mut Vec<Event>,
     ) -> Grant {
         self.spend(acquire.wants().len());
-        self.last_token.0 += 1;
+        let last = self.last_token;
+        self.last_token = Token(last.0.checked_add(1).expect("2^64 grants take longer than any cluster exists"));
         let token = self.last_token;
         let owner = self.session_mut(session);
         owner.grants.insert(token);
@@ -65,7 +66,8 @@ impl Machine {
         let grant = Grant { token, session, names: names.to_shared() };
         let (request, since, lock_delay_ms) = (request.and_then(NonZeroU64::new), self.wall, acquire.lock_delay_ms);
         self.add(session, Weight::of_grant(&names));
-        self.grants.insert(token, Held { session, request, names, since, lock_delay_ms });
+        let same = self.grants.insert(token, Held { session, request, names, since, lock_delay_ms });
+        assert!(same.is_none(), "tokens rise: a fence would admit both holders of {token:?} (M2)");
         grant.names.iter().for_each(|name| self.charge_data(name));
         grant
     }

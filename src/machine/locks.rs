@@ -94,6 +94,8 @@ impl Lock {
     /// Returns the mode in which it is held.
     pub(super) fn add_holder(&mut self, token: Token, mode: Mode) -> Mode {
         let mode = self.as_used(mode);
+        let is_shared = mode != Mode::Exclusive && self.held_as != Some(Mode::Exclusive);
+        assert!(is_shared || !self.is_held(), "an exclusive lock has one holder (M1): {token:?} would be another");
         self.holders.insert(token);
         self.held_as = Some(mode);
         mode

@@ -300,11 +300,15 @@ impl Machine {
     }
 
     /// Fails on a mode that differs from that of the other holders: the table stores one mode per lock, so the difference would be lost.
+    /// Fails on a second holder of an exclusive lock: [`Lock::add_holder`] asserts that there is none.
     fn restore_holder(&mut self, token: Token, locks: &[(LockName, Mode)]) -> Result<Names, BrokenInvariant> {
         let mut names = Vec::with_capacity(locks.len());
         for (name, mode) in locks {
             if self.locks.get(name).and_then(Lock::mode).is_some_and(|held| held != *mode) {
                 return Err(BrokenInvariant::new(format!("the holders of the lock {name:?} disagree on its mode")));
+            }
+            if *mode == Mode::Exclusive && self.locks.get(name).is_some_and(Lock::is_held) {
+                return Err(BrokenInvariant::new(format!("the exclusive lock {name:?} has two holders (M1)")));
             }
             names.push(self.add_holder(name, token, *mode).0);
         }

@@ -167,6 +167,11 @@ impl Machine {
         let now = self.now.0;
         let session = self.sessions.get_mut(&id).filter(|session| session.over(self.now).is_none())?;
         let deadline = Stamp(now.saturating_add(lease_ms(session.ttl)));
+        assert!(
+            deadline >= session.deadline,
+            "a renewal does not shorten a lease: its client trusts it until {:?}, not {deadline:?}",
+            session.deadline
+        );
         if deadline != session.deadline {
             self.due.remove(&(session.deadline, Due::Session(id)));
             self.due.insert((deadline, Due::Session(id)));

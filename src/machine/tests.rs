@@ -531,3 +531,30 @@ fn a_clone_stays_as_it_was() {
     assert_eq!(clone.hash(), hash);
     clone.check().unwrap();
 }
+
+#[test]
+#[should_panic(expected = "an exclusive lock has one holder (M1)")]
+fn a_second_holder_of_an_exclusive_lock_stops_the_node() {
+    let mut lock = Lock::default();
+    lock.add_holder(Token(1), Mode::Exclusive);
+    lock.add_holder(Token(2), Mode::Shared);
+}
+
+#[test]
+#[should_panic(expected = "tokens rise")]
+fn a_token_that_is_issued_again_stops_the_node() {
+    let mut machine = Machine::default();
+    open(&mut machine, 1);
+    ask(&mut machine, 1, None, acquire(&["a"], Wait::Never));
+    machine.last_token = Token(0);
+    ask(&mut machine, 1, None, acquire(&["b"], Wait::Never));
+}
+
+#[test]
+#[should_panic(expected = "a renewal does not shorten a lease")]
+fn a_renewal_that_shortens_a_lease_stops_the_node() {
+    let mut machine = Machine::default();
+    open(&mut machine, 1);
+    machine.session_mut(session(1)).deadline = Stamp(5000);
+    run(&mut machine, Command::Renew { sessions: vec![session(1)] });
+}

@@ -55,6 +55,7 @@ impl Machine {
                 Due::Wait(ticket) => self.time_out(ticket, events),
             }
         }
+        assert!(self.now <= until, "time does not run back: leases would last longer than promised");
         self.now = until;
         self.moment = until;
         self.is_behind = self.due.get_min().is_some_and(|(deadline, _)| *deadline <= until);

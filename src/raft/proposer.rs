@@ -237,7 +237,7 @@ async fn answer(
     drop(permit);
     match outcome {
         Ok(deliveries) => {
-            debug_assert_eq!(deliveries.len(), replies.len(), "a reply for each command");
+            assert_eq!(deliveries.len(), replies.len(), "otherwise a caller would get the reply to another's command");
             for (reply, delivery) in replies.into_iter().zip(deliveries) {
                 // An error means that the caller is gone.
                 let _ = reply.send(Ok(delivery));

@@ -107,7 +107,10 @@ async fn propose(gathered: Vec<PendingRenewal>, proposer: &Proposer, patience: D
     let sessions = gathered.iter().map(|wanted| wanted.session).collect();
     let answer = proposer.propose(Command::Renew { sessions }, patience).await;
     let renewals = match answer.map(|delivery| delivery.reply) {
-        Ok(Reply::Renewed(renewals)) => Ok(renewals),
+        Ok(Reply::Renewed(renewals)) => {
+            assert_eq!(renewals.len(), gathered.len(), "otherwise a session would be told of another's lease");
+            Ok(renewals)
+        }
         Ok(other) => {
             debug_assert!(false, "a renewal is answered by {other:?}");
             Err(NoReply::Unknown)

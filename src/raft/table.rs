@@ -237,6 +237,7 @@ impl Table {
         let mut events = Vec::new();
         let replies = {
             let mut applied = self.write();
+            ensure_next(&applied, log_id);
             let Applied { machine, .. } = &mut *applied;
             let replies = machine.apply_batch(batch.time, batch.limits, batch.commands, &mut events);
             applied.log_id = Some(log_id);
@@ -259,6 +260,7 @@ impl Table {
     /// Applies an entry that has no commands.
     pub(super) fn pass(&self, log_id: LogId, membership: Option<Membership>) {
         let mut applied = self.write();
+        ensure_next(&applied, log_id);
         applied.log_id = Some(log_id);
         if let Some(membership) = membership {
             applied.membership = StoredMembership::new(Some(log_id), membership);
@@ -346,6 +348,13 @@ pub(super) struct Batch {
     pub(super) time: Time,
     pub(super) limits: Limits,
     pub(super) commands: Vec<Command>,
+}
+
+/// Each entry is applied once, after those before it: otherwise this table would differ from those of the other nodes.
+fn ensure_next(applied: &Applied, log_id: LogId) {
+    // The first entry of a log has the index 0.
+    let is_next = applied.log_id.is_none_or(|last| log_id.index > last.index);
+    assert!(is_next, "entries are applied in order, each once: {log_id} comes after entry {}", applied.index());
 }
 
 /// Code panics under one of these locks only on broken state, which ends the process.
