@@ -26,6 +26,8 @@ if has fmt rustfmt; then
 fi
 if has clippy clippy; then
     run cargo clippy --locked --workspace --all-targets --test simulation -- -D warnings
+    # What only builds with planted bugs have.
+    run cargo clippy --locked --workspace --all-targets --test simulation --features planted-bugs -- -D warnings
 fi
 RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" run cargo doc --locked --workspace --no-deps
 # All targets are built before the first test runs: tests/examples.rs finds the examples.

@@ -14,9 +14,9 @@
 //! * [`cli`]: the program, one command a file.
 //!
 //! Imports point down only: `cli → server → raft → machine`, `cli → client → proto`, `cli → local → proto`, and `cli → chaos` and
-//! `cli → bench` onto [`client`] and [`local`]. Most of these are crates of their own, in `src/*` and `proto/`, re-exported here under short
-//! names; `tests/layers.rs` lists what each of them may be built on. A program that only needs locks depends on `lockkeeper-client`, a
-//! resource on `lockkeeper-fence`, a program that judges histories on `lockkeeper-checker`.
+//! `cli → bench` onto [`client`] and [`local`]. Most of these are crates of their own, in `src/*` and `proto/`, re-exported here under
+//! short names; `tests/layers.rs` lists what each of them may be built on. A program that only needs locks depends on `lockkeeper-client`,
+//! a resource on `lockkeeper-fence`, a program that judges histories on `lockkeeper-checker`.
 
 pub use lockkeeper_client as client;
 pub use lockkeeper_environment as environment;

@@ -1,8 +1,8 @@
 //! The layers: what each crate of the workspace may be built on, as cargo resolves it.
 //!
-//! [`LAYERS`] is the list. A crate that it does not allow is a failure, whether the manifest names it or another dependency brings it. What only
-//! runs while a crate is compiled (build scripts, procedural macros) and what only its tests use is not in the process of its users, and not
-//! looked at.
+//! [`LAYERS`] is the list. A crate that it does not allow is a failure, whether the manifest names it or another dependency brings it. What
+//! only runs while a crate is compiled (build scripts, procedural macros) and what only its tests use is not in the process of its users,
+//! and not looked at.
 //!
 //! Left out: what a crate does with the standard library, which has files, clocks and threads too.
 

@@ -119,8 +119,8 @@ impl Node {
         Self { client_address, peer_address, stop, thread, directory }
     }
 
-    /// Asks who it is, as a peer would, until it has said so again and again. The answers come from the runtime of Raft, in between the beats
-    /// of its clock.
+    /// Asks who it is, as a peer would, until it has said so again and again. The answers come from the runtime of Raft, in between the
+    /// beats of its clock.
     async fn answers_peers(&self) {
         let asks = async {
             let mut answers = 0;

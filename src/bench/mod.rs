@@ -23,7 +23,8 @@
 //!
 //! let place = Where::Endpoints("10.0.0.1:7101,10.0.0.2:7101,10.0.0.3:7101".to_owned());
 //! let timing = Timing { warm_up: Duration::from_secs(2), duration: Duration::from_secs(5), repetitions: 3 };
-//! let report = run(Options { work: Work::Uncontended { workers: vec![1, 64] }, beside: vec![], place, timing }, Default::default(), &|_| ()).await?;
+//! let options = Options { work: Work::Uncontended { workers: vec![1, 64] }, beside: vec![], place, timing };
+//! let report = run(options, Default::default(), &|_| ()).await?;
 //! for series in &report.series {
 //!     println!("{}: {:?} pairs a second", series.label(), series.spread(Figure::PerSecond));
 //! }

@@ -113,9 +113,9 @@ impl Serve {
     }
 }
 
-/// Threads of the Raft runtime. Its tasks wake each other for every entry; a second thread would be woken each time, which costs a third more
-/// CPU time for a pair at one worker, and a tenth of the throughput at 64. Long work runs elsewhere: clients' calls on their own runtime,
-/// large groups of entries on the apply thread, file writes on threads of their own.
+/// Threads of the Raft runtime. Its tasks wake each other for every entry; a second thread would be woken each time, which costs a third
+/// more CPU time for a pair at one worker, and a tenth of the throughput at 64. Long work runs elsewhere: clients' calls on their own
+/// runtime, large groups of entries on the apply thread, file writes on threads of their own.
 const RAFT_WORKERS: usize = 1;
 
 fn run(config: Config, until_stdin_closes: bool) -> Result<(), Box<dyn Error>> {

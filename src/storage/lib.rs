@@ -2,10 +2,10 @@
 //!
 //! # It replaces a function of the C library
 //!
-//! On Linux, this crate defines the C symbol **`sync_file_range`**. All code in the process that calls it, other libraries included, then calls
-//! the definition in `sync.rs` instead of the C library's: a full `fdatasync` of the file. That is a stronger promise, and a slower call. sled's
-//! flush is durable only so. A program that cannot have that must not link this crate: `lockkeeper-client`, `lockkeeper-machine`,
-//! `lockkeeper-checker`, and `lockkeeper-fence` without its feature `disk` do not.
+//! On Linux, this crate defines the C symbol **`sync_file_range`**. All code in the process that calls it, other libraries included, then
+//! calls the definition in `sync.rs` instead of the C library's: a full `fdatasync` of the file. That is a stronger promise, and a slower
+//! call. sled's flush is durable only so. A program that cannot have that must not link this crate: `lockkeeper-client`,
+//! `lockkeeper-machine`, `lockkeeper-checker`, and `lockkeeper-fence` without its feature `disk` do not.
 //!
 //! # The parts, from the disk up
 //!

@@ -22,8 +22,8 @@ use crate::cluster::*;
 /// The time for its answer grows with its size: this one may be late by seconds.
 const LARGE: usize = 3 << 20;
 
-/// On a machine that stands still for long, the append times out before its answers arrive, and the order of events is another one. So it is
-/// tried again: what it shows when it does come about is the same each time.
+/// On a machine that stands still for long, the append times out before its answers arrive, and the order of events is another one. So it
+/// is tried again: what it shows when it does come about is the same each time.
 const ATTEMPTS: usize = 10;
 /// How long a step of it may take.
 const STEP: Duration = Duration::from_secs(5);
@@ -135,8 +135,8 @@ async fn a_late_answer_confirms_no_read() {
     panic!("the answers came too late, {ATTEMPTS} times");
 }
 
-/// Without this, the test above would show nothing: the order of events does deceive whoever trusts openraft alone. Should this test fail one
-/// day, openraft was mended.
+/// Without this, the test above would show nothing: the order of events does deceive whoever trusts openraft alone. Should this test fail
+/// one day, openraft was mended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openraft_alone_takes_it_for_one() {
     for _ in 0..ATTEMPTS {

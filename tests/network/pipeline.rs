@@ -133,7 +133,8 @@ async fn answers_come_in_order_and_the_stream_ends() {
     assert_eq!(indexes, Vec::from_iter(1..=500));
 }
 
-/// What a stream of these requests that stays open is answered, as long as it takes to get so many answers; and how many requests were sent.
+/// What a stream of these requests that stays open is answered, as long as it takes to get so many answers; and how many requests were
+/// sent.
 async fn answers<const N: usize>(requests: impl IntoIterator<Item = AppendRequest>) -> ([u64; N], usize) {
     let stub = Stub { answers: true, ..Stub::default() };
     let received = stub.received.clone();

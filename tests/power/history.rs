@@ -2,7 +2,8 @@
 //!
 //! The store promises more than that nothing acknowledged is lost: it recovers a *prefix* of what was asked of it, since it writes
 //! in order. So a history is a list of single steps, and a state that is recovered must be the one after some step between the last
-//! acknowledged and the last begun, or what a snapshot leaves of that which contradicts it. A state that is none of these has lost something, or mixed old with new.
+//! acknowledged and the last begun, or what a snapshot leaves of that which contradicts it. A state that is none of these has lost
+//! something, or mixed old with new.
 
 use std::{
     collections::{BTreeSet, VecDeque},

@@ -2,8 +2,9 @@
 //!
 //! `log_store` flips single bits and cuts files of a small log. Here the log is one that was written, purged and reopened for a
 //! while, so that sled has used its segments again and old pages lie about; and the damage is what disks and copies do: sectors of
-//! zeros or of noise, a sector in another's place, an old version of one, several bits at once, a lost tail. The journal's end has a test of its own: what goes bad there looks like what a crash has torn. And what opens must
-//! also serve: entries are added, and it is opened once more.
+//! zeros or of noise, a sector in another's place, an old version of one, several bits at once, a lost tail. The journal's end has a test
+//! of its own: what goes bad there looks like what a crash has torn. And what opens must also serve: entries are added, and it is opened
+//! once more.
 
 use std::{
     collections::BTreeMap,

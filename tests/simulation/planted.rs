@@ -1,5 +1,5 @@
-//! Whether simulations find what is there: each bug of [`lockkeeper::planted`] is put in, and seeds are run, from 1 on, until one convicts it
-//! of what it breaks.
+//! Whether simulations find what is there: each bug of [`lockkeeper::planted`] is put in, and seeds are run, from 1 on, until one convicts
+//! it of what it breaks.
 //!
 //! A run with a bug in it goes on when two nodes have different tables, which no client sees: what counts is the property that the checker
 //! finds broken in the history, as it would in that of real processes.

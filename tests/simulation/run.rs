@@ -59,7 +59,8 @@ pub(crate) struct Outcome {
     pub(crate) missing: Vec<String>,
     pub(crate) summary: Summary,
     pub(crate) simulated: Duration,
-    /// Entries applied; snapshots that a node took from another; writes that were lost in crashes; writes refused by fences, and taken although too late.
+    /// Entries applied; snapshots that a node took from another; writes that were lost in crashes; writes refused by fences, and taken
+    /// although too late.
     pub(crate) counts: [(&'static str, u64); 5],
 }
 

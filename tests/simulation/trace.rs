@@ -1,7 +1,8 @@
 //! A readable account of a run: each message on the network, each event of the history, each entry applied, each word of the program's
 //! log, one line each, in the order in which they really happened.
 //!
-//! Two runs of one seed have the same trace, byte by byte, and a run without a trace has the same history as one with it. What messages say is told by a checksum: two different ones differ.
+//! Two runs of one seed have the same trace, byte by byte, and a run without a trace has the same history as one with it. What messages say
+//! is told by a checksum: two different ones differ.
 
 use std::{
     cell::RefCell,

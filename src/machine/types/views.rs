@@ -43,8 +43,8 @@ pub struct WaiterView {
 pub struct LockView {
     /// Its name.
     pub name: LockName,
-    /// The mode in which it is used: that of its holders, or else of the first waiter. A resized semaphore keeps its mode for as long as the
-    /// operator's size counts, also while it only keeps data.
+    /// The mode in which it is used: that of its holders, or else of the first waiter. A resized semaphore keeps its mode for as long as
+    /// the operator's size counts, also while it only keeps data.
     pub mode: Option<Mode>,
     /// In the order of their tokens, at most [`Page::size`].
     pub holders: Vec<HolderView>,

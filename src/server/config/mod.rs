@@ -3,9 +3,9 @@
 //! One TOML file a node. Every key has an effect, an unknown key is an error, and all problems are reported at once. Flags take precedence
 //! over environment variables, these over the file, and the file over the defaults. `cluster-configs/node1.toml` explains each key.
 //!
-//! Deliberately absent: most limits of the table ([`lockkeeper_machine`]). They are part of the meaning of the log, so they are constants, the
-//! same on all nodes. The limits that are here are written into the log by the leader. Also absent: settings that have no reason to differ;
-//! each key multiplies the configurations that nobody has tested.
+//! Deliberately absent: most limits of the table ([`lockkeeper_machine`]). They are part of the meaning of the log, so they are constants,
+//! the same on all nodes. The limits that are here are written into the log by the leader. Also absent: settings that have no reason to
+//! differ; each key multiplies the configurations that nobody has tested.
 
 mod file;
 #[cfg(test)]
