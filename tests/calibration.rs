@@ -3,6 +3,12 @@
 //! Runs are short, with known seeds and faults. A run that reports too little evidence is repeated. A run that does not find the bug is a
 //! failure, and so is a violation without a bug.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "real processes run in real time; figures are for people to read"
+)]
+
 #[path = "network/cluster.rs"]
 #[allow(dead_code, reason = "the tests of the network use all of it")]
 mod cluster;
