@@ -45,7 +45,7 @@ free_port() {
 }
 declare -A taken
 
-# node DIR N ENDPOINT COMMAND...: prepares and starts one node.
+# node DIR N ENDPOINT COMMAND...: writes the files of one node and starts it.
 node() {
     local dir=$1 n=$2 endpoint=$3
     shift 3
@@ -129,7 +129,7 @@ missing() {
     zookeeper) { command -v java >/dev/null && [[ -f ${zookeeper_jars%%:*} ]]; } || echo "apt-get install zookeeper" ;;
     redis) command -v redis-server >/dev/null || echo "apt-get install redis-server" ;;
     lockkeeper) ;;
-    *) echo "there is no such peer; choose from lockkeeper, etcd, zookeeper and redis" ;;
+    *) echo "unknown peer; choose from lockkeeper, etcd, zookeeper and redis" ;;
     esac
 }
 
@@ -146,7 +146,7 @@ measure() {
     "$driver" measure "$peer" "$work" --servers "$dir" "$@" >"$out/$name.json" || say "!!! $name failed"
 }
 
-# fresh PEER: starts a new cluster of it in $dir, after the cluster before is stopped.
+# fresh PEER: stops the previous cluster and starts a new one of PEER in $dir.
 fresh() {
     stop_all
     rm -rf "${run:?}"/*
@@ -229,7 +229,7 @@ measure_redis() {
 
 for peer in $peers; do
     how=$(missing "$peer")
-    [[ -z $how ]] || say "!!! SKIPPED: $peer is not available; to get it: $how"
+    [[ -z $how ]] || say "!!! SKIPPED: $peer is not available: $how"
 done
 cargo build --release --locked --bin lockkeeper
 CARGO_TARGET_DIR=$PWD/target cargo build --release --locked --manifest-path tests/peers/Cargo.toml

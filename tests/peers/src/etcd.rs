@@ -1,6 +1,6 @@
 //! etcd: a put if absent with a lease, or its Lock API.
 //!
-//! Its messages, as far as they are used, are written out here: so nobody needs etcd's sources, or `protoc`.
+//! The messages that are used are declared here, so a build needs neither etcd's sources nor `protoc`.
 
 use std::{
     collections::HashMap,
@@ -28,14 +28,14 @@ use crate::{
     peer::{Hand, Lease, Peer, Servers},
 };
 
-/// Of what is not to expire.
+/// TTL of leases that must not expire.
 const LONG_S: i64 = 3_600;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// What anyone would write: a transaction that puts a key if there is none.
+    /// The usual pattern: a transaction that puts a key if absent.
     Transaction,
-    /// The service that etcd has for locks: fair.
+    /// etcd's lock service: fair.
     LockApi,
 }
 
@@ -116,7 +116,7 @@ impl Hand for EtcdHand {
         let done: Done = self.client.call("/etcdserverpb.KV/Txn", Transaction::put_if_absent(name, self.lease)).await?;
         match done.succeeded {
             true => Ok(name.into()),
-            false => bail!("taken"),
+            false => bail!("key {name} exists"),
         }
     }
 
@@ -130,7 +130,7 @@ impl Hand for EtcdHand {
     }
 
     async fn is_held(&mut self, name: &str) -> Result<bool> {
-        // Linearizable unless asked otherwise.
+        // Linearizable by default.
         Ok(self.client.get(name).await?.count > 0)
     }
 }
@@ -184,7 +184,7 @@ impl Peer for Etcd {
             }
             sleep(Duration::from_millis(100)).await;
         }
-        bail!("no etcd leads")
+        bail!("no etcd node leads")
     }
 
     async fn is_ready(&self, node: usize) -> bool {
@@ -193,7 +193,7 @@ impl Peer for Etcd {
     }
 }
 
-/// A stream that keeps many leases alive, as etcd's own client has it.
+/// A keep-alive stream for many leases, as in etcd's own client.
 #[derive(Clone)]
 struct Stream {
     requests: mpsc::Sender<KeepAlive>,
@@ -219,12 +219,12 @@ impl Stream {
             if let Ok(answers) = grpc.streaming(request, path, codec).await {
                 let mut answers = answers.into_inner();
                 while let Ok(Some(answer)) = answers.message().await {
-                    let waits = waiting.lock().expect("nothing panics while it has them").remove(&answer.id);
-                    // Who asked may be gone.
+                    let waits = waiting.lock().expect("no holder of the mutex panics").remove(&answer.id);
+                    // The caller may be gone.
                     let _ = waits.map(|waits| waits.send(answer.ttl_s));
                 }
             }
-            waiting.lock().expect("nothing panics while it has them").clear();
+            waiting.lock().expect("no holder of the mutex panics").clear();
         });
         Ok(stream)
     }
@@ -234,16 +234,16 @@ impl Stream {
 impl Lease for EtcdLease {
     async fn renew(&mut self) -> Result<()> {
         let (sender, answer) = oneshot::channel();
-        self.stream.waiting.lock().expect("nothing panics while it has them").insert(self.id, sender);
+        self.stream.waiting.lock().expect("no holder of the mutex panics").insert(self.id, sender);
         self.stream.requests.send(KeepAlive { id: self.id }).await?;
-        match answer.await.context("the stream broke")? {
-            ..=0 => bail!("lease {} is lost", self.id),
+        match answer.await.context("the keep-alive stream ended")? {
+            ..=0 => bail!("lease {} has expired", self.id),
             1.. => Ok(()),
         }
     }
 }
 
-// etcd's messages, as far as they are used.
+// The etcd messages that are used.
 
 #[derive(Clone, PartialEq, Message)]
 struct Ignored {}

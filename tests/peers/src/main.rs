@@ -1,7 +1,7 @@
-//! Measures the peers as `lockkeeper bench` measures Lockkeeper, and compares: see scripts/bench-peers.sh, which starts the servers.
+//! Measures the peers as `lockkeeper bench` measures Lockkeeper, and compares the results. scripts/bench-peers.sh starts the servers.
 //!
-//! Loops, windows, CPU and quantiles are those of [`lockkeeper::bench`] itself; here is only what each peer calls an acquire, and the
-//! works that are no plain loop.
+//! Loops, windows, CPU time and quantiles come from [`lockkeeper::bench`]. This crate adds each peer's acquire, and the workloads that are
+//! not a plain loop.
 
 mod etcd;
 mod peer;
@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::peer::{Peer, Servers};
 
-/// As many as `lockkeeper bench` has.
+/// The number that `lockkeeper bench` uses.
 const CONNECTIONS: usize = 16;
 
 #[derive(Parser)]
@@ -30,13 +30,13 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Measures one; says what came out as JSON.
+    /// Measures one peer; prints the result as JSON.
     Measure {
         #[arg(value_enum)]
         peer: Kind,
         #[arg(value_enum)]
         work: Work,
-        /// Where scripts/bench-peers.sh started it.
+        /// The server directory of scripts/bench-peers.sh.
         #[arg(long)]
         servers: PathBuf,
         #[arg(long, value_delimiter = ',', default_value = "64")]
@@ -47,26 +47,26 @@ enum Command {
         duration: Duration,
         #[arg(long, default_value_t = 3)]
         repetitions: usize,
-        /// Sessions, or locks that are held.
+        /// Number of sessions or of held locks.
         #[arg(long, default_value_t = 10_000)]
         count: usize,
         #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
         ttl: Duration,
-        /// Renewals a second; without it, as many as go.
+        /// Renewals per second; default: unlimited.
         #[arg(long)]
         rate: Option<f64>,
-        /// Sessions at all nodes, not at the leader alone.
+        /// Spreads the sessions over all nodes; default: the leader.
         #[arg(long)]
         spread: bool,
     },
-    /// Waits until all nodes serve.
+    /// Waits until all nodes are ready.
     Ready {
         #[arg(value_enum)]
         peer: Kind,
         #[arg(long)]
         servers: PathBuf,
     },
-    /// Compares what was measured: files of that directory.
+    /// Prints the ratios from a directory of results.
     Ratios { results: PathBuf },
 }
 
@@ -103,7 +103,7 @@ impl Kind {
 }
 
 fn main() -> Result<()> {
-    // One thread, as `lockkeeper bench`.
+    // One thread, like `lockkeeper bench`.
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(Arguments::parse().command))
 }
 

@@ -1,53 +1,53 @@
-//! What a lock service must offer to be measured. A further one is one more module that implements [`Peer`].
+//! The interface of a lock service under measurement. To add a service, add a module that implements [`Peer`].
 
 use std::{fs, path::PathBuf, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// One worker's way into the service: nobody else uses it.
+/// A worker's client of the service, not shared.
 #[tonic::async_trait]
 pub(crate) trait Hand: Send {
-    /// Waits until it holds the lock; what names the grant.
+    /// Waits for the lock; returns the grant's identifier.
     async fn acquire(&mut self, name: &str) -> Result<Vec<u8>>;
-    /// Gives it back.
+    /// Releases it.
     async fn release(&mut self, name: &str, grant: Vec<u8>) -> Result<()>;
-    /// Whether somebody holds it; linearizable.
+    /// Whether it is held; linearizable.
     async fn is_held(&mut self, name: &str) -> Result<bool>;
 }
 
-/// A session, by whatever name.
+/// A session: etcd's lease, Redis's key with a TTL.
 #[tonic::async_trait]
 pub(crate) trait Lease: Send {
-    /// Renews it, and waits for the answer.
+    /// Renews it, and waits for the reply.
     async fn renew(&mut self) -> Result<()>;
 }
 
 /// A lock service that runs on this machine.
 #[tonic::async_trait]
 pub(crate) trait Peer: Send + Sync {
-    /// A hand whose connection, one of at most 16, leads to the leader.
+    /// A hand on one of `CONNECTIONS` connections to the leader.
     async fn hand(&self, worker: usize) -> Result<Box<dyn Hand>>;
     /// A hand with a new connection to this node (from 0).
     async fn hand_at(&self, node: usize) -> Result<Box<dyn Hand>>;
-    /// Sessions, to be renewed at the leader or, `spread`, at all nodes.
+    /// Sessions at the leader or, if `spread`, at all nodes.
     async fn leases(&self, count: usize, ttl: Duration, spread: bool) -> Result<Vec<Box<dyn Lease>>>;
-    /// Which node leads (from 0).
+    /// The leader's node (from 0).
     async fn leader(&self) -> Result<usize>;
     /// Whether a node answers linearizable requests.
     async fn is_ready(&self, node: usize) -> bool;
-    /// The name of a lock of this worker's own; `number` is random.
+    /// A lock name of this worker; `number` is random.
     fn own_name(&self, _worker: usize, number: u64) -> String {
         format!("/own/{number:016x}")
     }
-    /// Makes what must be there before locks of these names are used.
+    /// Creates the locks' parent nodes, if the service needs them.
     async fn prepare(&self) -> Result<()> {
         Ok(())
     }
 }
 
-/// The processes of a service, as scripts/bench-peers.sh started them: for node N of DIR, `nN.endpoint`, `nN.pid`, and `nN.start`, which
-/// starts it again.
+/// A service's processes, started by scripts/bench-peers.sh. For node N, its directory has `nN.endpoint`, `nN.pid`, and `nN.start`, which
+/// restarts the node.
 #[derive(Clone, Debug)]
 pub(crate) struct Servers {
     directory: PathBuf,
@@ -59,7 +59,7 @@ impl Servers {
         let file = |node: usize| directory.join(format!("n{node}.endpoint"));
         let read = |node| fs::read_to_string(file(node)).map(|text| text.trim().to_owned());
         let endpoints: Vec<String> = (1..).map_while(|node| read(node).ok()).collect();
-        ensure!(!endpoints.is_empty(), "{}: no server was started there", directory.display());
+        ensure!(!endpoints.is_empty(), "{}: no file n1.endpoint; start the servers first", directory.display());
         Ok(Self { directory, endpoints })
     }
 
@@ -74,7 +74,7 @@ impl Servers {
     }
 
     pub(crate) fn kill(&self, node: usize) -> Result<()> {
-        let pid = Pid::from_raw(self.pid(node)?.try_into()?).context("0 is no process")?;
+        let pid = Pid::from_raw(self.pid(node)?.try_into()?).context("pid 0 is not a process")?;
         Ok(kill_process(pid, Signal::KILL)?)
     }
 

@@ -1,18 +1,18 @@
-//! What Lockkeeper is beside the peers: the ratios that matter, with what is wanted of each.
+//! The ratios of Lockkeeper to its peers, each with its goal and stretch goal.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// What was measured, by the name of its file.
+/// Measurements by file name, without `.json`.
 type Results = BTreeMap<String, Value>;
 
 /// One figure of one series.
 #[derive(Clone, Copy)]
 struct Measured {
     file: &'static str,
-    /// The number of workers, or another condition; `None`: there is but one series.
+    /// Number of workers, or another condition; `None`: only one series.
     condition: Option<(&'static str, &'static str)>,
     figure: &'static str,
 }
@@ -64,12 +64,12 @@ fn goals() -> Vec<Goal> {
             2.0,
             3.0,
         ),
-        goal("servers' CPU µs a renewal, 3,000/s", paced, "etcd, leader", "etcd-keepalive-leader", false, 0.5, 0.2),
-        goal("the same", paced, "ZooKeeper", "zookeeper-keepalive", false, 1.0, 0.5),
+        goal("servers' CPU µs per renewal, 3,000/s", paced, "etcd, leader", "etcd-keepalive-leader", false, 0.5, 0.2),
+        goal("servers' CPU µs per renewal, 3,000/s", paced, "ZooKeeper", "zookeeper-keepalive", false, 1.0, 0.5),
         goal("renewals/s", saturated, "etcd, spread", "etcd-keepalive-spread-max", true, 2.0, 5.0),
         goal("failover, median ms", failover, "ZooKeeper", "zookeeper-failover", false, 1.0, 0.5),
-        goal("the same", failover, "etcd", "etcd-failover", false, 1.0, 0.5),
-        goal("memory B a held lock", held, "etcd", "etcd-held", false, 0.5, 0.25),
+        goal("failover, median ms", failover, "etcd", "etcd-failover", false, 1.0, 0.5),
+        goal("memory B per held lock", held, "etcd", "etcd-held", false, 0.5, 0.25),
         goal(
             "linearizable reads/s, W=64",
             measured("lockkeeper-read", workers("64"), "per_second"),
@@ -82,12 +82,12 @@ fn goals() -> Vec<Goal> {
     ]
 }
 
-/// Prints a line for each goal; what was not measured is said to be so.
+/// Prints a line for each goal; a missing figure is "not measured".
 pub(crate) fn print(directory: &Path) -> Result<()> {
     let results = read(directory)?;
     println!(
         "{:<36} {:>10}  {:<17} {:>10}  {:>6}  {:>14}",
-        "WORK", "LOCKKEEPER", "PEER", "", "RATIO", "WANTED (HOPED)"
+        "FIGURE", "LOCKKEEPER", "PEER", "", "RATIO", "GOAL (STRETCH)"
     );
     for goal in goals() {
         let (ours, theirs) = (value(&results, goal.ours), value(&results, goal.theirs.1));
@@ -111,7 +111,7 @@ pub(crate) fn print(directory: &Path) -> Result<()> {
     }
     fairness(&results);
     if let Some(restart) = value(&results, measured("lockkeeper-held", None, "restart_ms")) {
-        println!("restart with the locks held: {:.1} s (wanted: 5 s with 1,000,000)", restart / 1e3);
+        println!("restart with the held locks: {:.1} s (goal: 5 s with 1,000,000)", restart / 1e3);
     }
     Ok(())
 }
@@ -119,7 +119,7 @@ pub(crate) fn print(directory: &Path) -> Result<()> {
 fn fairness(results: &Results) {
     let of_64 = |figure| value(results, measured("lockkeeper-contended", Some(("workers", "64")), figure));
     if let (Some(fewest), Some(most)) = (of_64("fewest"), of_64("most")) {
-        println!("hand-overs, W=64: a worker got {fewest:.0} to {most:.0}: {:.3} (wanted: ≤ 1.05)", most / fewest);
+        println!("hand-overs per worker, W=64: {fewest:.0} to {most:.0}, ratio {:.3} (goal: ≤ 1.05)", most / fewest);
     }
 }
 
@@ -132,7 +132,7 @@ fn read(directory: &Path) -> Result<Results> {
         else {
             continue;
         };
-        // One that broke off left an empty file.
+        // A failed measurement left an empty file.
         if let Ok(document) = serde_json::from_str(&fs::read_to_string(&path)?) {
             results.insert(name.to_owned(), document);
         }
@@ -143,7 +143,7 @@ fn read(directory: &Path) -> Result<Results> {
 fn value(results: &Results, Measured { file, condition, figure }: Measured) -> Option<f64> {
     let fits = |series: &&Value| match condition {
         None => true,
-        // A peer whose file has one series only was measured under no other condition.
+        // A peer's series without this condition is its only one.
         Some((name, _)) if series[name].is_null() => true,
         Some((name, wanted)) => series[name].to_string().trim_matches('"') == wanted,
     };

@@ -1,4 +1,4 @@
-//! Redis: one node, set if absent, and a script that deletes what is one's own. Neither replicated nor fair: a ceiling, no match.
+//! Redis: one node, `SET NX`, and a compare-and-delete script. Neither replicated nor fair: an upper bound, not an equivalent.
 
 use std::{sync::Arc, time::Duration};
 
@@ -70,7 +70,7 @@ impl Hand for RedisHand {
 
     async fn release(&mut self, name: &str, grant: Vec<u8>) -> Result<()> {
         let deleted: i64 = self.delete.key(name).arg(grant).invoke_async(&mut self.connection).await?;
-        ensure!(deleted == 1, "it was not held");
+        ensure!(deleted == 1, "{name} is not held by this worker");
         Ok(())
     }
 
@@ -92,7 +92,7 @@ impl Lease for RedisLease {
     async fn renew(&mut self) -> Result<()> {
         let mut call = self.extend.key(&self.name);
         let extended: i64 = call.arg("me").arg(self.ttl_ms).invoke_async(&mut self.connection).await?;
-        ensure!(extended == 1, "{} is lost", self.name);
+        ensure!(extended == 1, "key {} has expired", self.name);
         Ok(())
     }
 }
@@ -104,7 +104,7 @@ impl Peer for Redis {
     }
 
     async fn hand_at(&self, _node: usize) -> Result<Box<dyn Hand>> {
-        bail!("one node has no failover")
+        bail!("failover is not measured: this Redis has one node")
     }
 
     async fn leases(&self, count: usize, ttl: Duration, _spread: bool) -> Result<Vec<Box<dyn Lease>>> {

@@ -1,4 +1,4 @@
-//! The works of `lockkeeper bench`, of a [`Peer`].
+//! The workloads of `lockkeeper bench`, run on a [`Peer`].
 
 use std::{
     collections::VecDeque,
@@ -14,13 +14,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::peer::{Hand, Lease, Peer, Servers};
 
-/// Locks that are read.
+/// Number of locks to read.
 const READ: usize = 1_000;
-/// As the client in `lockkeeper bench failover`.
+/// Timing of the client in `lockkeeper bench failover`.
 const ATTEMPT: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_millis(5);
 const LIMIT: Duration = Duration::from_secs(60);
-/// Renewals in flight where there is no rate, or beyond which a rate cannot be kept.
+/// Renewals in flight: their number without a rate, their maximum with one.
 const IN_FLIGHT: usize = 64;
 const SETTLE: Duration = Duration::from_secs(3);
 
@@ -31,7 +31,7 @@ pub(crate) struct Bench {
     pub(crate) timing: Timing,
 }
 
-/// Waits until all nodes serve.
+/// Waits until all nodes are ready.
 pub(crate) async fn ready(peer: &dyn Peer, servers: &Servers) -> Result<()> {
     for node in 0..servers.endpoints.len() {
         wait_for(peer, node).await?;
@@ -44,14 +44,14 @@ async fn wait_for(peer: &dyn Peer, node: usize) -> Result<Duration> {
     let began = Instant::now();
     while !peer.is_ready(node).await {
         if began.elapsed() > LIMIT {
-            bail!("node {} does not serve after {LIMIT:?}", node + 1);
+            bail!("node {} is not ready after {LIMIT:?}", node + 1);
         }
         sleep(Duration::from_millis(10)).await;
     }
     Ok(began.elapsed())
 }
 
-/// What a worker does with its hand.
+/// The operation that a worker repeats.
 enum Task {
     Alone(Arc<Vec<String>>),
     Together(String),
@@ -112,7 +112,7 @@ impl Bench {
     }
 
     pub(crate) async fn uncontended(&self) -> Result<Vec<Series>> {
-        // Names of each worker's own, drawn beforehand.
+        // Each worker's random names, generated in advance.
         let names = |worker, _| {
             let name = |_| self.peer.own_name(worker, rand::random());
             Task::Alone(Arc::new((0..4_096).map(name).collect()))
@@ -171,7 +171,7 @@ impl Bench {
         for _ in 0..self.timing.repetitions {
             let began = Instant::now();
             while began.elapsed() < self.timing.warm_up {
-                // The first may have to find its way.
+                // The first attempts may fail: it tries the nodes in turn.
                 let _ = client.pair().await;
             }
             let leader = self.peer.leader().await?;
@@ -182,7 +182,7 @@ impl Bench {
             self.servers.kill(leader)?;
             while client.pair().await.is_err() {
                 if killed.elapsed() > LIMIT {
-                    bail!("no lock was to be had within {LIMIT:?}");
+                    bail!("no lock was granted within {LIMIT:?} after the leader was killed");
                 }
                 sleep(PAUSE).await;
             }
@@ -224,14 +224,14 @@ impl Bench {
         Ok(vec![Series { conditions, repetitions: vec![figures], latencies: Latencies::default() }])
     }
 
-    /// In RAM, bytes; mean of the nodes.
+    /// Resident bytes; mean of the nodes.
     fn memory(&self) -> Result<f64> {
         let pids = self.servers.pids()?;
         let bytes: Option<u64> = pids.iter().map(|&pid| resident_bytes(pid)).sum();
-        Ok(bytes.context("a server is gone")? as f64 / pids.len() as f64)
+        Ok(bytes.context("a server process has ended")? as f64 / pids.len() as f64)
     }
 
-    /// Of a node that does not lead, or of the only one, until it serves.
+    /// Restart time of a follower, or of the only node, until ready.
     async fn restart(&self) -> Result<Duration> {
         let node = (self.peer.leader().await? + 1) % self.servers.endpoints.len();
         self.servers.kill(node)?;
@@ -241,11 +241,11 @@ impl Bench {
     }
 }
 
-/// Renews its leases, one after the other.
+/// Renews its leases in turn, one at a time.
 struct Renewer {
     leases: VecDeque<Box<dyn Lease>>,
     next: tokio::time::Instant,
-    /// Between two of its renewals.
+    /// The interval between two renewals.
     period: Option<Duration>,
 }
 
@@ -257,7 +257,7 @@ impl Worker for Renewer {
             sleep_until(self.next).await;
             self.next += period;
         }
-        let lease = self.leases.front_mut().context("there are fewer workers than leases")?;
+        let lease = self.leases.front_mut().context("a worker has no lease")?;
         let began = Instant::now();
         let renewed = lease.renew().await;
         self.leases.rotate_left(1);
@@ -265,7 +265,7 @@ impl Worker for Renewer {
     }
 }
 
-/// Tries one node after the other.
+/// Tries the nodes in turn.
 struct Client<'p> {
     peer: &'p dyn Peer,
     hands: Vec<Option<Box<dyn Hand>>>,

@@ -1,4 +1,4 @@
-//! ZooKeeper: a bare ephemeral node, or the recipe of sequential ones.
+//! ZooKeeper: one ephemeral node, or the recipe of sequential nodes.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ use crate::{
     peer::{Hand, Lease, Peer, Servers},
 };
 
-/// Locks of the workers' own, by recipe: each has a parent node that must be there.
+/// Recipe locks of the workers: each needs an existing parent node.
 const PARENTS: usize = 8_192;
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Create, and delete.
+    /// Create and delete a node.
     Raw,
-    /// The queue of its documentation: fair.
+    /// The documented queue recipe: fair.
     Recipe,
 }
 
@@ -82,7 +82,7 @@ impl ZooKeeperHand {
         loop {
             let mut queue = self.client.list_children(lock).await?;
             queue.sort_unstable();
-            let place = queue.iter().position(|waits| *waits == own).context("its own node is gone")?;
+            let place = queue.iter().position(|waits| *waits == own).context("its own node does not exist")?;
             let Some(before) = place.checked_sub(1) else { return Ok(format!("{lock}/{own}").into()) };
             match self.client.get_and_watch_data(&format!("{lock}/{}", queue[before])).await {
                 Ok((_, _, watcher)) => drop(watcher.changed().await),
@@ -108,7 +108,7 @@ impl Hand for ZooKeeperHand {
     }
 
     async fn is_held(&mut self, name: &str) -> Result<bool> {
-        // A read may be old without a sync before it; the session keeps their order, so both are under way at once.
+        // A read without a sync may be stale. The session keeps the order of requests, so both are sent at once.
         let (synced, read) = tokio::join!(self.client.sync(name), self.client.get_data(name));
         synced?;
         match read {
@@ -127,7 +127,7 @@ impl Peer for ZooKeeper {
     }
 
     async fn hand_at(&self, node: usize) -> Result<Box<dyn Hand>> {
-        // Refuses at once where nothing serves.
+        // Fails at once if the node does not serve.
         RawSession::open(&self.servers.endpoints[node], SESSION_TIMEOUT).await?;
         Ok(Box::new(ZooKeeperHand { client: self.connect(node).await?, way: self.way }))
     }
@@ -156,7 +156,7 @@ impl Peer for ZooKeeper {
             }
             sleep(Duration::from_millis(100)).await;
         }
-        bail!("no ZooKeeper leads")
+        bail!("no ZooKeeper node leads")
     }
 
     async fn is_ready(&self, node: usize) -> bool {
@@ -167,7 +167,7 @@ impl Peer for ZooKeeper {
     fn own_name(&self, worker: usize, number: u64) -> String {
         match self.way {
             Way::Raw => format!("/own/{number:016x}"),
-            // Of the parents that there are, those of this worker: up to 256 workers share them.
+            // This worker's share of the parents, for up to 256 workers.
             Way::Recipe => format!("/own/{}", (number as usize % (PARENTS / 256)) * 256 + worker % 256),
         }
     }
@@ -187,7 +187,7 @@ impl Peer for ZooKeeper {
     }
 }
 
-/// A session that only pings: the crate's pings by itself, and cannot be paced.
+/// A session that only pings, since the client crate's ping rate is fixed.
 struct RawSession(TcpStream);
 
 impl RawSession {
@@ -195,11 +195,11 @@ impl RawSession {
         let mut stream = TcpStream::connect(endpoint).await?;
         stream.set_nodelay(true)?;
         let mut message = Vec::new();
-        message.extend(0_i32.to_be_bytes()); // version of the protocol
+        message.extend(0_i32.to_be_bytes()); // protocol version
         message.extend(0_i64.to_be_bytes()); // last transaction seen
         message.extend(i32::try_from(ttl.as_millis())?.to_be_bytes());
         message.extend(0_i64.to_be_bytes()); // a new session
-        message.extend(16_i32.to_be_bytes()); // with a password of 16 bytes
+        message.extend(16_i32.to_be_bytes()); // password length
         message.extend([0; 16]);
         message.push(0); // not read-only
         stream.write_i32(message.len().try_into()?).await?;
@@ -207,7 +207,7 @@ impl RawSession {
         let length = stream.read_i32().await?;
         let mut answer = vec![0; length.try_into()?];
         stream.read_exact(&mut answer).await?;
-        let granted_ms = answer.get(4..8).context("too short an answer")?;
+        let granted_ms = answer.get(4..8).context("the reply is shorter than 8 bytes")?;
         ensure!(i32::from_be_bytes(granted_ms.try_into()?) > 0, "the session was refused");
         Ok(Self(stream))
     }
@@ -216,7 +216,7 @@ impl RawSession {
 #[tonic::async_trait]
 impl Lease for RawSession {
     async fn renew(&mut self) -> Result<()> {
-        const PING: [i32; 3] = [8, -2, 11]; // length, and what marks a ping
+        const PING: [i32; 3] = [8, -2, 11]; // length, xid and opcode of a ping
         self.0.write_all(&PING.map(i32::to_be_bytes).concat()).await?;
         let length = self.0.read_i32().await?;
         let mut answer = vec![0; length.try_into()?];
