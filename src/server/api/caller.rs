@@ -6,15 +6,15 @@ use tokio::time::{Instant, sleep_until};
 
 use lockkeeper_machine::Address;
 
-/// Where a request comes from, and until when its answer is of use.
+/// The origin of a request, and its deadline.
 ///
-/// Made by the adapter at the node that the client is connected to. A request that is forwarded takes it along, so the leader sees the
-/// client, not the follower between them. An authenticated identity belongs here too, once a protocol brings one.
+/// Made by the adapter at the node that the client is connected to. A forwarded request carries it, so the leader sees the client, not
+/// the follower. An authenticated identity belongs here too, once a protocol brings one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller {
-    /// The client's end of its connection. `None`: an older peer forwarded the request and did not name it.
+    /// The client's address. `None`: an older peer forwarded the request without it.
     pub(crate) remote: Option<Address>,
-    /// `None`: the caller waits for as long as it takes.
+    /// `None`: the caller waits without limit.
     pub(crate) deadline: Option<Deadline>,
 }
 
@@ -25,7 +25,7 @@ impl Caller {
     }
 }
 
-/// When a request must be answered.
+/// The deadline of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Instant);
 
@@ -35,7 +35,7 @@ impl Deadline {
         Self(moment)
     }
 
-    /// The time until then; zero once it has passed.
+    /// The remaining time; zero once it has passed.
     pub(crate) fn left(self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
@@ -45,7 +45,7 @@ impl Deadline {
         self.left().is_zero()
     }
 
-    /// Returns when it passes; never, where there is none.
+    /// Returns when it passes; never, if there is none.
     pub(crate) async fn pass(deadline: Option<Self>) {
         match deadline {
             Some(Self(at)) => sleep_until(at).await,

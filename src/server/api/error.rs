@@ -1,7 +1,7 @@
-//! Why a request failed.
+//! Errors of requests.
 //!
 //! An error has a [`Reason`], which adapters translate into the codes of their protocol; a [`Retry`], which says whether the request may
-//! have taken effect; a message for people, which names the thing and the remedy; and the values that the message names, for programs.
+//! have taken effect; a message for users, which names the thing and the remedy; and the message's values for programs.
 //!
 //! The table of reasons for clients is `proto/lockkeeper/v1/errors.proto`.
 
@@ -20,11 +20,11 @@ pub(crate) enum Retry {
     Safe,
     /// It may have taken effect: send it again with the same request id, and it takes effect once.
     SameId,
-    /// It cannot succeed as it stands.
+    /// It cannot succeed unchanged.
     No,
 }
 
-/// Why a request failed: a reason for each thing that a caller may handle differently.
+/// Why a request failed: one reason for each case that a caller may handle differently.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Reason {
     /// A field is malformed or exceeds its limit; [`Error::about`] names it as `field`.
@@ -47,7 +47,7 @@ pub(crate) enum Reason {
     RequestStale,
     /// The request id was used for another request.
     RequestReused,
-    /// The wait was cancelled: its call broke off and was not repeated in time.
+    /// The wait was cancelled: its call ended early and was not repeated in time.
     WaitCancelled,
     /// An operator removed the acquire from the queue.
     WaitRemoved,
@@ -59,7 +59,7 @@ pub(crate) enum Reason {
     NoLeader,
     /// This node is draining.
     ShuttingDown,
-    /// There was no answer; the request may still take effect.
+    /// There was no reply; the request may still take effect.
     OutcomeUnknown {
         /// A deadline passed. Otherwise the connection to the leader broke, or the leader changed.
         is_late: bool,
@@ -88,7 +88,7 @@ pub(crate) enum Reason {
 pub(crate) struct Error {
     pub(crate) reason: Reason,
     pub(crate) retry: Retry,
-    /// For people: what failed and what to do.
+    /// For users: the problem and the remedy.
     pub(crate) message: Cow<'static, str>,
     /// For programs: the values that the message names, by the names that `errors.proto` lists.
     pub(crate) about: Vec<(Cow<'static, str>, String)>,
@@ -112,12 +112,12 @@ impl Error {
         self
     }
 
-    /// The value that the message names under this name.
+    /// The value with this name.
     pub(crate) fn about(&self, name: &str) -> Option<&str> {
         self.about.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// For [`Reason::InvalidArgument`]: the field, and what is wrong with it.
+    /// For [`Reason::InvalidArgument`]: the field and the problem.
     pub(crate) fn violation(&self) -> Option<(&str, &str)> {
         let field = self.about("field").filter(|_| self.reason == Reason::InvalidArgument)?;
         Some((field, self.message.strip_prefix(field)?.strip_prefix(": ")?))
@@ -133,7 +133,7 @@ impl Error {
         move |why| Self::invalid(field, why)
     }
 
-    /// A message exceeds the limit of bytes; `found` is what the transport said.
+    /// A message exceeds the limit of bytes; `found` is the transport's message.
     pub(crate) fn too_large(found: &str) -> Self {
         let message = format!("{found}: send fewer locks or less data in one request");
         Self::new(Reason::LimitReached, Retry::No, message).with("limit", "message_bytes")
@@ -221,7 +221,7 @@ impl Error {
         Self::new(reason, Retry::No, message)
     }
 
-    /// A wait was cancelled because its call had broken off.
+    /// A wait was cancelled because its call had ended early.
     pub(crate) fn wait_cancelled() -> Self {
         let message = "the wait was cancelled: its call broke off and was not repeated in time; acquire again";
         Self::new(Reason::WaitCancelled, Retry::No, message)
@@ -283,7 +283,7 @@ impl Error {
         Self::new(Reason::Overloaded, Retry::Safe, message)
     }
 
-    /// A follower forwards as many waiting acquires as its limit allows.
+    /// A follower has reached its limit of forwarded waiting acquires.
     pub(crate) fn too_many_waits(limit: usize) -> Self {
         let message = format!(
             "this node does not lead, and forwards {limit} waiting acquires, the limit: send acquires that wait to the leader, which this \
@@ -292,13 +292,13 @@ impl Error {
         Self::new(Reason::Overloaded, Retry::Safe, message).with("limit", "waits_passed_on")
     }
 
-    /// The client does not read its answers; `found` says how many bytes wait, and the limit.
+    /// The client does not read its replies; `found` states the unread bytes and the limit.
     pub(crate) fn unread(found: &str) -> Self {
         let message = format!("{found}: read answers as they arrive, and send fewer requests at a time");
         Self::new(Reason::LimitReached, Retry::Safe, message).with("limit", "unread_answers")
     }
 
-    /// This node stopped serving the call, or lost its connection to the leader, before there was an answer.
+    /// This node stopped serving the call, or lost its connection to the leader, before there was a reply.
     pub(crate) fn broken_off(message: &'static str) -> Self {
         Self::new(Reason::OutcomeUnknown { is_late: false }, Retry::SameId, message)
     }

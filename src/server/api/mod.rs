@@ -1,12 +1,12 @@
-//! What a node can be asked, in no protocol's terms: typed requests, their replies, one error, and the caller.
+//! The protocol-neutral interface of a node: typed requests, their replies, one error type, and the caller.
 //!
-//! Values are those of [`lockkeeper_machine`]: a [`LockName`](lockkeeper_machine::LockName) or a [`Ttl`](lockkeeper_machine::Ttl) that
-//! exists is valid, so whatever builds a request has checked its fields, and refuses bad ones with [`Error::invalid`]. Nothing here knows
-//! gRPC, protobuf, Raft or the network.
+//! Values have the types of [`lockkeeper_machine`]: a [`LockName`](lockkeeper_machine::LockName) or [`Ttl`](lockkeeper_machine::Ttl) is
+//! always valid. So an adapter checks the fields when it builds a request, and refuses invalid ones with [`Error::invalid`]. This module
+//! is independent of gRPC, protobuf, Raft and the network.
 //!
 //! * [`requests`]: a struct for each request and each reply, and [`Call`], which pairs them;
 //! * [`Error`], [`Reason`] and [`Retry`]: why a request failed, and whether it may be repeated;
-//! * [`Caller`] and [`Deadline`]: where a request comes from, and until when its answer is of use.
+//! * [`Caller`] and [`Deadline`]: the origin of a request, and its deadline.
 
 mod caller;
 mod error;

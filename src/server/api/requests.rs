@@ -8,10 +8,10 @@ use lockkeeper_machine::{
 
 /// A request with one reply.
 pub(crate) trait Call: Sized + Send + 'static {
-    /// What the node answers.
+    /// The node's reply.
     type Reply: Send + 'static;
 
-    /// Whether the request changes the table. Without an answer, the outcome of such a request is unknown; any other is safe to repeat.
+    /// Whether the request changes the table. Without a reply, the outcome of such a request is unknown; others are safe to repeat.
     const CHANGES: bool;
 }
 
@@ -46,7 +46,7 @@ calls! {
 /// Opens a session, or renews it if it is open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct OpenSession {
-    /// `None`: this node draws one.
+    /// `None`: this node generates a random id.
     pub(crate) session: Option<SessionId>,
     pub(crate) ttl: Ttl,
     pub(crate) label: Label,
@@ -71,7 +71,7 @@ pub(crate) struct SessionRenewed {
     pub(crate) ttl: Ttl,
     /// Grants that an operator revoked and that the session has not released, in the order of their tokens.
     pub(crate) revoked: Vec<Revocation>,
-    /// There are more of them.
+    /// There are more revoked grants.
     pub(crate) more_revoked: bool,
 }
 
@@ -90,9 +90,9 @@ pub(crate) struct SessionClosed;
 /// Lists sessions in the order of their ids.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ListSessions {
-    /// Only sessions above this one: the last one of the page before.
+    /// Only sessions above this one: the last one of the previous page.
     pub(crate) after: Option<SessionId>,
-    /// At most this many sessions; 0: as many as a page may have.
+    /// At most this many sessions; 0: the maximum of a page.
     pub(crate) page_size: usize,
     /// Read this node's table as it is. Otherwise the read is linearizable.
     pub(crate) stale: bool,
@@ -117,14 +117,14 @@ pub(crate) struct AcquireLocks {
     pub(crate) acquire: Acquire,
 }
 
-/// What became of an acquire.
+/// The outcome of an acquire.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Acquired {
     /// The session holds the locks.
     Granted(Grant),
-    /// The acquire would have had to wait, and was not allowed to.
+    /// The acquire would have to wait, and does not ask to wait.
     Busy(Busy),
-    /// The acquire waited for as long as it was allowed to.
+    /// The acquire reached its wait limit.
     TimedOut(Busy),
 }
 
@@ -157,14 +157,14 @@ pub(crate) struct CheckToken {
     pub(crate) token: Token,
 }
 
-/// Whether it does.
+/// Whether the token holds the lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TokenChecked {
     /// `None`: the token does not hold the lock.
     pub(crate) holder: Option<HolderView>,
     /// The highest token ever granted.
     pub(crate) last_token: Token,
-    /// The log index that the answer shows.
+    /// The log index that the reply shows.
     pub(crate) index: u64,
 }
 
@@ -172,17 +172,17 @@ pub(crate) struct TokenChecked {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct GetLock {
     pub(crate) name: LockName,
-    /// Which holders and waiters. A size of 0: as many as a page may have.
+    /// The page of holders and waiters. A size of 0: the maximum of a page.
     pub(crate) page: Page,
     /// Read this node's table as it is. Otherwise the read is linearizable.
     pub(crate) stale: bool,
 }
 
-/// The lock. One that does not exist is shown as free.
+/// The lock. A lock that does not exist is shown as free.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LockFound {
     pub(crate) lock: LockView,
-    /// The log index that the answer shows.
+    /// The log index that the reply shows.
     pub(crate) index: u64,
 }
 
@@ -191,9 +191,9 @@ pub(crate) struct LockFound {
 pub(crate) struct ListLocks {
     /// Empty: all locks.
     pub(crate) prefix: String,
-    /// Only locks above this one: [`LockPage::more_after`] of the page before.
+    /// Only locks above this one: [`LockPage::more_after`] of the previous page.
     pub(crate) after: Option<LockName>,
-    /// At most this many locks; 0: as many as a page may have.
+    /// At most this many locks; 0: the maximum of a page.
     pub(crate) page_size: usize,
     /// Read this node's table as it is. Otherwise the read is linearizable.
     pub(crate) stale: bool,
@@ -214,11 +214,11 @@ pub(crate) struct LockPage {
 pub(crate) struct GrantsForced {
     /// In the order of their tokens.
     pub(crate) forced: Vec<Forced>,
-    /// There are more, up to this one: for another request.
+    /// There are more, up to this token: send another request.
     pub(crate) more_up_to: Option<Token>,
 }
 
-/// Ends a wait, by an operator.
+/// An operator ends a wait.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RemoveWaiter {
     pub(crate) name: LockName,
@@ -229,22 +229,22 @@ pub(crate) struct RemoveWaiter {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct WaiterRemoved(pub(crate) Option<WaiterView>);
 
-/// Ends a lock-delay, by an operator.
+/// An operator ends a lock-delay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LiftDelay {
     pub(crate) name: LockName,
 }
 
-/// How long the lock would have stayed closed, milliseconds; `None`: it had no lock-delay.
+/// The remaining lock-delay, milliseconds; `None`: the lock had none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct DelayLifted(pub(crate) Option<u64>);
 
-/// Drops the data on locks that nobody holds, by an operator.
+/// An operator drops the data on locks without a holder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct DropData {
-    /// Of locks whose names begin with it. Empty: all locks.
+    /// Only of locks with this prefix. Empty: all locks.
     pub(crate) prefix: String,
-    /// Only of locks above this one: [`DataDropped::more_after`] of the reply before.
+    /// Only of locks above this one: [`DataDropped::more_after`] of the previous reply.
     pub(crate) after: Option<LockName>,
 }
 
@@ -253,11 +253,11 @@ pub(crate) struct DropData {
 pub(crate) struct DataDropped {
     /// Number of locks.
     pub(crate) dropped: u64,
-    /// There are more locks, above this one: for another request.
+    /// There are more locks, above this one: send another request.
     pub(crate) more_after: Option<LockName>,
 }
 
-/// Gives a semaphore that is in use another size, by an operator.
+/// An operator changes the size of a semaphore in use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ResizeSemaphore {
     pub(crate) name: LockName,
@@ -267,9 +267,9 @@ pub(crate) struct ResizeSemaphore {
 /// The semaphore was resized.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SemaphoreResized {
-    /// The size before.
+    /// The previous size.
     pub(crate) before: Permits,
-    /// Number of grants that hold it. If they are more than its size, new ones wait.
+    /// Number of grants that hold it. If it exceeds the size, new acquires wait.
     pub(crate) holders: u64,
     /// Number of acquires that still wait for it.
     pub(crate) waiters: u64,
@@ -279,25 +279,25 @@ pub(crate) struct SemaphoreResized {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct KeepAlive {
     pub(crate) session: SessionId,
-    /// The caller's; comes back with the answer.
+    /// Chosen by the caller, and returned in the reply.
     pub(crate) sequence: u64,
 }
 
-/// On a keep-alive stream: what happened to a session.
+/// On a keep-alive stream: an event of a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct KeepAliveEvent {
     pub(crate) session: SessionId,
     pub(crate) kind: KeepAliveEventKind,
 }
 
-/// What happened to a session.
+/// An event of a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum KeepAliveEventKind {
     /// It was renewed.
     Renewed {
-        /// Of the renewal.
+        /// The renewal's sequence number.
         sequence: u64,
-        /// Counted from when the renewal was sent.
+        /// Counted from the send time of the renewal.
         ttl: Ttl,
     },
     /// It ended.
@@ -311,27 +311,27 @@ pub(crate) enum KeepAliveEventKind {
 pub(crate) struct WatchLocks {
     /// Empty: all locks.
     pub(crate) prefix: String,
-    /// Go on after this log index, without the state. 0: from the state on.
+    /// Resume after this log index, without the state. 0: start with the state.
     pub(crate) after_index: u64,
 }
 
-/// On a watch.
+/// An event on a watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum WatchEvent {
-    /// Part of the present state.
+    /// Part of the current state.
     State {
         /// In the order of their names.
         locks: Vec<LockView>,
         /// The log index of all parts of this state.
         index: u64,
-        /// The first part: forget what was known.
+        /// The first part: the watcher discards its earlier state.
         first: bool,
         /// The last part.
         last: bool,
     },
-    /// What one log entry changed.
+    /// The changes of one log entry.
     Changes {
-        /// The entry.
+        /// The entry's log index.
         index: u64,
         /// In the order in which they happened.
         changes: Vec<lockkeeper_machine::Change>,
@@ -343,9 +343,9 @@ pub(crate) enum WatchEvent {
         /// The index.
         index: u64,
     },
-    /// The changes after the index that the watcher named are no longer known. The state follows.
+    /// The changes after the watcher's index are no longer retained. The state follows.
     TooOld {
-        /// The index that it named.
+        /// The watcher's index.
         after_index: u64,
     },
 }

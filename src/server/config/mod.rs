@@ -4,8 +4,8 @@
 //! over environment variables, these over the file, and the file over the defaults. `cluster-configs/node1.toml` explains each key.
 //!
 //! Deliberately absent: most limits of the table ([`lockkeeper_machine`]). They are part of the meaning of the log, so they are constants,
-//! the same on all nodes. The limits that are here are written into the log by the leader. Also absent: settings that have no reason to
-//! differ; each key multiplies the configurations that nobody has tested.
+//! the same on all nodes. The leader writes the limits of the file into the log. Also absent: settings with no reason to differ; each
+//! key multiplies the untested configurations.
 
 mod file;
 #[cfg(test)]
@@ -25,9 +25,9 @@ use lockkeeper_machine::Limits;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The cluster's name: a node never talks to one of another cluster. 1 to 64 of `a-z`, `0-9` and `-`.
+    /// The cluster's name: a node communicates with its own cluster only. 1 to 64 of `a-z`, `0-9` and `-`.
     pub cluster_id: String,
-    /// This node's id in the cluster: 1 or more. Never used again for another data directory.
+    /// This node's id in the cluster: 1 or more. Must not be reused with another data directory.
     pub node_id: u64,
     /// The directory of the log, the snapshots and the node's identity.
     pub data_dir: PathBuf,
@@ -59,25 +59,24 @@ pub struct Member {
     pub peer_address: String,
 }
 
-/// Raft's timing, and how much log is kept. The same on all nodes.
+/// Raft's timing and log retention. The same on all nodes.
 ///
-/// The timing must agree: a node that hears a leader grants no vote to another one for an election timeout, and the leader relies on that
-/// for its lease. A node with a shorter timeout would vote for a second leader while the first still holds its lease.
+/// The timing must agree: a node that hears a leader grants no other candidate its vote for an election timeout. The leader's lease relies
+/// on that. A node with a shorter timeout would vote for a second leader while the first still holds its lease.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RaftConfig {
     /// The time between two heartbeats of the leader, milliseconds. More than p99.9 of one fsync plus one round trip.
     pub heartbeat_ms: u64,
-    /// A follower that hears no leader for a random time between this and `election_timeout_ms_max` stands for election. Milliseconds.
+    /// A follower that hears no leader for a random time between this and `election_timeout_ms_max` starts an election. Milliseconds.
     pub election_timeout_ms_min: u64,
     /// See `election_timeout_ms_min`. Milliseconds.
     pub election_timeout_ms_max: u64,
-    /// Log entries between two snapshots, at the least. If the last snapshot is large, there are more: their bytes come to half of its
-    /// size.
+    /// Minimum number of log entries between two snapshots. After a large snapshot, their bytes must also reach half of its size.
     pub snapshot_entries: u64,
     /// Log entries before a snapshot that are kept, so that a follower that lags by fewer needs no snapshot.
     pub keep_entries: u64,
-    /// Bytes of the log that a leader keeps for a slow follower, at the most. A follower that lags by more gets a snapshot.
+    /// Maximum bytes of the log that a leader keeps for a slow follower. A follower that lags by more gets a snapshot.
     pub backlog_bytes_max: u64,
 }
 
@@ -85,7 +84,7 @@ pub struct RaftConfig {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsConfig {
-    /// Bytes of the whole table, as the table counts them: within a factor of two of the memory that it takes on each node.
+    /// Bytes of the whole table, by its own count: within a factor of two of its memory on each node.
     pub table_bytes: usize,
     /// Bytes of one session: its grants, waits and replies with their names and data.
     pub session_bytes: usize,
@@ -109,7 +108,7 @@ pub struct Overrides {
 pub struct ConfigError {
     /// The configuration file.
     pub file: PathBuf,
-    /// One or more, each with the key, what is wrong with it, and what to do.
+    /// One or more, each with the key, the problem, and the remedy.
     pub problems: Vec<String>,
 }
 
@@ -133,7 +132,7 @@ impl Config {
         validate::warnings(self)
     }
 
-    /// This node among the members. Always there in a configuration that was loaded.
+    /// This node among the members. `Some` in every loaded configuration.
     pub fn this_member(&self) -> Option<&Member> {
         self.members.iter().find(|member| member.node_id == self.node_id)
     }
@@ -154,7 +153,7 @@ impl Config {
         self.listening()
     }
 
-    /// Listens on this node's addresses among the members, unless other ones are set.
+    /// Fills empty listen addresses from this node's member.
     fn listening(mut self) -> Self {
         let Some(member) = self.this_member().cloned() else { return self };
         if self.client_listen.is_empty() {

@@ -34,7 +34,7 @@ fn good() -> Config {
     load(GOOD, Overrides::default()).unwrap()
 }
 
-/// What is wrong with the good configuration once this is replaced in it.
+/// The problems of the good configuration after these replacements.
 fn problems(replacements: &[(&str, &str)]) -> Vec<String> {
     let text = replacements.iter().fold(GOOD.to_owned(), |text, (from, to)| {
         assert!(text.contains(from), "{from:?} is not in {text}");
@@ -43,12 +43,12 @@ fn problems(replacements: &[(&str, &str)]) -> Vec<String> {
     load(&text, Overrides::default()).unwrap_err().problems
 }
 
-/// What is wrong with the good configuration with this in front.
+/// The problems of the good configuration with this first line.
 fn problems_with(line: &str) -> Vec<String> {
     problems(&[("\n", &format!("{line}\n"))])
 }
 
-/// What is wrong with the good configuration with this at its end.
+/// The problems of the good configuration with these keys of `[raft]`.
 fn problems_with_raft(keys: &str) -> Vec<String> {
     load(&format!("{GOOD}\n[raft]\n{keys}\n"), Overrides::default()).unwrap_err().problems
 }
@@ -100,7 +100,7 @@ fn overrides_win() {
         cluster_id: "other".into(),
         node_id: 2,
         data_dir: "elsewhere".into(),
-        // One file serves all nodes: where this one listens follows from its id.
+        // One file serves all nodes: the node id selects the addresses.
         client_listen: "127.0.0.1:7102".into(),
         peer_listen: "0.0.0.0:7202".into(),
         bootstrap: true,
@@ -169,7 +169,7 @@ fn all_unknown_keys_and_wrong_types_with_their_lines() {
     has("at line 5, column 1", "unknown field `node`, expected one of `cluster_id`");
     has("at line 15, column 1", "unknown field `peer`, expected one of `node_id`");
     has("at line 23, column 1", "unknown field `heartbeat`, expected one of `heartbeat_ms`");
-    // The member that lost its unknown key now lacks the one that was meant.
+    // Without its unknown key, the member lacks the intended key.
     has("at line 12, column 1", "missing field `peer_address`");
     assert_eq!(problems.len(), 5, "{problems:#?}");
 }

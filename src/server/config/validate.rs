@@ -6,13 +6,13 @@ use tracing_subscriber::EnvFilter;
 
 use super::{Config, LimitsConfig, Member, Overrides, RaftConfig};
 
-/// The largest election timeout. Each loss of the leader stops the cluster for that time; longer would outlast its users' leases.
+/// The largest election timeout. Each loss of the leader stops the cluster for that time; a longer one would outlast clients' leases.
 const ELECTION_TIMEOUT_MS_LIMIT: u64 = 60_000;
 
 /// The smallest limit of bytes: 2 MiB.
 const BYTES_MIN: usize = 2 * 1024 * 1024;
 
-/// Hosts that are valid to listen on, and not to connect to.
+/// Hosts that are valid to listen on, but not to connect to.
 const WILDCARDS: [&str; 2] = ["0.0.0.0", "[::]"];
 
 /// A key whose value is not valid.
@@ -27,7 +27,7 @@ impl Problem {
         Self { key: key.into(), what: what.into() }
     }
 
-    /// The key, where its value comes from if not from the file, the problem, and the remedy.
+    /// The key, the origin of its value unless it is the file, the problem, and the remedy.
     pub(super) fn described(self, overrides: &Overrides) -> String {
         let origin = if overrides.names(&self.key) { " (as set by a flag or the environment)" } else { "" };
         format!("{}{origin}: {}", self.key, self.what)
@@ -123,17 +123,17 @@ fn members(members: &[Member], problems: &mut Vec<Problem>) {
 
 fn listeners(config: &Config, problems: &mut Vec<Problem>) {
     for (key, listen) in [("client_listen", &config.client_listen), ("peer_listen", &config.peer_listen)] {
-        // An empty address stands for that of this node's member; a missing member is reported elsewhere.
+        // An empty address means this node's member address; a missing member is reported elsewhere.
         if listen.is_empty() && config.this_member().is_none() {
             continue;
         }
-        // An address that was copied from the members was validated there.
+        // An address copied from the members was validated with them.
         let taken_over = config.this_member().is_some_and(|m| *listen == m.client_address || *listen == m.peer_address);
         if let (Err(what), false) = (host_and_port(listen), taken_over) {
             problems.push(Problem::new(key, what));
         }
     }
-    // Port 0 stands for any free one.
+    // Port 0 means any free port.
     let any_port = host_and_port(&config.client_listen).is_ok_and(|(_, port)| port == 0);
     if config.client_listen == config.peer_listen && !config.client_listen.is_empty() && !any_port {
         let what = format!("{:?} is client_listen already: listen for peers on another port", config.peer_listen);
@@ -174,7 +174,7 @@ fn raft(raft: &RaftConfig, problems: &mut Vec<Problem>) {
     }
 }
 
-/// The largest acquire must fit: 64 locks with the most data that each may carry.
+/// The largest acquire must fit: 64 locks, each with the maximum of data.
 fn limits(limits: &LimitsConfig, problems: &mut Vec<Problem>) {
     let sizes = [("limits.table_bytes", limits.table_bytes), ("limits.session_bytes", limits.session_bytes)];
     for (key, bytes) in sizes {

@@ -1,4 +1,4 @@
-//! The values in requests and replies, each as its message: requests are read and checked here, replies written.
+//! Converts the values in requests and replies: decodes and checks requests, encodes replies.
 
 use crate::api::Error;
 use lockkeeper_machine::*;
@@ -67,7 +67,7 @@ pub(crate) fn name_unless_empty(field: &str, name: &str) -> Result<Option<LockNa
     }
 }
 
-/// The token of a page is none that a page before had.
+/// The page token does not come from a previous page.
 pub(crate) fn not_a_page_token() -> Error {
     Error::invalid(
         "page_token",
@@ -81,7 +81,7 @@ pub(crate) fn show_page_size(size: usize) -> u32 {
 
 fn mode(name: &LockName, message: Option<v1::Mode>) -> Result<Mode, Error> {
     let Some(message) = message else { return Ok(Mode::Exclusive) };
-    // Protobuf drops a kind that only a later version knows. To take it as exclusive would lock out all others, against the caller's
+    // Protobuf drops a kind that only a later version knows. As an exclusive lock it would exclude all others, against the caller's
     // intention.
     known_mode(message, "locks.mode.permit.limit")?.ok_or_else(|| {
         let why = format!(
@@ -273,7 +273,7 @@ mod tests {
     fn an_unknown_mode_is_refused() {
         let name = LockName::new("seat").expect("a name");
         assert_eq!(mode(&name, None).expect("unset"), Mode::Exclusive);
-        // Empty; and field 4, a message, as a later version may have one.
+        // Empty; and field 4, a message, which a later version may add.
         for bytes in [&[][..], &[0x22, 0]] {
             let message = v1::Mode::decode(bytes).expect("a message");
             let refused = mode(&name, Some(message)).expect_err("an unknown mode");

@@ -1,12 +1,12 @@
 //! Requests and replies as messages of `lockkeeper.v1`, and errors as gRPC statuses.
 //!
 //! Two parts of a node speak `lockkeeper.v1`: the adapter that serves it to clients ([`super::v1`]), and the peers' port, over which a
-//! follower forwards requests to the leader ([`super::service::forward`]). Both convert here and nowhere else.
+//! follower forwards requests to the leader ([`super::service::forward`]). Both convert in this module only.
 //!
 //! # One conversion, and only where it is needed
 //!
-//! A request, a reply or an item of a stream has a [`Form`]: typed, or a message. Each part of a node takes the form in which it gets
-//! a value, and converts it only if it needs the other one:
+//! A request, a reply or an item of a stream has a [`Form`]: typed, or a message. Each part of a node accepts both forms, and
+//! converts a value only if it needs the other form:
 //!
 //! ```text
 //!                          request                                    reply
@@ -17,7 +17,7 @@
 //! ```
 //!
 //! * `sessions`, `locks`: each request and each reply as its message, and the call by which a request is forwarded;
-//! * `convert`, `replies`: the values in them;
+//! * `convert`, `replies`: the values in requests and replies;
 //! * `status`: errors as gRPC statuses.
 
 pub(crate) mod convert;
@@ -33,7 +33,7 @@ use tonic::{Request, Response, Status, transport::Channel};
 pub(crate) use self::locks::asks_to_wait;
 use super::api::{Call, Error};
 
-/// Bytes in one message, at the most: 64 locks with their names and data fit.
+/// Maximum bytes of one message: 64 locks with their names and data fit.
 pub const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// A typed value that has a message.
@@ -44,17 +44,17 @@ pub(crate) trait Encode: Sized + Send + 'static {
     /// The message for this value.
     fn encode(self) -> Self::Message;
 
-    /// The value of a message. Fails with [`Reason::InvalidArgument`](super::api::Reason::InvalidArgument), which names the field, where a
-    /// message stands for no valid value.
+    /// The value of a message. Fails with [`Reason::InvalidArgument`](super::api::Reason::InvalidArgument), which names the field, if the
+    /// message has no valid value.
     fn decode(message: Self::Message) -> Result<Self, Error>;
 }
 
 /// A value, typed or as its message.
 #[derive(Debug)]
 pub(crate) enum Form<T: Encode> {
-    /// As the service works with it.
+    /// Decoded, for the service.
     Typed(T),
-    /// As it is on the wire, not checked.
+    /// Encoded, not checked.
     Message(T::Message),
 }
 
@@ -86,7 +86,7 @@ pub(crate) trait Forward: Call<Reply: Encode> + Encode {
         false
     }
 
-    /// Whether its reply may take long because it waits for a lock.
+    /// Whether its reply may be late because it waits for a lock.
     fn may_wait(_request: &Form<Self>) -> bool {
         false
     }

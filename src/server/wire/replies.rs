@@ -1,4 +1,4 @@
-//! The values in replies, read from the leader's messages: for adapters of other protocols on a follower.
+//! Decodes the values in the leader's replies, for adapters of other protocols on a follower.
 
 use super::convert::{data, known_mode, lock_name, session_id, token};
 use crate::api::Error;

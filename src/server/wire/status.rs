@@ -34,7 +34,7 @@ impl From<Error> for Status {
     }
 }
 
-/// The error that the leader answered. `None`: the status is not one of ours, so it comes from the transport.
+/// The error in the leader's reply. `None`: the status has another domain, so it comes from the transport.
 pub(crate) fn error_of(status: &Status) -> Option<Error> {
     let info = status.get_details_error_info().filter(|info| info.domain == DOMAIN)?;
     let ErrorInfo { reason, mut metadata, .. } = info;
@@ -154,7 +154,7 @@ mod tests {
         ]
     }
 
-    /// A follower passes on what the leader answered, as the leader would have answered the client itself.
+    /// A follower passes the leader's error on unchanged, as if the client had asked the leader.
     #[test]
     fn an_error_survives_the_way_through_a_follower() {
         for mut error in errors() {

@@ -1,4 +1,4 @@
-//! What another protocol's adapter sends through a follower arrives as it was, and so does the reply.
+//! Requests of another protocol's adapter pass a follower unchanged, and so do the replies.
 
 use std::fmt::Debug;
 
