@@ -1,4 +1,4 @@
-//! Many seeds, as many at a time as there are processors, and what came of them.
+//! Runs many seeds, one per processor at a time, and collects the results.
 
 use std::{
     collections::BTreeMap,
@@ -14,20 +14,20 @@ use std::{
 
 use crate::child::{self, Asked, Report};
 
-/// One vacuous run of so many is no failure. More: the faults do not hit, or the clients do nothing.
+/// One vacuous run of this number is no failure. More mean that the faults do not hit, or that the clients do nothing.
 const RUNS_PER_VACUOUS: u64 = 8;
 
-/// After so many runs, a word on how it goes.
+/// Runs per progress line.
 const PROGRESS_EVERY: u64 = 20;
 
-/// When there were enough seeds.
+/// When to stop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Until {
     Elapsed(Duration),
     Runs(u64),
 }
 
-/// What came of many seeds.
+/// Results of many seeds.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
     pub(crate) runs: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Results {
     took: Duration,
 }
 
-/// Runs seeds, in their order. Each that fails is told at once.
+/// Runs seeds in order. Prints each failure at once.
 pub(crate) fn run(seeds: impl Fn(u64) -> Option<u64> + Sync, until: Until) -> Results {
     let began = Instant::now();
     let (next, results) = (AtomicU64::new(0), Mutex::new(Results::default()));
@@ -81,12 +81,12 @@ fn keep(seed: u64, directory: &Path) -> String {
     kept.map_or_else(|error| format!("not kept: {error}"), |_| place.join(child::HISTORY).display().to_string())
 }
 
-/// Where what is left of a seed is kept.
+/// The directory for the files of a seed.
 pub(crate) fn place_of(seed: u64) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("simulation").join(seed.to_string())
 }
 
-/// What a seed found, and how to see it again.
+/// The failures of a seed, and how to replay it.
 pub(crate) fn failure(seed: u64, report: &Report, history: &str) -> String {
     let troubles = report.troubles.join("\n  ");
     format!("seed {seed} failed:\n  {troubles}\n  history: {history}\n  replay: scripts/simulate.sh {seed}")
@@ -109,14 +109,14 @@ impl Results {
         }
     }
 
-    /// Says how much there was, and fails if something was found, or too little was to be seen.
+    /// Prints a summary. Panics if a seed failed, or if too many runs were vacuous.
     pub(crate) fn conclude(&self) {
         println!("{}", self.summary());
-        assert!(self.runs > 0, "there was no run at all");
+        assert!(self.runs > 0, "no seed was run");
         let failed: Vec<_> = self.failed.iter().map(|(seed, _)| seed).collect();
         assert!(failed.is_empty(), "these seeds failed, see above: {failed:?}");
         let vacuous = self.vacuous.len() as u64;
-        assert!(vacuous <= 1 + self.runs / RUNS_PER_VACUOUS, "too many runs have shown nothing: {:?}", self.vacuous);
+        assert!(vacuous <= 1 + self.runs / RUNS_PER_VACUOUS, "too many vacuous runs: {:?}", self.vacuous);
     }
 
     fn summary(&self) -> String {
@@ -136,7 +136,7 @@ impl Results {
     }
 }
 
-/// Whether two files are the same; where they are not, the first line that differs.
+/// The first line in which two files differ; `None`: they are equal.
 pub(crate) fn first_difference(one: &Path, other: &Path) -> io::Result<Option<String>> {
     let (one, other) = (fs::read_to_string(one)?, fs::read_to_string(other)?);
     if one == other {

@@ -1,7 +1,7 @@
-//! A seed, in a process of its own: this test program again, with only the test `child::run_one`.
+//! Runs a seed in its own process: this test program again, with only the test `child::run_one`.
 //!
-//! Tokio counts the runtimes of a process, and seeds them by their number: a second run in one process is not the same as the first. A
-//! process of its own is also what a run deserves that panics, or does not end.
+//! Tokio counts the runtimes of a process and seeds each by its number: a second run in one process would differ from the first. A
+//! separate process also contains a run that panics or hangs.
 
 use std::{
     env, fs, io, panic,
@@ -23,27 +23,27 @@ const TRACED: &str = "LOCKKEEPER_SIMULATED_TRACE";
 const SECONDS: &str = "LOCKKEEPER_SIMULATED_SECONDS";
 const BUG: &str = "LOCKKEEPER_PLANTED_BUG";
 
-/// What a run leaves in its directory.
+/// Files that a run writes to its directory.
 pub(crate) const HISTORY: &str = "history.jsonl";
 pub(crate) const TRACE: &str = "trace.txt";
 const REPORT: &str = "report.json";
 
 /// Async code nests deeply without optimizations.
 const STACK_BYTES: usize = 64 << 20;
-/// No run takes so long, unless it does not end.
+/// A run that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(1_200);
 
-/// What came of a seed.
+/// The result of a seed.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// What must not be.
+    /// Failures.
     pub(crate) troubles: Vec<String>,
-    /// The properties that are violated, by their names.
+    /// Names of the violated properties.
     pub(crate) violated: Vec<String>,
-    /// Why it has shown nothing.
+    /// Why the run is vacuous.
     pub(crate) missing: Vec<String>,
     pub(crate) simulated_ms: u64,
-    /// How much there was of everything.
+    /// Numbers of operations, faults and other events, by name.
     pub(crate) counts: Vec<(String, u64)>,
 }
 
@@ -52,13 +52,13 @@ pub(crate) struct Report {
 pub(crate) struct Asked {
     /// With a trace.
     pub(crate) traced: bool,
-    /// For so many simulated seconds, rather than as many as the seed says.
+    /// Simulated seconds, instead of the seed's own duration.
     pub(crate) seconds: Option<u64>,
-    /// With this bug in it, rather than with the one that the environment names, if any.
+    /// The planted bug, instead of the environment's, if any.
     pub(crate) bug: Option<Planted>,
 }
 
-/// Runs a seed, and leaves what it was like in this directory.
+/// Runs a seed and writes its results to this directory.
 pub(crate) fn run(seed: u64, directory: &Path, asked: Asked) -> io::Result<Report> {
     let mut command = Command::new(env::current_exe()?);
     command.args(["child::run_one", "--exact", "--nocapture"]).env(SEED, seed.to_string()).env(DIRECTORY, directory);
@@ -99,25 +99,25 @@ fn wait(child: &mut Child) -> io::Result<String> {
     }
 }
 
-/// The run, where the environment asks for one.
+/// Does one run if the environment names a seed.
 #[test]
 fn run_one() {
     let Some(seed) = env::var(SEED).ok().and_then(|seed| seed.parse().ok()) else { return };
-    let directory = PathBuf::from(env::var_os(DIRECTORY).expect("whoever names a seed names a directory"));
+    let directory = PathBuf::from(env::var_os(DIRECTORY).expect("a seed comes with a directory"));
     let seconds = env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok());
     let asked = Asked { traced: env::var_os(TRACED).is_some(), seconds, bug: None };
     end_on_panic();
-    // Not by the simulation: how many names were taken already would be chance that does not come from its seed.
+    // Created before the simulation starts: retries on names in use would draw random numbers from its seed.
     let files = tempfile::tempdir_in(fast_directory()).expect("a temporary directory");
     let place = files.path().to_owned();
-    // A fresh thread: this one has drawn random numbers of its own.
+    // A fresh thread: this one has already drawn random numbers.
     let simulate = move || simulate(seed, &place, &directory, asked);
     let simulation = thread::Builder::new().stack_size(STACK_BYTES).spawn(simulate);
     let outcome = simulation.expect("there is room for a thread").join();
     outcome.expect("a panic ends the process").expect("the run's directory can be written");
 }
 
-/// In memory where that can be, unless it was said where: the nodes' files are few, but each is synced.
+/// In memory if possible, unless `TMPDIR` is set: the nodes' files are few, but each is synced.
 fn fast_directory() -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
     match memory.is_dir() && env::var_os("TMPDIR").is_none() {
@@ -126,7 +126,7 @@ fn fast_directory() -> PathBuf {
     }
 }
 
-/// Also where it would be caught: a task that panics must not look like one that ended.
+/// Aborts even where a panic would be caught: a task that panics must not look like one that ended.
 fn end_on_panic() {
     let show = panic::take_hook();
     let shown = Mutex::new(());

@@ -21,7 +21,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::{network, system::SimulatedClock};
 
-/// What all that write a history share.
+/// The lines of the history, shared by all recorders.
 #[derive(Clone)]
 pub(crate) struct Book {
     lines: Arc<Mutex<Vec<u8>>>,
@@ -32,19 +32,19 @@ impl Book {
         Self { lines: Arc::default() }
     }
 
-    /// For a process of this name.
+    /// A recorder for a process of this name.
     pub(crate) fn recorder(&self, process: &str) -> Recorder {
         let sink: Sink = Arc::new(Mutex::new(Page(Arc::clone(&self.lines))));
         Recorder::new(sink, process, Timeline::of_clock(&SimulatedClock))
     }
 
-    /// All that was written.
+    /// All lines so far.
     pub(crate) fn lines(&self) -> Vec<u8> {
         self.lines.lock().expect("nothing panics while it has the lines").clone()
     }
 }
 
-/// One process's way into the book.
+/// The writer of one process into the book.
 struct Page(Arc<Mutex<Vec<u8>>>);
 
 impl std::io::Write for Page {
@@ -59,23 +59,23 @@ impl std::io::Write for Page {
     }
 }
 
-/// What the client processes of a run share.
+/// State shared by the client processes of a run.
 pub(crate) struct Clients {
     pub(crate) count: u32,
     pub(crate) nodes: u64,
     pub(crate) seed: u64,
     pub(crate) book: Book,
     pub(crate) registers: Arc<Registers>,
-    /// It is time to end.
+    /// Tells the clients to end.
     pub(crate) finish: CancellationToken,
-    /// Those that have ended in good order.
+    /// Number of clients that ended normally.
     pub(crate) finished: AtomicUsize,
 }
 
-/// One of them, and its successors.
+/// One client process and its successors.
 pub(crate) struct Desk {
     pub(crate) number: u32,
-    /// Who comes back after being killed is somebody else.
+    /// Number of starts: each start after a kill is a new process in the history.
     generation: AtomicU32,
     pub(crate) going: watch::Sender<bool>,
 }
@@ -90,7 +90,7 @@ impl Desk {
         format!("client{}", self.number)
     }
 
-    /// The name, in the history, of whoever is there now.
+    /// The current process's name in the history.
     pub(crate) fn name(&self) -> String {
         match self.generation.load(Ordering::Relaxed) {
             0 | 1 => format!("c{}", self.number),
@@ -98,7 +98,7 @@ impl Desk {
         }
     }
 
-    /// A process that works until it is time to end, or it is killed.
+    /// Runs the workload until `finish`, or until it is killed.
     pub(crate) async fn work(self: Arc<Self>, clients: Arc<Clients>) -> turmoil::Result {
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
         let name = self.name();
@@ -119,15 +119,15 @@ impl Desk {
     }
 }
 
-/// A way to the cluster by the library.
+/// The client library, connected to the cluster.
 pub(crate) fn client(nodes: u64, seed: u64) -> Result<Client, client::Error> {
     let endpoints: Vec<_> = (1..=nodes).map(network::client_address).collect();
     let builder = Client::builder(&endpoints.join(",")).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT);
     builder.clock(Arc::new(SimulatedClock)).connect(Arc::new(network::dial)).seed(seed).build()
 }
 
-/// A way to one node, without it.
+/// A channel to one node, without the client library.
 pub(crate) fn channel(address: &str) -> Channel {
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address of ours makes a URL");
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a simulated address makes a URL");
     network::dial(endpoint.connect_timeout(ATTEMPT_LIMIT))
 }

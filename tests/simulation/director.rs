@@ -1,7 +1,7 @@
-//! Who says what happens when: calm, a fault, healing, again and again; then everybody finishes, and all nodes start from their snapshots.
+//! The schedule of a run: cycles of calm, fault and healing; then the clients finish, and all nodes restart from their snapshots.
 //!
-//! As a run against real processes does it (`lockkeeper::chaos::run`), with the same operator, and the same that lasts through each fault
-//! or comes and goes all the while.
+//! It is the schedule of a run against real processes (`lockkeeper::chaos::run`), with the same operator, the same sentinels through each
+//! fault, and the same churn of sessions.
 
 use std::{
     cell::RefCell,
@@ -32,28 +32,28 @@ use crate::{
 
 /// The name of its host.
 pub(crate) const DIRECTOR: &str = "director";
-/// Whether fresh acquires are answered, and the queues served, so soon after each fault.
+/// After each fault, fresh acquires are answered and the queues are served within this time.
 pub(crate) const LIVENESS_BOUND: Duration = Duration::from_secs(20);
-/// Before each fault.
+/// The pause before each fault.
 const CALM: Duration = Duration::from_millis(2_000);
-/// How long clients have to finish.
+/// Deadline for clients to finish.
 const FINISH: Duration = Duration::from_secs(30);
-/// For how long all nodes are sought at one index while clients go on; at the end, when nobody does anything.
+/// Time to find all nodes at one index: while clients work, and at the end, with no load.
 const COMPARE: Duration = Duration::from_millis(500);
 const COMPARE_AT_END: Duration = Duration::from_secs(10);
-/// What is done to each cluster at the end, and for how long snapshots are waited for before it.
+/// The last fault of each run, and the deadline for the snapshots before it.
 const RESTART: &str = "restart-at-rest";
 const SNAPSHOT_BOUND: Duration = Duration::from_secs(5);
 const DOWN: Duration = Duration::from_millis(300);
 
-/// Runs on a host of its own.
+/// Runs the schedule, on its own host.
 pub(crate) struct Director {
     pub(crate) plan: Plan,
     pub(crate) sites: Vec<Arc<Site>>,
     pub(crate) desks: Vec<Arc<Desk>>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) orders: Rc<RefCell<Vec<Order>>>,
-    /// What went wrong that no history shows.
+    /// Failures that are not in the history.
     pub(crate) troubles: Rc<RefCell<Vec<String>>>,
     pub(crate) nemesis: Recorder,
 }
@@ -104,7 +104,7 @@ impl Director {
         let _ = churning.await;
     }
 
-    /// A client dies with something in its hands, and that passes on.
+    /// A client that holds locks is killed, and its locks are granted to others.
     async fn calm(&self, operator: &Operator, world: &mut World) {
         let until = Instant::now() + CALM;
         let held = world.kill_a_holder().await;
@@ -112,7 +112,7 @@ impl Director {
         self.expect(all, "a client was killed, and not all locks were to be had after that");
     }
 
-    /// Ends the faults, and sees whether the cluster comes back.
+    /// Ends the faults and checks that the cluster recovers.
     async fn recover(
         &self,
         operator: &Operator,
@@ -136,7 +136,7 @@ impl Director {
         world.observer.compare_tables(Instant::now() + COMPARE).await;
     }
 
-    /// All finish what they have begun.
+    /// Lets all clients finish, then restarts the cluster and compares the nodes.
     async fn close(&self, operator: &Operator, world: &mut World) {
         world.heal();
         self.nemesis.fact(Fact::Heal { name: None });
@@ -154,8 +154,8 @@ impl Director {
         self.nemesis.fact(Fact::End);
     }
 
-    /// The clients are gone, and hold nothing. All nodes take a snapshot of that, where the seed has them take any so soon, and start from
-    /// it: also what is in no grant any more is remembered.
+    /// The clients have ended and hold nothing. All nodes take a snapshot, if the seed's limits permit it, and restart from it: state that
+    /// no grant refers to must survive.
     async fn restart_at_rest(&self, operator: &Operator, world: &mut World) {
         let index = world.observer.applied_index();
         operator.renew_until(Instant::now() + SNAPSHOT_BOUND, async || world.observer.snapshots_reach(index)).await;

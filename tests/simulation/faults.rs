@@ -1,7 +1,7 @@
-//! Who breaks a simulated cluster, and what can be done to it.
+//! The faults of a simulated cluster.
 //!
-//! A fault is a series of *orders* to the simulation, which carries them out between two of its steps. Ending a fault is one order,
-//! whatever it was: the network is whole, all that stopped goes on, all that was killed is started.
+//! A fault is a series of *orders*, which the simulation executes between two of its steps. Healing is the same for all faults: all links
+//! are mended, paused processes resume, killed nodes are started.
 
 use std::{cell::RefCell, collections::BTreeSet, rc::Rc, sync::Arc, time::Duration};
 
@@ -26,30 +26,30 @@ use crate::{
     plan::Plan,
 };
 
-/// What the simulation is to do between two steps.
+/// A command to the simulation, executed between two steps.
 #[derive(Clone, Debug)]
 pub(crate) enum Order {
-    /// A process ends, as by `kill -9`; its disk forgets what was not synced.
+    /// Kills a process, as `kill -9` does; its disk may lose unsynced writes.
     Crash(String),
-    /// It runs again.
+    /// Starts a killed process.
     Start(String),
-    /// A node that does not run loses its data.
+    /// Empties the data directory of a stopped node.
     LoseData(u64),
-    /// They are found again, if they were lost.
+    /// Restores the lost data of a node, if any.
     FindData(u64),
-    /// On the connections that one host opened to another, one direction waits, or passes.
+    /// Holds or releases one direction of the connections that `from` opened to `to`.
     Gate { from: String, to: String, way: Way, hold: bool },
-    /// Nothing passes between two hosts.
+    /// Drops all messages between two hosts.
     Cut(String, String),
-    /// Nothing passes from the first to the second.
+    /// Drops all messages from the first host to the second.
     CutOneWay(String, String),
-    /// What is sent between them waits.
+    /// Holds back all messages between two hosts.
     Hold(String, String),
-    /// Between two hosts, a message takes up to so long.
+    /// Sets the maximal message latency between two hosts.
     Latency(String, String, Duration),
-    /// One message of so many between two hosts is lost, and with it the connection.
+    /// Sets the loss rate between two hosts. A lost message breaks its connection.
     Loss(String, String, f64),
-    /// The network between two hosts is as it was in the beginning; what waited is delivered.
+    /// Restores the network between two hosts and delivers held messages.
     Mend(String, String),
 }
 
@@ -78,18 +78,18 @@ const FAULTS: [&str; 21] = [
     "slow-sync",
 ];
 
-/// They touch no link, and go along with any other.
+/// These touch no link and can be combined with any other fault.
 const COMPANIONS: [&str; 5] = ["kill-leader", "kill-follower", "kill-client", "slow-sync", "kill-all"];
 
-/// How long syncs take on a busy disk, milliseconds: longer than it takes until the power fails.
+/// Duration of a sync on a busy disk, milliseconds: power fails before a sync ends.
 const BUSY_SYNC_MS: (u64, u64) = (300, 900);
 
-/// Between two looks, and for an order to be carried out.
+/// Polling interval, and time for an order to be executed.
 const STEP: Duration = Duration::from_millis(5);
-/// Longer than those who hear of no leader need to elect one.
+/// Longer than followers without a leader need to elect one.
 const TWO_LEADERS: Duration = Duration::from_millis(1_500);
 
-/// Faults that begin and are still to come.
+/// The cluster under test, its current faults and the faults to come.
 pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) sites: Vec<Arc<Site>>,
@@ -101,16 +101,16 @@ pub(crate) struct World {
     pub(crate) random: StdRng,
     /// Nodes that do not run.
     down: BTreeSet<u64>,
-    /// Nodes that stand still.
+    /// Paused nodes.
     paused: BTreeSet<u64>,
     /// Nodes that lost their data.
     lost: Vec<u64>,
-    /// Faults to come, so that all have their turn.
+    /// Faults to come: each fault has its turn before one repeats.
     deck: Vec<&'static str>,
 }
 
 impl World {
-    /// With everything whole.
+    /// A world without faults.
     pub(crate) fn new(
         plan: Plan,
         sites: Vec<Arc<Site>>,
@@ -125,7 +125,7 @@ impl World {
         Self { plan, sites, desks, orders, observer, operator, recorder, random, down, paused, lost, deck }
     }
 
-    /// What is done next: one fault, or two that go together.
+    /// Draws the next fault, or two that can be combined.
     pub(crate) fn choose(&mut self) -> Vec<&'static str> {
         if self.deck.is_empty() {
             self.deck = FAULTS.to_vec();
@@ -139,7 +139,7 @@ impl World {
         chosen
     }
 
-    /// Breaks something, for a while.
+    /// Begins these faults and waits for a random time.
     pub(crate) async fn inflict(&mut self, faults: &[&'static str]) {
         for fault in faults {
             self.recorder.fact(Fact::Fault { name: (*fault).to_owned(), nodes: Vec::new(), silent: Vec::new() });
@@ -248,11 +248,11 @@ impl World {
                     }
                 }
             }
-            unknown => unreachable!("{unknown} is none of the faults"),
+            unknown => unreachable!("{unknown} is not a fault"),
         }
     }
 
-    /// Ends all of it.
+    /// Ends all faults.
     pub(crate) fn heal(&mut self) {
         self.paused.clear();
         for (one, other) in self.links().into_iter().chain(self.watched()) {
@@ -272,7 +272,7 @@ impl World {
         self.start_all();
     }
 
-    /// Connections break, and come back, again and again.
+    /// Cuts and mends random links several times.
     async fn flicker(&mut self) {
         for _ in 0..self.random.random_range(3..9) {
             let mut links = self.some_links(50);
@@ -291,8 +291,8 @@ impl World {
         }
     }
 
-    /// The leader sends something large; its followers answer, and the answers are late. Meanwhile they elect another leader, which does
-    /// something. Then the answers come, one after the other, to one who is asked what there is.
+    /// The leader replicates a large entry, and its followers' answers are delayed. Meanwhile the followers elect another leader, which
+    /// grants a lock. Then the late answers reach the deposed leader one by one, while it serves a read.
     async fn answer_late(&mut self) {
         let leader = self.leader().await;
         let lock = format!("late/{}", self.random.random::<u32>());
@@ -301,7 +301,7 @@ impl World {
         let gate =
             |from: &String, to: &String, way, hold| Order::Gate { from: from.clone(), to: to.clone(), way, hold };
         others.iter().for_each(|other| self.order(gate(&one, other, Way::Answers, true)));
-        // They may not even be asked to hold by the next step of the simulation.
+        // The simulation executes the orders in its next step.
         sleep(STEP).await;
         let operator = self.operator.clone();
         let much = async {
@@ -329,7 +329,7 @@ impl World {
             let mut late = others.clone();
             late.shuffle(&mut self.random);
             let deliver = async {
-                // Until the leader has been asked.
+                // Until the read has reached the leader.
                 sleep(self.plan.latency.1 + STEP).await;
                 for other in &late {
                     let time = self.some_ms(2, 12);
@@ -349,8 +349,8 @@ impl World {
         operator.after_two_leaders(leaders).await;
     }
 
-    /// Some nodes are down for a while, and one of those that go on without them then loses its data. The others of these stay away:
-    /// those who come back make a majority with it, if it is taken for who it was.
+    /// Some nodes are down for a while, then one of the running nodes loses its data. The other running nodes are killed: the restarted
+    /// nodes form a majority with the empty node, if they accept it under its old identity.
     async fn lose_data(&mut self) {
         let mut nodes: Vec<u64> = (1..=self.plan.nodes).collect();
         nodes.shuffle(&mut self.random);
@@ -367,8 +367,8 @@ impl World {
         sleep(time).await;
     }
 
-    /// As seen by all others, it stops: nothing comes from it, nothing reaches it, and its clock stands still. What it does meanwhile
-    /// shows when it goes on.
+    /// Pauses a node, as seen by the others: its messages in both directions are held, and its clock stands still. Its actions meanwhile
+    /// become visible when it resumes.
     fn pause_node(&mut self, node: u64) {
         self.paused.insert(node);
         self.around(node, Order::Hold);
@@ -376,7 +376,7 @@ impl World {
         self.sites[node as usize - 1].clock.stop(true);
     }
 
-    /// In half of all cases, disks are busy for a while, so that there is something to lose.
+    /// In half of all cases, makes the disks busy for a while, so that there are unsynced writes to lose.
     async fn wait_for_pending_writes(&mut self) {
         if self.random.random_bool(0.5) {
             self.sites.iter().for_each(|site| site.disk().set_sync_ms(BUSY_SYNC_MS));
@@ -401,7 +401,7 @@ impl World {
     fn kill(&mut self, node: u64) {
         if self.down.insert(node) {
             self.recorder.fact(Fact::Killed { node });
-            // Of a machine that lost its power nobody hears; of a process that was killed, its system says that it is gone.
+            // A machine that lost power is silent; after the kill of a process, its system resets the connections.
             if self.random.random_bool(0.5) {
                 self.around(node, Order::Cut);
             }
@@ -424,8 +424,8 @@ impl World {
     }
 
     pub(crate) fn order(&self, order: Order) {
-        // Whatever else comes and goes, of a node that stands still nobody hears: its clock will jump over this time, and what it does in
-        // it must not be seen before that.
+        // Links of a paused node stay held, whatever other faults end: its clock will jump over this time, and its actions during the pause
+        // must not be seen before that.
         let wakes = matches!(&order, Order::Mend(one, other) if self.is_paused(one) || self.is_paused(other));
         if !wakes {
             self.orders.borrow_mut().push(order);
@@ -444,7 +444,7 @@ impl World {
         }
     }
 
-    /// To all links of a node.
+    /// Gives an order for all links of a node.
     fn around(&self, node: u64, order: impl Fn(String, String) -> Order) {
         let others: Vec<_> = self.other_nodes(node).into_iter().chain(self.clients()).collect();
         self.between(&[node_host(node)], &others, order);
@@ -462,12 +462,12 @@ impl World {
         self.desks.iter().map(|desk| desk.host()).collect()
     }
 
-    /// Those of the director, who watches, and whose sessions outlast the faults: only now and then something happens to them.
+    /// The links of the director, which observes, and whose sessions outlast the faults: only a few faults affect them.
     fn watched(&self) -> Vec<(String, String)> {
         self.nodes().into_iter().map(|node| (node, DIRECTOR.to_owned())).collect()
     }
 
-    /// All others.
+    /// All links except those of the director.
     fn links(&self) -> Vec<(String, String)> {
         let nodes = self.nodes();
         let mut links = Vec::new();
@@ -478,7 +478,7 @@ impl World {
         links
     }
 
-    /// Each with so many chances of a hundred.
+    /// Draws links, each with a probability of `of_hundred` percent.
     fn some_links(&mut self, of_hundred: u32) -> Vec<(String, String)> {
         let mut links = self.links();
         links.retain(|_| self.random.random_range(0..100) < of_hundred);
@@ -492,7 +492,7 @@ impl World {
         (nodes, other)
     }
 
-    /// Who leads; anybody, where nobody seems to.
+    /// The leader's id; a random node's if no leader is known.
     async fn leader(&mut self) -> u64 {
         let leader = self.observer.leader_by(Instant::now() + Duration::from_secs(2)).await;
         leader.unwrap_or_else(|| self.random.random_range(1..=self.plan.nodes))

@@ -1,4 +1,4 @@
-//! Clients that are stopped, or die, with locks in their hands.
+//! Clients that are paused or killed while they hold locks.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,23 +11,23 @@ use crate::{
     faults::{Order, World},
 };
 
-/// For how long one is sought who holds something.
+/// Deadline of the search for a holder.
 const HOLDER_WAIT: Duration = Duration::from_secs(5);
-/// Until the tasks of a client that is stopped have come to where they stop.
+/// Time for the tasks of a paused client to reach their stopping point.
 const SETTLE: Duration = Duration::from_millis(30);
-/// Who is looked at stands still. Not for long: it is to have its locks afterwards.
+/// Limit of a query for the locks of paused clients. Short, so that they do not expire meanwhile.
 const LOOK: Duration = Duration::from_millis(300);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(60);
 
 impl World {
-    /// Kills a client that has something in its hands, and starts another in its place. The locks that the dead one held.
+    /// Kills a client that holds locks and starts another in its place. Returns the killed client's locks.
     pub(crate) async fn kill_a_holder(&mut self) -> Vec<Lock> {
         let (stopped, held) = self.stop_holders(1).await;
         stopped.iter().for_each(|desk| self.replace(desk));
         held
     }
 
-    /// Some client process dies in the middle of what it does, and another takes its place.
+    /// Kills some client process during its work and starts another in its place.
     pub(crate) fn replace_client(&mut self) {
         let desk = Arc::clone(self.desks.choose(&mut self.random).expect("there are clients"));
         self.replace(&desk);
@@ -40,8 +40,8 @@ impl World {
         desk.going.send_replace(true);
     }
 
-    /// About half of them stand still, and nothing of them is heard. Meanwhile somebody else takes over what they hold, and writes: when
-    /// they go on, they are late.
+    /// Pauses about half of the clients and holds back their messages. Meanwhile the operator takes over their locks and writes: their own
+    /// writes come too late when they resume.
     pub(crate) async fn pause_clients(&mut self) {
         let (stopped, held) = self.stop_holders(self.desks.len().div_ceil(2)).await;
         let hosts: Vec<_> = stopped.iter().map(|desk| desk.host()).collect();

@@ -1,8 +1,8 @@
-//! A log that forgets, in a crash, what was not synced: in the place of sled.
+//! A simulated log that loses unsynced writes in a crash. It replaces sled.
 //!
-//! What is written goes to a queue of *pending* writes, and shows at once to who reads. A sync takes its time; when it is over, what was
-//! pending when it began is *synced*, and whoever waits for it is told. A crash drops what is pending, but for some of it: like the log of
-//! the product, this one is left with a prefix of what was written, in the order in which it was.
+//! Writes go to a queue of *pending* writes, and readers see them at once. A sync takes a simulated time; then the writes that were
+//! pending at its start are *synced*, and their callbacks run. A crash keeps a random prefix of the pending writes, in the order in which
+//! they were written, like the log of the product.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -28,7 +28,7 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-/// What lies on a disk, or seems to.
+/// Contents of a disk, synced or as readers see them.
 #[derive(Clone, Default, Debug)]
 struct Contents {
     vote: Option<Vote>,
@@ -37,7 +37,7 @@ struct Contents {
     entries: BTreeMap<u64, Entry>,
 }
 
-/// One write. An append is several: a crash may leave some of them.
+/// One write. An append is one write per entry: a crash may keep some of them.
 #[derive(Debug)]
 enum Write {
     Entry(Entry),
@@ -59,24 +59,24 @@ struct State {
     pending: VecDeque<Write>,
     sync_ms: (u64, u64),
     random: StdRng,
-    /// Writes that a crash dropped, so far.
+    /// Number of writes that crashes dropped.
     dropped: u64,
 }
 
 impl Disk {
-    /// An empty one, whose syncs take between so many milliseconds and so many.
+    /// An empty disk. `sync_ms`: minimal and maximal duration of a sync, milliseconds.
     pub(crate) fn new(seed: u64, sync_ms: (u64, u64)) -> Self {
         let random = StdRng::seed_from_u64(seed);
         let (synced, pending) = (Contents::default(), VecDeque::new());
         Self { state: Mutex::new(State { synced, pending, sync_ms, random, dropped: 0 }) }
     }
 
-    /// From now on, syncs take so long.
+    /// Sets the minimal and maximal duration of a sync.
     pub(crate) fn set_sync_ms(&self, sync_ms: (u64, u64)) {
         self.lock().sync_ms = sync_ms;
     }
 
-    /// The process is dead, and perhaps the machine: of what was pending, only some is left.
+    /// The process or the machine has died: keeps a prefix of the pending writes and drops the rest.
     pub(crate) fn crash(&self) {
         let mut state = self.lock();
         let State { synced, pending, random, dropped, .. } = &mut *state;
@@ -90,7 +90,7 @@ impl Disk {
         pending.clear();
     }
 
-    /// How many writes were lost in crashes.
+    /// The number of writes lost in crashes.
     pub(crate) fn dropped(&self) -> u64 {
         self.lock().dropped
     }
@@ -125,7 +125,7 @@ impl Contents {
     }
 }
 
-/// The log of a running process. Clones are the same.
+/// The log of a running process. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     shared: Arc<Shared>,
@@ -144,7 +144,7 @@ struct Seen {
     waiting: Vec<Waiting>,
 }
 
-/// Who waits for a sync.
+/// A caller that waits for a sync.
 enum Waiting {
     Append(IOFlushed<TypeConfig>),
     Vote(oneshot::Sender<()>),
@@ -154,20 +154,20 @@ impl Waiting {
     fn is_synced(self) {
         match self {
             Self::Append(callback) => callback.io_completed(Ok(())),
-            // An error says that the caller gave up.
+            // An error means that the caller has given up.
             Self::Vote(done) => drop(done.send(())),
         }
     }
 }
 
-/// Reads it.
+/// Reads the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader {
     shared: Arc<Shared>,
 }
 
 impl Log {
-    /// Starts on what is on the disk.
+    /// Opens the log with the disk's synced contents.
     pub(crate) fn open(disk: &Arc<Disk>) -> Self {
         let contents = disk.lock().synced.clone();
         let seen = Mutex::new(Seen { contents, waiting: Vec::new() });
@@ -177,7 +177,7 @@ impl Log {
     }
 }
 
-/// Syncs whatever is pending, again and again.
+/// Syncs pending writes in a loop.
 async fn sync(shared: Arc<Shared>) {
     loop {
         shared.work.notified().await;

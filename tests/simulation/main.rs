@@ -1,17 +1,17 @@
-//! Whole clusters in simulation: the real server and the real client, on one thread, on a network, on disks and by clocks that a seed
-//! decides. Faults come at a rate that real processes never see, and whatever happens happens again from the same number.
+//! Deterministic simulation of whole clusters: the real server and client, on one thread. A seed determines the network, the disks and the
+//! clocks. The fault rate is higher than with real processes, and the same seed repeats the same run.
 //!
-//! * `system`: chance and time of a simulated process; `network`, `log`: in the place of TCP and of sled;
-//! * `node`, `clients`: the server and the workload, put on those;
-//! * `plan`, `faults`, `holders`: what a seed chooses; `director`: what happens when;
-//! * `run`: a run from its beginning to its judgement, by the checker of all runs;
-//! * `trace`: what happened, line by line; `child`: a run in a process of its own; `batch`: many of them;
-//! * `planted`: whether bugs that are put in on purpose are found.
+//! * `system`: random numbers and time of a simulated process; `network`, `log`: replace TCP and sled;
+//! * `node`, `clients`: the server and the workload on top of them;
+//! * `plan`, `faults`, `holders`: the choices of a seed; `director`: the schedule;
+//! * `run`: one run, from set-up to verdict, by the same checker as real runs;
+//! * `trace`: the events, one a line; `child`: a run in its own process; `batch`: many runs;
+//! * `planted`: whether planted bugs are found.
 //!
-//! `scripts/simulate.sh` replays a seed, or runs as many fresh ones as it is told to.
+//! `scripts/simulate.sh` replays a seed, or runs a given number of fresh seeds.
 //!
-//! What is deliberately absent: sled, and with it what a disk does to files (`tests/power` has that); and clocks that run at different
-//! rates: in here, all go at the same.
+//! Deliberately absent: sled, and so the effects of a disk on files (`tests/power` covers them); and clock drift: all simulated clocks run
+//! at the same rate.
 
 #![cfg(target_os = "linux")]
 
@@ -40,16 +40,16 @@ use batch::Until;
 use child::Asked;
 use tempfile::TempDir;
 
-/// Seeds that found something once, each with a line on what.
+/// Regression seeds: each line has a seed and the bug that it found.
 const PAST: &str = include_str!("seeds.txt");
 
-/// For how long fresh seeds are run, seconds; or how many; from which on; and one to replay.
+/// Time limit of fresh seeds in seconds; or their number; the first seed; and the seed to replay.
 const SECONDS: &str = "LOCKKEEPER_SIMULATION_SECONDS";
 const SEEDS: &str = "LOCKKEEPER_SIMULATION_SEEDS";
 const FIRST: &str = "LOCKKEEPER_SIMULATION_FIRST";
 const REPLAYED: &str = "LOCKKEEPER_SIMULATION_REPLAY";
 const SECONDS_USUALLY: u64 = 90;
-/// How long the run is that is made more than once, simulated seconds: some faults and what follows, also without optimizations.
+/// Length of the repeated run, simulated seconds: enough for some faults and recoveries, also in an unoptimized build.
 const META_SECONDS: u64 = 20;
 
 fn number<T: FromStr>(variable: &str) -> Option<T> {
@@ -57,7 +57,7 @@ fn number<T: FromStr>(variable: &str) -> Option<T> {
     Some(value.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {value:?}")))
 }
 
-/// Before all else: without it, a failure could not be found again. Nor if a run that is looked at were another one.
+/// Determinism: without it, a failure could not be replayed. Tracing must not change a run either.
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let seed = number(FIRST).unwrap_or_else(|| rand::random::<u32>().into());
@@ -72,7 +72,7 @@ fn the_same_seed_gives_the_same_run() {
         let files = [one, other].map(|directory| directory.path().join(name));
         let difference = batch::first_difference(&files[0], &files[1]).expect("both runs wrote their files");
         let size = fs::metadata(&files[0]).expect("it was just read").len();
-        assert!(size > least, "{name} of seed {seed} has {size} bytes: it cannot be that of a whole run");
+        assert!(size > least, "{name} of seed {seed} has {size} bytes: too short for a whole run");
         assert!(
             difference.is_none(),
             "seed {seed} gave two different {name}s, from {}",
@@ -108,9 +108,9 @@ fn fresh_seeds_find_nothing() {
     batch::run(|place| Some(first + place), until).conclude();
 }
 
-/// For `scripts/simulate.sh`.
+/// Called by `scripts/simulate.sh`.
 #[test]
-#[ignore = "replays the one seed that it is told"]
+#[ignore = "replays one given seed"]
 fn replay() {
     let seed = number(REPLAYED).unwrap_or_else(|| panic!("{REPLAYED} names no seed"));
     let (place, asked) = (batch::place_of(seed), Asked { traced: true, ..Asked::default() });

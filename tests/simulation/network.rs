@@ -1,4 +1,4 @@
-//! The simulated network: turmoil's, where the product has TCP.
+//! The simulated network: turmoil replaces TCP.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::{Channel, Endpoint, Uri};
 use turmoil::net::{TcpListener, TcpStream};
 
-/// Where nodes listen, for clients and for their peers.
+/// The ports on which nodes listen for clients and for peers.
 pub(crate) const CLIENT_PORT: u16 = 7101;
 pub(crate) const PEER_PORT: u16 = 7201;
 
@@ -38,16 +38,16 @@ impl Connect for Dialer {
     }
 }
 
-/// What holds back, in the sockets of those who opened a connection, what passes on it in one direction. turmoil holds messages between
-/// two hosts, all of them; answers that wait while requests go on, or the other way round, are late in a way of their own.
+/// Gates hold back one direction of a connection, in the socket of its opener. turmoil can only hold all messages between two hosts;
+/// delayed answers with undelayed requests, or the reverse, are another fault.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Gates(Arc<Mutex<BTreeMap<(String, String), Arc<Mutex<Gate>>>>>);
 
 #[derive(Default, Debug)]
 struct Gate {
-    /// What the one who opened the connections sends waits.
+    /// Hold data from the opener of the connections.
     requests: bool,
-    /// What it is answered waits.
+    /// Hold the answers to the opener.
     answers: bool,
     wakers: Vec<Waker>,
 }
@@ -65,7 +65,7 @@ impl Gates {
         Arc::clone(gates.entry((from.to_owned(), to.to_owned())).or_default())
     }
 
-    /// From now on, this waits on the connections that `from` opened to `to`, or passes.
+    /// Holds or releases this direction of the connections that `from` opened to `to`.
     pub(crate) fn hold(&self, from: &str, to: &str, way: Way, hold: bool) {
         let gate = self.between(from, to);
         let mut gate = gate.lock().expect("nothing panics while it has a gate");
@@ -145,7 +145,7 @@ impl Listen for Door {
     }
 }
 
-/// A client's way to a node.
+/// A client's channel to a node.
 pub(crate) fn dial(endpoint: Endpoint) -> Channel {
     let connect = |uri: Uri| async move {
         let authority = uri.authority().ok_or(io::ErrorKind::InvalidInput)?;
@@ -159,12 +159,12 @@ pub(crate) fn node_host(node: u64) -> String {
     format!("node{node}")
 }
 
-/// Where clients find a node.
+/// A node's address for clients.
 pub(crate) fn client_address(node: u64) -> String {
     format!("{}:{CLIENT_PORT}", node_host(node))
 }
 
-/// Where its peers find it.
+/// A node's address for its peers.
 pub(crate) fn peer_address(node: u64) -> String {
     format!("{}:{PEER_PORT}", node_host(node))
 }

@@ -1,4 +1,4 @@
-//! A node of a simulated cluster: the server itself, on a disk, a clock and a network that are simulated.
+//! A node of a simulated cluster: the real server on a simulated disk, clock and network.
 
 use std::{
     collections::BTreeMap,
@@ -33,12 +33,12 @@ use crate::{
 
 const CLUSTER_ID: &str = "simulated";
 
-/// What outlasts a node's process.
+/// State that outlives a node's process.
 #[derive(Debug)]
 pub(crate) struct Site {
     config: Config,
     data: Mutex<Data>,
-    /// Its data, while there are others in their place.
+    /// The original data, while empty data replace them.
     own: Mutex<Option<Data>>,
     environment: Environment,
     pub(crate) clock: Arc<NodeClock>,
@@ -47,19 +47,19 @@ pub(crate) struct Site {
     seed: u64,
 }
 
-/// What lies in a node's data directory.
+/// Contents of a node's data directory.
 #[derive(Clone, Debug)]
 struct Data {
     disk: Arc<Disk>,
-    /// In memory, and as good as on a disk: an update shows only once it is whole.
+    /// In memory, with the guarantee of a disk: updates are atomic.
     identity: Arc<Identity>,
-    /// Of the snapshots. They are real files, although the rest of the disk is not: a snapshot is synced before anybody hears of it, so
-    /// that there is nothing that a crash between two steps of the simulation could take back.
+    /// The directory of the snapshots. They are real files, unlike the rest of the disk: a snapshot is synced before it is announced,
+    /// so a crash between two steps of the simulation cannot undo it.
     directory: PathBuf,
 }
 
 impl Site {
-    /// A node of a cluster of so many, before its first start.
+    /// A node of a cluster of `nodes`, before its first start.
     pub(crate) fn new(
         node: u64,
         nodes: u64,
@@ -101,26 +101,26 @@ impl Site {
         self.data.lock().expect("nothing panics while it has the data").clone()
     }
 
-    /// What it has under its directory now.
+    /// The current disk.
     pub(crate) fn disk(&self) -> Arc<Disk> {
         self.data().disk
     }
 
-    /// Its directory is empty from its next start on.
+    /// Empties its directory, from its next start on.
     pub(crate) fn lose_data(&self, sync_ms: (u64, u64)) {
         let own = self.data();
         let seed = self.seed ^ 0x1057;
         let identity =
             Identity::in_memory(&CLUSTER_ID.parse().expect("it is one"), self.id(), &mut StdRng::seed_from_u64(seed));
         let directory = own.directory.with_extension("lost");
-        // It may have lost them before.
+        // It may have lost its data before.
         let _ = std::fs::remove_dir_all(&directory);
         *self.data.lock().expect("nothing panics while it has the data") =
             Data { disk: Arc::new(Disk::new(seed, sync_ms)), identity: Arc::new(identity), directory };
         *self.own.lock().expect("nothing panics while it has the data") = Some(own);
     }
 
-    /// Its own data are found again, from its next start on. Whether it was taken into the cluster without them.
+    /// Restores its original data, from its next start on. Returns whether it joined the cluster without them.
     pub(crate) fn find_data(&self) -> bool {
         let Some(own) = self.own.lock().expect("nothing panics while it has the data").take() else { return false };
         let empty = std::mem::replace(&mut *self.data.lock().expect("nothing panics while it has the data"), own);
@@ -136,14 +136,14 @@ impl Site {
         self.config.node_id
     }
 
-    /// Each process is another start of the same directory.
+    /// Each process start counts as another start of the same directory.
     fn start(&self) -> Data {
         let mut data = self.data.lock().expect("nothing panics while it has the data");
         data.identity = Arc::new(data.identity.start_again(&mut self.environment.generator()));
         data.clone()
     }
 
-    /// Its process. Does not end but by itself: with an error, or when the simulation kills it.
+    /// Runs the node's process, until it fails or the simulation kills it.
     pub(crate) async fn serve(self: Arc<Self>) -> turmoil::Result {
         let Data { disk, identity, directory } = self.start();
         let parts = Parts {
@@ -160,7 +160,7 @@ impl Site {
         };
         let ended = run(parts, std::future::pending()).await;
         if self.has_lost_data() {
-            // As it should: it is known without them. A supervisor would start it again, to the same end.
+            // Expected: the cluster refuses the node without its data. A supervisor would restart it, with the same result.
             trace::say(&network::node_host(self.id()), format_args!("refused: {ended:?}"));
             std::future::pending::<()>().await;
         }
@@ -168,7 +168,7 @@ impl Site {
     }
 }
 
-/// A node's clock. It can be stopped, as it is for a process that is.
+/// A node's clock. It can be stopped, like the process.
 #[derive(Debug, Default)]
 pub(crate) struct NodeClock {
     is_stopped: AtomicBool,
@@ -176,7 +176,7 @@ pub(crate) struct NodeClock {
 }
 
 impl NodeClock {
-    /// Until it goes again, nobody who looks sees time pass; then all of it at once.
+    /// While it is stopped, readers see no time pass; then it jumps.
     pub(crate) fn stop(&self, stop: bool) {
         self.is_stopped.store(stop, Ordering::Relaxed);
     }
@@ -206,7 +206,7 @@ impl Random for Chance {
     }
 }
 
-/// The tables that all nodes had, and what was wrong with them.
+/// The table hashes of all nodes by log index, and the errors found in them.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     known: Mutex<BTreeMap<u64, (u64, u64)>>,
@@ -215,17 +215,17 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// What was wrong.
+    /// The errors found.
     pub(crate) fn troubles(&self) -> Vec<String> {
         self.troubles.lock().expect("nothing panics while it has them").clone()
     }
 
-    /// How many entries some node has applied.
+    /// The number of entries that at least one node has applied.
     pub(crate) fn entries(&self) -> usize {
         self.known.lock().expect("nothing panics while it has them").len()
     }
 
-    /// How many snapshots nodes took from others while they ran.
+    /// The number of snapshots that running nodes installed from others.
     pub(crate) fn installed(&self) -> u64 {
         self.installed.load(Ordering::Relaxed)
     }
@@ -243,12 +243,12 @@ impl Ledger {
     }
 }
 
-/// Looks at one node's table after each entry: is it sound, and is it that of the others?
+/// Checks one node's table after each entry: its invariants, and equality with the other nodes' tables.
 #[derive(Debug)]
 struct Inspector {
     node: u64,
     ledger: Arc<Ledger>,
-    /// The index that it saw last; 0: none yet. It starts anew with each process, whose first table may be that of its own snapshot.
+    /// The last index seen; 0: none yet. It restarts with each process, whose first table may come from its own snapshot.
     seen: AtomicU64,
 }
 

@@ -1,21 +1,21 @@
-//! What a seed chooses before anything happens.
+//! The parameters that a seed determines before a run.
 
 use std::time::Duration;
 
 use lockkeeper::server::config::RaftConfig;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 
-/// A run, as its seed has it.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) nodes: u64,
     pub(crate) clients: u32,
-    /// For so long, faults begin.
+    /// Time in which faults begin.
     pub(crate) duration: Duration,
-    /// How long a message takes.
+    /// Minimal and maximal message latency.
     pub(crate) latency: (Duration, Duration),
-    /// How long a disk takes to sync, milliseconds.
+    /// Minimal and maximal duration of a sync, milliseconds.
     pub(crate) sync_ms: (u64, u64),
     pub(crate) raft: RaftConfig,
 }

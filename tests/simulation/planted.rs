@@ -1,10 +1,10 @@
-//! Whether simulations find what is there: each bug of [`lockkeeper::planted`] is put in, and seeds are run, from 1 on, until one convicts
-//! it of what it breaks.
+//! Sensitivity of the simulation: each bug of [`lockkeeper::planted`] is enabled, and seeds run from 1 on, until the checker reports the
+//! property that the bug violates.
 //!
-//! A run with a bug in it goes on when two nodes have different tables, which no client sees: what counts is the property that the checker
-//! finds broken in the history, as it would in that of real processes.
+//! A run with a planted bug continues when two nodes have different tables, since clients cannot see that: the test requires that the
+//! checker finds the violation in the history, as it would in that of real processes.
 //!
-//! Not those that are staged ([`Planted::STAGED`]): they show when two things meet that no seed is expected to bring together.
+//! Staged bugs ([`Planted::STAGED`]) are left out: they need a coincidence of two events that no seed is expected to produce.
 
 use std::{
     env,
@@ -20,12 +20,12 @@ use lockkeeper::{chaos::checker::Property, planted::Planted};
 
 use crate::child::{self, Asked};
 
-/// So many seeds are enough for each of them.
+/// The most seeds that a bug may need.
 const SEEDS_MAX: u64 = 200;
-/// Only this one, by its name.
+/// Name of the only bug to test.
 const ONLY: &str = "LOCKKEEPER_SIMULATION_BUG";
 
-/// What each of them breaks.
+/// The bugs and the properties that they violate.
 const CASES: [(Planted, Property); 12] = [
     (Planted::AckBeforeSync, Property::Durability),
     (Planted::TokenNotInSnapshot, Property::NoTokenTwice),
@@ -41,11 +41,11 @@ const CASES: [(Planted, Property); 12] = [
     (Planted::RevocationNotKept, Property::Told),
 ];
 
-/// What came of one.
+/// The result for one bug.
 struct Hunt {
-    /// The first seed that was judged to be wrong in any way, and how.
+    /// The first seed with any failure, and the failure.
     noticed: Option<(u64, String)>,
-    /// The first seed that convicted it of what it breaks.
+    /// The first seed in which the checker reported the expected property.
     convicted: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ fn hunt(bug: Planted, property: Property) -> Hunt {
     hunt
 }
 
-/// Hunts, and says what came of it. Whether it was convicted.
+/// Hunts a bug and prints the result. Returns whether it was convicted.
 fn tell(bug: Planted, property: Property) -> bool {
     let began = Instant::now();
     let Hunt { noticed, convicted } = hunt(bug, property);

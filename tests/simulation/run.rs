@@ -1,4 +1,4 @@
-//! One run: a cluster, its clients, somebody who breaks things, and what came of it.
+//! One run: a cluster, its clients, the director of the faults, and the verdict.
 
 use std::{
     cell::RefCell,
@@ -34,38 +34,37 @@ use crate::{
     system, trace,
 };
 
-/// How far the network and the hosts go in one step. No message takes less: so nobody hears of what has not happened yet.
+/// One step of the network and the hosts. The minimal message latency is not shorter: so no message arrives before its cause.
 const TICK: Duration = Duration::from_millis(1);
-/// How much later than promised things may happen: that of runs against real processes.
+/// Allowed delays of expiries and hand-overs: the same as in runs against real processes.
 const EXPIRY_BOUND_MS: u64 = 8_000;
 const HANDOVER_BOUND_MS: u64 = 8_000;
-/// The cluster's time has whole milliseconds, and the history's has ticks.
+/// Error of time stamps: the cluster's time has whole milliseconds, the history's has ticks.
 const STAMP_NS: u64 = 3_000_000;
-/// A simulation that lasts longer is stuck.
+/// A simulation that lasts longer hangs.
 const LONGEST: Duration = Duration::from_secs(400);
-/// What one connection has under way, in messages.
+/// Most messages in flight on one connection.
 const TCP_CAPACITY: usize = 4_096;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// As lines.
+    /// The history as lines of JSON.
     pub(crate) history: Vec<u8>,
-    /// What must not be: a property that does not hold, or what kept it from being a run at all.
+    /// Failures: violated properties, or errors that broke the run off.
     pub(crate) troubles: Vec<String>,
     /// The properties that are violated.
     pub(crate) violated: Vec<Property>,
-    /// Too little happened to show anything.
+    /// Activity that is missing: with any, the run is vacuous.
     pub(crate) missing: Vec<String>,
     pub(crate) summary: Summary,
     pub(crate) simulated: Duration,
-    /// Entries applied; snapshots that a node took from another; writes that were lost in crashes; writes refused by fences, and taken
-    /// although too late.
+    /// Entries applied; snapshots installed; writes lost in crashes; writes refused by fences; late writes accepted without a fence.
     pub(crate) counts: [(&'static str, u64); 5],
 }
 
 impl Outcome {
-    /// In short.
+    /// The summary for the parent process.
     pub(crate) fn report(&self) -> Report {
         let summary = &self.summary;
         let seen = [
@@ -90,7 +89,7 @@ impl Outcome {
     }
 }
 
-/// Makes the run of a plan, on a thread that [`system::enter`]ed its seed, with the nodes' files in this directory, which is empty.
+/// Runs a plan, on a thread that has [`system::enter`]ed its seed, with the nodes' files in this empty directory.
 pub(crate) fn run(plan: Plan, directory: &Path) -> std::io::Result<Outcome> {
     trace::say("plan", format_args!("{plan:?}"));
     let mut stage = Stage::set(plan, directory)?;
@@ -98,7 +97,7 @@ pub(crate) fn run(plan: Plan, directory: &Path) -> std::io::Result<Outcome> {
     stage.judge(ended)
 }
 
-/// All that takes part.
+/// All parts of a run.
 struct Stage {
     plan: Plan,
     sim: Sim<'static>,
@@ -148,7 +147,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// All hosts start.
+    /// Adds all hosts to the simulation.
     fn enter(&mut self) {
         for site in &self.sites {
             let site = Arc::clone(site);
@@ -180,7 +179,7 @@ impl Stage {
         self.sim.client(DIRECTOR, director.direct());
     }
 
-    /// Until the director has ended, or something broke.
+    /// Steps the simulation until the director ends or a check fails.
     fn play(&mut self) -> turmoil::Result {
         loop {
             system::pass_to(self.sim.elapsed());
@@ -193,7 +192,7 @@ impl Stage {
             if is_over {
                 return Ok(());
             }
-            // What a bug that was planted shows to clients is to be seen too.
+            // With a planted bug, the run continues, so that its effects on clients show.
             if !self.ledger.troubles().is_empty() && planted().is_none() {
                 return Err("the tables are not what they should be".into());
             }
@@ -268,7 +267,7 @@ impl Stage {
     }
 }
 
-/// What should have happened in a run that shows something.
+/// The activity that a meaningful run needs and this one lacks.
 fn missing(summary: &Summary, findings: &[Finding]) -> Vec<String> {
     let mut missing: Vec<_> = activity::missing(summary).into_iter().map(str::to_owned).collect();
     let vacuous = findings.iter().filter(|finding| finding.verdict == Verdict::Vacuous).map(|finding| finding.property);
@@ -276,7 +275,7 @@ fn missing(summary: &Summary, findings: &[Finding]) -> Vec<String> {
     missing
 }
 
-/// What a finding says against the cluster.
+/// The failure that a finding reports; `None`: no failure.
 fn convicted(finding: &Finding) -> Option<String> {
     match &finding.verdict {
         Verdict::Holds | Verdict::Vacuous => None,

@@ -1,4 +1,4 @@
-//! openraft's own tests of a store, on the simulated one; and what a crash leaves of it.
+//! openraft's test suite for stores, on the simulated log; and the log's state after a crash.
 
 use std::sync::Arc;
 
@@ -25,14 +25,14 @@ impl StoreBuilder<TypeConfig, Log, Machine, ()> for Builder {
 
 #[tokio::test]
 async fn openrafts_suite_passes_on_the_simulated_log() {
-    Suite::test_all(Builder).await.expect("all of it passes");
+    Suite::test_all(Builder).await.expect("the suite passes");
 }
 
 fn entry(index: u64) -> Entry {
     Entry { log_id: LogId { leader_id: CommittedLeaderId::new(1), index }, payload: EntryPayload::Blank }
 }
 
-/// Indexes of what is on a disk after a crash.
+/// Indexes of the entries on a disk after a crash.
 async fn indexes_after_crash(disk: &Arc<Disk>) -> Vec<u64> {
     disk.crash();
     let mut reader = Log::open(disk).get_log_reader().await;
@@ -61,5 +61,5 @@ async fn a_crash_leaves_what_was_synced_and_a_prefix_of_the_rest() {
     }
     left.sort_unstable();
     left.dedup();
-    assert_eq!(left, [3, 4, 5, 6], "all of them happen");
+    assert_eq!(left, [3, 4, 5, 6], "each length occurs");
 }

@@ -1,13 +1,13 @@
-//! What a simulated process hears from its operating system: chance that comes from the seed, and the simulation's time.
+//! The operating system of a simulated process: random numbers from the seed, and the simulation's time.
 //!
-//! The server and the client take their clocks and their chance as parameters, and a simulation gives them its own. But below them are
-//! libraries that ask the system: tokio draws which branch of a `select!` to look at first, openraft its election timeouts, every
-//! `HashMap` its order; hyper writes the date into each answer, h2 forgets old streams by the monotonic clock. So this module defines
-//! the two symbols by which all of them ask, `getrandom` and `clock_gettime`: on a thread that [`enter`]ed a simulation they answer from
-//! its seed and its time, on all others as the system does. (The standard library finds `getrandom` by a weak symbol, made to be
-//! replaced; so do others.) Nothing in the product knows of it, and no library is built in another way: what is simulated is what runs.
+//! The server and the client take their clocks and random numbers as parameters, and a simulation passes its own. But libraries below them
+//! ask the system: tokio draws the first branch of a `select!`, openraft its election timeouts, every `HashMap` its order; hyper writes
+//! the date into each answer, h2 forgets old streams by the monotonic clock. So this module defines the two symbols that they all call,
+//! `getrandom` and `clock_gettime`: on a thread that [`enter`]ed a simulation they answer from its seed and its time, on all others as the
+//! system does. (The standard library finds `getrandom` by a weak symbol, which is meant to be replaced; so do others.) The product
+//! does not know of it, and all libraries are built as usual: the simulated code is the code that ships.
 //!
-//! One thing is left: tokio also counts the runtimes of a process. So each seed runs in a process of its own (see `batch`).
+//! One source is left: tokio also counts the runtimes of a process. So each seed runs in its own process (see `child`).
 
 #![expect(unsafe_code, reason = "defines two C symbols; see the module's documentation")]
 
@@ -23,10 +23,10 @@ use rustix::{
     time::{ClockId, Timespec, clock_gettime as system_time},
 };
 
-/// What simulated clocks say at the beginning: monotonic and wall time, seconds. No round number, and not zero: both would hide mistakes.
+/// Start of the simulated clocks: monotonic and wall time, seconds. Neither round nor zero: such numbers would hide mistakes.
 const MONOTONIC_BASE_S: u64 = 1_000_003;
 const WALL_BASE_S: u64 = 1_750_000_007;
-/// Between two looks at the history's clock, nanoseconds: so that no two events have the same time.
+/// Step of the history's clock per reading, nanoseconds: no two events have the same time.
 const LOOK_NS: u64 = 1;
 
 /// A thread's simulation.
@@ -41,30 +41,30 @@ thread_local! {
     static SIMULATED: Cell<Option<Simulated>> = const { Cell::new(None) };
 }
 
-/// From now on, this thread has its chance from this seed and its time from [`pass_to`]. To be called on a fresh thread, which has not
-/// asked for anything yet.
+/// From now on, this thread takes random numbers from this seed and time from [`pass_to`]. Call it on a fresh thread, which has not
+/// drawn a random number yet.
 pub(crate) fn enter(seed: u64) {
     SIMULATED.set(Some(Simulated { chance: seed, now_ns: 0, looks: 0 }));
 }
 
-/// It is so much later now than at the beginning.
+/// Sets the time since the start of the simulation.
 pub(crate) fn pass_to(elapsed: Duration) {
     let now_ns = u64::try_from(elapsed.as_nanos()).expect("no simulation takes centuries");
     SIMULATED.set(SIMULATED.get().map(|simulated| Simulated { now_ns, looks: 0, ..simulated }));
 }
 
-/// How long the simulation has lasted, without a look at its clock.
+/// The time since the start of the simulation. Does not step the history's clock.
 pub(crate) fn elapsed() -> Duration {
     Duration::from_nanos(SIMULATED.get().map_or(0, |simulated| simulated.now_ns))
 }
 
-/// Wall time, as the simulated system has it.
+/// Wall time of the simulated system.
 pub(crate) fn wall_ms() -> u64 {
     WALL_BASE_S * 1000 + u64::try_from(elapsed().as_millis()).expect("no simulation takes centuries")
 }
 
-/// The clock of clients and of the history: each look at it is a little later than the one before, in the order in which everything
-/// really happens. Within a tick of the network it does not pass otherwise.
+/// The clock of clients and of the history: each reading is [`LOOK_NS`] later than the one before, in the order of the real events.
+/// Within a tick of the network it does not advance otherwise.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SimulatedClock;
 
@@ -77,7 +77,7 @@ impl Clock for SimulatedClock {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): enough to seed what is drawn from it.
+/// SplitMix64 (Steele, Lea and Flood, 2014): good enough to seed other generators.
 fn draw(simulated: &mut Simulated) -> u64 {
     simulated.chance = simulated.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut bits = simulated.chance;
@@ -86,7 +86,7 @@ fn draw(simulated: &mut Simulated) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// Fills a buffer with random bytes; how many, or -1.
+/// Fills a buffer with random bytes. Returns their number, or -1.
 //
 // SAFETY: the name and the signature are the C library's own; it does what that function does.
 #[unsafe(no_mangle)]
@@ -106,14 +106,14 @@ extern "C" fn getrandom(buffer: *mut c_void, length: usize, _flags: c_uint) -> i
     length.cast_signed()
 }
 
-/// What the C library calls a time.
+/// The C library's `timespec`.
 #[repr(C)]
 struct CTime {
     seconds: i64,
     nanoseconds: i64,
 }
 
-/// What time it is on a clock; 0, or -1.
+/// Reads a clock. Returns 0, or -1.
 //
 // SAFETY: the name and, on systems of 64 bits, the signature are the C library's own; it does what that function does.
 #[unsafe(no_mangle)]

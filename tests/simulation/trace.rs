@@ -1,8 +1,8 @@
-//! A readable account of a run: each message on the network, each event of the history, each entry applied, each word of the program's
-//! log, one line each, in the order in which they really happened.
+//! A readable trace of a run: one line for each network message, event of the history, applied entry and log message, in their real
+//! order.
 //!
-//! Two runs of one seed have the same trace, byte by byte, and a run without a trace has the same history as one with it. What messages say
-//! is told by a checksum: two different ones differ.
+//! Two runs of one seed have the same trace, byte by byte, and a run without a trace has the same history as one with it. Long contents
+//! of messages are written as a checksum, so that different contents differ.
 
 use std::{
     cell::RefCell,
@@ -27,25 +27,25 @@ use tracing_subscriber::{
 
 use crate::system;
 
-/// What of the program's own log is in a trace.
+/// The part of the program's log that is in a trace.
 const FILTER: &str = "info,lockkeeper=debug,openraft=info,turmoil=trace";
-/// Filters it differently.
+/// Environment variable with another filter.
 const FILTER_VARIABLE: &str = "LOCKKEEPER_SIMULATION_LOG";
-/// A field that is longer is told by its beginning and a checksum.
+/// A longer field, bytes, is cut to its beginning and a checksum.
 const FIELD_MAX: usize = 160;
 
 thread_local! {
     static TRACE: RefCell<Option<BufWriter<File>>> = const { RefCell::new(None) };
 }
 
-/// While this is there, this thread writes its trace.
+/// While this value lives, this thread writes its trace.
 pub(crate) struct Tracing(DefaultGuard);
 
-/// From now on, this thread writes its trace into this file.
+/// Starts this thread's trace, in this file.
 pub(crate) fn begin(path: &Path) -> io::Result<Tracing> {
     TRACE.set(Some(BufWriter::new(File::create(path)?)));
-    // On another thread: it has hash maps, and each that a thread makes changes the order of those that it makes after it.
-    let dispatch = thread::spawn(dispatch).join().expect("a filter that is none is no panic");
+    // On another thread: it creates hash maps, and each one changes the order of those that the same thread creates later.
+    let dispatch = thread::spawn(dispatch).join().expect("an invalid filter does not panic");
     Ok(Tracing(dispatcher::set_default(&dispatch)))
 }
 
@@ -55,7 +55,7 @@ fn dispatch() -> Dispatch {
 }
 
 impl Tracing {
-    /// Writes what is left.
+    /// Flushes the rest of the trace.
     pub(crate) fn end(self) -> io::Result<()> {
         drop(self.0);
         TRACE.take().map_or(Ok(()), |mut trace| trace.flush())
@@ -67,16 +67,16 @@ pub(crate) fn say(who: &str, what: fmt::Arguments<'_>) {
     TRACE.with_borrow_mut(|trace| {
         if let Some(trace) = trace {
             let time = system::elapsed();
-            // A trace that cannot be written is not the same as another: the comparison tells.
+            // If a line cannot be written, the traces differ: the comparison reports it.
             let _ = writeln!(trace, "{:>4}.{:03} {who:<10} {what}", time.as_secs(), time.subsec_millis());
         }
     });
 }
 
-/// Makes lines of what the program and the network log.
+/// Writes log messages of the program and the network as lines.
 struct Lines;
 
-/// On which host something happens.
+/// The host of an event.
 struct Host(String);
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
