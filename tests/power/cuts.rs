@@ -1,4 +1,4 @@
-//! The power fails at any moment: what was acknowledged is there, or the node does not start.
+//! Power failures at random points: the log keeps all acknowledged operations, or the node does not start.
 
 use std::{collections::BTreeMap, env, path::Path, sync::Mutex, thread};
 
@@ -12,7 +12,7 @@ use crate::{
     trial::{self, Outcome},
 };
 
-/// What came of many power failures.
+/// Results of many power failures.
 #[derive(Default, Debug)]
 struct Tally {
     tried: u64,
@@ -32,10 +32,10 @@ impl Tally {
     }
 }
 
-/// A moment: so many records of the trace have happened. And what becomes of the rest.
+/// The number of trace records before the power failure, and the seed that decides about unsynced changes.
 type Point = (usize, u64);
 
-/// Tries so many moments of a recording, on all of the machine's cores.
+/// Tries `count` random points of a recording, on all of the machine's cores.
 fn try_points(recording: &Recording, count: u64, seed: u64, obeys_datasync: bool) -> Tally {
     let mut random = StdRng::seed_from_u64(seed);
     let mut points: Vec<Point> =
@@ -62,7 +62,7 @@ fn try_in_order(recording: &Recording, points: &[Point], obeys_datasync: bool) -
     let mut points = points.iter().copied().peekable();
     for (at, record) in recording.records.iter().enumerate() {
         if let Some(line) = disk.apply(record) {
-            history.hear(&driver::must_parse(&line)).expect("the driver's own log holds what it must");
+            history.hear(&driver::must_parse(&line)).expect("the driver's own log lost nothing");
         }
         while let Some((_, seed)) = points.next_if(|(point, _)| *point == at + 1) {
             tally.tried += 1;
@@ -98,26 +98,26 @@ fn a_power_failure_loses_nothing_that_was_acknowledged() {
         tally.add(some);
     }
     println!("seed {}: {} power failures, {:?}, refused: {:?}", seed(), tally.tried, tally.while_doing, tally.refused);
-    assert!(tally.while_doing.len() >= 6, "some moments were never met: {:?}", tally.while_doing);
+    assert!(tally.while_doing.len() >= 6, "too few phases were interrupted: {:?}", tally.while_doing);
     assert!(
         tally.refused.len() as u64 * 100 <= tally.tried,
-        "more than one in a hundred does not start: {:?}",
+        "more than 1 % of the logs do not open: {:?}",
         tally.refused
     );
 }
 
-/// The control: sled as it is, with its `sync_file_range` that is no barrier. What cannot fail shows nothing.
+/// The control: plain sled, whose `sync_file_range` is no barrier. It shows that the tests can fail.
 #[test]
 fn without_the_barrier_logs_are_lost() {
     let recording = record(seed(), 1);
     let tally = try_points(&recording, points().div_ceil(10).max(100), seed(), false);
     let (tried, lost, refused) = (tally.tried, tally.lost.len(), tally.refused.len());
     println!("seed {}: {tried} power failures, {lost} lost something, {refused} refused", seed());
-    // Nearly all are noticed: by the high-water mark, and by the journal, whose sectors tell what must have come before them.
+    // Nearly all are detected: by the high-water mark, and by the journal, whose sectors identify their predecessors.
     assert!((lost + refused) as u64 > tried / 4, "{lost} of {tried} lost something, {refused} refused");
 }
 
-/// Does nothing unless a disk is named that a failed test has left.
+/// Replays a disk of a failed test, if the environment names one.
 #[test]
 fn replay() {
     let Ok(what) = env::var("LOCKKEEPER_CRASH_REPLAY") else { return };

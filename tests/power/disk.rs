@@ -1,16 +1,16 @@
-//! A file system as a trace describes it, and what a power failure may leave of it.
+//! A file system as a trace describes it, and its possible states after a power failure.
 //!
-//! Certain is only what was synced: a file's content up to its last `fsync` or `fdatasync` that had returned, and the names in a
-//! directory up to its own last sync. Of everything later a seed decides:
-//! * a write is kept, dropped, or torn: each 512-byte sector of it for itself, since that is what a disk writes in one piece;
+//! Only synced data are certain: a file's content up to its last `fsync` or `fdatasync` that had returned, and the names in a
+//! directory up to its own last sync. For all later changes a seed decides:
+//! * a write is kept, dropped, or torn: each of its 512-byte sectors separately, since a disk writes a sector atomically;
 //! * writes survive in order, or in any combination;
-//! * a file's size is the synced one, the one that the kept writes need, or the newest, with zeros where nothing was kept;
-//! * files created, renamed and deleted survive in order, as with a journal, or in any combination. The latter is all that POSIX
-//!   promises, and harsher than ext4, XFS or btrfs.
+//! * a file's size is the synced one, the one that the kept writes need, or the newest, with zeros in the gaps;
+//! * creations, renames and deletions survive in order, as with a journal, or in any combination. POSIX promises no more than the
+//!   latter; ext4, XFS and btrfs do.
 //!
-//! Nothing is lost so. But a few in ten thousand such logs are refused, all of them cut while they were opened. sled renames a new
-//! snapshot, deletes the old one, and then clears segments, without a sync of the directory between them: cleared segments beside
-//! the old snapshot, or none, are too little for it.
+//! These power failures lose no acknowledged data. But a few in ten thousand such logs are refused, all of them cut while they were
+//! opened. sled renames a new snapshot, deletes the old one, and then clears segments, without a sync of the directory between these
+//! steps: it cannot recover from cleared segments with the old snapshot, or with none.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -25,13 +25,13 @@ use crate::trace::{Call, Record};
 
 const SECTOR_BYTES: usize = 512;
 
-/// The file in which the driver speaks. It lies beside the log, and is nothing that a power failure touches.
+/// The file with the driver's reports. It lies next to the log, and power failures do not affect it.
 pub(crate) const SAID: &str = "said";
 
-/// Names and contents: a directory has none.
+/// Paths and contents; `None`: a directory.
 pub(crate) type Image = BTreeMap<PathBuf, Option<Vec<u8>>>;
 
-/// A file system, at one moment of a trace.
+/// A file system at one point of a trace.
 pub(crate) struct Disk {
     trace: Arc<Vec<u8>>,
     files: Vec<Content>,
@@ -39,12 +39,12 @@ pub(crate) struct Disk {
     durable_names: BTreeMap<PathBuf, Node>,
     pending_names: Vec<(u64, NameChange)>,
     open: HashMap<i32, Opened>,
-    /// The syncs that have begun: of what, and how many calls there were before.
+    /// The syncs in progress: their file or directory, and the number of calls before them.
     syncs: HashMap<u64, (Opened, u64)>,
     calls: u64,
-    /// Whether an `fdatasync` is one.
+    /// Whether an `fdatasync` makes data durable.
     obeys_datasync: bool,
-    /// Whether what a sync failed to write is never written: see [`with_stale_cache`](Self::with_stale_cache).
+    /// Whether data of a failed sync are never written: see [`with_stale_cache`](Self::with_stale_cache).
     has_stale_cache: bool,
 }
 
@@ -58,7 +58,7 @@ enum Node {
 enum Opened {
     Directory(PathBuf),
     File(usize),
-    /// What the driver says.
+    /// The driver's reports.
     Said,
 }
 
@@ -66,7 +66,7 @@ enum Opened {
 struct Content {
     durable: Vec<u8>,
     pending: Vec<(u64, Change)>,
-    /// What the kernel has in memory, where that is not what follows from the above.
+    /// The kernel's cached content, if it differs from the content above.
     cached: Option<Vec<u8>>,
 }
 
@@ -102,7 +102,7 @@ impl NameChange {
 }
 
 impl Disk {
-    /// An empty one. The control does not obey `fdatasync`.
+    /// An empty file system. The control does not obey `fdatasync`.
     pub(crate) fn new(trace: Arc<Vec<u8>>, obeys_datasync: bool) -> Self {
         Self {
             trace,
@@ -118,12 +118,12 @@ impl Disk {
         }
     }
 
-    /// One whose kernel keeps what a sync failed to write, as if it were on the disk, and never writes it.
+    /// A file system whose kernel keeps the data of a failed sync as if they were on the disk, and never writes them.
     pub(crate) fn with_stale_cache(self) -> Self {
         Self { has_stale_cache: true, ..self }
     }
 
-    /// Does what a record says. Answers what the driver said, if it spoke.
+    /// Applies a record. Returns the driver's report if the record writes one.
     pub(crate) fn apply(&mut self, record: &Record) -> Option<String> {
         self.calls += 1;
         match &record.call {
@@ -136,7 +136,7 @@ impl Disk {
             },
             Call::Truncate { length } => match self.opened(record.file) {
                 Opened::File(file) => self.change(file, Change::Truncate { length: *length }),
-                Opened::Said | Opened::Directory(_) => panic!("only the log's own files are cut"),
+                Opened::Said | Opened::Directory(_) => panic!("only the log's own files are truncated"),
             },
             Call::Sync { number, is_data } => {
                 if self.obeys_datasync || !is_data {
@@ -150,7 +150,7 @@ impl Disk {
                 }
             }
             Call::Rename { from, to } => {
-                let node = *self.names.get(from).expect("what is renamed is there");
+                let node = *self.names.get(from).expect("a renamed file exists");
                 self.name(NameChange::Rename(from.clone(), to.clone(), node));
             }
             Call::Unlink { path } => self.name(NameChange::Remove(path.clone())),
@@ -178,7 +178,7 @@ impl Disk {
     }
 
     fn opened(&self, file: i32) -> Opened {
-        self.open.get(&file).expect("what is used is open").clone()
+        self.open.get(&file).expect("the file is open").clone()
     }
 
     fn open(&mut self, file: i32, path: &Path, creates: bool, truncates: bool) {
@@ -192,7 +192,7 @@ impl Disk {
         }
         let opened = match self.names.get(path) {
             Some(Node::File(file)) => Opened::File(*file),
-            // The root itself has no name here.
+            // The root itself has no entry in `names`.
             Some(Node::Directory) | None => Opened::Directory(path.to_owned()),
         };
         if let (true, Opened::File(file)) = (truncates, &opened) {
@@ -203,7 +203,7 @@ impl Disk {
 
     fn change(&mut self, file: usize, change: Change) {
         let content = &mut self.files[file];
-        // Who empties a file has nothing of it in memory.
+        // Truncation to zero empties the cache too.
         content.cached.take_if(|_| matches!(change, Change::Truncate { length: 0 }));
         if let Some(cached) = &mut content.cached {
             change.apply(&self.trace, cached);
@@ -216,7 +216,7 @@ impl Disk {
         self.pending_names.push((self.calls, change));
     }
 
-    /// What was done before the sync began is durable.
+    /// Makes the changes before the start of the sync durable.
     fn synced(&mut self, what: &Opened, begun: u64) {
         match what {
             Opened::File(file) => {
@@ -240,7 +240,7 @@ impl Disk {
         }
     }
 
-    /// The process is gone: nothing is open any more.
+    /// The process has ended: closes all files.
     fn restart(&mut self) {
         self.open.clear();
         self.syncs.clear();
@@ -263,19 +263,19 @@ impl Disk {
         self.durable_names = self.names.clone();
     }
 
-    /// What is there as long as the power does not fail.
+    /// The current contents, without a power failure.
     pub(crate) fn now(&self) -> Image {
         image(&self.names, |file| self.files[file].now(&self.trace))
     }
 
-    /// What the disk has of the files of which the kernel has something else in memory.
+    /// The contents on disk of the files whose cached content differs.
     pub(crate) fn behind_cache(&self) -> Image {
         let is_stale = |node: &Node| matches!(node, Node::File(file) if self.files[*file].cached.is_some());
         let stale = self.names.iter().filter(|(_, node)| is_stale(node) || **node == Node::Directory);
         image(&stale.map(|(name, node)| (name.clone(), *node)).collect(), |file| self.files[file].durable.clone())
     }
 
-    /// What is there if the power fails now. The same for the same seed.
+    /// The contents after a power failure now. Deterministic for a seed.
     pub(crate) fn after_power_failure(&self, seed: u64) -> Image {
         let mut luck = Luck::new(seed);
         let mut names = self.durable_names.clone();
@@ -287,12 +287,12 @@ impl Disk {
     }
 }
 
-/// These names, and their contents, as far as their directories exist.
+/// The image of these names and their contents, without files whose directory is missing.
 fn image(names: &BTreeMap<PathBuf, Node>, mut content: impl FnMut(usize) -> Vec<u8>) -> Image {
     let mut image = Image::new();
     for (path, node) in names {
         let parent = path.parent().expect("it is below the root");
-        // A directory comes before what is in it.
+        // A directory comes before its files.
         if parent == Path::new("") || image.get(parent) == Some(&None) {
             let content = match node {
                 Node::Directory => None,
@@ -363,7 +363,7 @@ impl Change {
     }
 }
 
-/// A write, cut where the sectors of the file end.
+/// A write, split at the sector boundaries of the file.
 fn sectors(offset: usize, bytes: &std::ops::Range<usize>) -> impl Iterator<Item = Change> {
     let (start, end) = (bytes.start, bytes.end);
     let mut at = start;
@@ -376,13 +376,13 @@ fn sectors(offset: usize, bytes: &std::ops::Range<usize>) -> impl Iterator<Item 
     })
 }
 
-/// What one power failure is like.
+/// The random parameters of one power failure.
 struct Luck {
     random: StdRng,
     keeps_order: bool,
-    /// How likely something is kept.
+    /// Probability that a change is kept.
     keeps: f64,
-    /// How likely one sector has another fate than its write.
+    /// Probability that a sector has another fate than its write.
     tears: f64,
 }
 
@@ -395,7 +395,7 @@ impl Luck {
         Self { random, keeps_order, keeps, tears }
     }
 
-    /// Which of so many changes are kept.
+    /// Decides for each of `count` changes whether it is kept.
     fn choose(&mut self, count: usize) -> Vec<bool> {
         match self.keeps_order {
             true => {
@@ -411,7 +411,7 @@ impl Luck {
     }
 }
 
-/// Makes a directory hold just this, but for what the driver said.
+/// Replaces the contents of a directory by this image, except the driver's reports.
 pub(crate) fn write_image(image: &Image, root: &Path) {
     for entry in fs::read_dir(root).expect("the root is a directory") {
         let path = entry.expect("readable").path();
@@ -429,7 +429,7 @@ pub(crate) fn write_image(image: &Image, root: &Path) {
     }
 }
 
-/// What a directory holds, but for what the driver said.
+/// The contents of a directory, except the driver's reports.
 pub(crate) fn read_image(root: &Path) -> Image {
     let mut image = Image::new();
     let mut directories = vec![root.to_owned()];

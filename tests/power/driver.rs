@@ -1,8 +1,8 @@
-//! The process that uses a log as a node does, and says what it does. It runs in a child: this test program again, with only the
-//! test `driver::drive`.
+//! The driver uses a log as a node does and reports its operations. It runs in a child process: this test program again, with only
+//! the test `driver::drive`.
 //!
-//! What it says goes to a file beside the log, one write a line: the layer below then has it in one order with the calls that the
-//! store makes, and it outlives a kill.
+//! Its reports go to a file next to the log, one write per line: so the layer below records them in one order with the calls of the
+//! store, and they survive a kill.
 
 use std::{
     env, fmt,
@@ -33,21 +33,21 @@ use crate::{
 /// The directory of the log, below the driver's.
 pub(crate) const LOG: &str = "log";
 
-/// How the driver ends when the log does not open.
+/// Exit code if the log does not open.
 pub(crate) const REFUSED: i32 = 3;
-/// How it ends when the log reports an error, but has not ended the process some time later.
+/// Exit code if the log reports an error, but has not ended the process within twice `STALL_LIMIT`.
 pub(crate) const LEFT_ALONE: i32 = 4;
 
 const ROOT: &str = "LOCKKEEPER_DRIVER_ROOT";
 const SEED: &str = "LOCKKEEPER_DRIVER_SEED";
 const OPERATIONS: &str = "LOCKKEEPER_DRIVER_OPERATIONS";
 
-/// The log is purged when it has so many entries.
+/// The log is purged above this number of entries.
 const ENTRIES_MAX: u64 = 400;
-/// A disk that hangs is given up soon.
+/// Deadline of a hanging disk; short for the tests.
 const STALL_LIMIT: Duration = Duration::from_secs(2);
 
-/// A driver that does so many operations in this directory, and ends.
+/// A driver that performs `operations` in this directory and ends.
 pub(crate) fn command(root: &Path, seed: u64, operations: u64) -> Command {
     let mut command = Command::new(env::current_exe().expect("a program knows its name"));
     command
@@ -73,19 +73,19 @@ fn drive() {
     });
 }
 
-/// What the driver says, line by line, as the tests read it: only whole lines.
+/// The driver's reports, one a line. An incomplete last line is ignored.
 pub(crate) fn said(root: &Path) -> Vec<Said> {
     let text = match fs::read_to_string(root.join(SAID)) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        Err(error) => panic!("what the driver said cannot be read: {error}"),
+        Err(error) => panic!("the driver's reports cannot be read: {error}"),
     };
     text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).map(must_parse).collect()
 }
 
-/// One line of it.
+/// Parses one report.
 pub(crate) fn must_parse(line: &str) -> Said {
-    line.trim_end().parse().expect("the driver speaks clearly")
+    line.trim_end().parse().expect("the driver's report is valid")
 }
 
 type Flushed = OneshotReceiverOf<TypeConfig, io::Result<()>>;
@@ -95,16 +95,16 @@ struct Driver {
     voice: File,
     random: StdRng,
     store: LogStore,
-    /// Up to where there is a snapshot.
+    /// The last entry in the snapshot.
     snapshot: Option<Id>,
     vote: (u64, bool),
     purged: Option<Id>,
-    /// The terms of the entries that are not purged.
+    /// The terms of the entries in the log.
     terms: std::collections::VecDeque<u64>,
     committed: Option<Id>,
-    /// Of the next operation.
+    /// Number of the last operation begun.
     number: u64,
-    /// Appends that are not acknowledged.
+    /// Unacknowledged appends.
     waiting: Vec<(u64, Flushed)>,
 }
 
@@ -113,7 +113,7 @@ impl Driver {
         let mut history = History::new();
         said(root).iter().for_each(|said| drop(history.hear(said)));
         let snapshot = history.snapshot;
-        let mut voice = File::options().create(true).append(true).open(root.join(SAID)).expect("it can speak");
+        let mut voice = File::options().create(true).append(true).open(root.join(SAID)).expect("opened");
         let store = open(root, &mut voice, snapshot);
         let mut driver = Self {
             root: root.to_owned(),
@@ -132,14 +132,14 @@ impl Driver {
         driver
     }
 
-    /// Looks what the log holds, says it, and goes on from there.
+    /// Reads the state of the log, reports it and continues from it.
     async fn opened(&mut self) {
-        let state = crate::support::state(&mut self.store).await.expect("a log that was opened is in order");
-        self.committed = self.store.read_committed().await.expect("known").map(id);
+        let state = crate::support::state(&mut self.store).await.expect("an opened log is consistent");
+        self.committed = self.store.read_committed().await.expect("readable").map(id);
         let (vote, purged, last) = (state.vote, state.purged, state.last());
         say(&mut self.voice, &Said::Opened { vote, purged, last });
         (self.vote, self.purged, self.terms) = (vote, purged, state.terms);
-        // As openraft does: what the snapshot holds is not appended again.
+        // As openraft does: entries in the snapshot are not appended again.
         if let Some(snapshot) = self.snapshot.filter(|snapshot| last.is_none_or(|last| last.1 < snapshot.1)) {
             self.purge(snapshot).await;
         }
@@ -216,8 +216,8 @@ impl Driver {
         say(&mut self.voice, &Said::Done { number });
     }
 
-    /// As a follower does whose end is not the new leader's: the entries to come are of that leader's term. So it is in Raft, and the
-    /// log relies on it: a term and an index name one entry, and with it all before it.
+    /// Truncates as a follower does if its last entries differ from the new leader's: later entries have that leader's term. The log
+    /// relies on this property of Raft: a term and an index identify an entry and all its predecessors.
     async fn truncate(&mut self) {
         let fixed = self.committed.max(self.purged).map_or(0, |(_, index)| index + 1);
         if fixed >= self.next() {
@@ -240,7 +240,7 @@ impl Driver {
         self.purge(upto).await;
     }
 
-    /// As a follower does that was sent a snapshot: it reaches beyond the end of the log.
+    /// Purges as a follower does that installs a snapshot: it reaches beyond the end of the log.
     async fn skip_to_a_snapshot(&mut self) {
         let upto = (self.vote.0, self.next() + self.random.random_range(0..50));
         self.purge(upto).await;
@@ -288,12 +288,12 @@ fn open(root: &Path, voice: &mut File, snapshot: Option<Id>) -> LogStore {
     })
 }
 
-/// One line is one write, so a line is said or not, never torn.
+/// One line is one write, so a report is complete or missing, never torn.
 fn say(voice: &mut File, said: &Said) {
-    voice.write_all(format!("{said}\n").as_bytes()).expect("it can speak");
+    voice.write_all(format!("{said}\n").as_bytes()).expect("written");
 }
 
-/// What the store answers. When it fails, it is the store that must end the process.
+/// Unwraps the store's answer. After a failure, the store must end the process.
 fn must<T, E: fmt::Display>(answer: Result<T, E>) -> T {
     answer.unwrap_or_else(|error| {
         eprintln!("the driver was told: {error}");

@@ -1,8 +1,8 @@
-//! A real power failure, as near as one machine comes to it: ext4 on a loop device is shut down below the running driver
-//! (`EXT4_IOC_SHUTDOWN`, which drops what the kernel holds, its journal included), and mounted again.
+//! The closest approximation of a real power failure on one machine: ext4 on a loop device is shut down below the running driver
+//! (`EXT4_IOC_SHUTDOWN`, which drops the kernel's cached data, including its journal), and mounted again.
 //!
-//! It needs root and loop devices; without them it is skipped, and says so. Everything happens in a mount namespace of its own,
-//! in a child: however that ends, the kernel unmounts the file system and gives the loop device back.
+//! The test needs root and loop devices; without them it is skipped with a message. It runs in a child with its own mount namespace:
+//! however the child ends, the kernel unmounts the file system and frees the loop device.
 
 use std::{
     env, fs,
@@ -25,12 +25,12 @@ use crate::{
 
 const CUTS: &str = "LOCKKEEPER_EXT4_CUTS";
 const IMAGE_MIB: &str = "64M";
-/// More than a driver comes to before it is cut.
+/// More than a driver completes before the cut.
 const OPERATIONS: u64 = 1_000_000;
-/// The power fails after so many lines of the driver, at most.
+/// The most reports of a driver before its power failure.
 const LINES_MAX: usize = 300;
 
-/// Runs a command; an error is what it said.
+/// Runs a command. The error has its standard error.
 fn run(command: &mut Command) -> Result<(), String> {
     let name = format!("{command:?}");
     let done = command.output().map_err(|error| format!("{name}: {error}"))?;
@@ -44,7 +44,7 @@ fn mount(image: &Path, at: &Path) -> Result<(), String> {
     run(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).arg(image).arg(at))
 }
 
-/// sled keeps its files open for some time after it was closed, until its last thread is gone.
+/// Retries, since sled keeps its files open after it was closed, until its last thread has ended.
 fn unmount(at: &Path) -> Result<(), String> {
     let begun = Instant::now();
     loop {
@@ -55,14 +55,14 @@ fn unmount(at: &Path) -> Result<(), String> {
     }
 }
 
-/// In a mount namespace that ends with the command.
+/// A command in its own mount namespace, which ends with it.
 fn unshared() -> Command {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private"]);
     command
 }
 
-/// Why it cannot be tried here, if so.
+/// Why the test cannot run here; `None`: it can.
 fn obstacle(shutdown: &Path) -> Option<String> {
     let place = temporary();
     let (image, at) = (place.path().join("image"), place.path().join("at"));
@@ -82,7 +82,7 @@ fn make_image(image: &Path, at: &Path) -> Result<(), String> {
 fn a_real_power_failure_loses_nothing_that_was_acknowledged() {
     let shutdown = compile("shutdown.c", "shutdown", &[]);
     if let Some(why) = obstacle(&shutdown) {
-        // Past the test's own output, which is not shown unless it fails.
+        // Directly to stderr: the captured output is shown only if the test fails.
         let line = format!("\n!!! SKIPPED: no power is cut on a real file system: {why}\n");
         return std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).expect("standard error is open");
     }
@@ -92,7 +92,7 @@ fn a_real_power_failure_loses_nothing_that_was_acknowledged() {
         .args(["ext4::cut_again_and_again", "--exact", "--nocapture"])
         .env(CUTS, scaled(24).to_string())
         .output();
-    let child = child.expect("unshare was there a moment ago");
+    let child = child.expect("unshare worked before");
     let output = [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     assert!(child.status.success(), "{output}");
     output.lines().filter(|line| line.contains("seed")).for_each(|line| println!("{line}"));
@@ -105,18 +105,18 @@ fn cut_again_and_again() {
     let shutdown = compile("shutdown.c", "shutdown", &[]);
     let place = temporary();
     let (image, at) = (place.path().join("image"), place.path().join("at"));
-    make_image(&image, &at).expect("it could be made a moment ago");
+    make_image(&image, &at).expect("it could be made before");
     let mut random = StdRng::seed_from_u64(seed());
     let (mut history, mut heard, mut refused) = (History::new(), 0, 0);
     for cut in 0..cuts {
         let what = format!("seed {}, cut {cut}", seed());
-        mount(&image, &at).expect("it could be mounted a moment ago");
+        mount(&image, &at).expect("it could be mounted before");
         let root = begin_on(&at, place.path());
         cut_under_driver(&root, &at, &shutdown, random.random(), heard + random.random_range(1..=LINES_MAX));
         let said = driver::said(&root);
         said[heard..].iter().for_each(|said| history.hear(said).unwrap_or_else(|why| panic!("{what}: {why}")));
         heard = said.len();
-        unmount(&at).expect("nobody uses it any more");
+        unmount(&at).expect("it is not in use");
 
         mount(&image, &at).expect("its journal is in order");
         match trial::open(&root, history.snapshot, |state| history.judge(state)) {
@@ -127,20 +127,20 @@ fn cut_again_and_again() {
             }
             Outcome::Lost(why) => panic!("{what}: {why}"),
         }
-        unmount(&at).expect("nobody uses it any more");
+        unmount(&at).expect("it is not in use");
     }
     let acknowledged = history.acknowledgements;
     println!("seed {}: {cuts} cuts, {acknowledged} acknowledgements, {refused} refused", seed());
     assert!(refused == 0 && acknowledged > 10 * cuts, "{refused} refused, {acknowledged} acknowledgements");
 }
 
-/// The driver's directory on the file system; what it says is kept elsewhere, since it must outlive the cut.
+/// The driver's directory on the file system. Its reports are kept elsewhere, since they must survive the cut.
 fn begin_on(at: &Path, aside: &Path) -> PathBuf {
     let root = at.join("root");
     if !root.exists() {
         fs::create_dir(&root).expect("made");
         std::os::unix::fs::symlink(aside.join(SAID), root.join(SAID)).expect("linked");
-        // These names are the test's: they are to outlive the cut.
+        // The test's own names must survive the cut.
         for directory in [root.as_path(), at] {
             fs::File::open(directory).and_then(|directory| directory.sync_all()).expect("synced");
         }
@@ -148,8 +148,8 @@ fn begin_on(at: &Path, aside: &Path) -> PathBuf {
     root
 }
 
-/// Lets a driver run until it has said so many lines, and then takes the file system away from below it. As in a power failure, no more
-/// of the driver runs from then on: of a sync that was under way, ext4 may say afterwards that it had succeeded.
+/// Runs a driver until it has written `lines` reports, and then shuts its file system down. The driver is stopped first, as in a power
+/// failure: afterwards, ext4 may report success for a sync in progress.
 fn cut_under_driver(root: &Path, at: &Path, shutdown: &Path, seed: u64, lines: usize) {
     let mut command = driver::command(root, seed, OPERATIONS);
     let mut running = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the driver starts"));
@@ -157,18 +157,18 @@ fn cut_under_driver(root: &Path, at: &Path, shutdown: &Path, seed: u64, lines: u
     while driver::said(root).len() < lines {
         let ended = running.0.try_wait().expect("it is our child");
         assert!(ended.is_none(), "the driver ended by itself: {ended:?}");
-        assert!(begun.elapsed() < PATIENCE, "the driver does not get on");
+        assert!(begun.elapsed() < PATIENCE, "the driver makes no progress");
         thread::sleep(Duration::from_millis(1));
     }
-    run(Command::new(shutdown).arg(at).arg(running.0.id().to_string())).expect("it worked a moment ago");
+    run(Command::new(shutdown).arg(at).arg(running.0.id().to_string())).expect("it worked before");
 }
 
-/// A driver, which is dead when this is dropped.
+/// A driver, which is killed when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have noticed the loss of its disk and be gone.
+        // It may have ended already, since it lost its disk.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,7 +1,7 @@
-//! The disk reports errors, is full, or hangs: the process says so and ends, and nothing is acknowledged that is not durable.
+//! The disk reports errors, is full, or hangs: the process prints the cause and ends, and acknowledges only durable operations.
 //!
-//! After a sync that failed, the kernel may have thrown the pages away, whatever it says next time. So what is left is judged
-//! twice: as the kernel has it, and as a power failure might leave it, for which the failed sync was none.
+//! After a failed sync, the kernel may have dropped the pages, even if the next sync succeeds. So the files are judged twice: as the
+//! kernel shows them, and as a power failure might leave them, which treats the failed sync as no sync.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,27 +22,27 @@ use crate::{
 };
 
 const OPERATIONS: u64 = 60;
-/// The calls among which one fails: the writes and syncs that so many operations take, at least.
+/// One of these calls fails: the minimal number of writes and syncs of `OPERATIONS`.
 const CALLS: u64 = 160;
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
-/// Power failures that are tried after each fault.
+/// Simulated power failures after each fault.
 const CUTS: u64 = 4;
 
-/// What a driver met.
+/// How a driver ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum End {
-    /// It ended itself and said why.
+    /// It ended itself and printed the cause.
     Ended,
-    /// It ended while opening, and said why.
+    /// It ended while opening and printed the cause.
     Refused,
-    /// sled panicked while it was being closed: whoever closed the log was told so. All was flushed by then.
+    /// sled panicked while it was being closed: `close` returned an error. All data were flushed by then.
     Unclosed,
-    /// It was through before the fault came.
+    /// It finished before the fault.
     Spared,
 }
 
-/// How a driver ended that met a fault. An error is one that did not say why, or that went on.
+/// How a driver ended after a fault. An error: it printed no cause, or continued.
 fn judge_end(ended: &Ended, recording: &Recording, history: &History) -> Result<End, String> {
     let has_met_it = recording.records.iter().any(|record| matches!(record.call, Call::Fault { .. }));
     let says = |words: &[&str]| words.iter().all(|word| ended.errors.contains(word));
@@ -55,7 +55,7 @@ fn judge_end(ended: &Ended, recording: &Recording, history: &History) -> Result<
     }
 }
 
-/// Whoever reads the message must not give up a member for a full disk, nor free space for another error.
+/// The message must not advise to give up a member for a full disk, nor to free space for another error.
 fn judge_advice(fault: Fault, end: End, ended: &Ended) -> Result<(), String> {
     let is_full = matches!(fault, Fault::Error(_, ENOSPC) | Fault::Errors(_, ENOSPC));
     let says_so = ended.errors.contains("the disk is full") && ended.errors.contains("free some space");
@@ -68,7 +68,7 @@ fn judge_advice(fault: Fault, end: End, ended: &Ended) -> Result<(), String> {
     }
 }
 
-/// Which call failed.
+/// Names the failed call and its file.
 fn faulty_call(recording: &Recording) -> String {
     let mut names = BTreeMap::new();
     for record in &recording.records {
@@ -83,8 +83,8 @@ fn faulty_call(recording: &Recording) -> String {
     "none".to_owned()
 }
 
-/// What was said, up to the end. An error is an operation that was begun after the fault, and acknowledged all the same: unless that was
-/// one of sled, which is behind the journal.
+/// The history of a recording. An error: an operation begun after the fault was acknowledged. A fault of sled's files does not count,
+/// since sled is behind the journal.
 fn listen(recording: &Recording) -> Result<History, String> {
     let (mut disk, mut history) = (recording.disk(true), History::new());
     let (mut begun, mut at_fault, mut files_of_sled) = (0, None, BTreeSet::new());
@@ -111,7 +111,7 @@ fn listen(recording: &Recording) -> Result<History, String> {
     Ok(history)
 }
 
-/// Lets a driver meet a fault. Answers how it ended, and how many power failures afterwards left a log that does not open.
+/// Runs a driver with a fault. Returns how it ended, and the number of later power failures after which the log does not open.
 fn meet(fault: Fault, seed: u64) -> Result<(End, u64), String> {
     let (directory, aside) = (temporary(), temporary());
     let (root, trace) = (directory.path(), aside.path().join("trace"));
@@ -131,7 +131,7 @@ fn meet(fault: Fault, seed: u64) -> Result<(End, u64), String> {
     for seed in (0..CUTS).map(|cut| seed ^ cut) {
         match trial::open_image(&disk.after_power_failure(seed), &history) {
             Outcome::Whole(_) => {}
-            // See `disk`: sled is open to that while it opens, as it is after some of these faults.
+            // See `disk`: sled is vulnerable while it opens, which some of these faults interrupt.
             Outcome::Refused(_) => refused += 1,
             Outcome::Lost(why) => {
                 let (kept, point) = (recording.keep("fault.trace"), recording.records.len());
@@ -155,12 +155,12 @@ fn a_failing_disk_ends_the_process_and_loses_nothing() {
         refused += end.1;
     }
     println!("seed {}: {ends:?}, {refused} refused after {} power failures", seed(), scaled(120) * CUTS);
-    assert!(refused * 100 <= scaled(120) * CUTS, "{refused} do not start");
+    assert!(refused * 100 <= scaled(120) * CUTS, "{refused} do not open");
     assert!(ends.contains_key(&End::Ended) && ends.contains_key(&End::Refused), "too little was tried: {ends:?}");
 }
 
-/// A sync fails; the next process finds in memory what it did not write, and goes on; then the power fails. Answers whether a sync failed,
-/// and why logs did not open.
+/// A sync fails; the next process reads the unwritten data from the cache and continues; then the power fails. Returns whether a sync
+/// failed, and why logs did not open.
 fn meet_stale_cache(fault: Fault, seed: u64) -> Result<(bool, Vec<String>), String> {
     let (directory, aside, on_disk) = (temporary(), temporary(), temporary());
     let (root, trace) = (directory.path(), aside.path().join("trace"));
@@ -187,7 +187,7 @@ fn meet_stale_cache(fault: Fault, seed: u64) -> Result<(bool, Vec<String>), Stri
             history.hear(&driver::must_parse(&line))?;
         }
     }
-    assert!(disk.now() == read_image(root), "the trace does not tell what is in the files");
+    assert!(disk.now() == read_image(root), "the trace does not match the files");
     let mut refused = Vec::new();
     for seed in (0..CUTS).map(|cut| seed ^ cut) {
         match trial::open_image(&disk.after_power_failure(seed), &history) {
@@ -212,13 +212,13 @@ fn what_a_failed_sync_left_in_memory_is_not_counted_on() {
     }
     println!("seed {}: {failed} failed syncs, refused after {} power failures: {refused:#?}", seed(), failed * CUTS);
     assert!(failed >= scaled(120) / 4, "too little was tried: {failed}");
-    assert!(refused.len() as u64 * 50 <= failed * CUTS, "too many do not start");
+    assert!(refused.len() as u64 * 50 <= failed * CUTS, "too many do not open");
 }
 
 #[test]
 fn a_disk_that_hangs_ends_the_process() {
     let mut random = StdRng::seed_from_u64(seed());
-    // All at once: most of it is waiting.
+    // In parallel: most of the time is waiting.
     let faults: Vec<(Fault, u64)> =
         (0..8).map(|round| (Fault::Hang(1 + round * 19 + random.random_range(0..5)), random.random())).collect();
     let ends: Vec<_> = thread::scope(|scope| {

@@ -1,9 +1,9 @@
-//! What the driver said it did, and what a store may therefore hold.
+//! The driver's reports, and the states of a store that they permit.
 //!
-//! The store promises more than that nothing acknowledged is lost: it recovers a *prefix* of what was asked of it, since it writes
-//! in order. So a history is a list of single steps, and a state that is recovered must be the one after some step between the last
-//! acknowledged and the last begun, or what a snapshot leaves of that which contradicts it. A state that is none of these has lost
-//! something, or mixed old with new.
+//! The store promises more than to keep acknowledged operations: it recovers a *prefix* of all requested operations, since it writes
+//! in order. So a history is a list of single steps, and a recovered state must be the one after some step between the last
+//! acknowledged and the last begun, or the rest of such a state after a snapshot that contradicts it. Any other state has lost data
+//! or mixed old with new.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -14,12 +14,12 @@ use std::{
 /// A term and an index.
 pub(crate) type Id = (u64, u64);
 
-/// What the driver says, a line each.
+/// A report of the driver, one line each.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Said {
     /// It begins to open the log.
     Opening,
-    /// The log is open, and holds this.
+    /// The log is open, with this state.
     Opened { vote: (u64, bool), purged: Option<Id>, last: Option<Id> },
     /// It begins operation `number`.
     Begin { number: u64, operation: Operation },
@@ -27,11 +27,11 @@ pub(crate) enum Said {
     Done { number: u64 },
     /// It begins to close the log.
     Closing,
-    /// The log is closed, and all that was begun is acknowledged.
+    /// The log is closed; all operations are acknowledged.
     Closed,
 }
 
-/// What is asked of a log.
+/// An operation on a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Operation {
     Vote {
@@ -43,7 +43,7 @@ pub(crate) enum Operation {
         first: u64,
         count: u64,
     },
-    /// Keeps so many of the first entries: removes this index and all after it.
+    /// Removes the entry at this index and all later ones.
     Truncate {
         from: u64,
     },
@@ -78,7 +78,7 @@ impl FromStr for Said {
 
     fn from_str(line: &str) -> Result<Self, String> {
         let words: Vec<&str> = line.split(' ').collect();
-        parse(&words).ok_or_else(|| format!("the driver says nothing of this kind: {line:?}"))
+        parse(&words).ok_or_else(|| format!("not a report of the driver: {line:?}"))
     }
 }
 
@@ -112,12 +112,12 @@ fn parse(words: &[&str]) -> Option<Said> {
     }
 }
 
-/// What a log holds.
+/// The contents of a log.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct State {
     pub(crate) vote: (u64, bool),
     pub(crate) purged: Option<Id>,
-    /// The terms of the entries from the one after `purged` on. What an entry says follows from its term and index.
+    /// The terms of the entries after `purged`. The term and index of an entry determine its payload.
     pub(crate) terms: VecDeque<u64>,
 }
 
@@ -127,7 +127,7 @@ impl State {
         self.purged.map_or(0, |(_, index)| index + 1)
     }
 
-    /// The last entry, or the last that was purged.
+    /// The last entry, or the last purged one.
     pub(crate) fn last(&self) -> Option<Id> {
         match self.terms.back() {
             Some(term) => Some((*term, self.next() - 1)),
@@ -135,14 +135,14 @@ impl State {
         }
     }
 
-    /// The index of the entry to come.
+    /// The index of the next entry.
     pub(crate) fn next(&self) -> u64 {
         self.first() + self.terms.len() as u64
     }
 
-    /// What becomes of it when it is opened beside a snapshot that contradicts it. `None`: it does not.
+    /// The state after opening with a snapshot that contradicts it. `None`: the snapshot does not contradict it.
     ///
-    /// What a snapshot holds is committed, by others it may be. So what contradicts it is not, nor what follows on that.
+    /// The entries in a snapshot are committed, perhaps by other nodes. So contradicting entries are not, nor are their successors.
     fn taken_up(&self, snapshot: Option<Id>) -> Option<Self> {
         let snapshot = snapshot.filter(|snapshot| self.first() <= snapshot.1)?;
         let contradicts = match self.terms.get((snapshot.1 - self.first()) as usize) {
@@ -172,18 +172,18 @@ impl fmt::Display for State {
     }
 }
 
-/// What the store writes in one piece.
+/// An atomic write of the store.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Vote((u64, bool)),
     /// One entry, of this term.
     Put(u64),
-    /// The last entry goes.
+    /// Removes the last entry.
     Cut,
     Purge(Id),
 }
 
-/// What the driver is about, so that tests can count what they interrupted.
+/// The driver's current operation, so that tests can count the operations that they interrupted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Phase {
     Opening,
@@ -195,16 +195,16 @@ pub(crate) enum Phase {
     Idle,
 }
 
-/// What was acknowledged, and the steps that were begun since.
+/// The acknowledged state, and the steps begun since.
 #[derive(Clone, Debug)]
 pub(crate) struct History {
     acknowledged: State,
     steps: VecDeque<Step>,
-    /// After all steps.
+    /// The state after all steps.
     begun: State,
-    /// The number of each operation that is not acknowledged, how many steps it is, and what it is.
+    /// The unacknowledged operations: number, count of steps, phase.
     operations: VecDeque<(u64, usize, Phase)>,
-    /// The furthest purge that was begun: as far as there is a snapshot.
+    /// The furthest purge begun: a snapshot exists up to there.
     pub(crate) snapshot: Option<Id>,
     pub(crate) acknowledgements: u64,
     is_opening: bool,
@@ -225,7 +225,7 @@ impl History {
         }
     }
 
-    /// What the driver is about: all that was begun and is not acknowledged.
+    /// The phases of all operations in progress.
     pub(crate) fn phases(&self) -> BTreeSet<Phase> {
         let unfinished = self.operations.iter().map(|(_, _, phase)| *phase);
         let opening = self.is_opening.then_some(Phase::Opening);
@@ -234,12 +234,12 @@ impl History {
         if phases.is_empty() { [Phase::Idle].into() } else { phases }
     }
 
-    /// What a log must hold at least.
+    /// The minimal contents of the log.
     pub(crate) fn acknowledged(&self) -> &State {
         &self.acknowledged
     }
 
-    /// Takes in what was said. An error is a store that was opened and does not hold what it must.
+    /// Adds a report. An error: a store was opened with a state that the history does not permit.
     pub(crate) fn hear(&mut self, said: &Said) -> Result<(), String> {
         match said {
             Said::Opening => (self.is_opening, self.is_closing) = (true, false),
@@ -286,18 +286,18 @@ impl History {
         self.steps.extend(steps);
     }
 
-    /// Whether a store may hold this: an error says what it should.
+    /// Checks whether a store may have this state. The error names the permitted states.
     pub(crate) fn judge(&self, found: &State) -> Result<(), String> {
         self.clone().recovered(found)
     }
 
-    /// The driver is gone, and the store was opened by another: it holds this, and must keep it.
+    /// Another process has opened the store after the driver's end, with this state, which it must keep from now on.
     pub(crate) fn recovered(&mut self, found: &State) -> Result<(), String> {
         (self.is_opening, self.is_closing) = (false, false);
         self.settle(|state| state == found).map_err(|must| format!("it holds {found}; {must}"))
     }
 
-    /// From here on, the state that fits is what is acknowledged.
+    /// Takes the first state that fits as the acknowledged one.
     fn settle(&mut self, fits: impl Fn(&State) -> bool) -> Result<(), String> {
         let mut state = self.acknowledged.clone();
         let mut rest = self.steps.iter();

@@ -1,7 +1,7 @@
-//! The process is killed at any of its calls, also in the middle of a write: what it had acknowledged is there.
+//! Kills at any call of the process, also during a write: the log keeps all acknowledged operations.
 //!
-//! What a killed process leaves depends on nothing but the calls it has made. So these kills are aimed, by the layer, at a call;
-//! `log_store` has the ones that come at whatever moment the clock says.
+//! The files of a killed process depend only on its calls. So the layer kills it at a chosen call;
+//! `log_store` has kills at random times.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,11 +18,11 @@ use crate::{
     trial::{self, Outcome},
 };
 
-/// The calls of an opening: half of the kills come so early.
+/// The calls of an opening: half of the kills are among them.
 const CALLS_OF_AN_OPENING: u64 = 40;
 const OPERATIONS: u64 = 60;
 
-/// Takes in what the driver said since, and opens the log: it must hold what fits. Answers what the driver was about.
+/// Reads the driver's new reports and opens the log: its state must fit them. Returns the phases that were interrupted.
 fn judge(root: &Path, history: &mut History, heard: &mut usize) -> Result<BTreeSet<Phase>, String> {
     let said = driver::said(root);
     said[*heard..].iter().try_for_each(|said| history.hear(said))?;

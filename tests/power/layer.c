@@ -1,16 +1,16 @@
-/* A layer under the system calls of one process, preloaded into it: it notes, in one total order, all that changes files below one
- * directory, and it can make a call fail, hang, or be the last one that the process makes.
+/* A layer below the system calls of one process, preloaded into it. It records, in one total order, all changes to files below one
+ * directory. It can make a call fail or hang, or kill the process at a call.
  *
  * LOCKKEEPER_LAYER_ROOT    the directory (an absolute path)
  * LOCKKEEPER_LAYER_TRACE   the file to which records are appended; trace.rs reads them
  * LOCKKEEPER_LAYER_FAULT   "kill N", "tear N", "error N ERRNO", "errors N ERRNO" or "hang N": at the N-th call, from 1
- * LOCKKEEPER_LAYER_DISK    what the disk has of files of which the kernel has something else in memory, since a sync of them failed
- * LOCKKEEPER_LAYER_SYNC_US how long a sync takes, microseconds
+ * LOCKKEEPER_LAYER_DISK    the on-disk contents of files whose cached contents differ, since a sync of them failed
+ * LOCKKEEPER_LAYER_SYNC_US duration of a sync, microseconds
  *
- * A sync syncs nothing here: what a power failure would leave is computed from the trace. Everything goes on to the kernel by
- * `syscall`, so nothing needs to be looked up. Calls that are not here (writev, mmap, openat) would be missed: the reader of the
- * trace holds its result against the files themselves, so that this cannot go unnoticed. The file `said`, in which the process
- * says what was acknowledged, is noted like the others, but counts for no fault. */
+ * A sync writes nothing here: the effects of a power failure are computed from the trace. Calls are forwarded to the kernel by
+ * `syscall`, so no symbol needs to be looked up. Calls that are not defined here (writev, mmap, openat) would be missed: the reader of
+ * the trace detects this, since it compares its result with the files. The file `said`, in which the process reports
+ * acknowledgements, is recorded like the others, but its calls trigger no fault. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -95,7 +95,7 @@ static void note_path(enum kind kind, int file, uint64_t flags, const char *path
     note(kind, file, flags, strlen(path), path);
 }
 
-/* Counts a call of this kind. Answers the error that it must fail with, or 0. Called with the lock held. */
+/* Counts a call of this kind. Returns the error with which it must fail, or 0. The caller holds the lock. */
 static int strike(enum kind kind, int file, const void *data, size_t length, off_t offset) {
     int is_data = kind == WRITE || kind == TRUNCATE || kind == SYNC || kind == DATASYNC;
     if (fault == NONE || ((fault == ERROR || fault == ERRORS || fault == HANG) && !is_data)) return 0;
@@ -103,8 +103,8 @@ static int strike(enum kind kind, int file, const void *data, size_t length, off
     if (calls < fault_at || (calls > fault_at && fault != ERRORS)) return 0;
     note(FAULT, file, kind, 0, "");
     if (fault == TEAR && length > 1) {
-        /* The kernel may be through with any part of a write, but ends between two pages: what begins and ends at sectors is torn
-         * at one. */
+        /* The kernel may have completed any part of a write, but stops between two pages: a sector-aligned write is torn at a sector
+         * boundary. */
         size_t part = length / 2 + calls % (length / 2);
         if (offset % 512 == 0 && length % 512 == 0) part -= part % 512;
         long done = part ? syscall(SYS_pwrite64, file, data, part, offset) : 0;
@@ -123,7 +123,7 @@ static long failed(int error) {
     return -1;
 }
 
-/* Who empties a file has nothing of it in memory. */
+/* Truncation to zero empties the cache: removes the file's on-disk version. */
 static void agree_with_disk(const char *path) {
     char on_disk[8192];
     snprintf(on_disk, sizeof on_disk, "%s%s", disk, path + strlen(root));
@@ -213,7 +213,7 @@ int ftruncate64(int file, off_t length) {
 
 int ftruncate(int file, off_t length) { return ftruncate64(file, length); }
 
-/* A sync covers what was written before it began, and only once it has returned. */
+/* A sync covers the writes before its start, and only once it has returned. */
 static int sync_noted(int file, enum kind kind) {
     pthread_mutex_lock(&lock);
     int error = strike(kind, file, 0, 0, 0);
@@ -232,7 +232,7 @@ int fsync(int file) { return owner(file) == OTHERS ? (int)syscall(SYS_fsync, fil
 
 int fdatasync(int file) { return owner(file) == OTHERS ? (int)syscall(SYS_fdatasync, file) : sync_noted(file, DATASYNC); }
 
-/* What is read from now on is what the disk has. Once for each file: from then on, the two agree. */
+/* Replaces the cached contents of a file by those on disk. Only once per file: afterwards the two agree. */
 static void show_disk(int file) {
     char name[64], path[4096], on_disk[8192], bytes[65536];
     snprintf(name, sizeof name, "/proc/self/fd/%d", file);
@@ -291,5 +291,5 @@ int unlink(const char *path) { return path_noted(UNLINK, path, 0); }
 
 int mkdir(const char *path, mode_t mode) { return path_noted(MKDIR, path, mode); }
 
-/* Nothing stays half noted: who ends the process waits for what its other threads are doing to files, and they do no more. */
+/* Prevents incomplete records: the exiting thread waits for file calls in progress and blocks later ones. */
 __attribute__((destructor)) static void end(void) { pthread_mutex_lock(&lock); }

@@ -16,21 +16,21 @@ use tempfile::TempDir;
 
 use crate::{driver, support::PATIENCE};
 
-/// How long a sync takes below the layer, microseconds: long enough for something else to happen meanwhile.
+/// Duration of a sync in the layer, microseconds: long enough for other calls during it.
 const SYNC_US: u32 = 200;
 
 /// What the layer does to one call, counted from 1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
-    /// The process ends just before it.
+    /// The process ends just before the call.
     Kill(u64),
-    /// The process ends in the middle of it.
+    /// The process ends during the call.
     Tear(u64),
-    /// It fails with this error, and later calls do not.
+    /// The call fails with this error, later calls do not.
     Error(u64, i32),
-    /// It and all later ones fail with this error.
+    /// The call and all later ones fail with this error.
     Errors(u64, i32),
-    /// It does not return.
+    /// The call does not return.
     Hang(u64),
 }
 
@@ -46,16 +46,16 @@ impl Fault {
     }
 }
 
-/// Compiled once a run of the tests. No drop runs for a static: it is in cargo's own place for such files, under a name that the
-/// next run takes again.
+/// Compiled once per test run. A static is never dropped: so the file lies in cargo's directory for tests, under a name that the
+/// next run reuses.
 static LAYER: LazyLock<PathBuf> = LazyLock::new(|| compile("layer.c", "layer.so", &["-shared", "-fPIC"]));
 
-/// Compiles one of the C files beside this one.
+/// Compiles a C file of this directory.
 pub(crate) fn compile(source: &str, target: &str, options: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/power").join(source);
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("power");
     fs::create_dir_all(&place).expect("cargo's directory for tests is writable");
-    // Two runs at once must not see each other's half-written file.
+    // Concurrent runs must not see each other's half-written file.
     let building = TempDir::new_in(&place).expect("a temporary directory");
     let built = building.path().join(target);
     let mut compiler = Command::new("cc");
@@ -69,7 +69,7 @@ pub(crate) fn compile(source: &str, target: &str, options: &[&str]) -> PathBuf {
 /// How a driver ended.
 pub(crate) struct Ended {
     status: ExitStatus,
-    /// What it wrote to its standard error.
+    /// Its standard error.
     pub(crate) errors: String,
 }
 
@@ -78,22 +78,22 @@ impl Ended {
         self.status.success()
     }
 
-    /// By the layer.
+    /// The layer killed it.
     pub(crate) fn was_killed(&self) -> bool {
         self.status.signal() == Some(9)
     }
 
-    /// By itself, at once: as a node does whose log has failed.
+    /// It ended itself at once, as a node does if its log fails.
     pub(crate) fn has_failed(&self) -> bool {
         self.status.code() == Some(EXIT_FAILED.into())
     }
 
-    /// Because the log did not open.
+    /// The log did not open.
     pub(crate) fn has_refused(&self) -> bool {
         self.status.code() == Some(driver::REFUSED)
     }
 
-    /// Although the log had failed, and because the driver did not want to wait any longer.
+    /// The log had failed without ending the process, and the driver stopped waiting.
     pub(crate) fn was_left_alone(&self) -> bool {
         self.status.code() == Some(driver::LEFT_ALONE)
     }
@@ -110,7 +110,7 @@ pub(crate) fn run(root: &Path, trace: &Path, seed: u64, operations: u64, fault: 
     run_command(driver::command(root, seed, operations), root, trace, fault)
 }
 
-/// The same, without a fault: but the disk holds something else than what is cached of these files.
+/// The same without a fault, but the kernel's cache of these files differs from the disk.
 pub(crate) fn run_behind_cache(root: &Path, trace: &Path, seed: u64, operations: u64, disk: &Path) -> Ended {
     let mut command = driver::command(root, seed, operations);
     command.env("LOCKKEEPER_LAYER_DISK", disk);

@@ -1,4 +1,4 @@
-//! What drivers did, call by call.
+//! The calls of several drivers, as one trace.
 
 use std::{
     fs,
@@ -15,11 +15,11 @@ use crate::{
     trace::{self, Record},
 };
 
-/// Processes in one recording: each begins with what a kill or a power failure left of the one before.
+/// Processes in one recording: each starts with the files that the previous one left after a kill or a power failure.
 pub(crate) const GENERATIONS: u64 = 6;
 const OPERATIONS: u64 = 160;
 
-/// A trace, read.
+/// A parsed trace.
 pub(crate) struct Recording {
     root: PathBuf,
     bytes: Arc<Vec<u8>>,
@@ -27,9 +27,9 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// The trace in a file, of what happened below this directory.
+    /// Reads a trace file about this directory.
     pub(crate) fn read(trace: &Path, root: &Path) -> Self {
-        // Nothing can be preloaded into a program that is linked statically.
+        // The layer cannot be preloaded into a statically linked program.
         Self::parse(root, fs::read(trace).expect("the layer wrote it, unless this program is linked statically"))
     }
 
@@ -38,24 +38,24 @@ impl Recording {
         Self { root: root.to_owned(), bytes: Arc::new(bytes), records }
     }
 
-    /// The file system before all of it.
+    /// The file system before the first record.
     pub(crate) fn disk(&self, obeys_datasync: bool) -> Disk {
         Disk::new(self.bytes.clone(), obeys_datasync)
     }
 
-    /// The file system after all of it.
+    /// The file system after the last record.
     pub(crate) fn disk_at_end(&self) -> Disk {
         let mut disk = self.disk(true);
         self.records.iter().for_each(|record| drop(disk.apply(record)));
         disk
     }
 
-    /// Checks that nothing went past the layer.
+    /// Checks that no change bypassed the layer.
     pub(crate) fn must_tell_all(&self) {
-        assert!(self.disk_at_end().now() == read_image(&self.root), "the trace does not tell what is in the files");
+        assert!(self.disk_at_end().now() == read_image(&self.root), "the trace does not match the files");
     }
 
-    /// Keeps it, so that a moment of it can be tried again.
+    /// Writes it to a file, so that a point of it can be replayed.
     pub(crate) fn keep(&self, name: &str) -> PathBuf {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("power").join(name);
         let mut bytes = self.root.display().to_string().into_bytes();
@@ -65,7 +65,7 @@ impl Recording {
         path
     }
 
-    /// One that was kept.
+    /// Reads a kept recording.
     pub(crate) fn kept(path: &Path) -> Self {
         let bytes = fs::read(path).expect("the file of a failed test");
         let end_of_root = bytes.iter().position(|byte| *byte == b'\n').expect("it begins with a line");
@@ -74,7 +74,7 @@ impl Recording {
     }
 }
 
-/// Lets drivers run, one after the other on what the one before has left, and notes all they do.
+/// Runs drivers one after the other, each on the files of the previous one, and records their calls.
 pub(crate) fn record(seed: u64, generations: u64) -> Recording {
     let (directory, aside) = (temporary(), temporary());
     let (root, trace) = (directory.path(), aside.path().join("trace"));

@@ -1,9 +1,9 @@
-//! The files change while nobody has them open: such a log opens whole, or not at all.
+//! Corruption of closed files: such a log opens whole, or not at all.
 //!
-//! `log_store` flips single bits and cuts files of a small log. Here the log is one that was written, purged and reopened for a
-//! while, so that sled has used its segments again and old pages lie about; and the damage is what disks and copies do: sectors of
-//! zeros or of noise, a sector in another's place, an old version of one, several bits at once, a lost tail. The journal's end has a test
-//! of its own: what goes bad there looks like what a crash has torn. And what opens must also serve: entries are added, and it is opened
+//! `log_store` flips single bits and truncates files of a small log. Here the log has been written, purged and reopened for a
+//! while, so that sled has reused segments and old pages remain. The damage is typical of disks and copies: sectors of
+//! zeros or noise, a misplaced sector, an old version of one, several flipped bits, a lost tail. The end of the journal has its own test:
+//! damage there looks like a torn write after a crash. A log that opens must also work: entries are appended, and it is opened
 //! once more.
 
 use std::{
@@ -33,14 +33,14 @@ use crate::{
 
 const SECTOR_BYTES: usize = 512;
 
-/// What becomes of a file.
+/// Damage to a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Damage {
     Bits,
     Zeros,
     Noise,
     Misplaced,
-    /// What was there at some time before.
+    /// Earlier contents.
     Old,
     Cut,
     Missing,
@@ -49,7 +49,7 @@ enum Damage {
 const DAMAGES: [Damage; 7] =
     [Damage::Bits, Damage::Zeros, Damage::Noise, Damage::Misplaced, Damage::Old, Damage::Cut, Damage::Missing];
 
-/// A log that was closed in order, its files some time before that, and what it holds.
+/// A cleanly closed log: its files, an earlier version of them, and its history.
 struct Original {
     files: Image,
     older: Image,
@@ -65,14 +65,14 @@ impl Original {
                 older = disk.now();
             }
             if let Some(line) = disk.apply(record) {
-                history.hear(&driver::must_parse(&line)).expect("the driver's own log holds what it must");
+                history.hear(&driver::must_parse(&line)).expect("the driver's own log lost nothing");
             }
         }
         Self { files: disk.now(), older, history }
     }
 
-    /// Whether a log holds all that it must. It may hold more: where the last that sled wrote of it is gone, what was purged or
-    /// truncated just before is there once more, whole, as if the power had failed in time.
+    /// Whether a log holds all acknowledged data. It may hold more: if sled's last write is lost, entries purged or truncated just
+    /// before reappear, intact, as if the power had failed earlier.
     fn judge(&self, found: &State) -> Result<(), String> {
         let must = self.history.acknowledged();
         let holds_all = found.first() <= must.first() && {
@@ -85,7 +85,7 @@ impl Original {
         }
     }
 
-    /// The files, with damage in one of them; and what it is.
+    /// The files with damage to one of them; the kind of damage and its description.
     fn damaged(&self, random: &mut StdRng) -> (Image, Damage, String) {
         let mut files = self.files.clone();
         let mut names: Vec<PathBuf> = files
@@ -93,7 +93,7 @@ impl Original {
             .filter(|(_, bytes)| bytes.as_ref().is_some_and(|bytes| !bytes.is_empty()))
             .map(|(name, _)| name.clone())
             .collect();
-        // Nearly all of it is in sled's file.
+        // Nearly all data are in sled's file.
         names.extend(std::iter::repeat_n(PathBuf::from("log/sled/db"), 2 * names.len()));
         let name = &names[random.random_range(0..names.len())];
         let damage = DAMAGES[random.random_range(0..DAMAGES.len())];
@@ -129,8 +129,8 @@ impl Original {
     }
 }
 
-/// Adds entries to a log that was opened on damaged files, and opens it again. Answers whether it could; an error is a log that lost
-/// something of it without a word.
+/// Appends entries to a log that was opened on damaged files, and opens it again. Returns whether both succeeded. An error: the log
+/// silently lost entries.
 async fn serve(log: &Path, history: &History, mut state: State) -> Result<bool, String> {
     let mut store = support::open(log, history.snapshot).map_err(|error| format!("it opened only once: {error}"))?;
     let term = state.vote.0;
@@ -138,7 +138,7 @@ async fn serve(log: &Path, history: &History, mut state: State) -> Result<bool, 
         let (flushed, answer) = TypeConfig::oneshot();
         let next = entry(term, state.next());
         let appended = store.append([next], IOFlushed::<TypeConfig>::signal(flushed)).await;
-        // A failure ends a process in earnest.
+        // In production, a failure ends the process.
         if appended.is_err() || answer.await.is_ok_and(|answer| answer.is_err()) {
             return Ok(false);
         }
@@ -162,7 +162,7 @@ fn damage_is_noticed_or_does_no_harm() {
     let original = Original::new();
     let mut random = StdRng::seed_from_u64(seed());
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    // How often it opened whole, was refused, and failed later.
+    // Numbers of logs that opened whole, were refused, and failed later.
     let mut counts = BTreeMap::<Damage, [u64; 3]>::new();
     for round in 0..scaled(600) {
         let (files, damage, what) = original.damaged(&mut random);
@@ -188,7 +188,7 @@ fn damage_is_noticed_or_does_no_harm() {
     assert!(sum(0) > 0 && sum(1) > 0, "too little was tried: {counts:?}");
 }
 
-/// What becomes of a part of the journal's end.
+/// Damage to the end of the journal.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     Bit,
@@ -196,8 +196,8 @@ enum Loss {
     Noise,
 }
 
-/// The process is killed, and the last record that it was told is durable goes bad: a bit, a sector, a block. Nothing was written behind
-/// it, so it looks much like one that a crash has torn.
+/// The process is killed, and the last record acknowledged as durable is damaged: a bit, a sector, a block. No record follows
+/// it, so it looks like a record that a crash has torn.
 #[test]
 fn a_rotten_end_of_the_journal_is_noticed() {
     const BLOCK_BYTES: usize = 4096;
@@ -217,7 +217,7 @@ fn a_rotten_end_of_the_journal_is_noticed() {
         }
         let Some(said) = disk.apply(record) else { continue };
         let said = driver::must_parse(&said);
-        history.hear(&said).expect("the driver's own log holds what it must");
+        history.hear(&said).expect("the driver's own log lost nothing");
         let Some((name, from, length)) = last_write.take_if(|_| matches!(said, Said::Done { .. })) else { continue };
         for damage in [Loss::Bit, Loss::Zeros, Loss::Noise] {
             let mut files = disk.now();
@@ -233,7 +233,7 @@ fn a_rotten_end_of_the_journal_is_noticed() {
             tried += 1;
             match trial::open_image(&files, &history) {
                 Outcome::Refused(_) => refused += 1,
-                // It had been moved into sled already.
+                // The record was already moved to sled.
                 Outcome::Whole(_) => {}
                 Outcome::Lost(why) => {
                     panic!("seed {}: {damage:?} of {unit} at {at} of {}: {why}", seed(), name.display())
@@ -245,7 +245,7 @@ fn a_rotten_end_of_the_journal_is_noticed() {
     assert!(tried >= 30 && refused > tried / 2, "{refused} of {tried} refused");
 }
 
-/// sled's tree of entries. Waits until sled has let go of the files, which it does some time after it was closed.
+/// sled's tree of entries. Waits until sled has released the files, which happens some time after it was closed.
 fn entries(log: &Path) -> sled::Tree {
     let begun = Instant::now();
     loop {
@@ -257,13 +257,13 @@ fn entries(log: &Path) -> sled::Tree {
     }
 }
 
-/// Opens it and closes it: whatever only the journal had is in sled afterwards.
+/// Opens and closes the log: this moves entries from the journal to sled.
 async fn settle(log: &Path) {
     let store = support::open(log, None).expect("it is in order");
     store.close().await.expect("closed");
 }
 
-/// Entries that a new leader had removed and replaced come back, each of them whole, between others that are as they were.
+/// Entries that a new leader had replaced reappear, each of them intact, between unchanged entries.
 #[tokio::test]
 async fn replaced_entries_that_come_back_are_noticed() {
     let directory = temporary();
@@ -300,7 +300,7 @@ async fn replaced_entries_that_come_back_are_noticed() {
     );
 }
 
-/// Appends these, and waits until they are durable.
+/// Appends entries and waits until they are durable.
 async fn append(store: &mut LogStore, term: u64, indexes: Range<u64>) {
     let (flushed, answer) = TypeConfig::oneshot();
     let entries = indexes.map(|index| entry(term, index));

@@ -1,5 +1,5 @@
-/* Takes the file system away from below a mounted ext4, as a power failure does: nothing that the kernel still holds is written any
- * more, not even its journal. A process, if one is named, does not come out of the kernel any more. Needs root.
+/* Shuts a mounted ext4 down, as a power failure does: the kernel writes no more cached data, not even its journal. Stops a process
+ * first, if one is named. Needs root.
  * usage: shutdown DIRECTORY [PROCESS] */
 #include <fcntl.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-//! What these tests ask of a store, and where they keep its files.
+//! Helpers: parameters, temporary directories, entries, opening a store and reading its state.
 
 use std::{
     env,
@@ -17,37 +17,37 @@ use tempfile::TempDir;
 
 use crate::history::{Id, State};
 
-/// So few that the journal moves what it has into sled again and again.
+/// Small, so that the journal is moved to sled often.
 pub(crate) const JOURNAL_BYTES: u64 = 32 << 10;
 
-/// How long a test waits for what must happen.
+/// Deadline of a test for an expected event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How many moments of power failure are tried, unless they are told otherwise.
+/// Default number of simulated power failures.
 const POINTS: u64 = 3000;
 
-/// How many moments of power failure to try.
+/// Number of simulated power failures.
 pub(crate) fn points() -> u64 {
     number("LOCKKEEPER_CRASH_POINTS").unwrap_or(POINTS)
 }
 
-/// So many attempts at something else, unless more or fewer moments of power failure are asked for.
+/// Scales a number of other attempts in proportion to [`points`].
 pub(crate) fn scaled(count: u64) -> u64 {
     (count * points() / POINTS).max(1)
 }
 
-/// Where the random numbers begin.
+/// Seed of the random numbers.
 pub(crate) fn seed() -> u64 {
     number("LOCKKEEPER_CRASH_SEED").unwrap_or(1)
 }
 
-/// What this variable says, if it is set.
+/// The number in this variable, if it is set.
 pub(crate) fn number(variable: &str) -> Option<u64> {
     let value = env::var(variable).ok()?;
     Some(value.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {value:?}")))
 }
 
-/// A temporary directory; in memory where there is such a place, since nothing here depends on the disk.
+/// A temporary directory; in memory if possible, since no test depends on the disk.
 pub(crate) fn temporary() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary directory")
 }
@@ -60,7 +60,7 @@ pub(crate) fn id(log_id: LogId) -> Id {
     (log_id.leader_id.term, log_id.index)
 }
 
-/// An entry that its term and index determine: a few bytes mostly, at times many chunks.
+/// The entry of this term and index: mostly a few bytes, sometimes many chunks.
 pub(crate) fn entry(term: u64, index: u64) -> Entry {
     let mixed = (term.wrapping_mul(31) ^ index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let bytes = match mixed >> 60 {
@@ -74,7 +74,7 @@ pub(crate) fn entry(term: u64, index: u64) -> Entry {
     Entry { log_id: log_id((term, index)), payload: EntryPayload::Normal(Payload(payload.into())) }
 }
 
-/// Opens the log as a node does whose snapshot reaches so far, and which survives a failure.
+/// Opens the log as a node does with a snapshot up to `snapshot`. A failure of the log does not end this process.
 pub(crate) fn open(directory: &Path, snapshot: Option<Id>) -> Result<LogStore, OpenError> {
     let on_failure = Arc::new(|_: &Path, failure: &Failure| eprintln!("the log failed: {failure}"));
     let snapshot = snapshot.map(log_id);
@@ -83,15 +83,15 @@ pub(crate) fn open(directory: &Path, snapshot: Option<Id>) -> Result<LogStore, O
     let begun = Instant::now();
     loop {
         match LogStore::open(directory, options.clone()) {
-            // Closed, and still locked: another test is just starting a child, which has a copy of every open file until it
-            // becomes another program.
+            // The log is closed, but still locked: another test is starting a child, which has a copy of every open file until its
+            // `exec`.
             Err(OpenError::Locked { .. }) if begun.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(1)),
             opened => return opened,
         }
     }
 }
 
-/// What a log holds, as its readers see it. An error is something that no log may hold.
+/// The state of a log, as its readers see it. An error: the state is inconsistent.
 pub(crate) async fn state(store: &mut LogStore) -> Result<State, String> {
     let mut reader = store.get_log_reader().await;
     let vote = reader.read_vote().await.map_err(|error| error.to_string())?;

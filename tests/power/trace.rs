@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// One call that changed something, or that began or ended a sync.
+/// One call that changed a file or directory, or began or ended a sync.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) call: Call,
@@ -23,7 +23,7 @@ pub(crate) enum Call {
         truncates: bool,
     },
     Close,
-    /// The bytes lie in the trace.
+    /// `bytes`: their position in the trace.
     Write {
         offset: u64,
         bytes: Range<usize>,
@@ -31,7 +31,7 @@ pub(crate) enum Call {
     Truncate {
         length: u64,
     },
-    /// A sync begins; whether it is an `fdatasync`, which is what stands for sled's `sync_file_range`.
+    /// A sync begins. `is_data`: it is an `fdatasync`, which replaces sled's `sync_file_range`.
     Sync {
         number: u64,
         is_data: bool,
@@ -46,20 +46,20 @@ pub(crate) enum Call {
     Unlink {
         path: PathBuf,
     },
-    /// The kernel drops what it has of the file in memory.
+    /// The kernel drops its cache of the file.
     Forget,
     MakeDirectory {
         path: PathBuf,
     },
-    /// The layer did what it was told to do at this call.
+    /// The layer injected its fault at this call.
     Fault {
         call: &'static str,
     },
-    /// Written by the tests: the power failed, and this seed says what was left.
+    /// Written by the tests: the power failed; the seed decides about unsynced changes.
     Cut {
         seed: u64,
     },
-    /// Written by the tests: another process begins. Nothing that the kernel held is lost.
+    /// Written by the tests: another process begins. The kernel's cached data are kept.
     Restart,
 }
 
@@ -71,7 +71,7 @@ const RESTART: u32 = 101;
 pub(crate) fn read(trace: &[u8], root: &Path) -> Vec<Record> {
     let mut records = Vec::new();
     let mut at = 0;
-    // A process that is killed may leave the last record half written.
+    // A killed process may leave an incomplete last record.
     while let Some(header) = trace.get(at..at + HEADER_BYTES) {
         let four = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().expect("four bytes"));
         let eight = |at: usize| u64::from_ne_bytes(header[at..at + 8].try_into().expect("eight bytes"));
@@ -109,12 +109,12 @@ pub(crate) fn read(trace: &[u8], root: &Path) -> Vec<Record> {
     records
 }
 
-/// Notes that the power failed.
+/// Records a power failure.
 pub(crate) fn append_cut(trace: &Path, seed: u64) {
     append(trace, CUT, seed);
 }
 
-/// Notes that another process begins.
+/// Records the start of another process.
 pub(crate) fn append_restart(trace: &Path) {
     append(trace, RESTART, 0);
 }

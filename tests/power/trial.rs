@@ -1,4 +1,4 @@
-//! Opens the real store on files, and judges what it holds.
+//! Opens the real store on given files and judges its contents.
 
 use std::path::Path;
 
@@ -9,18 +9,18 @@ use crate::{
     support::{self, temporary},
 };
 
-/// What came of it.
+/// The result of opening a store.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// It opened, and holds a state that fits.
+    /// It opened with a state that fits.
     Whole(State),
-    /// It did not open, and said what to do.
+    /// It did not open, and its error names a remedy.
     Refused(String),
-    /// It opened without something that it must hold, or did not say what to do.
+    /// It opened without acknowledged data, or its error names no remedy.
     Lost(String),
 }
 
-/// Opens the store on these files, in a place of its own. It must hold what fits the history.
+/// Opens the store on these files, in a temporary directory. Its state must fit the history.
 pub(crate) fn open_image(image: &Image, history: &History) -> Outcome {
     let directory = temporary();
     write_image(image, directory.path());
@@ -36,7 +36,7 @@ pub(crate) fn open(root: &Path, snapshot: Option<Id>, judge: impl Fn(&State) -> 
             let error = error.to_string().replace(&log.display().to_string(), "LOG");
             return match error.contains("leave this node stopped") {
                 true => Outcome::Refused(error),
-                false => Outcome::Lost(format!("it does not say what to do: {error}")),
+                false => Outcome::Lost(format!("the error names no remedy: {error}")),
             };
         }
     };

@@ -1,7 +1,7 @@
 //! The schedule of a run: cycles of calm, fault and healing; then the clients finish, and all nodes restart from their snapshots.
 //!
 //! It is the schedule of a run against real processes (`lockkeeper::chaos::run`), with the same operator, the same sentinels through each
-//! fault, and the same churn of sessions.
+//! fault, and the same churn of short-lived locks.
 
 use std::{
     cell::RefCell,
@@ -154,8 +154,8 @@ impl Director {
         self.nemesis.fact(Fact::End);
     }
 
-    /// The clients have ended and hold nothing. All nodes take a snapshot, if the seed's limits permit it, and restart from it: state that
-    /// no grant refers to must survive.
+    /// The clients have ended and hold nothing. All nodes take a snapshot, if `snapshot_entries` permits it, and restart from it: state
+    /// that no grant refers to must survive.
     async fn restart_at_rest(&self, operator: &Operator, world: &mut World) {
         let index = world.observer.applied_index();
         operator.renew_until(Instant::now() + SNAPSHOT_BOUND, async || world.observer.snapshots_reach(index)).await;

@@ -55,8 +55,8 @@ impl World {
         self.between(&hosts, &self.nodes(), Order::Mend);
     }
 
-    /// Stops so many clients, of which one at least holds something: which clients, and what they hold. Only who stands still holds what
-    /// it is seen to hold until something is done about it. With bad luck, nothing.
+    /// Pauses `count` clients, at least one of them a holder. Returns these clients and their locks: only a paused client still holds them
+    /// when the caller acts. No locks if no holder was found within `HOLDER_WAIT`.
     async fn stop_holders(&mut self, count: usize) -> (Vec<Arc<Desk>>, Vec<Lock>) {
         let by = Instant::now() + HOLDER_WAIT;
         loop {
