@@ -1,4 +1,4 @@
-//! Reports of histories: what they count, what they show, and that no name can harm the page.
+//! Reports of histories: their counts, their timeline, and that all names are escaped in the page.
 
 use std::{error::Error, fs, process::Command};
 
@@ -8,7 +8,7 @@ use lockkeeper::chaos::{
 };
 use serde_json::{Value, json};
 
-/// Ann gives the lock to bob, who dies; cid has it after him. Somebody shows an old token. A node is killed, another leads.
+/// Ann releases the lock, bob acquires it and dies; cid acquires it next. Ann writes with an old token. A node is killed, another leads.
 const STORY: &str = r#"
 {"time_ns":0,"process":"nemesis","type":"info","f":"meta","value":{"format":1,"seed":7}}
 {"time_ns":1000000,"process":"node1","type":"info","f":"elected","value":{"node":1,"term":1}}
@@ -88,7 +88,7 @@ fn the_document_tells_the_same() -> Result<(), Box<dyn Error>> {
     assert_eq!(document["seed"], 7);
     assert_eq!(document["command"], "lockkeeper chaos run --seed 7");
     let summary = &document["summary"];
-    // The node and the client that were killed are counted beside it.
+    // The killed node and the killed client are counted separately.
     assert_eq!(summary["faults_injected"], 1);
     assert_eq!(summary["grants"], 3);
     assert_eq!(summary["hand_overs"], 2);
@@ -101,7 +101,7 @@ fn the_document_tells_the_same() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What the page carries for its script.
+/// The JSON data in the page.
 fn data(page: &str) -> Value {
     let (_, rest) = page.split_once(r#"<script type="application/json" id="data">"#).expect("the page has data");
     let (data, _) = rest.split_once("</script>").expect("the data ends");
@@ -123,7 +123,7 @@ fn the_page_carries_the_history_and_needs_nothing_else() -> Result<(), Box<dyn E
     let texts = |place: &Value| {
         timeline["texts"][place.as_u64().and_then(|place| usize::try_from(place).ok()).expect("a place")].clone()
     };
-    // Begin, certain end, known end, row, token, session, client, mode, how it ended, lines.
+    // Start, certain end, known end, row, token, session, client, mode, kind of end, lines.
     let tenures = timeline["locks"][0]["tenures"].as_array().expect("tenures");
     let told: Vec<_> = tenures
         .iter()
@@ -162,7 +162,7 @@ fn locks_of_probes_stand_apart_and_are_explained() {
     let names = |lanes: &Value| -> Vec<Value> {
         lanes.as_array().expect("lanes").iter().map(|lane| lane["name"].clone()).collect()
     };
-    assert_eq!(names(&timeline["locks"]), ["fresh/2", "jobs"], "what a client uses is no probe's");
+    assert_eq!(names(&timeline["locks"]), ["fresh/2", "jobs"], "a lock that a client uses is no probe");
     assert_eq!(names(&timeline["probes"]), ["fresh"]);
     assert_eq!(names(&timeline["probes"][0]["locks"]), ["fresh/1"]);
     assert!(timeline["probes"][0]["says"].as_str().is_some_and(|says| says.contains("leader")));
@@ -215,7 +215,7 @@ fn no_name_breaks_out_of_the_page() -> Result<(), Box<dyn Error>> {
 
 #[test]
 fn two_holders_at_once_are_drawn_below_each_other() -> Result<(), Box<dyn Error>> {
-    // Ann does not release: bob is granted what she holds until she closes her session.
+    // Ann does not release: bob is granted the lock that she holds until she closes her session.
     let lines: Vec<_> = STORY.lines().filter(|line| !(line.contains("ann") && line.contains("release"))).collect();
     let history = History::read(lines.join("\n").trim_start().as_bytes())?;
     let data = data(&Report::of(&history, about(), Vec::new())?.page());

@@ -109,7 +109,7 @@ impl Director {
         let until = Instant::now() + CALM;
         let held = world.kill_a_holder().await;
         let (all, ()) = tokio::join!(operator.wait_for_all(&held), sleep_until(until));
-        self.expect(all, "a client was killed, and not all locks were to be had after that");
+        self.expect(all, "not all locks of a killed client were granted again");
     }
 
     /// Ends the faults and checks that the cluster recovers.
@@ -130,7 +130,7 @@ impl Director {
         }
         if let Some(sentinel) = sentinel {
             let served = operator.check_sentinel(sentinel).await;
-            self.expect(served, &format!("after {after}, those who had waited were not all served"));
+            self.expect(served, &format!("after {after}, not all waiters were served"));
         }
         self.expect(operator.probe(by).await, &format!("after {after}, not all locks were served in time"));
         world.observer.compare_tables(Instant::now() + COMPARE).await;

@@ -194,7 +194,7 @@ impl Stage {
             }
             // With a planted bug, the run continues, so that its effects on clients show.
             if !self.ledger.troubles().is_empty() && planted().is_none() {
-                return Err("the tables are not what they should be".into());
+                return Err("the tables of the nodes are wrong".into());
             }
         }
     }
@@ -271,7 +271,7 @@ impl Stage {
 fn missing(summary: &Summary, findings: &[Finding]) -> Vec<String> {
     let mut missing: Vec<_> = activity::missing(summary).into_iter().map(str::to_owned).collect();
     let vacuous = findings.iter().filter(|finding| finding.verdict == Verdict::Vacuous).map(|finding| finding.property);
-    missing.extend(vacuous.map(|property| format!("nothing was to be seen of {property}")));
+    missing.extend(vacuous.map(|property| format!("no evidence of {property}")));
     missing
 }
 
