@@ -158,11 +158,12 @@ fn findings(out: &Path) -> Vec<Finding> {
     check(&history).expect("it does not contradict itself")
 }
 
-/// Repeats the run until it has a verdict: the property is violated, or all properties hold.
+/// Repeats the run until it has the expected verdict: the property is violated; without a property, all properties hold. A bug need not
+/// show in each run: the dead client's lock may be one that an operator opens.
 async fn verdict(bug: Option<Planted>, faults: &str, duration: &str, property: Option<Property>) -> Judged {
     let mut judged = run(bug, faults, duration).await;
     for _ in 1..ATTEMPTS {
-        if judged.code == 0 || property.is_some_and(|property| judged.violates(property)) {
+        if property.map_or(judged.code == 0, |property| judged.violates(property)) {
             break;
         }
         judged = run(bug, faults, duration).await;
