@@ -36,7 +36,7 @@ const CASES: &[Case] = &[
     ),
     case(
         Planted::OlderCopyTakenIn,
-        "copies::a_copy_of_before_the_last_start_is_known_as_one",
+        "copies::a_copy_from_before_the_last_start_is_detected_as_outdated",
         "an older copy was counted on",
     ),
     case(

@@ -1,4 +1,4 @@
-//! Nodes with a real network, and everything else in memory.
+//! Test nodes with a real network; the log, table and snapshots are in memory.
 
 use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
@@ -33,12 +33,12 @@ use crate::{
     wires::{End, Wires},
 };
 
-/// Long enough for anything that happens at all, on a machine that is busy.
+/// Deadline of each wait: longer than any step takes on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 pub(crate) type TestRaft = Raft<TypeConfig, Table>;
 
-/// What survives a restart of a node.
+/// The state that survives a restart of a node.
 pub(crate) struct Disk {
     pub(crate) directory: TempDir,
     pub(crate) log: MemoryLog,
@@ -49,7 +49,7 @@ impl Disk {
         Self { directory: tempfile::tempdir().expect("a directory"), log: MemoryLog::new() }
     }
 
-    /// As it is now.
+    /// A copy of the current state.
     pub(crate) fn copy(&self) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let file = |directory: &TempDir| directory.path().join(FILE_NAME);
@@ -58,7 +58,7 @@ impl Disk {
     }
 }
 
-/// A node, running.
+/// A running node.
 pub(crate) struct TestNode {
     pub(crate) id: u64,
     pub(crate) identity: Arc<Identity>,
@@ -74,7 +74,7 @@ pub(crate) struct TestNode {
     server: JoinHandle<()>,
 }
 
-/// Where nodes are started.
+/// The network on which nodes are started.
 #[derive(Clone, Default)]
 pub(crate) struct Lab {
     pub(crate) wires: Wires,
@@ -86,8 +86,8 @@ pub(crate) fn cluster_id() -> ClusterId {
 
 pub(crate) fn identity(directory: &Path, node_id: u64) -> Arc<Identity> {
     let identity = Identity::open_or_create(directory, &cluster_id(), node_id, &mut rand::rng());
-    let identity = identity.expect("a directory of its own");
-    identity.started().expect("it can be written");
+    let identity = identity.expect("an unused directory");
+    identity.started().expect("written");
     Arc::new(identity)
 }
 
@@ -114,7 +114,7 @@ fn config() -> Arc<Config> {
 }
 
 impl Lab {
-    /// Starts a node that answers its peers, and has not looked for a cluster yet.
+    /// Starts a node that answers its peers. It has not joined a cluster yet.
     pub(crate) async fn start(&self, node_id: u64, disk: &Disk, plan: FormingConfig) -> TestNode {
         let identity = identity(disk.directory.path(), node_id);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -155,7 +155,7 @@ impl Lab {
         }
     }
 
-    /// Starts nodes 1 to `size`, and lets them found a cluster.
+    /// Starts nodes 1 to `size`, which found a cluster.
     pub(crate) async fn cluster(&self, size: u64) -> (Vec<TestNode>, Vec<Disk>) {
         let plan = FormingConfig { bootstrap: true, members: members(1..=size) };
         let (mut nodes, mut disks) = (Vec::new(), Vec::new());
@@ -169,7 +169,7 @@ impl Lab {
         (nodes, disks)
     }
 
-    /// Ends a node as if its power was cut: its peers hear nothing.
+    /// Ends a node as a power failure does: its peers are not notified.
     pub(crate) async fn kill(&self, node: TestNode) {
         self.wires.isolate(node.id);
         node.end().await;
@@ -184,15 +184,15 @@ impl TestNode {
         forming::initialize(&self.identity, &self.raft).await
     }
 
-    /// The leader's id, once this node knows one that is not `other`.
+    /// Waits until this node knows a leader other than `other`; returns its id.
     pub(crate) async fn leader_other_than(&self, other: Option<u64>) -> u64 {
         let new = |leader: Option<u64>| leader.is_some() && leader != other;
         let wait = self.raft.wait(Some(SOON));
         let metrics = wait.metrics(|metrics| new(metrics.current_leader), "a leader").await;
-        metrics.expect("in time").current_leader.expect("it was waited for")
+        metrics.expect("in time").current_leader.expect("the wait ended with a leader")
     }
 
-    /// Writes through the leader, which may still be waiting for its first heartbeats to be answered.
+    /// Writes through the leader. Retries until its first heartbeats are answered.
     pub(crate) async fn write(&self, line: Vec<u8>) {
         let payload = Payload(line.into());
         let written = async {
@@ -205,10 +205,10 @@ impl TestNode {
                 }
             }
         };
-        timeout(SOON, written).await.expect("in time").expect("it can be written");
+        timeout(SOON, written).await.expect("in time").expect("written");
     }
 
-    /// Returns once this node has applied all that `other` has. Compares what was applied: metrics run behind.
+    /// Waits until this node has applied the same entries as `other`. Compares tables, since metrics lag behind.
     pub(crate) async fn catch_up_with(&self, other: &TestNode) {
         let caught_up = async {
             while self.table.lines() != other.table.lines() {
@@ -233,7 +233,7 @@ impl TestNode {
     }
 }
 
-/// The node with this id, and the others.
+/// The node with this id, and the other nodes.
 pub(crate) fn split(nodes: &[TestNode], id: u64) -> (&TestNode, Vec<&TestNode>) {
     let node = nodes.iter().find(|node| node.id == id).expect("there is one");
     (node, nodes.iter().filter(|node| node.id != id).collect())

@@ -1,4 +1,4 @@
-//! Data directories that are put back, or used twice.
+//! Data directories that are replaced by an older copy.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::cluster::*;
 
-/// A cluster, and the place of a follower in it.
+/// A cluster of three, and the index of a follower.
 async fn cluster_and_follower(lab: &Lab) -> (Vec<TestNode>, Vec<Disk>, usize) {
     let (nodes, disks) = lab.cluster(3).await;
     let leader = nodes[0].leader_other_than(None).await;
@@ -16,7 +16,7 @@ async fn cluster_and_follower(lab: &Lab) -> (Vec<TestNode>, Vec<Disk>, usize) {
     (nodes, disks, follower)
 }
 
-/// Ends the node at this place, and starts it on a disk.
+/// Ends the node at this index and restarts it on `disk`.
 async fn restart(lab: &Lab, nodes: &mut Vec<TestNode>, place: usize, disk: &Disk) {
     let node = nodes.remove(place);
     let (id, plan) = (node.id, node.plan.clone());
@@ -25,7 +25,7 @@ async fn restart(lab: &Lab, nodes: &mut Vec<TestNode>, place: usize, disk: &Disk
     nodes.insert(place, lab.start(id, disk, plan).await);
 }
 
-/// What a node is told of its data, before another one counts on it.
+/// The reason why a node's data are outdated. Panics if a peer accepts the data first.
 async fn why_outdated(nodes: &[TestNode], place: usize) -> String {
     let node = &nodes[place];
     let start = |of: &TestNode| of.identity.remembered(node.id).and_then(|peer| peer.start);
@@ -40,7 +40,7 @@ async fn why_outdated(nodes: &[TestNode], place: usize) -> String {
             () = counted_on => panic!("an older copy was counted on"),
         }
     };
-    timeout(SOON, told).await.expect("it is told")
+    timeout(SOON, told).await.expect("told in time")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -59,13 +59,13 @@ async fn a_directory_goes_on_through_any_number_of_starts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_of_before_the_last_start_is_known_as_one() {
+async fn a_copy_from_before_the_last_start_is_detected_as_outdated() {
     let lab = Lab::default();
     let (mut nodes, disks, place) = cluster_and_follower(&lab).await;
     let older = disks[place].copy();
     restart(&lab, &mut nodes, place, &disks[place]).await;
     let leader = nodes[place].leader_other_than(None).await;
-    // All that it acknowledges is in the copy too; only its start is not.
+    // The copy has all acknowledged entries; it lacks only the last start.
     nodes[leader as usize - 1].raft.trigger().heartbeat().await.expect("it runs");
     let counted_on = async {
         let remembers = || {
@@ -81,7 +81,7 @@ async fn a_copy_of_before_the_last_start_is_known_as_one() {
     restart(&lab, &mut nodes, place, &older).await;
     let why = why_outdated(&nodes, place).await;
     assert!(why.contains("older copy") && why.contains("none of this directory's"), "{why}");
-    // The directory itself is as welcome as ever.
+    // The current directory is still accepted.
     restart(&lab, &mut nodes, place, &disks[place]).await;
     let leader = nodes[place].leader_other_than(None).await;
     nodes[leader as usize - 1].write(b"two".to_vec()).await;

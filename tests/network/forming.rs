@@ -1,4 +1,4 @@
-//! How nodes find each other: once, all of them, and none that lost its data.
+//! Cluster formation: once, by all members. A node that lost its data is refused.
 
 use std::time::Duration;
 
@@ -23,14 +23,14 @@ async fn all_members_must_be_there() {
     let one = lab.start(1, &disks[0], plan()).await;
     let two = lab.start(2, &disks[1], plan()).await;
     let mut two_of_three = Box::pin(async { tokio::join!(one.form(), two.form()) });
-    // Rounds enough to agree, if two could.
-    timeout(Duration::from_secs(2), &mut two_of_three).await.expect_err("one is missing");
+    // Enough rounds to agree, if two nodes sufficed.
+    timeout(Duration::from_secs(2), &mut two_of_three).await.expect_err("node 3 is missing");
     assert_eq!((one.identity.stage(), two.identity.stage()), (Stage::New, Stage::New));
 
     let three = lab.start(3, &disks[2], plan()).await;
     let ((one_formed, two_formed), three_formed) = tokio::join!(two_of_three, three.form());
     for formed in [one_formed, two_formed, three_formed] {
-        formed.expect("all are there");
+        formed.expect("all members answer");
     }
     let leader = one.leader_other_than(None).await;
     assert_eq!(two.leader_other_than(None).await, leader);
@@ -56,23 +56,23 @@ async fn other_lists_of_members_do_not_agree() {
     other.get_mut(&2).expect("there is one").client_address = "elsewhere:1".into();
     let two = lab.start(2, &disks[1], FormingConfig { bootstrap: true, members: other }).await;
     let both = async { tokio::join!(one.form(), two.form()) };
-    timeout(Duration::from_secs(2), both).await.expect_err("they do not agree");
+    timeout(Duration::from_secs(2), both).await.expect_err("the lists of members differ");
     assert_eq!((one.identity.stage(), two.identity.stage()), (Stage::New, Stage::New));
     end_all(vec![one, two]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_before_the_first_entry_is_made_up_for() {
+async fn a_cluster_forms_after_a_crash_before_the_first_entry() {
     let lab = Lab::default();
     let disks = [Disk::new(), Disk::new(), Disk::new()];
     let mut nodes = Vec::new();
     for (id, disk) in (1..).zip(&disks) {
         nodes.push(lab.start(id, disk, plan()).await);
     }
-    // They agree, and end before they write the first entry.
+    // The nodes agree, and end before they write the first entry.
     let agreed = join_all(nodes.iter().map(|node| forming::form(&node.identity, &node.plan, &node.connector)));
     for agreed in timeout(SOON, agreed).await.expect("in time") {
-        agreed.expect("all are there");
+        agreed.expect("all members answer");
     }
     end_all(nodes).await;
 
@@ -81,11 +81,11 @@ async fn a_crash_before_the_first_entry_is_made_up_for() {
         nodes.push(lab.start(id, disk, plan()).await);
     }
     assert_eq!(nodes[0].identity.stage(), Stage::Founding);
-    // One of them is enough: it elects itself with the votes of the others, which find out by being called.
+    // One founder suffices: the others vote for it, and learn of the cluster from its calls.
     nodes[0].form().await.expect("it knows all founders");
     assert_eq!(nodes[2].leader_other_than(None).await, 1);
     nodes[0].write(b"one".to_vec()).await;
-    nodes[2].form().await.expect("another was faster");
+    nodes[2].form().await.expect("node 1 has founded it");
     nodes[2].catch_up_with(&nodes[0]).await;
     end_all(nodes).await;
 }
@@ -104,15 +104,15 @@ async fn a_member_without_its_data_does_not_come_back() {
     let error = back.form().await.expect_err("its data is gone");
     assert!(matches!(error, FormingError::DataGone { node_id, .. } if node_id == id), "{error}");
     assert!(error.to_string().contains("put its own data directory back"), "{error}");
-    // The leader, too, has called it by the incarnation it knows, in vain.
+    // The leader's calls name the old incarnation; the node refuses them.
     split(&nodes, leader).0.write(b"one".to_vec()).await;
     assert_eq!(back.identity.stage(), Stage::New);
     assert_eq!(back.metrics().last_log_index, None);
     back.end().await;
 
-    // With its data it would have been welcome.
+    // With its data, it is accepted.
     let back = lab.start(id, &disks[id as usize - 1], plan()).await;
-    forming::check(&back.identity, &back.plan, &back.connector).await.expect("they know it");
+    forming::check(&back.identity, &back.plan, &back.connector).await.expect("its incarnation is known");
     back.catch_up_with(split(&nodes, leader).0).await;
     nodes.push(back);
     end_all(nodes).await;
@@ -122,10 +122,10 @@ async fn a_member_without_its_data_does_not_come_back() {
 async fn a_member_that_others_know_by_other_data_is_told_at_its_start() {
     let lab = Lab::default();
     let (nodes, _disks) = lab.cluster(3).await;
-    // A directory of node 3 that once belonged to a cluster of the same name, as a copied configuration makes one.
+    // A directory of node 3 from another cluster of the same name, as a copied configuration creates it.
     let stale = Identity::in_memory(&cluster_id(), 3, &mut rand::rng());
     stale.join().await.expect("in memory");
-    let error = forming::check(&stale, &plan(), &nodes[0].connector).await.expect_err("another is known");
+    let error = forming::check(&stale, &plan(), &nodes[0].connector).await.expect_err("another incarnation is known");
     assert!(matches!(error, FormingError::DataGone { node_id: 3, .. }), "{error}");
     end_all(nodes).await;
 }
@@ -138,7 +138,7 @@ async fn a_node_is_added_later() {
     let disk = Disk::new();
     let four = lab.start(4, &disk, FormingConfig { bootstrap: false, members: members(1..=3) }).await;
     let mut forming = Box::pin(four.form());
-    timeout(Duration::from_secs(1), &mut forming).await.expect_err("nobody has added it");
+    timeout(Duration::from_secs(1), &mut forming).await.expect_err("it is not a member yet");
 
     {
         let leader = split(&nodes, leader).0;
@@ -147,7 +147,7 @@ async fn a_node_is_added_later() {
         timeout(SOON, added).await.expect("in time").expect("it is the leader");
         let promoted = leader.raft.change_membership([1, 2, 3, 4], false);
         timeout(SOON, promoted).await.expect("in time").expect("it is the leader");
-        timeout(SOON, forming).await.expect("in time").expect("it was called");
+        timeout(SOON, forming).await.expect("in time").expect("the leader has called it");
         four.catch_up_with(leader).await;
     }
     nodes.push(four);

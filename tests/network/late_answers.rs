@@ -1,11 +1,11 @@
-//! Answers that wait in a socket while another leader is elected.
+//! Answers that are delayed in a socket while another leader is elected.
 //!
-//! The order of events that made a read stale. L leads, F and G follow.
-//! 1. L sends an append A to both. They take it and answer; the answers are held.
+//! The order of events that made a read stale. L is the leader, F and G are followers.
+//! 1. L sends an append A to both. They accept it and answer; the answers are held.
 //! 2. F and G elect G, which acknowledges a write W.
-//! 3. A read begins at L, which knows of nothing.
-//! 4. G's answer to A arrives: A is committed at L, which tells F so, in a request without entries behind A.
-//! 5. F's answer to A arrives. openraft takes it for one to the request of step 4, which was sent after the read began.
+//! 3. A read begins at L, which does not know of G's term.
+//! 4. G's answer to A arrives: A is committed at L, which sends F the commit index in a request without entries.
+//! 5. F's answer to A arrives. openraft takes it for the answer to step 4's request, sent after the read began.
 
 use std::{pin::pin, time::Duration};
 
@@ -19,20 +19,20 @@ use tokio::time::{sleep, timeout};
 
 use crate::cluster::*;
 
-/// The time for its answer grows with its size: this one may be late by seconds.
+/// Bytes of append A. The timeout of an append grows with its size: this one allows seconds.
 const LARGE: usize = 3 << 20;
 
-/// On a machine that stands still for long, the append times out before its answers arrive, and the order of events is another one. So it
-/// is tried again: what it shows when it does come about is the same each time.
+/// Attempts at the order of events. If the machine stalls, the append times out before its answers arrive, and the order differs.
+/// Whenever the order occurs, the result is the same.
 const ATTEMPTS: usize = 10;
-/// How long a step of it may take.
+/// Deadline of a step.
 const STEP: Duration = Duration::from_secs(5);
 
 async fn until(what: &str, holds: impl FnMut() -> bool) {
-    assert!(comes_true(SOON, holds).await, "in vain waited for: {what}");
+    assert!(comes_true(SOON, holds).await, "timed out waiting for: {what}");
 }
 
-/// Whether it holds within this time.
+/// Whether the condition becomes true within `time`.
 async fn comes_true(time: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let waits = async {
         while !holds() {
@@ -42,7 +42,7 @@ async fn comes_true(time: Duration, mut holds: impl FnMut() -> bool) -> bool {
     timeout(time, waits).await.is_ok()
 }
 
-/// Where the events are before step 3: the nodes, and the ids of L, F and G.
+/// Runs steps 1 and 2. Returns the nodes, and the ids of L, F and G.
 async fn two_leaders(lab: &Lab) -> (Vec<TestNode>, [u64; 3]) {
     let (nodes, _disks) = lab.cluster(3).await;
     let (l, others) = split(&nodes, nodes[0].leader_other_than(None).await);
@@ -67,7 +67,7 @@ async fn two_leaders(lab: &Lab) -> (Vec<TestNode>, [u64; 3]) {
         lab.wires.hold_requests(other.id, l.id, true);
     }
 
-    // They do not wait out L's lease, so that the answers are not too late for L.
+    // F and G skip L's lease, so that the answers reach L before the append times out.
     let vote = l.metrics().vote;
     for other in [f, g] {
         let handed_over = TransferLeaderRequest::new(vote, l.id, None);
@@ -76,17 +76,17 @@ async fn two_leaders(lab: &Lab) -> (Vec<TestNode>, [u64; 3]) {
     g.raft.trigger().elect(true).await.expect("it runs");
     until("G leads", || g.metrics().current_leader == Some(g.id)).await;
     g.write(b"W".to_vec()).await;
-    assert_eq!(l.metrics().current_leader, Some(l.id), "L knows of nothing");
+    assert_eq!(l.metrics().current_leader, Some(l.id), "L does not know of the election");
     let ids = [l.id, f.id, g.id];
     (nodes, ids)
 }
 
-/// Lets the answers through, as in steps 4 and 5, and then all else, while `read` has begun at L. `None`: they came too late.
+/// Starts `read` at L, then delivers the answers (steps 4 and 5), then all else. `None`: the answers came too late.
 async fn deliver<T>(lab: &Lab, nodes: &[TestNode], [l, f, g]: [u64; 3], read: impl Future<Output = T>) -> Option<T> {
     let mut read = pin!(read);
-    assert!(poll!(&mut read).is_pending(), "nobody has confirmed it");
+    assert!(poll!(&mut read).is_pending(), "no answer has confirmed it");
     let leader = split(nodes, l).0;
-    // Raft's core takes one question after the other: it has taken the read.
+    // Raft's core handles requests in order: after this one, it has received the read.
     leader.raft.with_raft_state(|_| ()).await.expect("it runs");
 
     let matched = |peer: u64| leader.metrics().replication.and_then(|all| all.get(&peer).copied().flatten());
@@ -121,7 +121,7 @@ async fn a_late_answer_confirms_no_read() {
         let leader = split(&nodes, ids[0]).0;
         let read = read_index(&leader.raft, &leader.acknowledgements);
         let answer = deliver(&lab, &nodes, ids, async {
-            // The read may be confirmed later, when L leads again: then it shows W.
+            // The read may be confirmed later, when L leads again; then it returns W.
             let answer = read.await;
             answer.map(|()| shows_w(leader))
         })
@@ -135,10 +135,10 @@ async fn a_late_answer_confirms_no_read() {
     panic!("the answers came too late, {ATTEMPTS} times");
 }
 
-/// Without this, the test above would show nothing: the order of events does deceive whoever trusts openraft alone. Should this test fail
-/// one day, openraft was mended.
+/// The control for the test above: in this order of events, openraft's own read index confirms a stale read. If this test fails, openraft
+/// has fixed the bug.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn openraft_alone_takes_it_for_one() {
+async fn openraft_alone_confirms_a_stale_read() {
     for _ in 0..ATTEMPTS {
         let lab = Lab::default();
         let (nodes, ids) = two_leaders(&lab).await;
@@ -150,7 +150,7 @@ async fn openraft_alone_takes_it_for_one() {
         .await;
         end_all(nodes).await;
         if let Some(confirmed) = confirmed {
-            assert_eq!(confirmed, Some(false), "a read that does not show what was acknowledged before it began");
+            assert_eq!(confirmed, Some(false), "openraft no longer confirms a read that misses an acknowledged write");
             return;
         }
     }

@@ -1,4 +1,4 @@
-//! A log in memory whose flushes take a while, and that counts how many are waited for.
+//! A log in memory with delayed flushes. It counts the appends that are not flushed.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use tokio::{
 };
 
 const FLUSH_TIME: Duration = Duration::from_millis(3);
-/// Of a slow disk: well below what the leader takes for the death of a follower.
+/// Flush time of a slow disk: well below the timeout after which a leader counts a follower as dead.
 const SLOW: Duration = Duration::from_millis(300);
 
 #[derive(Clone)]
@@ -59,7 +59,7 @@ impl MemoryLog {
                     return;
                 }
                 sleep(flush_time).await;
-                // An error says that the log is gone.
+                // An error means that the log was dropped.
                 if gate.wait_for(|held| !held).await.is_err() {
                     return;
                 }
@@ -70,35 +70,35 @@ impl MemoryLog {
         Self { state: Arc::default(), unflushed, flushes, held, slow }
     }
 
-    /// Another one, with what this one has now.
+    /// A new log with the current content of this one.
     pub(crate) fn copy(&self) -> Self {
         let copy = Self::new();
         *copy.state() = self.state().clone();
         copy
     }
 
-    /// From now on no flush ends, until it is told `false`.
+    /// While `hold`, no flush ends.
     pub(crate) fn hold_flushes(&self, hold: bool) {
         self.held.send_replace(hold);
     }
 
-    /// From now on each append takes a flush of its own, and that its time, until it is told `false`.
+    /// While `slow`, each append has a separate flush, which takes `SLOW`.
     pub(crate) fn slow_down(&self, slow: bool) {
         self.slow.send_replace(slow);
     }
 
-    /// How many entries it has.
+    /// Number of entries.
     pub(crate) fn entries(&self) -> usize {
         self.state().entries.len()
     }
 
-    /// How many appends arrived and are not flushed.
+    /// Number of appends that are not flushed.
     pub(crate) fn unflushed(&self) -> usize {
         self.unflushed.load(Ordering::Relaxed)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with the lock held")
+        self.state.lock().expect("no code panics with the lock held")
     }
 }
 

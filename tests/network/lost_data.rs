@@ -1,4 +1,4 @@
-//! A founder that lost its data, among those who have never met it.
+//! A founder that lost its data, among members that have never called it.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use lockkeeper::raft::{
 
 use crate::cluster::*;
 
-/// Two followers that have only ever talked to the leader, until one of them lost its data.
+/// Two followers have exchanged calls only with the leader; then one loses its data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_founder_without_its_data_is_known_to_those_who_never_met_it() {
     let lab = Lab::default();
@@ -19,8 +19,8 @@ async fn a_founder_without_its_data_is_known_to_those_who_never_met_it() {
     for (id, disk) in (1..).zip(&disks) {
         nodes.push(lab.start(id, disk, plan()).await);
     }
-    // Node 2 founds the cluster; the others find out by being called.
-    nodes[1].form().await.expect("all are there");
+    // Node 2 founds the cluster; the others learn of it from its calls.
+    nodes[1].form().await.expect("all members answer");
     assert_eq!(nodes[0].leader_other_than(None).await, 2);
     nodes[1].write(b"one".to_vec()).await;
     nodes[2].catch_up_with(&nodes[1]).await;
@@ -38,7 +38,7 @@ async fn a_founder_without_its_data_is_known_to_those_who_never_met_it() {
     let three = lab.start(3, &disks[2], plan()).await;
     let error = three.form().await.expect_err("node 1 knows its data by the log");
     assert!(matches!(error, FormingError::DataGone { asked: 1, node_id: 3, .. }), "{error}");
-    // The other way round it is not let in either: node 1 calls it by the incarnation that its log names.
+    // Node 1 does not accept it either: its calls name the incarnation in its log.
     one.raft.trigger().elect(false).await.expect("it runs");
     let wait = one.raft.wait(Some(Duration::from_secs(5)));
     let elected = wait.metrics(|metrics| [Some(1), Some(3)].contains(&metrics.current_leader), "a leader");

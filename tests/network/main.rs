@@ -1,4 +1,4 @@
-//! Nodes over a real network: what they replicate, whom they refuse, and how they find each other.
+//! Nodes over a real network: replication, refused calls and cluster formation.
 
 #![expect(clippy::disallowed_methods, reason = "session ids differ between runs")]
 

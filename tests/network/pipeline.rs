@@ -39,7 +39,7 @@ use tonic::{Request, Response, Status, Streaming, service::Routes};
 
 use crate::{cluster::*, table::MemorySnapshot};
 
-/// Takes every append and answers as it is told.
+/// Receives every append; answers only if `answers` is set.
 #[derive(Clone, Default)]
 struct Stub {
     received: Arc<AtomicUsize>,
@@ -49,7 +49,7 @@ struct Stub {
 #[tonic::async_trait]
 impl Peer for Stub {
     async fn hello(&self, _: Request<pb::HelloRequest>) -> Result<Response<pb::HelloResponse>, Status> {
-        Err(Status::unimplemented("not asked"))
+        Err(Status::unimplemented("not part of this test"))
     }
 
     type AppendStream = BoxStream<'static, Result<pb::AppendResponse, Status>>;
@@ -68,29 +68,29 @@ impl Peer for Stub {
     }
 
     async fn vote(&self, _: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
-        Err(Status::unimplemented("not asked"))
+        Err(Status::unimplemented("not part of this test"))
     }
 
     async fn pre_vote(&self, _: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
-        Err(Status::unimplemented("not asked"))
+        Err(Status::unimplemented("not part of this test"))
     }
 
     async fn transfer_leader(
         &self,
         _: Request<pb::TransferLeaderRequest>,
     ) -> Result<Response<pb::TransferLeaderResponse>, Status> {
-        Err(Status::unimplemented("not asked"))
+        Err(Status::unimplemented("not part of this test"))
     }
 
     async fn install_snapshot(
         &self,
         _: Request<Streaming<pb::SnapshotPiece>>,
     ) -> Result<Response<pb::SnapshotResponse>, Status> {
-        Err(Status::unimplemented("not asked"))
+        Err(Status::unimplemented("not part of this test"))
     }
 }
 
-/// A client of `stub`, which ends with the test's runtime.
+/// A client of `stub`; the stub's server ends with the test's runtime.
 async fn client_of(stub: Stub) -> PeerClient<TcpConnector, MemorySnapshot> {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let peer_address = listener.local_addr().expect("it is bound").to_string();
@@ -108,13 +108,13 @@ fn log_id(index: u64) -> LogId {
     LogId { leader_id: CommittedLeaderIdOf::<lockkeeper::raft::types::TypeConfig>::new(1), index }
 }
 
-/// Says how far the log is committed, and nothing else.
+/// A request with a commit index and no entries.
 fn committed(index: u64) -> AppendRequest {
     let (prev_log_id, leader_commit) = (Some(log_id(index)), Some(log_id(index)));
     AppendRequest { vote: Vote::new_committed(1, 1), prev_log_id, entries: vec![], leader_commit }
 }
 
-/// With the entry behind this one.
+/// A request with the entry after `index`.
 fn request(index: u64) -> AppendRequest {
     let entry = Entry { log_id: log_id(index + 1), payload: EntryPayload::Blank };
     AppendRequest { entries: vec![entry], ..committed(index) }
@@ -128,13 +128,12 @@ async fn answers_come_in_order_and_the_stream_ends() {
     let answers: Vec<_> = timeout(SOON, answers.collect()).await.expect("in time");
     let indexes: Vec<_> = answers
         .into_iter()
-        .map(|answer| answer.expect("it came").expect("it agrees").expect("not the start").index)
+        .map(|answer| answer.expect("answered").expect("the logs agree").expect("an index").index)
         .collect();
     assert_eq!(indexes, Vec::from_iter(1..=500));
 }
 
-/// What a stream of these requests that stays open is answered, as long as it takes to get so many answers; and how many requests were
-/// sent.
+/// The first `N` answers to a stream of these requests, which stays open; and the number of requests received.
 async fn answers<const N: usize>(requests: impl IntoIterator<Item = AppendRequest>) -> ([u64; N], usize) {
     let stub = Stub { answers: true, ..Stub::default() };
     let received = stub.received.clone();
@@ -148,18 +147,18 @@ async fn answers<const N: usize>(requests: impl IntoIterator<Item = AppendReques
         other => panic!("{other:?}"),
     };
     let indexes: Vec<_> = answers.into_iter().map(index).collect();
-    (indexes.try_into().expect("so many were taken"), received.load(Ordering::Relaxed))
+    (indexes.try_into().expect("N answers were taken"), received.load(Ordering::Relaxed))
 }
 
 #[tokio::test]
 async fn what_is_committed_is_told_with_entries_or_without() {
-    // The first is sent at once, to see whether the peer follows. The last one has nothing to go along with.
+    // The first request is sent at once, to probe the peer. After the last commit index, no entries follow that could carry it.
     let requests = [committed(0), committed(0), request(0), committed(1), committed(1), request(1), committed(2)];
     assert_eq!(answers(requests).await, ([0, 1, 2, 2], 4));
 }
 
 #[tokio::test]
-async fn what_is_committed_is_told_by_itself_if_nothing_else_says_as_much() {
+async fn a_commit_index_is_sent_alone_if_the_next_request_does_not_cover_it() {
     let later = |change: fn(&mut AppendRequest)| {
         let mut later = request(1);
         change(&mut later);
@@ -218,6 +217,6 @@ async fn dropped_answers_drop_the_requests_at_once() {
     let mut answers = client.stream_append(requests, RPCOption::new(SOON)).await.expect("it opens");
     timeout(SOON, answers.next()).await.expect("in time").expect("an answer").expect("no error").expect("it agrees");
     drop(answers);
-    // openraft's next session takes a lock that the requests of this one hold.
+    // openraft's next session needs a lock that the requests of this session hold.
     assert!(dropped.load(Ordering::Relaxed));
 }

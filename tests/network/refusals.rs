@@ -1,4 +1,4 @@
-//! Calls that are not for a node, or not from who they say.
+//! Calls to a wrong node, or with a wrong sender.
 
 use lockkeeper::{
     raft::{
@@ -17,7 +17,7 @@ use tonic::{Code, Request, Status};
 
 use crate::cluster::*;
 
-/// What a call says about its ends.
+/// Sender and receiver in the metadata of a call.
 #[derive(Clone)]
 struct Ends {
     cluster: String,
@@ -39,7 +39,7 @@ impl Ends {
     }
 }
 
-/// Asks `to` whether it would vote, which changes nothing.
+/// Sends a pre-vote to `to`, which changes no state.
 async fn pre_vote(to: &TestNode, ends: Ends, vote_of: u64) -> Result<(), Status> {
     let vote = lockkeeper::raft::messages::Vote { term: 1, node_id: vote_of, committed: false };
     let mut request = Request::new(VoteRequest { vote: Some(vote), last_log_id: None, leadership_transfer: false });
@@ -59,12 +59,12 @@ async fn refusal(to: &TestNode, ends: Ends) -> (Code, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_must_be_for_this_node_and_from_who_it_was() {
+async fn a_call_with_a_wrong_cluster_node_or_incarnation_is_refused() {
     let lab = Lab::default();
     let (nodes, _disks) = lab.cluster(3).await;
     let to = &nodes[0];
     let right = Ends::new(&nodes[1], to);
-    pre_vote(to, right.clone(), 2).await.expect("it is in order");
+    pre_vote(to, right.clone(), 2).await.expect("the metadata are correct");
 
     let (code, text) = refusal(to, Ends { cluster: "other".into(), ..right.clone() }).await;
     assert_eq!((code, text.as_str()), (Code::FailedPrecondition, "this node belongs to cluster test, not other"));
@@ -81,7 +81,7 @@ async fn a_call_must_be_for_this_node_and_from_who_it_was() {
 
     let (code, _) = refusal(to, Ends { from_incarnation: "x".into(), ..right.clone() }).await;
     assert_eq!(code, Code::InvalidArgument);
-    let status = pre_vote(to, right, 3).await.expect_err("it speaks for another");
+    let status = pre_vote(to, right, 3).await.expect_err("the candidate is not the sender");
     assert_eq!(status.code(), Code::InvalidArgument);
     end_all(nodes).await;
 }
@@ -96,7 +96,7 @@ async fn a_new_node_is_joined_by_its_incarnation_alone() {
     let ends = Ends { to_incarnation: "0".repeat(32), ..Ends::new(&two, &one) };
     assert_eq!(refusal(&one, ends).await.0, Code::FailedPrecondition);
     assert_eq!(one.identity.stage(), Stage::New);
-    pre_vote(&one, Ends::new(&two, &one), 2).await.expect("it is meant");
+    pre_vote(&one, Ends::new(&two, &one), 2).await.expect("the incarnation is correct");
     assert_eq!(one.identity.stage(), Stage::Member);
     end_all(vec![one, two]).await;
 }
@@ -114,11 +114,11 @@ async fn noise_on_the_port_does_no_harm() {
     let frame_of_16_mib = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\x00\x00\x00\x00\x00\x01".to_vec();
     for noise in [b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0xff; 100_000], frame_of_16_mib, Vec::new()] {
         let mut stream = TcpStream::connect(leader.address).await.expect("it listens");
-        // The node may hang up while it is being shouted at.
+        // The node may close the connection during the write.
         let _ = stream.write_all(&noise).await;
         let _ = stream.shutdown().await;
         let heard = timeout(SOON, stream.read_to_end(&mut Vec::new())).await;
-        let _ = heard.expect("the node hangs up");
+        let _ = heard.expect("the node closes the connection");
     }
 
     leader.write(b"still here".to_vec()).await;
@@ -128,13 +128,13 @@ async fn noise_on_the_port_does_no_harm() {
 }
 
 #[tokio::test]
-async fn who_cannot_be_reached_is_named() {
+async fn the_error_names_the_address_of_an_unreachable_peer() {
     let disk = Disk::new();
     let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = free.local_addr().expect("it is bound").to_string();
     drop(free);
     let status = hello(&TcpConnector, &address, &identity(disk.directory.path(), 1), Vec::new()).await;
-    let status = status.expect_err("nobody listens");
+    let status = status.expect_err("the port is closed");
     assert_eq!(status.code(), Code::Unavailable);
     assert!(status.message().contains(&format!("cannot connect to {address}: ")), "{status:?}");
 }

@@ -1,4 +1,4 @@
-//! Entries, snapshots, votes and leaders between three nodes.
+//! Replication of entries and snapshots, and elections, with three nodes.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ async fn appends_are_pipelined() {
     let (leader, followers) = split(&nodes, nodes[0].leader_other_than(None).await);
     let slow = &disks[followers[0].id as usize - 1].log;
 
-    // The first answer says that the logs agree; only from then on openraft sends more than one append at a time.
+    // Until the first answer shows that the logs agree, openraft sends one append at a time.
     leader.write(0_u32.to_be_bytes().to_vec()).await;
     followers[0].catch_up_with(leader).await;
-    // From here on nothing that it is sent is answered. The other one commits each write, so there is always more to send.
+    // From here on, this follower answers no append. The other follower commits each write, so that there is more to send.
     slow.hold_flushes(true);
     for n in 1..5_u32 {
         leader.write(n.to_be_bytes().to_vec()).await;
@@ -35,7 +35,7 @@ async fn appends_are_pipelined() {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(SOON, several_under_way).await.expect("the next append does not wait for the answer to the last");
+    timeout(SOON, several_under_way).await.expect("appends are sent before earlier ones are answered");
     slow.hold_flushes(false);
 
     join_all((5..1000_u32).map(|n| leader.write(n.to_be_bytes().to_vec()))).await;
@@ -53,7 +53,7 @@ async fn heartbeats_have_a_connection_of_their_own() {
     let (leader, followers) = split(&nodes, nodes[0].leader_other_than(None).await);
     leader.write(b"one".to_vec()).await;
     for follower in followers {
-        // One for entries, one for heartbeats; those for the votes are gone.
+        // One for entries, one for heartbeats; the connections for votes are closed.
         let settled = async {
             while lab.wires.laid(leader.id, follower.id) != 2 {
                 sleep(Duration::from_millis(20)).await;
@@ -71,7 +71,7 @@ async fn a_dead_leader_is_followed_by_another_and_catches_up_later() {
     let first = nodes[0].leader_other_than(None).await;
     split(&nodes, first).0.write(b"one".to_vec()).await;
 
-    let dead = nodes.remove(nodes.iter().position(|node| node.id == first).expect("it is one of them"));
+    let dead = nodes.remove(nodes.iter().position(|node| node.id == first).expect("the leader is a node"));
     let plan = dead.plan.clone();
     lab.kill(dead).await;
     let second = nodes[0].leader_other_than(Some(first)).await;
@@ -93,13 +93,13 @@ async fn a_node_that_lags_gets_a_snapshot() {
     let (leader, followers) = split(&nodes, nodes[0].leader_other_than(None).await);
     let [lagging, other] = followers[..] else { panic!("three nodes") };
 
-    // Until then the leader may still be dialling: entries that it has read for a wire that is not laid yet would come after all.
+    // The leader may still be connecting. Entries that it has read for a pending connection would be delivered despite the isolation.
     leader.write(b"before".to_vec()).await;
     lagging.catch_up_with(leader).await;
     lab.wires.isolate(lagging.id);
     join_all((0..50_u8).map(|n| leader.write(vec![n; 50_000]))).await;
     other.catch_up_with(leader).await;
-    // The metrics come a moment after the answers.
+    // The metrics lag behind the answers.
     let wait = leader.raft.wait(Some(SOON));
     let all_applied =
         |metrics: &RaftMetrics<TypeConfig>| metrics.last_applied.map(|id| id.index) == metrics.last_log_index;
@@ -118,7 +118,7 @@ async fn a_node_that_lags_gets_a_snapshot() {
     end_all(nodes).await;
 }
 
-/// Its answers come in time, so its stream never fails by itself; and what a stream may still have to send, openraft does not purge.
+/// Its answers are in time, so its stream never fails, and openraft does not purge entries that a stream may still send.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_follower_keeps_no_more_of_the_log_than_the_limit_and_gets_a_snapshot() {
     const LINE_BYTES: usize = 50_000;
@@ -143,19 +143,19 @@ async fn a_slow_follower_keeps_no_more_of_the_log_than_the_limit_and_gets_a_snap
     log(slow).slow_down(true);
     let written = async {
         let mut lines = 0_u32;
-        // Much faster than it takes them.
+        // Much faster than the follower flushes them.
         while lines < 15 * KEPT as u32 {
             join_all((lines..lines + 20).map(|n| leader.write(n.to_be_bytes().repeat(LINE_BYTES / 4)))).await;
             (0..20).for_each(|_| {
                 lines += 1;
-                // What comes before is the membership, the leader's own entry, and a line.
+                // The three entries before are the membership, the leader's blank entry, and one line.
                 log_bytes.note(3 + u64::from(lines), LINE_BYTES);
             });
             leader.raft.trigger().snapshot().await.expect("it runs");
         }
     };
     timeout(SOON, written).await.expect("in time");
-    // Long before the follower has all of it.
+    // The purge comes long before the follower has all entries.
     let is_purged = async {
         while log(leader).entries() > KEPT + 20 {
             sleep(Duration::from_millis(20)).await;
@@ -166,7 +166,7 @@ async fn a_slow_follower_keeps_no_more_of_the_log_than_the_limit_and_gets_a_snap
 
     log(slow).slow_down(false);
     slow.catch_up_with(leader).await;
-    assert!(slow.sink.pieces() > 0, "by a snapshot");
+    assert!(slow.sink.pieces() > 0, "it caught up without a snapshot");
     assert_eq!(other.sink.pieces(), 0);
     limit.abort();
     end_all(nodes).await;
@@ -179,7 +179,7 @@ async fn large_entries_pass_however_many_are_asked_for_at_once() {
     let (leader, followers) = split(&nodes, nodes[0].leader_other_than(None).await);
 
     lab.wires.isolate(followers[0].id);
-    // Together far more than a message may have.
+    // Together far above the maximum size of a message.
     join_all((0..16_u8).map(|n| leader.write(vec![n; 1_100_000]))).await;
     lab.wires.heal(followers[0].id);
     followers[0].catch_up_with(leader).await;
@@ -201,9 +201,9 @@ async fn leadership_is_handed_over() {
     leader.raft.trigger().transfer_leader(heir).await.expect("it runs");
     for node in &nodes {
         let wait = node.raft.wait(Some(SOON));
-        wait.current_leader(heir, "the heir leads").await.expect("in time");
+        wait.current_leader(heir, "the target leads").await.expect("in time");
     }
-    assert_eq!(followers[0].term(), term + 1, "the heir was elected at the first try");
+    assert_eq!(followers[0].term(), term + 1, "the target needed more than one election");
     followers[0].write(b"two".to_vec()).await;
     end_all(nodes).await;
 }
@@ -218,22 +218,22 @@ async fn a_node_cut_off_disturbs_nobody_when_it_is_back() {
     let term = leader.term();
 
     lab.wires.isolate(followers[0].id);
-    // It has given up on its leader and asks, in vain, whether it would be elected.
+    // Its election timeout expires, and its pre-votes fail.
     sleep(Duration::from_millis(2 * 2000)).await;
     leader.write(b"one".to_vec()).await;
-    assert_eq!(followers[0].term(), term, "it raised its term without a chance to win");
+    assert_eq!(followers[0].term(), term, "it raised its term without a quorum");
 
     lab.wires.heal(followers[0].id);
-    // By dialling anew, not by the connections' keep-alive, which would take longer to notice.
+    // It reconnects. The keep-alive of the old connections would take longer to detect the failure.
     timeout(KEEP_ALIVE, followers[0].catch_up_with(leader)).await.expect("soon");
     assert_eq!((leader.term(), followers[0].term()), (term, term));
     assert_eq!(followers[1].leader_other_than(None).await, first);
     end_all(nodes).await;
 }
 
-/// The server leans on this: it ends when raft does, and hears of that by a channel that seldom wakes it otherwise.
+/// The server depends on this: it ends when raft ends, and learns that from a channel that seldom wakes it otherwise.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_the_end_of_a_replica_is_told_why_it_ended() {
+async fn the_end_of_a_replica_closes_its_channels_and_leaves_the_reason() {
     let lab = Lab::default();
     let (nodes, _disks) = lab.cluster(1).await;
     let raft = nodes[0].raft.clone();

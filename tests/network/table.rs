@@ -1,4 +1,4 @@
-//! A state machine that remembers what was applied, in order; its snapshots are in memory.
+//! A state machine that records the applied entries in order; its snapshots are in memory.
 
 use std::{
     io::{self, Cursor},
@@ -30,18 +30,18 @@ pub(crate) struct Table {
 struct State {
     applied: Option<LogId>,
     membership: StoredMembership,
-    /// Length and content of all that was applied.
+    /// Length and content of each applied entry.
     lines: Vec<u8>,
 }
 
 impl Table {
-    /// All that was applied.
+    /// The applied entries.
     pub(crate) fn lines(&self) -> Vec<u8> {
         self.state().lines.clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with the lock held")
+        self.state.lock().expect("no code panics with the lock held")
     }
 }
 
@@ -86,12 +86,12 @@ impl RaftStateMachine<TypeConfig> for Table {
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: MemorySnapshot) -> io::Result<()> {
         *self.state() =
             State { applied: meta.last_log_id, membership: meta.last_membership.clone(), lines: snapshot.0.to_vec() };
-        *self.snapshot.lock().expect("nobody panics with the lock held") = Some((meta.clone(), snapshot));
+        *self.snapshot.lock().expect("no code panics with the lock held") = Some((meta.clone(), snapshot));
         Ok(())
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<TypeConfig, MemorySnapshot>>> {
-        let snapshot = self.snapshot.lock().expect("nobody panics with the lock held").clone();
+        let snapshot = self.snapshot.lock().expect("no code panics with the lock held").clone();
         Ok(snapshot.map(|(meta, snapshot)| Snapshot { meta, snapshot }))
     }
 }
@@ -103,7 +103,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Table {
         let State { applied, membership, lines } = self.state().clone();
         let meta = SnapshotMeta { last_log_id: applied, last_membership: membership };
         let snapshot = MemorySnapshot(lines.into());
-        *self.snapshot.lock().expect("nobody panics with the lock held") = Some((meta.clone(), snapshot.clone()));
+        *self.snapshot.lock().expect("no code panics with the lock held") = Some((meta.clone(), snapshot.clone()));
         Ok(Snapshot { meta, snapshot })
     }
 }
@@ -123,7 +123,7 @@ impl SnapshotSource for MemorySnapshot {
     }
 }
 
-/// Counts what arrives.
+/// Counts the received pieces of snapshots.
 #[derive(Clone, Default)]
 pub(crate) struct MemorySink {
     pieces: Arc<AtomicUsize>,

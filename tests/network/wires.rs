@@ -1,7 +1,7 @@
-//! TCP on the loopback, with names for addresses and scissors.
+//! TCP on the loopback, with names for addresses, and with faults.
 //!
-//! A cut wire is a black hole, the worst kind of failure: nothing arrives, nothing is refused, and nobody is told. A wire that is held
-//! loses nothing: what was sent on it waits in a socket, in one direction or the other, until the wire is let go.
+//! A wire is one connection. A cut wire is a black hole: no data arrive, and neither side gets an error. A held wire loses nothing: data
+//! wait in a socket, in one direction or both, until the wire is released.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,7 +32,7 @@ struct State {
     gates: BTreeMap<(String, String), Arc<Gate>>,
 }
 
-/// Holds what passes on all wires that one node laid to another.
+/// Holds the data on all wires that one node opened to another.
 #[derive(Default)]
 struct Gate(Mutex<Held>);
 
@@ -41,7 +41,7 @@ struct Held {
     requests: bool,
     answers: bool,
     wakers: Vec<Waker>,
-    /// Wires on which a request of many bytes was sent, and another one is held.
+    /// Number of wires on which a request follows `LARGE` bytes of requests and is held.
     large_and_waiting: usize,
 }
 
@@ -72,22 +72,22 @@ impl Wires {
         state.isolated.insert(name);
     }
 
-    /// Lets new wires be laid to and from a node.
+    /// Allows new wires to and from a node.
     pub(crate) fn heal(&self, node_id: u64) {
         self.state().isolated.remove(&Self::name(node_id));
     }
 
-    /// What `from` sends on the wires that it laid to `to` waits, while `hold`.
+    /// While `hold`, requests wait on the wires that `from` opened to `to`.
     pub(crate) fn hold_requests(&self, from: u64, to: u64, hold: bool) {
         self.gate(&Self::name(from), &Self::name(to)).change(|held| held.requests = hold);
     }
 
-    /// What `to` answers on the wires that `from` laid waits, while `hold`.
+    /// While `hold`, answers wait on the wires that `from` opened to `to`.
     pub(crate) fn hold_answers(&self, from: u64, to: u64, hold: bool) {
         self.gate(&Self::name(from), &Self::name(to)).change(|held| held.answers = hold);
     }
 
-    /// Whether `from` has something to send to `to` on a wire that took a large request before, and cannot.
+    /// Whether a request from `from` to `to` is held on a wire that carried a large request before.
     pub(crate) fn holds_something_after_a_large_request(&self, from: u64, to: u64) -> bool {
         self.gate(&Self::name(from), &Self::name(to)).held().large_and_waiting > 0
     }
@@ -96,7 +96,7 @@ impl Wires {
         Arc::clone(self.state().gates.entry((from.into(), to.into())).or_default())
     }
 
-    /// How many wires lie from one node to another. A wire that is gone has let go of its flag.
+    /// Number of wires from one node to another. A closed wire has dropped its flag.
     pub(crate) fn laid(&self, from: u64, to: u64) -> usize {
         let (from, to) = (Self::name(from), Self::name(to));
         let mut state = self.state();
@@ -105,13 +105,13 @@ impl Wires {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("nobody panics with the lock held")
+        self.0.lock().expect("no code panics with the lock held")
     }
 }
 
 impl Gate {
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.0.lock().expect("nobody panics with the lock held")
+        self.0.lock().expect("no code panics with the lock held")
     }
 
     fn change(&self, change: impl FnOnce(&mut Held)) {
@@ -120,7 +120,7 @@ impl Gate {
         held.wakers.drain(..).for_each(Waker::wake);
     }
 
-    /// Whether something must wait; then whoever asks is woken when that changes.
+    /// Whether data must wait. If so, the task is woken at the next change.
     fn holds(&self, context: &Context<'_>, what: impl FnOnce(&mut Held) -> bool) -> bool {
         let mut held = self.held();
         let holds = what(&mut held);
@@ -147,7 +147,7 @@ impl Connect for End {
             let isolated = state.isolated.contains(&self.name) || state.isolated.contains(address);
             state.addresses.get(address).copied().filter(|_| !isolated)
         };
-        // Of a black hole one does not hear that nobody is there.
+        // A connection attempt to a black hole gets no error.
         let Some(target) = target else { return std::future::pending().await };
         let stream = TcpStream::connect(target).await?;
         stream.set_nodelay(true)?;
@@ -166,7 +166,7 @@ pub(crate) struct Wire {
     is_waiting: bool,
 }
 
-/// No heartbeat comes to so many bytes.
+/// Bytes sent on a wire from which it has carried a large request; heartbeats stay far below.
 const LARGE: usize = 1 << 20;
 
 impl Wire {
@@ -184,7 +184,7 @@ impl AsyncRead for Wire {
         let filled = buffer.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(context, buffer);
         if this.is_cut() {
-            // Whatever came is lost; nothing more will.
+            // Received data are discarded, and no more arrive.
             buffer.set_filled(filled);
             return Poll::Pending;
         }
