@@ -1,6 +1,6 @@
-//! `lockkeeper bench`: every work runs, says what it found, and leaves nothing behind. How fast it is, no test asks.
+//! `lockkeeper bench`: every workload runs, reports its results, and leaves no file or process. No test asserts a speed.
 //!
-//! One after the other: each has a machine's worth of processes.
+//! The tests run in sequence, since each starts enough processes to load the machine.
 
 use std::{
     fs,
@@ -19,13 +19,13 @@ use tokio::{
     time::timeout,
 };
 
-/// Longer than any of these takes on a busy machine.
+/// Deadline: longer than any of these tests takes on a busy machine.
 const LONG: Duration = Duration::from_secs(240);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lockkeeper");
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
-/// With its temporary files in `folder`.
+/// The command, with its temporary files in `folder`.
 fn bench(folder: &Path, line: &str) -> Command {
     let mut command = Command::new(PROGRAM);
     command.arg("bench").args(line.split_whitespace()).env("TMPDIR", folder);
@@ -40,7 +40,7 @@ async fn run(folder: &Path, line: &str) -> (i32, String, String) {
     (status.code().unwrap_or(-1), text(stdout), text(stderr))
 }
 
-/// Runs it in a cluster of its own, of which nothing is left; its document.
+/// Runs a benchmark in its own cluster, asserts that nothing is left over, and returns the JSON document.
 async fn document(line: &str) -> Value {
     let _alone = ONE_AT_A_TIME.lock().await;
     let folder = tempfile::tempdir().expect("a place for temporary files");
@@ -50,7 +50,7 @@ async fn document(line: &str) -> Value {
     serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
 }
 
-/// Files and processes.
+/// Files and processes that are left over.
 fn left_over(folder: &Path) -> Vec<String> {
     let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path().display().to_string());
     let name = folder.to_string_lossy().into_owned();
@@ -141,7 +141,7 @@ async fn a_cluster_that_runs_is_measured_from_outside_and_left_as_it_was() {
 
     let (node, status) =
         cluster.statuses().await.into_iter().find(|(_, status)| status.leader_id == status.node_id).unwrap();
-    assert_eq!((status.sessions, status.locks), (0, 0), "node {node} still has what the measurement had");
+    assert_eq!((status.sessions, status.locks), (0, 0), "node {node} still has sessions or locks of the benchmark");
 }
 
 #[tokio::test]
@@ -151,9 +151,9 @@ async fn ctrl_c_ends_it_and_its_cluster() {
     let mut child =
         bench(folder.path(), "uncontended -w 1,2 --warm-up 1ms --duration 200ms --repetitions 1000").spawn().unwrap();
     let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).expect("it runs");
-    // It says so when it starts its cluster. Whether that serves when the signal comes, or not: it ends.
+    // The first line comes when the cluster starts. The program must end whether or not the cluster serves yet.
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    timeout(LONG, lines.next_line()).await.expect("it says something").unwrap();
+    timeout(LONG, lines.next_line()).await.expect("it prints a line").unwrap();
     kill_process(pid, Signal::INT).unwrap();
     let status = timeout(LONG, child.wait()).await.expect("it ends").unwrap();
     assert_eq!(status.code(), Some(130));

@@ -1,6 +1,6 @@
-//! `lockkeeper chaos run`: short runs of it, judged.
+//! `lockkeeper chaos run`: short runs and their verdicts.
 //!
-//! One after the other: each has a machine's worth of processes.
+//! The tests run in sequence, since each starts enough processes to load the machine.
 
 use std::{
     collections::BTreeSet,
@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// Longer than any of these takes on a busy machine.
+/// Deadline: longer than any of these tests takes on a busy machine.
 const LONG: Duration = Duration::from_secs(300);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
@@ -49,7 +49,7 @@ async fn output(child: Child) -> (i32, String) {
 
 fn history(out: &Path) -> History {
     let file = File::open(out.join("history.jsonl")).expect("there is a history");
-    History::read(BufReader::new(file)).expect("it is one")
+    History::read(BufReader::new(file)).expect("it is a history")
 }
 
 fn facts(history: &History) -> impl Iterator<Item = &Fact> {
@@ -59,7 +59,7 @@ fn facts(history: &History) -> impl Iterator<Item = &Fact> {
         .filter_map(|(_, Event { what, .. })| if let What::Fact(fact) = what { Some(fact) } else { None })
 }
 
-/// Processes that run the program with this directory, or of this run: there should be none when it is over.
+/// Processes of this run, found by its directory on their command lines. After the run there must be none.
 fn left_over(out: &Path) -> Vec<String> {
     let name = out.to_string_lossy().into_owned();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -67,20 +67,20 @@ fn left_over(out: &Path) -> Vec<String> {
     lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ")).filter(|line| line.contains(&name)).collect()
 }
 
-/// While a run lasts, its history is in parts.
+/// Whether a fault is in the history, which is in parts during a run.
 fn fault_has_begun(out: &Path) -> bool {
     let entries = std::fs::read_dir(out).into_iter().flatten().flatten();
     let parts = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("nemesis.jsonl")).ok());
     parts.into_iter().any(|part| part.contains("\"fault\""))
 }
 
-/// One fault of each kind that this machine can do, in turn. What is asserted is that it held, and that it was not for want of trying.
+/// One fault of each kind that this machine supports, in turn. Asserts that all properties hold, and that the faults took place.
 #[tokio::test]
 async fn all_holds_under_a_fault_of_each_kind() {
     let _alone = ONE_AT_A_TIME.lock().await;
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
-    // One of each of the six kinds takes 48 s, as the plan of faults counts, and longer on a busy machine.
+    // One fault of each of the six kinds takes 48 s by the plan of faults, and longer on a busy machine.
     let (code, text) = output(chaos(&out, &["--duration", "75s", "--seed", "5"])).await;
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("linearizability") && text.contains("--seed 5"), "{text}");
@@ -107,7 +107,7 @@ async fn ctrl_c_ends_it_early_and_there_is_a_history() {
     let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).expect("it runs");
     let deadline = Instant::now() + LONG;
     while !fault_has_begun(&out) {
-        assert!(Instant::now() < deadline, "there was no fault");
+        assert!(Instant::now() < deadline, "no fault began");
         sleep(Duration::from_millis(50)).await;
     }
     kill_process(pid, Signal::INT).unwrap();

@@ -1,4 +1,4 @@
-//! The sample configurations: they work, they do not drift apart, and they leave out no key.
+//! The sample configurations: they are valid, differ only where they must, and name every key.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -14,7 +14,7 @@ fn sample(node_id: u64) -> Config {
     Config::load(&path(node_id), Overrides::default()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// All keys of a value, as `raft.heartbeat_ms`; of a list, those of its elements.
+/// Collects all keys of a value, as `raft.heartbeat_ms`; for a list, the keys of its elements.
 fn keys(value: &toml::Value, prefix: &str, found: &mut BTreeSet<String>) {
     match value {
         toml::Value::Table(table) => {

@@ -1,30 +1,29 @@
-//! The layers: what each crate of the workspace may be built on, as cargo resolves it.
+//! The layers: the allowed dependencies of each crate of the workspace, as cargo resolves them.
 //!
-//! [`LAYERS`] is the list. A crate that it does not allow is a failure, whether the manifest names it or another dependency brings it. What
-//! only runs while a crate is compiled (build scripts, procedural macros) and what only its tests use is not in the process of its users,
-//! and not looked at.
+//! [`LAYERS`] is the list. Any other dependency, direct or transitive, is a failure. Build scripts, procedural macros and dev-dependencies
+//! are not checked: they are not in the process of a crate's users.
 //!
-//! Left out: what a crate does with the standard library, which has files, clocks and threads too.
+//! The use of the standard library, which has files, clocks and threads too, is not checked.
 
 use std::{collections::BTreeSet, process::Command};
 
 use serde_json::Value;
 
-/// What a crate may be built on.
+/// The allowed dependencies of a crate.
 struct Layer {
     name: &'static str,
-    /// `None`: as it is by default. Otherwise with this feature.
+    /// The feature to enable; `None`: default features only.
     feature: Option<&'static str>,
-    /// Members of the workspace, by their names after `lockkeeper-`: all that it may reach, itself left out.
+    /// The allowed members of the workspace, direct or transitive, by their names after `lockkeeper-`.
     members: &'static [&'static str],
     others: Others,
 }
 
-/// Crates from outside of the workspace.
+/// Rule for crates outside the workspace.
 enum Others {
-    /// No others than these.
+    /// Only these.
     Only(&'static [&'static str]),
-    /// Any but these.
+    /// Any except these.
     Not(&'static [&'static str]),
 }
 
@@ -33,7 +32,7 @@ use Others::{Not, Only};
 const LAYERS: &[Layer] = &[
     layer("planted", &[], Only(&[])),
     layer("types", &[], Only(&["thiserror"])),
-    // No async, no input or output, no clock. `rand_core` and `rand_xoshiro` are imbl's, and seeded by constants; the rest is arithmetic.
+    // No async, no I/O, no clock. `rand_core` and `rand_xoshiro` come with imbl, with constant seeds; the rest is arithmetic.
     layer(
         "machine",
         &["planted", "types"],
@@ -57,7 +56,7 @@ const LAYERS: &[Layer] = &[
     layer_with("serve", "transport", &[], Not(&["clap", "openraft", "prost", "sled"])),
     layer("fence", &["types"], Only(&["pin-project-lite", "thiserror", "tokio"])),
     layer_with("disk", "fence", &["planted", "storage", "types"], Not(&["openraft", "prost", "tonic"])),
-    // What a program pays for the client: no server, no log, no command line, and no definition of a C symbol (`storage`).
+    // A client program links no server, no log, no command line, and no definition of a C symbol (`storage`).
     layer(
         "client",
         &["planted", "proto", "transport", "types"],
@@ -96,7 +95,7 @@ fn cargo(arguments: &[&str]) -> String {
     String::from_utf8(cargo.stdout).expect("cargo writes UTF-8")
 }
 
-/// All that a layer is built on, itself left out: members of the workspace, and others.
+/// The dependencies of a layer, direct and transitive: members of the workspace, and other crates.
 fn reached(layer: &Layer) -> (BTreeSet<String>, BTreeSet<String>) {
     let package = format!("lockkeeper-{}", layer.name);
     let edges = ["--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}"];
@@ -121,12 +120,12 @@ fn a_crate_is_built_on_what_its_layer_allows_and_nothing_else() {
         let (members, others) = reached(layer);
         let allowed = layer.members.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
         let foreign: Vec<_> = members.difference(&allowed).collect();
-        assert!(foreign.is_empty(), "{who} must not be built on members {foreign:?}");
+        assert!(foreign.is_empty(), "{who} must not depend on members {foreign:?}");
         let foreign: Vec<_> = match &layer.others {
             Only(only) => others.iter().filter(|name| !only.contains(&name.as_str())).collect(),
             Not(not) => others.iter().filter(|name| not.contains(&name.as_str())).collect(),
         };
-        assert!(foreign.is_empty(), "{who} must not be built on {foreign:?}");
+        assert!(foreign.is_empty(), "{who} must not depend on {foreign:?}");
     }
 }
 

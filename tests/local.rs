@@ -1,4 +1,4 @@
-//! Nodes as processes: how they start and end, and that none outlives who runs it.
+//! Nodes as processes: start, end, and that no node outlives its parent process.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it, helpers included")]
 
@@ -23,7 +23,7 @@ fn pid(number: u64) -> Pid {
     Pid::from_raw(number.try_into().unwrap()).unwrap()
 }
 
-/// Whether there is such a process that still runs. One that was not waited for yet does not.
+/// Whether the process runs. A zombie does not.
 fn runs(number: u64) -> bool {
     let zombie = fs::read_to_string(format!("/proc/{number}/stat")).is_ok_and(|stat| stat.contains(") Z "));
     !zombie && test_kill_process(pid(number)).is_ok()
@@ -41,11 +41,11 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// `lockkeeper dev` without a command, once it serves.
+/// A running `lockkeeper dev` without a command, whose cluster serves.
 struct RunningDev {
     process: std::process::Child,
     report: serde_json::Value,
-    /// Around its own, which it cannot remove when it is killed.
+    /// Parent of its temporary directory, which it cannot remove when it is killed.
     _temporary: TempDir,
 }
 
@@ -83,7 +83,7 @@ impl Drop for RunningDev {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        // The nodes end by themselves then, unless just that is broken.
+        // The nodes then end by themselves, unless that is the bug.
         for node in self.node_pids().into_iter().filter(|node| runs(*node)) {
             let _ = kill_process(pid(node), Signal::KILL);
         }

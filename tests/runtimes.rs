@@ -1,4 +1,4 @@
-//! What a node owes its peers goes on, whatever clients keep busy.
+//! A node serves its peers even while clients keep its other threads busy.
 
 #![expect(clippy::disallowed_methods, reason = "session ids differ between runs")]
 
@@ -35,11 +35,11 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Longer than anything takes on a busy machine.
+/// Deadline: longer than any step takes on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 const CLUSTER: &str = "runtimes";
 
-/// Stops the first entry that grants a lock while it is applied, until the test lets go.
+/// Blocks the apply of the first entry that grants a lock, until the test releases it.
 #[derive(Debug)]
 struct Gate {
     came: Mutex<Option<mpsc::Sender<()>>>,
@@ -47,7 +47,7 @@ struct Gate {
 }
 
 impl Gate {
-    /// And how to hear that somebody came, and how to let go.
+    /// A gate, the receiver that reports a blocked apply, and the sender that releases it.
     fn new() -> (Arc<Self>, mpsc::Receiver<()>, mpsc::Sender<()>) {
         let ((came, comes), (go_on, let_go)) = (mpsc::channel(), mpsc::channel());
         (Arc::new(Self { came: Mutex::new(Some(came)), let_go: Mutex::new(let_go) }), comes, go_on)
@@ -58,14 +58,14 @@ impl Inspect for Gate {
     fn look(&self, applied: &Applied) {
         let came = (applied.machine.last_token().0 > 0).then(|| self.came.lock().expect("no panic").take()).flatten();
         if let Some(came) = came {
-            came.send(()).expect("the test listens");
-            // An error says that the test has failed.
+            came.send(()).expect("the test receives");
+            // An error means that the test has failed.
             let _ = self.let_go.lock().expect("no panic").recv_timeout(LONG);
         }
     }
 }
 
-/// A node alone in its cluster, with one thread for all that it owes its peers.
+/// A cluster of one node, with one thread for Raft and the peer service.
 struct Node {
     client_address: String,
     peer_address: String,
@@ -119,8 +119,7 @@ impl Node {
         Self { client_address, peer_address, stop, thread, directory }
     }
 
-    /// Asks who it is, as a peer would, until it has said so again and again. The answers come from the runtime of Raft, in between the
-    /// beats of its clock.
+    /// Sends `hello` calls, as a peer does, until 25 are answered. The answers come from Raft's runtime, between the beats of its clock.
     async fn answers_peers(&self) {
         let asks = async {
             let mut answers = 0;
@@ -139,7 +138,7 @@ impl Node {
 
     fn end(self) {
         self.stop.send(()).expect("it still runs");
-        self.thread.join().expect("it ended in order");
+        self.thread.join().expect("it ended without a panic");
         drop(self.directory);
     }
 }
@@ -153,7 +152,7 @@ fn threads(workers: usize) -> Runtime {
     runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build().expect("a runtime")
 }
 
-/// Opens a session, as soon as the node leads.
+/// Opens a session as soon as the node leads.
 async fn open_session(url: String) -> String {
     let open = async {
         loop {
@@ -169,12 +168,12 @@ async fn open_session(url: String) -> String {
     timeout(LONG, open).await.expect("the session is opened")
 }
 
-/// Acquires locks with 1 MiB of data: far more than an entry that is applied in place has.
+/// Acquires 60 locks with about 1 MiB of data: far above the limit for an entry that is applied in place.
 async fn acquire_much(url: String, session_id: String) {
     let want =
         |number| v1::Want { name: format!("lock-{number}"), data: Some(vec![7; 16 * 1024]), ..Default::default() };
     let request = v1::AcquireRequest { session_id, locks: (0..60).map(want).collect(), ..Default::default() };
-    let mut stub = LocksClient::connect(url).await.expect("the kernel accepts");
+    let mut stub = LocksClient::connect(url).await.expect("the kernel accepts the connection");
     let answer = stub.acquire(request).await.expect("answered").into_inner();
     assert!(matches!(answer.outcome, Some(v1::acquire_response::Outcome::Granted(_))), "{answer:?}");
 }
@@ -187,10 +186,10 @@ fn an_apply_that_takes_long_delays_no_peer() {
     let session = test.block_on(open_session(node.client_url()));
     let acquired = test.spawn(acquire_much(node.client_url(), session));
     comes.recv_timeout(LONG).expect("the acquire is being applied");
-    // As long as it wants to.
+    // Peers are answered during the apply.
     test.block_on(node.answers_peers());
     assert!(!acquired.is_finished(), "it is not applied yet");
-    go_on.send(()).expect("it waits");
+    go_on.send(()).expect("the apply waits");
     test.block_on(acquired).expect("no panic");
     node.end();
 }
@@ -200,22 +199,22 @@ fn clients_that_keep_their_threads_busy_delay_no_peer() {
     let (test, clients) = (threads(1), threads(1));
     let node = Node::start(None, Tasks::On(clients.handle().clone()));
     test.block_on(open_session(node.client_url()));
-    // All of the clients' threads.
+    // Block the only client thread.
     let (go_on, let_go) = mpsc::channel::<()>();
     let (came, comes) = mpsc::channel();
     let busy = clients.spawn(async move {
-        came.send(()).expect("the test listens");
+        came.send(()).expect("the test receives");
         let _ = let_go.recv_timeout(LONG);
     });
-    comes.recv_timeout(LONG).expect("they are busy");
+    comes.recv_timeout(LONG).expect("the client thread is blocked");
     let url = node.client_url();
     let status = test.spawn(async move {
-        let mut stub = ClusterClient::connect(url).await.expect("the kernel accepts");
+        let mut stub = ClusterClient::connect(url).await.expect("the kernel accepts the connection");
         stub.status(v1::StatusRequest { table_hash: false }).await.expect("answered")
     });
     test.block_on(node.answers_peers());
-    assert!(!status.is_finished(), "clients are served by their own threads, which are busy");
-    go_on.send(()).expect("they wait");
+    assert!(!status.is_finished(), "the blocked client thread answered a client");
+    go_on.send(()).expect("the client thread waits");
     test.block_on(busy).expect("no panic");
     let status = test.block_on(async { timeout(LONG, status).await }).expect("in time").expect("no panic");
     assert!(status.into_inner().serving);

@@ -1,4 +1,4 @@
-//! A node's process and what is around it: its terminal and log, its data directory, and files that are damaged.
+//! A node's process and its surroundings: terminal, log output, data directory and damaged files.
 
 #![expect(clippy::disallowed_methods, reason = "stalls and measures threads in real time")]
 #![expect(clippy::unwrap_used, reason = "a test fails by it, helpers included")]
@@ -29,7 +29,7 @@ use openraft::{
 use rustix::process::{Pid, kill_process};
 use support::{LONG, cluster_of, program};
 
-/// A cluster of one, which has ended: what a node may be started on.
+/// The directory of a cluster of one node, which has ended. A node can be started on it.
 struct Place {
     cluster: LocalCluster,
 }
@@ -51,12 +51,12 @@ impl Place {
         self.cluster.node(1).config().data_dir.clone()
     }
 
-    /// Starts a node that says what it says to this.
+    /// Starts a node with this stderr.
     fn start(&self, stderr: impl Into<Stdio>) -> Running {
         Running(self.serve().stderr(stderr).spawn().unwrap())
     }
 
-    /// Waits until a node answers here that it leads.
+    /// Waits until the node answers that it leads.
     fn answers(&self, node: &mut Running) {
         let begun = Instant::now();
         loop {
@@ -66,7 +66,7 @@ impl Place {
                 return;
             }
             assert_eq!(node.0.try_wait().unwrap(), None, "it ended");
-            assert!(begun.elapsed() < LONG, "it does not answer");
+            assert!(begun.elapsed() < LONG, "it does not answer in time");
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -76,7 +76,7 @@ fn output(command: &mut Command) -> Output {
     command.output().unwrap()
 }
 
-/// A node that runs. It does not outlive the test.
+/// A running node, which is killed on drop.
 struct Running(Child);
 
 impl Running {
@@ -84,7 +84,7 @@ impl Running {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
-    /// Ends it in order.
+    /// Stops it with SIGTERM.
     fn stop(mut self) -> ExitStatus {
         self.signal(Signal::TERM);
         self.0.wait().unwrap()
@@ -99,16 +99,16 @@ impl Drop for Running {
     }
 }
 
-/// Reads up to a line with these words.
+/// Reads until a line has these words.
 fn read_until(lines: &mut BufReader<ChildStderr>, words: &str) -> String {
     let mut read = String::new();
     while !read.contains(words) {
-        assert_ne!(lines.read_line(&mut read).unwrap(), 0, "it never says {words:?}: {read}");
+        assert_ne!(lines.read_line(&mut read).unwrap(), 0, "it ended without {words:?}: {read}");
     }
     read
 }
 
-/// Its partition is full, or whoever read it is gone.
+/// The partition of its log is full, or the reader of its pipe has ended.
 #[tokio::test]
 async fn a_node_outlives_its_log() {
     let place = Place::new().await;
@@ -123,10 +123,10 @@ async fn a_node_outlives_its_log() {
     assert_eq!(node.stop().code(), Some(0));
 }
 
-/// As a daemon's: somebody asks it to reload something, or to open its log anew. Without a terminal it has no reason to end.
+/// Operators send SIGHUP to a daemon to reload its configuration or reopen its log. Without a terminal, it is no reason to end.
 #[tokio::test]
 async fn a_hangup_ends_no_daemon() {
-    // `cluster_of` sees to it that no test runs its programs with the signal ignored.
+    // `cluster_of` ensures that no test starts its programs with the signal ignored.
     let place = Place::new().await;
     let mut node = place.start(Stdio::piped());
     let mut log = BufReader::new(node.0.stderr.take().unwrap());
@@ -140,7 +140,7 @@ async fn a_hangup_ends_no_daemon() {
     read_until(&mut log, "SIGTERM received: stopping");
 }
 
-/// The directory of a node that runs: a second one changes nothing in it, not even what looks unfinished.
+/// A second node changes nothing in the directory of a running node, not even a file that looks unfinished.
 #[tokio::test]
 async fn a_second_node_leaves_the_directory_alone() {
     let place = Place::new().await;
@@ -149,7 +149,7 @@ async fn a_second_node_leaves_the_directory_alone() {
     let unfinished = place.data().join("snapshots/7.partial");
     fs::write(&unfinished, "half").unwrap();
 
-    // Addresses of its own, or it would be refused for those.
+    // Separate addresses; otherwise it would be refused for those.
     let mut second = place.serve();
     second.args(["--client-listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0"]);
     let refused = output(&mut second);
@@ -174,7 +174,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Runs a node to see whether it starts. It stops at once if it does.
+/// Starts a node, which stops at once if it can start. Returns its status and stderr.
 fn try_to_serve(place: &Place, data: &Path) -> (ExitStatus, String) {
     let mut command = place.serve();
     command.arg("--until-stdin-closes").arg("--data-dir").arg(data).stderr(Stdio::piped());
@@ -184,7 +184,7 @@ fn try_to_serve(place: &Place, data: &Path) -> (ExitStatus, String) {
     (node.0.wait().unwrap(), said)
 }
 
-/// A log of some segments of sled's in the place of a node's own, in order as long as nobody looks into its entries.
+/// Replaces a node's log by one of several sled segments. It is valid until its entries are decoded.
 async fn replace_log(log: &Path) {
     fs::remove_dir_all(log).unwrap();
     let options = || LogOptions { journal_bytes: 64 << 10, ..LogOptions::default() };
@@ -205,7 +205,7 @@ async fn replace_log(log: &Path) {
     }
 }
 
-/// sled panics on some damaged files, in whatever thread: that is damage like any other, and not a mistake of the program.
+/// sled panics on some damaged files, in any thread. The node reports such a panic as damage, not as a bug.
 #[tokio::test]
 async fn a_panic_of_sled_is_told_as_damage() {
     const ATTEMPTS: usize = 24;
@@ -223,7 +223,7 @@ async fn a_panic_of_sled_is_told_as_damage() {
         }
         fs::write(directory.path().join("log/sled/db"), damaged).unwrap();
         let (ended, said) = try_to_serve(&place, directory.path());
-        // Where nothing was that matters, it starts. Where sled makes an empty log of what is left, it is not the node's own.
+        // It starts if only unused bytes are damaged. If sled recovers an empty log, the node refuses it as not its own.
         assert!(matches!(ended.code(), Some(0 | 20)), "attempt {attempt}: {ended}: {said}");
         let advised = ["leave this node stopped", "put its own data back"].iter().any(|advice| said.contains(advice));
         assert!(ended.success() || advised, "attempt {attempt}: {said}");

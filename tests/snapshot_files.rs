@@ -1,4 +1,4 @@
-//! Snapshot files: whole or absent, and never believed when damaged.
+//! Snapshot files: complete or absent; a damaged file is refused.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -19,7 +19,7 @@ fn records(index: u64) -> Vec<Vec<u8>> {
 }
 
 fn open(directory: &Path) -> SnapshotStore {
-    SnapshotStore::open(directory).expect("snapshots in order open")
+    SnapshotStore::open(directory).expect("intact snapshots open")
 }
 
 fn write(store: &SnapshotStore, index: u64) -> SnapshotFile {
@@ -56,11 +56,11 @@ fn the_newest_is_kept_and_older_ones_stay_readable() {
     assert!(store.latest().is_none());
     let first = write(&store, 100);
     let second = write(&store, 200);
-    // One that took long, while a newer one was installed.
+    // A slow snapshot, during which a newer one was installed.
     let late = write(&store, 150);
     assert_is(&late, 150);
     drop(late);
-    assert_is(&store.latest().expect("there is one"), 200);
+    assert_is(&store.latest().expect("a snapshot exists"), 200);
     assert_is(&first, 100);
     assert_eq!(bytes(&second).len() as u64, second.length());
     assert_eq!(names(directory.path()), ["snapshot-00000000000000000200"]);
@@ -68,9 +68,9 @@ fn the_newest_is_kept_and_older_ones_stay_readable() {
     fs::write(directory.path().join("0.partial"), "half").expect("written");
     fs::write(directory.path().join("snapshot-00000000000000000007"), "an older one").expect("written");
     let store = open(directory.path());
-    assert_is(&store.latest().expect("there is one"), 200);
+    assert_is(&store.latest().expect("a snapshot exists"), 200);
     assert_eq!(names(directory.path()), ["snapshot-00000000000000000200"]);
-    store.publish(&store.latest().expect("there is one")).expect("nothing to do");
+    store.publish(&store.latest().expect("a snapshot exists")).expect("nothing to do");
     drop(store);
     assert_is(&open(directory.path()).latest().expect("still there"), 200);
 }
@@ -82,11 +82,11 @@ fn a_snapshot_travels_to_a_peer() {
     let store = open(there.path());
     let mut receiving = store.receive(meta(100), sent.length()).expect("begun");
     bytes(&sent).chunks(77).for_each(|piece| receiving.write(piece).expect("written"));
-    let received = receiving.finish().expect("it is whole");
+    let received = receiving.finish().expect("it is complete");
     assert_is(&received, 100);
     assert!(store.latest().is_none(), "it was not published");
     store.publish(&received).expect("published");
-    assert_is(&open(there.path()).latest().expect("there is one"), 100);
+    assert_is(&open(there.path()).latest().expect("a snapshot exists"), 100);
 }
 
 #[test]
@@ -106,10 +106,10 @@ fn what_arrives_damaged_is_not_used_and_leaves_nothing() {
     for (announced, bytes) in
         [(100, &flipped[..]), (100, &whole[..whole.len() - 1]), (100, &longer[..]), (101, &whole[..])]
     {
-        receive(meta(announced), bytes).expect_err("it is not what was announced");
+        receive(meta(announced), bytes).expect_err("it differs from the announced snapshot");
     }
     assert_eq!(names(there.path()), [""; 0]);
-    receive(meta(100), &whole).expect("it is whole");
+    receive(meta(100), &whole).expect("it is complete");
 }
 
 #[test]
@@ -135,5 +135,5 @@ fn every_damage_to_the_newest_is_refused() {
     fs::write(&path, &whole).expect("written");
     open(directory.path());
     fs::rename(&path, directory.path().join("snapshot-00000000000000000101")).expect("renamed");
-    SnapshotStore::open(directory.path()).expect_err("its name is not its own");
+    SnapshotStore::open(directory.path()).expect_err("its name does not match its index");
 }

@@ -1,7 +1,7 @@
-//! What rustfmt does not check: the width of comments, and circles of imports between files.
+//! Rules that rustfmt does not check: the width of comments, and circles of imports between files.
 //!
-//! Left out of the width: tables in docs and what is no comment, such as a long string (rustfmt breaks the code), and Markdown files,
-//! which have tables and links on lines of any length.
+//! The width of these is not checked: tables in docs; code, such as a long string (rustfmt breaks code); and Markdown files, which have
+//! tables and links on lines of any length.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,14 +9,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The longest line of a comment, in characters.
+/// Maximum length of a line with a comment, in characters.
 const COLUMNS: usize = 140;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The files below these directories, with this extension. Paths from the root of the repository.
+/// The text of each file with this extension below these directories, by its path from the root of the repository.
 fn files(directories: &[&str], extension: &str) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut left: Vec<_> = directories.iter().map(|directory| root().join(directory)).collect();
@@ -35,7 +35,7 @@ fn files(directories: &[&str], extension: &str) -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// Whether the line is a comment that could have been broken.
+/// Whether the line is a comment that can be broken.
 fn is_comment(line: &str, extension: &str) -> bool {
     let line = line.trim_start();
     let text = line.trim_start_matches(['/', '!']).trim_start();
@@ -57,7 +57,7 @@ fn comments_are_at_most_140_columns_wide() {
     assert!(wide.is_empty(), "comments of more than {COLUMNS} columns: {wide:#?}");
 }
 
-/// What a file imports by `use super::…`: the first name of each path, which is a module beside the file, or another item.
+/// Imports of a file by `use super::…`: the first name of each path, which is a sibling module or another item.
 ///
 /// Reads text: it sees neither `crate::…`, nor paths outside of `use`, nor the module of a name that the parent re-exports.
 fn siblings(text: &str) -> BTreeSet<String> {
@@ -76,13 +76,13 @@ fn siblings(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The files that are in circles or that lie between two; `None`: there is no circle.
+/// The files in circles, or on a path between two circles; `None`: there is no circle.
 fn circle(imports: &BTreeMap<String, BTreeSet<String>>) -> Option<BTreeSet<String>> {
     let mut left = imports.clone();
     loop {
         let names: BTreeSet<_> = left.keys().cloned().collect();
         let before = left.len();
-        // What imports nothing that is left is in no circle, nor is what nothing imports that is left.
+        // Remove files without imports among the rest, and files that none of the rest imports: they are in no circle.
         let imported: BTreeSet<_> =
             left.iter().flat_map(|(name, of)| of.iter().filter(move |other| *other != name)).cloned().collect();
         left.retain(|name, of| {
