@@ -139,7 +139,8 @@ async fn bulk_closes_expiries_and_grants_harm_no_other_client() {
 
     stage
         .survives("many wait for one lock, which they can share", async |stage: &Stage| {
-            let (waits, holder) = (sized(2_000, 16_000), own.open(TTL_MS).await);
+            // One connection may have 10,240 open calls.
+            let (waits, holder) = (sized(2_000, 8_000), own.open(TTL_MS).await);
             own.acquire(&holder, vec![want("awaited")]).await;
             let sessions: Vec<_> =
                 stream::iter(0..waits.div_ceil(WAITS_PER_SESSION)).then(|_| own.open(TTL_MS)).collect().await;
