@@ -1,6 +1,10 @@
 //! Snapshot files: complete or absent; a damaged file is refused.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use lockkeeper::raft::{
     snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
@@ -9,7 +13,7 @@ use lockkeeper::raft::{
 
 fn meta(index: u64) -> SnapshotMeta {
     let id = |index| Some(LogId { leader_id: CommittedLeaderId::new(2), index });
-    let node = Node { incarnation: None, peer_address: "peer:1".to_owned(), client_address: "client:1".to_owned() };
+    let node = Node { peer_address: "peer:1".to_owned(), client_address: "client:1".to_owned(), ..Node::default() };
     let membership = Membership::new(vec![[1].into()], BTreeMap::from([(1, node)])).expect("its voter is a node");
     SnapshotMeta { last_log_id: id(index), last_membership: StoredMembership::new(id(index / 2), membership) }
 }
@@ -23,7 +27,7 @@ fn open(directory: &Path) -> SnapshotStore {
 }
 
 fn write(store: &SnapshotStore, index: u64) -> SnapshotFile {
-    store.write(&meta(index), records(index).into_iter()).expect("written")
+    store.write(&meta(index), &BTreeSet::new(), records(index).into_iter()).expect("written")
 }
 
 fn assert_is(snapshot: &SnapshotFile, index: u64) {
@@ -116,7 +120,7 @@ fn what_arrives_damaged_is_not_used_and_leaves_nothing() {
 fn every_damage_to_the_newest_is_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let store = open(directory.path());
-    store.write(&meta(100), [vec![1; 10], vec![], vec![2; 100]].into_iter()).expect("written");
+    store.write(&meta(100), &BTreeSet::new(), [vec![1; 10], vec![], vec![2; 100]].into_iter()).expect("written");
     drop(store);
     let path = directory.path().join("snapshot-00000000000000000100");
     let whole = fs::read(&path).expect("readable");
@@ -124,7 +128,7 @@ fn every_damage_to_the_newest_is_refused() {
         fs::write(&path, bytes).expect("written");
         let error = SnapshotStore::open(directory.path()).expect_err("it is damaged");
         assert!(matches!(error, SnapshotError::Damaged { .. }), "{error}");
-        assert!(error.to_string().contains("leave this node stopped"), "{error}");
+        assert!(error.to_string().contains("replace this node"), "{error}");
     };
     for bit in 0..whole.len() * 8 {
         let mut flipped = whole.clone();

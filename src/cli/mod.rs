@@ -21,6 +21,7 @@ mod list;
 mod lock;
 mod logging;
 mod man;
+mod member;
 mod output;
 mod release;
 mod remove_waiter;
@@ -32,6 +33,7 @@ mod show;
 mod signals;
 mod status;
 mod terminal;
+mod transfer_leader;
 mod update;
 mod views;
 mod waiting;
@@ -83,6 +85,8 @@ enum Command {
     DropData(drop_data::DropData),
     Resize(resize::Resize),
     Status(status::Status),
+    Member(member::Member),
+    TransferLeader(transfer_leader::TransferLeader),
     Completions(completions::Completions),
     Man(man::Man),
     #[command(hide = true)]
@@ -177,6 +181,8 @@ pub fn run() -> ExitCode {
         Command::DropData(drop_data) => block_on(drop_data.run()),
         Command::Resize(resize) => block_on(resize.run()),
         Command::Status(status) => block_on(status.run()),
+        Command::Member(member) => block_on(member.run()),
+        Command::TransferLeader(transfer) => block_on(transfer.run()),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
         Command::Keep(keep) => block_on(keep.run()),

@@ -66,6 +66,16 @@ pub(super) struct Serve {
     #[arg(long, env = "LOCKKEEPER_BOOTSTRAP", value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     bootstrap: Option<bool>,
+    /// Joins the cluster of these nodes: their addresses for clients. Overrides `join` of the configuration, which then
+    /// needs no members
+    #[arg(long, env = "LOCKKEEPER_JOIN", value_name = "HOST:PORT,…", value_delimiter = ',')]
+    join: Option<Vec<String>>,
+    /// Where clients reach a node that joins, if not at `client_listen`. Overrides `client_address` of the configuration
+    #[arg(long, env = "LOCKKEEPER_CLIENT_ADDRESS", value_name = "HOST:PORT")]
+    client_address: Option<String>,
+    /// Where peers reach a node that joins, if not at `peer_listen`. Overrides `peer_address` of the configuration
+    #[arg(long, env = "LOCKKEEPER_PEER_ADDRESS", value_name = "HOST:PORT")]
+    peer_address: Option<String>,
     /// Overrides `log` of the configuration: a filter such as "info" or "info,lockkeeper_raft=debug"
     #[arg(long, env = "LOCKKEEPER_LOG", value_name = "FILTER")]
     log: Option<String>,
@@ -108,8 +118,23 @@ impl Serve {
     }
 
     fn into_parts(self) -> (PathBuf, Overrides) {
-        let Self { config, cluster_id, node_id, data_dir, client_listen, peer_listen, bootstrap, log, .. } = self;
-        (config, Overrides { cluster_id, node_id, data_dir, client_listen, peer_listen, bootstrap, log })
+        let Self { config, cluster_id, node_id, data_dir, client_listen, peer_listen, bootstrap, .. } = self;
+        let Self { join, client_address, peer_address, log, .. } = self;
+        let addresses = (client_address, peer_address);
+        let (client_address, peer_address) = addresses;
+        let overrides = Overrides {
+            cluster_id,
+            node_id,
+            data_dir,
+            client_listen,
+            peer_listen,
+            bootstrap,
+            join,
+            client_address,
+            peer_address,
+            log,
+        };
+        (config, overrides)
     }
 }
 

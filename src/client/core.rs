@@ -127,6 +127,8 @@ pub(super) fn loss_of(reason: Reason) -> Option<Loss> {
         | Reason::ShuttingDown
         | Reason::OutcomeUnknown
         | Reason::DeadlineExceeded
+        | Reason::MembershipRefused
+        | Reason::MembershipChanging
         | Reason::Internal => None,
     }
 }

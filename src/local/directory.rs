@@ -63,10 +63,23 @@ impl Directory {
         self.path.join(format!("node{node_id}"))
     }
 
-    /// The configurations of the nodes in this directory; ids count from 1.
+    /// The configurations of the nodes in this directory, sorted by id.
     pub(super) fn configs(&self) -> Result<Vec<Config>, LocalError> {
-        let files = (1..).map(|node_id| config_file(&self.node(node_id))).take_while(|file| file.exists());
+        let fail = |source| LocalError::Directory { path: self.path.clone(), source };
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(fail)? {
+            let name = entry.map_err(fail)?.file_name().to_string_lossy().into_owned();
+            ids.extend(name.strip_prefix("node").and_then(|id| id.parse::<u64>().ok()));
+        }
+        ids.sort_unstable();
+        let files = ids.into_iter().map(|node_id| config_file(&self.node(node_id))).filter(|file| file.exists());
         files.map(|file| Ok(Config::load(&file, Overrides::default())?)).collect()
+    }
+
+    /// Deletes the directory of one node, with its data.
+    pub(super) fn delete(&self, node_id: u64) -> Result<(), LocalError> {
+        let folder = self.node(node_id);
+        fs::remove_dir_all(&folder).map_err(|source| LocalError::Directory { path: folder.clone(), source })
     }
 
     /// Writes the configuration of a node.

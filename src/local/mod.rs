@@ -157,6 +157,45 @@ impl LocalCluster {
         Ok(())
     }
 
+    /// Lays out one more node, which joins the cluster once it is started. Panics if this cluster has a node with this id.
+    pub fn add(&mut self, node_id: u64) -> Result<&mut Node, LocalError> {
+        let known = self.nodes.values().next().expect("a cluster has a node");
+        let (program, known) = (known.program().to_owned(), known.config());
+        let member = ports::members([node_id].into_iter())?.remove(0);
+        let config = Config {
+            node_id,
+            data_dir: self.directory.node(node_id).join("data"),
+            client_listen: member.client_address,
+            peer_listen: member.peer_address,
+            bootstrap: false,
+            join: self.nodes().map(|node| node.config().client_listen.clone()).collect(),
+            members: Vec::new(),
+            ..known.clone()
+        };
+        self.directory.write(&config)?;
+        let node = Node::new(program, config, self.directory.node(node_id));
+        assert!(self.nodes.insert(node_id, node).is_none(), "node {node_id} exists");
+        Ok(self.node_mut(node_id))
+    }
+
+    /// Gives a node that does not run new addresses, which only its own configuration names.
+    pub fn relocate(&mut self, node_id: u64) -> Result<(), LocalError> {
+        let member = ports::members([node_id].into_iter())?.remove(0);
+        let mut members = self.node(node_id).config().members.clone();
+        members.iter_mut().filter(|known| known.node_id == node_id).for_each(|known| known.clone_from(&member));
+        self.node_mut(node_id).move_to(&member, &members);
+        self.directory.write(self.node(node_id).config())
+    }
+
+    /// Kills a node, and deletes its data and its configuration.
+    pub async fn discard(&mut self, node_id: u64) -> Result<(), LocalError> {
+        if let Some(mut node) = self.nodes.remove(&node_id) {
+            node.kill().await;
+            self.directory.delete(node_id)?;
+        }
+        Ok(())
+    }
+
     /// The directory of the cluster.
     pub fn path(&self) -> &Path {
         self.directory.path()

@@ -30,7 +30,7 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 const TAIL_LINES: usize = 20;
 const TAIL_BYTES: u64 = 16 * 1024;
 /// Environment variables for a single node, which must not reach all nodes.
-const NOT_INHERITED: [&str; 7] = [
+const NOT_INHERITED: [&str; 10] = [
     "LOCKKEEPER_CONFIG",
     "LOCKKEEPER_CLUSTER_ID",
     "LOCKKEEPER_NODE_ID",
@@ -38,6 +38,9 @@ const NOT_INHERITED: [&str; 7] = [
     "LOCKKEEPER_CLIENT_LISTEN",
     "LOCKKEEPER_PEER_LISTEN",
     "LOCKKEEPER_BOOTSTRAP",
+    "LOCKKEEPER_JOIN",
+    "LOCKKEEPER_CLIENT_ADDRESS",
+    "LOCKKEEPER_PEER_ADDRESS",
 ];
 
 /// A node, running or not.
@@ -83,6 +86,10 @@ impl Node {
     /// Its id, from 1 on.
     pub fn id(&self) -> u64 {
         self.config.node_id
+    }
+
+    pub(super) fn program(&self) -> &Path {
+        &self.program
     }
 
     /// Its configuration.

@@ -33,6 +33,8 @@ pub enum Planted {
     LostDataTakenIn,
     /// A node on an older copy of its data is accepted.
     OlderCopyTakenIn,
+    /// A node that was removed still takes part: the others admit its calls, and it does not end.
+    RemovedTakenIn,
     /// A wait whose call broke off is never answered, even if the same request is repeated.
     WaitLostOnDisconnect,
     /// A release ends the oldest grant of its session, whatever its token.
@@ -89,7 +91,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 34] = [
         Self::AckBeforeSync,
         Self::TokenNotInSnapshot,
         Self::RepliesNotInSnapshot,
@@ -98,6 +100,7 @@ impl Planted {
         Self::LateAnswersConfirm,
         Self::LostDataTakenIn,
         Self::OlderCopyTakenIn,
+        Self::RemovedTakenIn,
         Self::WaitLostOnDisconnect,
         Self::ReleaseIgnoresToken,
         Self::StampFromWallClock,
@@ -130,6 +133,7 @@ impl Planted {
         Self::LateAnswersConfirm,
         Self::LostDataTakenIn,
         Self::OlderCopyTakenIn,
+        Self::RemovedTakenIn,
         Self::DeadlineFromReceipt,
         Self::SnapshotNotSynced,
         Self::SnapshotUsedBeforePublished,
@@ -161,6 +165,7 @@ impl Planted {
             Self::LateAnswersConfirm => "late-answers-confirm",
             Self::LostDataTakenIn => "lost-data-taken-in",
             Self::OlderCopyTakenIn => "older-copy-taken-in",
+            Self::RemovedTakenIn => "removed-taken-in",
             Self::WaitLostOnDisconnect => "wait-lost-on-disconnect",
             Self::ReleaseIgnoresToken => "release-ignores-token",
             Self::StampFromWallClock => "stamp-from-wall-clock",

@@ -109,7 +109,7 @@ fn apply(table: &Table, entry: Entry, answer: bool) -> io::Result<Deliveries> {
 fn damaged(log_id: &LogId, why: &str) -> io::Error {
     let message = format!(
         "log entry {log_id} cannot be decoded ({why}): it is damaged or was written by a newer version; install that \
-         version; if this node runs it already, leave the node stopped: the cluster serves while a majority of its members runs"
+         version; if this node runs it already, replace the node with `lockkeeper member replace`"
     );
     io::Error::new(io::ErrorKind::InvalidData, message)
 }

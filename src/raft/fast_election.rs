@@ -122,7 +122,7 @@ impl LostLeader {
         if metrics.current_leader != Some(id) || metrics.id == id || !vote.committed {
             return None;
         }
-        let address = replica.configured_or(id, membership.get_node(&id)?).peer_address.clone();
+        let address = replica.addresses().of_peer(id, membership.get_node(&id)?);
         let candidates: BTreeSet<u64> = membership.voter_ids().filter(|voter| *voter != id).collect();
         candidates.contains(&metrics.id).then_some(Self { leader: id, vote, address, candidates })
     }

@@ -57,7 +57,7 @@ pub enum FormingError {
     /// The cluster knows this node's id with another incarnation.
     #[error(
         "node {asked} knows node {node_id} as incarnation {known}, but this data directory is {own}: this node's data is gone; \
-         put its own data directory back, or leave this node stopped: the cluster serves while a majority of its members runs"
+         put its own data directory back, or replace this node with `lockkeeper member replace`"
     )]
     DataGone {
         /// The member that answered.
@@ -68,6 +68,17 @@ pub enum FormingError {
         known: Incarnation,
         /// This node's incarnation.
         own: Incarnation,
+    },
+    /// The cluster has had this node's id, and has removed it.
+    #[error(
+        "node {asked} says that node {node_id} was removed from the cluster; an id is never used again: give this node an id \
+         that no member has ever had, and an empty data directory"
+    )]
+    Removed {
+        /// The member that answered.
+        asked: u64,
+        /// This node.
+        node_id: u64,
     },
     /// The configuration founds a cluster without this node.
     #[error(
@@ -258,6 +269,10 @@ fn hear(
     let Ok(incarnation) = Incarnation::try_from(said.incarnation.as_ref()) else {
         return reason("it has no incarnation".into());
     };
+    if said.formed && said.asker_removed && !Planted::RemovedTakenIn.is_on() {
+        identity.mark_removed(asked);
+        return Err(FormingError::Removed { asked, node_id: own_id });
+    }
     if said.formed {
         return match Incarnation::try_from(said.asker_incarnation.as_ref()) {
             Ok(known) if known == own => {

@@ -52,6 +52,8 @@ pub enum Stage {
     Founding,
     /// Belongs to the cluster.
     Member,
+    /// The cluster has removed it.
+    Removed,
 }
 
 /// Whether a founder's log has its first entry.
@@ -154,7 +156,7 @@ pub enum IdentityError {
     /// The directory holds files, but not the data of a node.
     #[error(
         "directory {} is not empty and holds no {FILE_NAME}: name an empty directory; if it held the data of a node, put that \
-         node's own {FILE_NAME} back, or leave the node stopped", .directory.display()
+         node's own {FILE_NAME} back, or replace the node with `lockkeeper member replace`", .directory.display()
     )]
     Foreign {
         /// The directory.
@@ -162,8 +164,8 @@ pub enum IdentityError {
     },
     /// The file is damaged.
     #[error(
-        "{} is damaged ({reason}): put the newest copy of this file back, or leave this node stopped: the cluster serves while a \
-         majority of its members runs", .file.display()
+        "{} is damaged ({reason}): put the newest copy of this file back, or replace this node with `lockkeeper member replace`",
+        .file.display()
     )]
     Damaged {
         /// The file.
@@ -174,7 +176,7 @@ pub enum IdentityError {
     /// The log ends before an entry that it is known to have held.
     #[error(
         "the log ends at {}, but it held the committed entry {committed_index}: data of this node is lost; put its newest data back, or \
-         leave this node stopped: the cluster serves while a majority of its members runs",
+         replace this node with `lockkeeper member replace`",
         .last_index.map_or("nothing".into(), |last| format!("entry {last}"))
     )]
     LogLost {
@@ -186,7 +188,7 @@ pub enum IdentityError {
     /// A node with a known id has another incarnation than before.
     #[error(
         "node {node_id} is known as incarnation {known} and now calls itself {found}: its data is gone; put its own data directory \
-         back, or leave node {node_id} stopped"
+         back, or replace it with `lockkeeper member replace {node_id}`"
     )]
     OtherIncarnation {
         /// The node.
@@ -199,8 +201,7 @@ pub enum IdentityError {
     /// Another node remembers a promise that this directory does not contain.
     #[error(
         "the data directory of node {node_id} is an older copy, or a second one: node {witness} remembers {what}; it lacks votes or \
-         entries that other members rely on: put its newest data back, or leave this node stopped; the cluster serves while a \
-         majority of its members runs"
+         entries that other members rely on: put its newest data back, or replace this node with `lockkeeper member replace`"
     )]
     Outdated {
         /// The directory's node.
@@ -209,6 +210,20 @@ pub enum IdentityError {
         witness: u64,
         /// What it remembers.
         what: String,
+    },
+    /// The cluster has removed this node.
+    #[error(
+        "node {node_id} was removed from cluster {cluster_id}, as {} says: its data directory must not be used again; to \
+         bring the machine back, give it an id that no member has ever had and an empty data directory, and start it with --join",
+        witness.map_or_else(|| "its identity".to_owned(), |witness| format!("node {witness}"))
+    )]
+    Removed {
+        /// This node.
+        node_id: u64,
+        /// Its cluster.
+        cluster_id: ClusterId,
+        /// The member that said so; `None`: it was recorded before.
+        witness: Option<u64>,
     },
     /// The file could not be read or written.
     #[error("cannot {action} {}: {source}", .path.display())]
@@ -241,6 +256,8 @@ pub struct Identity {
     earlier_starts: std::sync::Mutex<BTreeMap<u64, Start>>,
     /// Why this directory must not be used any more: the witness, and what it remembers.
     outdated: watch::Sender<Option<(u64, String)>>,
+    /// The member that said that this node was removed.
+    removed: watch::Sender<Option<u64>>,
 }
 
 impl Identity {
@@ -264,12 +281,20 @@ impl Identity {
                 let (found, expected) = (record.node_id, node_id);
                 return Err(IdentityError::OtherNode { directory, found, expected });
             }
+            Some(record) if record.stage == Stage::Removed => {
+                return Err(IdentityError::Removed { node_id, cluster_id: cluster_id.clone(), witness: None });
+            }
             Some(record) => record,
             None => IdentityRecord::new(cluster_id.clone(), node_id, Incarnation::draw(random)),
         };
         let (record, start) = record.starting(random);
         file::write(&directory, &record)?;
         Ok(Self::new(record, Some(directory), start))
+    }
+
+    /// The cluster of the node whose data is in `directory`; `None`: the directory has no identity. Blocks.
+    pub fn recorded_cluster(directory: &std::path::Path) -> Result<Option<ClusterId>, IdentityError> {
+        Ok(file::read(directory)?.map(|record| record.cluster_id))
     }
 
     /// An identity without a file, for simulations: the value stands for the node's data.
@@ -297,6 +322,7 @@ impl Identity {
             start,
             earlier_starts: std::sync::Mutex::default(),
             outdated: watch::Sender::new(None),
+            removed: watch::Sender::new(None),
         }
     }
 
@@ -386,6 +412,25 @@ impl Identity {
         IdentityError::Outdated { node_id: self.node_id, witness, what }
     }
 
+    /// Records that a member says that the cluster has removed this node: the node must end.
+    pub fn mark_removed(&self, witness: u64) {
+        self.removed.send_replace(Some(witness));
+    }
+
+    /// Returns once it is known that the cluster has removed this node, and that is recorded: the directory cannot be used again.
+    pub async fn removed(&self) -> IdentityError {
+        let mut removed = self.removed.subscribe();
+        let witness = *removed.wait_for(Option::is_some).await.expect("the sender is in self");
+        let recorded = self.update(|record| {
+            record.stage = Stage::Removed;
+            Ok(())
+        });
+        match recorded.await {
+            Ok(()) => IdentityError::Removed { node_id: self.node_id, cluster_id: self.cluster_id.clone(), witness },
+            Err(error) => error,
+        }
+    }
+
     /// The cluster that this node belongs to, or is configured for.
     pub fn cluster_id(&self) -> &ClusterId {
         &self.cluster_id
@@ -426,7 +471,7 @@ impl Identity {
         let founder = |member: &Member| {
             let Addresses { peer_address, client_address } = member.addresses.clone()?;
             let incarnation = Some(member.incarnation);
-            Some((member.node_id, Node { incarnation, peer_address, client_address }))
+            Some((member.node_id, Node { incarnation, peer_address, client_address, ..Node::default() }))
         };
         Some(record.members.iter().filter_map(founder).collect())
     }

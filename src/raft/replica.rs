@@ -1,6 +1,6 @@
 //! A replica: one copy of the table, kept equal to the others.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use openraft::{ServerState, async_runtime::WatchReceiver};
 use tokio::{sync::watch, time::timeout};
@@ -8,6 +8,7 @@ use tokio::{sync::watch, time::timeout};
 use super::{
     Raft,
     leadership::{Led, follow_leadership},
+    members::Addresses,
     network::Acknowledgements,
     proposer::{self, NoReply, Proposer},
     read_index::read_index,
@@ -32,20 +33,20 @@ pub struct Replica {
     renewals: Renewals,
     led: Led,
     acknowledgements: Acknowledgements,
-    configured: Arc<BTreeMap<u64, Node>>,
+    addresses: Addresses,
     silence_max: Duration,
 }
 
 impl Replica {
-    /// Starts the tasks that propose commands and ticks. They end with `raft`. `acknowledgements` are those of its network; `configured`
-    /// has the present addresses of members and takes precedence over the log. While this node leads, it writes `limits` into the log. A
+    /// Starts the tasks that propose commands and ticks. They end with `raft`. `acknowledgements` are those of its network; `addresses`
+    /// has those of the members, and is kept up to date. While this node leads, it writes `limits` into the log. A
     /// leader that has not heard from a quorum for `silence_max` refuses requests.
     pub fn start(
         raft: Raft,
         table: Arc<Table>,
         environment: &Environment,
         acknowledgements: Acknowledgements,
-        configured: BTreeMap<u64, Node>,
+        addresses: Addresses,
         silence_max: Duration,
         limits: Limits,
     ) -> Self {
@@ -58,8 +59,8 @@ impl Replica {
         tokio::spawn(tick(led.clone(), Arc::clone(&table), proposer.clone(), is_cut_off));
         let (renewals, wanted) = Renewals::new();
         tokio::spawn(renewals::run(wanted, proposer.clone(), RENEWALS_PATIENCE));
-        let configured = Arc::new(configured);
-        Self { raft, table, proposer, renewals, led, acknowledgements, configured, silence_max }
+        tokio::spawn(addresses.clone().follow(raft.clone()));
+        Self { raft, table, proposer, renewals, led, acknowledgements, addresses, silence_max }
     }
 
     /// Whether a command that asks for more would be refused now by load shedding: see [`Proposer::is_overloaded`].
@@ -164,13 +165,29 @@ impl Replica {
         let metrics = self.raft.server_metrics();
         let metrics = metrics.borrow_watched();
         let id = metrics.current_leader?;
-        let node = self.configured.get(&id).or_else(|| metrics.membership_config.get_node(&id))?;
-        Some(look(id, node))
+        let node = metrics.membership_config.get_node(&id)?;
+        Some(self.addresses.look(id, node, |node| look(id, node)))
     }
 
-    /// The addresses of a member: as configured, or else as in the log.
-    pub fn configured_or<'a>(&'a self, id: u64, in_log: &'a Node) -> &'a Node {
-        self.configured.get(&id).unwrap_or(in_log)
+    /// The addresses of the members.
+    pub fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// This node's id.
+    pub fn node_id(&self) -> u64 {
+        *self.raft.node_id()
+    }
+
+    /// Whether a member has answered this node, as leader, within [`silence_max`](Self::silence_max); or is this node.
+    pub fn hears(&self, node_id: u64) -> bool {
+        node_id == self.node_id() || self.silence_of(node_id).is_some_and(|silence| silence <= self.silence_max)
+    }
+
+    /// The time since this node, as leader, sent the latest request that a peer has answered; `None`: none in this term.
+    pub fn silence_of(&self, node_id: u64) -> Option<Duration> {
+        let term = self.raft.server_metrics().borrow_watched().vote.leader_id.term;
+        Some(self.acknowledgements.latest_of(node_id, term)?.elapsed())
     }
 
     /// openraft's handle.

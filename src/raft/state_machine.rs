@@ -144,7 +144,10 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
         let snapshots = self.snapshots.clone();
         let meta = SnapshotMeta { last_log_id: frozen.log_id, last_membership: frozen.membership.clone() };
         let blocking = snapshots.blocking();
-        let write = move || snapshots.write(&meta, frozen.machine.records().map(|r| records::encode(&r)));
+        let write = move || {
+            let records = frozen.machine.records().map(|record| records::encode(&record));
+            snapshots.write(&meta, &frozen.ids_used, records)
+        };
         let file = blocking.run_in_background("snapshot", write).await?;
         Ok(openraft::Snapshot { meta: file.meta().clone(), snapshot: file })
     }
@@ -163,7 +166,8 @@ fn read(file: &SnapshotFile) -> io::Result<Applied> {
     }
     let machine = machine.map_err(io::Error::other)?;
     let meta = file.meta();
-    Ok(Applied { machine, log_id: meta.last_log_id, membership: meta.last_membership.clone() })
+    let (membership, ids_used) = (meta.last_membership.clone(), file.ids_used().clone());
+    Ok(Applied { machine, log_id: meta.last_log_id, membership, ids_used })
 }
 
 /// The index of an entry, and its bytes.

@@ -6,7 +6,7 @@
 //! Listeners hold no state that the machine lacks: they can be lost with the process.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fmt::Debug,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
@@ -109,9 +109,16 @@ pub struct Applied {
     pub log_id: Option<LogId>,
     /// The last membership in the log up to there.
     pub membership: StoredMembership,
+    /// The ids of all members in all memberships up to there. An id is never used again.
+    pub ids_used: BTreeSet<u64>,
 }
 
 impl Applied {
+    /// Whether this node was a member, and is none any more.
+    pub fn has_removed(&self, node_id: u64) -> bool {
+        self.ids_used.contains(&node_id) && self.membership.membership().get_node(&node_id).is_none()
+    }
+
     /// The index of the last applied entry; 0: none.
     pub fn index(&self) -> u64 {
         self.log_id.map_or(0, |id| id.index)
@@ -263,6 +270,7 @@ impl Table {
         ensure_next(&applied, log_id);
         applied.log_id = Some(log_id);
         if let Some(membership) = membership {
+            applied.ids_used.extend(membership.nodes().map(|(id, _)| *id));
             applied.membership = StoredMembership::new(Some(log_id), membership);
         }
         self.publish(&applied);

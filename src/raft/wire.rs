@@ -292,18 +292,20 @@ impl pb::Node {
     pub fn new(node_id: u64, node: &Node) -> Self {
         let incarnation = node.incarnation.map(|incarnation| incarnation.as_bytes().to_vec().into());
         let (peer_address, client_address) = (node.peer_address.clone(), node.client_address.clone());
-        Self { node_id, peer_address, client_address, incarnation: incarnation.unwrap_or_default() }
+        let Node { stays_learner, is_leaving, has_moved, .. } = *node;
+        let incarnation = incarnation.unwrap_or_default();
+        Self { node_id, peer_address, client_address, incarnation, stays_learner, is_leaving, has_moved }
     }
 
     /// The member's id, and its addresses and incarnation.
     pub fn into_member(self) -> Result<(u64, Node), Malformed> {
-        let Self { node_id, peer_address, client_address, incarnation } = self;
+        let Self { node_id, peer_address, client_address, incarnation, stays_learner, is_leaving, has_moved } = self;
         let incarnation = match incarnation.is_empty() {
             true => None,
             false => Some(
                 incarnation.as_ref().try_into().map_err(|_| Malformed("an incarnation that is not 16 bytes long"))?,
             ),
         };
-        Ok((node_id, Node { incarnation, peer_address, client_address }))
+        Ok((node_id, Node { incarnation, peer_address, client_address, stays_learner, is_leaving, has_moved }))
     }
 }

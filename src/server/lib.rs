@@ -24,6 +24,7 @@
 //! | `wire` | each of them as a message of `lockkeeper.v1`, and back | `api`, protobuf, gRPC statuses |
 //! | `service` | routing, execution, waits, watch, keep-alive, forwarding | `api`, `wire`, [`raft`](lockkeeper_raft) |
 //! | `v1` | the adapter for `lockkeeper.v1`, its pipeline, deadlines of calls | `service`, `wire`, tonic |
+//! | `joining` | how a node becomes a member | [`raft`](lockkeeper_raft), `lockkeeper.v1` |
 //! | `cluster`, `health`, `progress`, `pulse` | this node's condition | [`raft`](lockkeeper_raft) |
 //! | `unread` | limits of unread answers, for every HTTP/2 service | `api`, tonic's bodies |
 //! | [`config`], [`descriptors`], [`node`] | settings, file descriptors, putting a node together | all |
@@ -35,10 +36,10 @@
 //!
 //! 1. `proto/lockkeeper/v1/`: the RPC and its messages.
 //! 2. `api::requests`: a struct for the request, one for the reply, and a line in `calls!` that says whether it changes the table.
-//! 3. `wire::locks` or `wire::sessions`: `Encode` for both, `Forward` for the request, and a case in `wire::tests`.
-//! 4. `service::locks` or `service::sessions`: `Serve`, which executes it.
-//! 5. `v1::locks` or `v1::sessions`: one line, `self.call::<TheRequest>(request).await`. If it changes the table, its path goes into
-//!    `v1::deadlines`.
+//! 3. `wire::locks`, `wire::sessions` or `wire::members`: `Encode` for both, `Forward` for the request, and a case in `wire::tests`.
+//! 4. `service::locks`, `service::sessions` or `service::members`: `Serve`, which executes it.
+//! 5. `v1::locks`, `v1::sessions` or `v1::cluster`: one line, `self.call::<TheRequest>(request).await`. If it changes something, its path
+//!    goes into `v1::deadlines`.
 //!
 //! A new reason for an error: `api::Reason`, the two tables in `wire::status`, and `errors.proto`.
 //!
@@ -59,8 +60,10 @@ pub mod node;
 mod api;
 mod cluster;
 mod health;
+mod joining;
 mod progress;
 mod pulse;
+mod safety;
 mod service;
 mod unread;
 mod v1;

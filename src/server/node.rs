@@ -4,7 +4,6 @@
 //! simulation can replace them.
 
 use std::{
-    collections::BTreeSet,
     convert::Infallible,
     future::Future,
     io,
@@ -13,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use futures::{FutureExt as _, future::BoxFuture};
 use openraft::{RaftLogReader, SnapshotPolicy, async_runtime::WatchReceiver, storage::RaftLogStorage};
 use tokio::{net::TcpListener, runtime::Handle, sync::Notify, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -24,12 +24,13 @@ use super::{
     cluster::Cluster,
     config::{Config, Member, RaftConfig},
     descriptors::Places,
-    health,
+    health, joining,
     pulse::Pulse,
     service::{Local, Service as LockService, forward::Dial, waiting},
     unread::{self, Unread},
     v1::{
         Adapter, Backend,
+        cluster::ClusterService,
         deadlines::{Deadlines, Timed},
         forwarded::Forwarded,
         unreadable::explaining,
@@ -43,9 +44,11 @@ use lockkeeper_proto::{
 use lockkeeper_raft::{
     Raft, Replica, fast_election,
     forming::{self, FormingConfig, FormingError},
+    handover::{self, TransferError},
     identity::{ClusterId, Identity, IdentityError},
     log::{self, LogStore, OpenError},
-    network::{Acknowledgements, Network, PeerService},
+    members::{Addresses, Members},
+    network::{Acknowledgements, Network, PeerService, hello},
     slow_followers,
     snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
     state_machine::StateMachine,
@@ -104,13 +107,19 @@ pub enum ServeError {
     #[error(transparent)]
     Snapshots(#[from] SnapshotError),
     /// The newest snapshot cannot be read. Nothing was started.
-    #[error(
-        "cannot read the newest snapshot: {0}; leave this node stopped: the cluster serves while a majority of its members runs"
-    )]
+    #[error("cannot read the newest snapshot: {0}; replace this node with `lockkeeper member replace`")]
     Restore(io::Error),
     /// This node cannot take part in its cluster.
     #[error(transparent)]
     Forming(#[from] FormingError),
+    /// The cluster refuses this node as a member, for good.
+    #[error("the cluster does not admit this node, as {endpoint} says: {reason}")]
+    NotAdmitted {
+        /// The node that was asked.
+        endpoint: String,
+        /// The cluster's reason, and what to do.
+        reason: String,
+    },
     /// Raft stopped: its storage failed, or there is a bug.
     #[error("raft has stopped: {0}")]
     Raft(String),
@@ -146,10 +155,20 @@ pub struct Parts<L, C, S> {
 ///
 /// Dropping the future ends the node at once, as a crash would.
 pub async fn serve(
-    config: Config,
+    mut config: Config,
     clients_runtime: Handle,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
+    let shutdown = shutdown.shared();
+    if config.cluster_id.is_empty() {
+        config.cluster_id = match Identity::recorded_cluster(&config.data_dir)? {
+            Some(cluster_id) => cluster_id.to_string(),
+            None => tokio::select! {
+                cluster_id = joining::cluster_id(&config.join, &TcpConnector) => cluster_id,
+                () = shutdown.clone() => return Ok(()),
+            },
+        };
+    }
     let clients = listen("client_listen", &config.client_listen).await?;
     let peers = listen("peer_listen", &config.peer_listen).await?;
     let environment = Environment { clients: Tasks::On(clients_runtime), ..Environment::system() };
@@ -223,19 +242,22 @@ where
     let machine = environment.blocking.run(open).await;
     let machine = machine.map_err(ServeError::Restore)?;
     let (snapshot_due, log_bytes) = (machine.snapshot_due(), machine.log_bytes());
+    let addresses = Addresses::new(plan.members.clone());
     let network =
-        Network::<C, SnapshotFile>::new(connector.clone(), Arc::clone(&identity)).with_configured(plan.members.clone());
+        Network::<C, SnapshotFile>::new(connector.clone(), Arc::clone(&identity)).with_addresses(addresses.clone());
     let (acknowledgements, cuts) = (network.acknowledgements(), network.cuts());
     let raft_config = Arc::new(raft_config(&config)?);
     let raft = Raft::new(config.node_id, raft_config, network, log, machine).await.map_err(stopped)?;
-    peer_service.attach(raft.clone());
+    let applied = Arc::clone(&table);
+    peer_service.attach(raft.clone(), move |node_id| applied.read(|applied| applied.has_removed(node_id)));
     let (broken_streams, liveness) = (peer_service.broken_streams(), peer_service.liveness());
     let silence_max = 2 * Duration::from_millis(config.raft.election_timeout_ms_max);
-    let (members, limits) = (plan.members.clone(), (&config.limits).into());
-    let replica = Replica::start(raft, table, &environment, acknowledgements.clone(), members, silence_max, limits);
+    let limits = (&config.limits).into();
+    let replica = Replica::start(raft, table, &environment, acknowledgements.clone(), addresses, silence_max, limits);
+    let members = members(&config, &replica, &identity, connector.clone());
 
     let stopping = CancellationToken::new();
-    let services = Services::new(&config, &replica, &environment, connector.clone(), stopping.clone());
+    let services = Services::new(&config, &replica, members.clone(), &environment, connector.clone(), stopping.clone());
     // All tasks end with this function, however it ends.
     let (mut tasks, mut client_server) = (JoinSet::new(), JoinSet::new());
     let peer_routes = services.for_peers().add_service(peer_service.server());
@@ -249,9 +271,16 @@ where
     environment.clients.spawn(&mut client_server, serving);
     tasks.spawn(take_part(Arc::clone(&identity), replica.clone(), plan, connector.clone()));
     tasks.spawn(outdated(Arc::clone(&identity)));
+    tasks.spawn(removed(Arc::clone(&identity)));
+    if let Some(own) = config.this_member().cloned() {
+        let (identity, replica, join) = (Arc::clone(&identity), replica.clone(), config.join.clone());
+        tasks.spawn(joining::join(identity, replica, own, join, connector.clone()));
+    }
     tasks.spawn(raft_stops(replica.clone()));
     tasks.spawn(take_snapshots(replica.clone(), snapshot_due));
     let mut background = JoinSet::new();
+    background.spawn(members.run());
+    background.spawn(joining::notice_removal(Arc::clone(&identity), replica.clone(), connector.clone()));
     background.spawn(note_progress(identity, replica.clone(), acknowledgements));
     environment.clients.spawn(&mut background, waiting::give_up_places(replica.clone()));
     environment.clients.spawn(&mut background, waiting::sweep(replica.clone()));
@@ -319,6 +348,11 @@ async fn outdated(identity: Arc<Identity>) -> Result<(), ServeError> {
     Err(identity.outdated().await.into())
 }
 
+/// Returns once the cluster has removed this node.
+async fn removed(identity: Arc<Identity>) -> Result<(), ServeError> {
+    Err(identity.removed().await.into())
+}
+
 /// Records every [`NOTE_PROGRESS`] how far this node's log is committed, so that the loss of the whole log is noticed; and what peers
 /// acknowledged, so that they are asked for it. Does not return: nothing relies on a record before it is written, so one that cannot be
 /// written now (no file descriptor is left, or the disk is full) is written later. Until then the older record holds; it says less, and is
@@ -363,24 +397,12 @@ async fn raft_stops(replica: Replica) -> Result<(), ServeError> {
     replica.raft().metrics().borrow_watched().running_state.as_ref().map_err(stopped).copied()
 }
 
-/// If this node leads, hands leadership to the voter whose log matches furthest, and waits at most [`DRAIN`] for that to happen.
+/// If this node leads, hands leadership over, and waits at most [`DRAIN`] for that to happen.
 async fn hand_over(replica: &Replica) {
-    let Some(successor) = successor(replica) else { return };
-    tracing::info!(successor, "handing over leadership");
-    if replica.raft().trigger().transfer_leader(successor).await.is_err() {
-        return;
+    match handover::transfer(replica, None, DRAIN).await {
+        Ok(_) | Err(TransferError::NotLeader) => {}
+        Err(error) => tracing::info!(%error, "the others elect a leader"),
     }
-    let mut led = replica.led();
-    // If it fails, the others elect a leader.
-    let _ = timeout(DRAIN, led.wait_for(Option::is_none)).await;
-}
-
-fn successor(replica: &Replica) -> Option<u64> {
-    let metrics = replica.raft().metrics();
-    let metrics = metrics.borrow_watched();
-    let voters: BTreeSet<u64> = metrics.membership_config.voter_ids().collect();
-    let matched = metrics.replication.as_ref()?.iter().filter(|(id, _)| **id != metrics.id && voters.contains(id));
-    matched.max_by_key(|(_, matched)| matched.as_ref().map(|id| id.index)).map(|(id, _)| *id)
 }
 
 /// Services, with the layers around them.
@@ -402,11 +424,12 @@ impl Services {
     fn new<C: Connect>(
         config: &Config,
         replica: &Replica,
+        members: Members,
         environment: &Environment,
         connector: C,
         stopping: CancellationToken,
     ) -> Self {
-        let local = Local { replica: replica.clone(), random: Arc::clone(&environment.random) };
+        let local = Local { replica: replica.clone(), members, random: Arc::clone(&environment.random) };
         let dial: Dial =
             Arc::new(move |address, windows| lockkeeper_transport::channel_with(connector.clone(), address, windows));
         let service = LockService::new(local.clone(), dial, stopping);
@@ -425,6 +448,7 @@ impl Services {
         Routes::default()
             .add_service(Forwarded { service: sessions, tasks: self.tasks.clone() })
             .add_service(Forwarded { service: locks, tasks: self.tasks.clone() })
+            .add_service(ClusterServer::new(ClusterService::new(self.cluster.clone(), self.local.clone())))
     }
 
     /// The layers around all services: messages that cannot be decoded, and deadlines.
@@ -440,7 +464,7 @@ impl Services {
         Routes::default()
             .add_service(sessions)
             .add_service(locks)
-            .add_service(ClusterServer::new(self.cluster.clone()))
+            .add_service(ClusterServer::new(ClusterService::new(self.cluster.clone(), self.service.clone())))
             .add_service(reflection().build_v1().expect(OWN_DESCRIPTORS))
             // For older clients, and for Python's.
             .add_service(reflection().build_v1alpha().expect(OWN_DESCRIPTORS))
@@ -477,11 +501,22 @@ where
     Ok(())
 }
 
+/// The means to change the membership.
+fn members<C: Connect>(config: &Config, replica: &Replica, identity: &Arc<Identity>, connector: C) -> Members {
+    let identity = Arc::clone(identity);
+    let greet = Arc::new(move |address: String| -> BoxFuture<'static, _> {
+        let (identity, connector) = (Arc::clone(&identity), connector.clone());
+        Box::pin(async move { hello(&connector, &address, &identity, Vec::new()).await })
+    });
+    let round_max = Duration::from_millis(config.raft.election_timeout_ms_min);
+    Members::new(replica.clone(), greet, &config.cluster_id, round_max)
+}
+
 /// The members of the cluster, as the configuration names them.
 fn plan(config: &Config) -> FormingConfig {
     let node = |member: &Member| {
         let (peer_address, client_address) = (member.peer_address.clone(), member.client_address.clone());
-        (member.node_id, Node { incarnation: None, peer_address, client_address })
+        (member.node_id, Node { peer_address, client_address, ..Node::default() })
     };
     FormingConfig { bootstrap: config.bootstrap, members: config.members.iter().map(node).collect() }
 }

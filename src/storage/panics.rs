@@ -94,8 +94,7 @@ fn advice(directory: &Path, doing: Doing, panic: &str) -> String {
         Doing::Serving => "start this node again; if that repeats, the files are damaged",
     };
     format!(
-        "the log in {directory} is damaged: sled panicked on it: {panic}; {first}: leave this node stopped; the cluster serves while a \
-         majority of its members runs"
+        "the log in {directory} is damaged: sled panicked on it: {panic}; {first}: replace this node with `lockkeeper member replace`"
     )
 }
 
@@ -143,8 +142,8 @@ mod tests {
             return be_child(thread);
         }
         for (thread, explained) in [
-            ("here", "leave this node stopped"),
-            ("sled-io-1", "leave this node stopped"),
+            ("here", "replace this node"),
+            ("sled-io-1", "replace this node"),
             ("sled-io-full", "free some space"),
             // These two are bugs of the program.
             ("here-serving", "explained: no"),

@@ -21,6 +21,7 @@ use lockkeeper::{
         identity::Identity,
         leadership::Leadership,
         log::{self, LogReader, LogStore},
+        members::Addresses,
         network::Network,
         snapshot::{SnapshotFile, SnapshotStore},
         state_machine::StateMachine,
@@ -164,7 +165,7 @@ impl Alone {
             Arc::clone(&table),
             &environment,
             acknowledgements,
-            members,
+            Addresses::new(members),
             LONG,
             Limits::default(),
         );

@@ -1,7 +1,7 @@
 //! Promises of snapshots: each is the table at its index, and no published snapshot is lost.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     env, fs,
     fs::File,
     io::Write as _,
@@ -151,9 +151,9 @@ fn publish() {
     let mut said = File::options().create(true).append(true).open(root.join(SAID)).expect("it can speak");
     for index in 1..=COUNT {
         match index % 2 {
-            0 => drop(here.write(&meta(index), records(index)).expect("written")),
+            0 => drop(here.write(&meta(index), &BTreeSet::new(), records(index)).expect("written")),
             _ => {
-                let sent = peer.write(&meta(index), records(index)).expect("written");
+                let sent = peer.write(&meta(index), &BTreeSet::new(), records(index)).expect("written");
                 here.publish(&receive(&here, &sent)).expect("published");
             }
         }

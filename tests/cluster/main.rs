@@ -9,6 +9,7 @@
 //! * `snapshots`: a node that was down for long catches up with a snapshot;
 //! * `services`, `watches`: the answers of the services; `bad_input`: to invalid requests; `deadlines`: at a call's deadline; `crowded`,
 //!   `overload`: at limits;
+//! * `members`: nodes join, leave and are replaced, and the leadership is handed over;
 //! * `refusals`, `copies`: data and configurations with which a node refuses to start;
 //! * `program`, `shell`: output and exit codes of the program, also within shell scripts.
 //!
@@ -33,6 +34,7 @@ mod forced;
 mod holders;
 mod kills;
 mod load;
+mod members;
 mod overload;
 mod pauses;
 mod program;

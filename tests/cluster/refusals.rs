@@ -78,7 +78,7 @@ async fn a_damaged_log_is_refused_or_loses_nothing() {
     fs::write(&database, []).expect("cut");
     let (code, said) = refused(cluster.node(2).config_file(), &[]).await;
     assert_eq!(code, 20, "{said}");
-    assert!(said.contains("leave this node stopped"), "it does not say what to do:\n{said}");
+    assert!(said.contains("replace this node"), "it does not say what to do:\n{said}");
     fs::write(&database, whole).expect("mended");
     // A missing log directory, with the high-water mark in it.
     let log = data_directory(&cluster, 2).join("log");

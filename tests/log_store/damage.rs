@@ -146,7 +146,7 @@ fn assert_damaged(opened: Result<LogStore, OpenError>, why: &str) {
     let error = opened.expect_err("it is damaged");
     assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
     assert!(error.to_string().contains(why), "{error}");
-    assert!(error.to_string().contains("leave this node stopped"), "{error}");
+    assert!(error.to_string().contains("replace this node"), "{error}");
 }
 
 #[tokio::test]

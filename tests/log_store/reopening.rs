@@ -228,7 +228,7 @@ async fn a_snapshot_that_contradicts_committed_entries_is_refused_as_damage() {
     close(store).await;
     let opened = LogStore::open(directory.path(), Options { snapshot: Some(id(2, 12)), ..options().0 });
     let error = opened.expect_err("it is committed").to_string();
-    assert!(error.contains("committed up to 15") && error.contains("leave this node stopped"), "{error}");
+    assert!(error.contains("committed up to 15") && error.contains("replace this node"), "{error}");
 }
 
 /// The log of a killed node of the previous version, with journal records that are not in sled yet.

@@ -93,7 +93,7 @@ pub(crate) fn identity(directory: &Path, node_id: u64) -> Arc<Identity> {
 
 pub(crate) fn members(ids: impl IntoIterator<Item = u64>) -> BTreeMap<u64, Node> {
     let node =
-        |id| Node { incarnation: None, peer_address: Wires::name(id), client_address: format!("node{id}:client") };
+        |id| Node { peer_address: Wires::name(id), client_address: format!("node{id}:client"), ..Node::default() };
     ids.into_iter().map(|id| (id, node(id))).collect()
 }
 
@@ -138,7 +138,7 @@ impl Lab {
         let network = Network::<_, MemorySnapshot>::new(connector.clone(), identity.clone());
         let (acknowledgements, cuts) = (network.acknowledgements(), network.cuts());
         let raft = Raft::new(node_id, config(), network, disk.log.clone(), table.clone()).await.expect("it starts");
-        service.attach(raft.clone());
+        service.attach(raft.clone(), |_| false);
         TestNode {
             id: node_id,
             identity,

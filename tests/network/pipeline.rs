@@ -101,7 +101,7 @@ async fn client_of(stub: Stub) -> PeerClient<TcpConnector, MemorySnapshot> {
     let target = Member { node_id: 2, incarnation: Incarnation::draw(&mut rand::rng()), addresses: None };
     identity.found(vec![target]).await.expect("in memory");
     let mut network = Network::new(TcpConnector, Arc::new(identity));
-    network.new_client(2, &Node { incarnation: None, peer_address, client_address: String::new() }).await
+    network.new_client(2, &Node { peer_address, ..Node::default() }).await
 }
 
 fn log_id(index: u64) -> LogId {

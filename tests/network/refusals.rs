@@ -74,10 +74,20 @@ async fn a_call_with_a_wrong_cluster_node_or_incarnation_is_refused() {
     let other = "0123456789abcdef0123456789abcdef".to_owned();
     let (code, text) = refusal(to, Ends { from_incarnation: other.clone(), ..right.clone() }).await;
     assert_eq!(code, Code::FailedPrecondition);
-    assert!(text.contains("its data is gone; put its own data directory back, or leave node 2 stopped"), "{text}");
+    assert!(
+        text.contains(
+            "its data is gone; put its own data directory back, or replace it with `lockkeeper member replace 2`"
+        ),
+        "{text}"
+    );
     let (code, text) = refusal(to, Ends { to_incarnation: other, ..right.clone() }).await;
     assert_eq!(code, Code::FailedPrecondition);
-    assert!(text.contains("its data is gone; put its own data directory back, or leave node 1 stopped"), "{text}");
+    assert!(
+        text.contains(
+            "its data is gone; put its own data directory back, or replace it with `lockkeeper member replace 1`"
+        ),
+        "{text}"
+    );
 
     let (code, _) = refusal(to, Ends { from_incarnation: "x".into(), ..right.clone() }).await;
     assert_eq!(code, Code::InvalidArgument);

@@ -295,7 +295,7 @@ async fn replaced_entries_that_come_back_are_noticed() {
 
     let error = support::open(&log, None).expect_err("entry 7 followed on another").to_string();
     assert!(
-        error.contains("entry 7 was written after another entry") && error.contains("leave this node stopped"),
+        error.contains("entry 7 was written after another entry") && error.contains("replace this node"),
         "{error}"
     );
 }

@@ -5,7 +5,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use super::*;
 
 fn node(id: u64) -> Node {
-    Node { incarnation: None, peer_address: format!("n{id}:1"), client_address: format!("n{id}:2") }
+    Node { peer_address: format!("n{id}:1"), client_address: format!("n{id}:2"), ..Node::default() }
 }
 
 fn plan(ids: &[u64]) -> FormingConfig {
@@ -31,6 +31,7 @@ fn ready(node_id: u64, plan: &FormingConfig) -> pb::HelloResponse {
         formed: false,
         asker_incarnation: Default::default(),
         asker_start: String::new(),
+        asker_removed: false,
     }
 }
 

@@ -48,8 +48,8 @@ pub enum OpenError {
     },
     /// The log is not as it was last written. It must not be used again: other members rely on what it may have lost.
     #[error(
-        "the log in {} is damaged: {what}; leave this node stopped, since other members rely on entries and votes that it may have \
-         lost: the cluster serves while a majority of its members runs",
+        "the log in {} is damaged: {what}; replace this node with `lockkeeper member replace`, since other members rely on entries and \
+         votes that it may have lost",
         directory.display()
     )]
     Damaged {
@@ -61,7 +61,7 @@ pub enum OpenError {
     /// The log does not belong to this data directory, or is an older copy.
     #[error(
         "the log in {} is not the one that this node had: {what}; put its own data back, all of the data directory from one moment and the \
-         newest that there is, or leave this node stopped: the cluster serves while a majority of its members runs",
+         newest that there is, or replace this node with `lockkeeper member replace`",
         directory.display()
     )]
     NotOwn {
@@ -82,7 +82,7 @@ pub enum OpenError {
     /// sled did not return, as on some damaged files.
     #[error(
         "the log in {} was not opened within {limit:?}: if its disk was busy or stuck, start this node again; if that repeats, the \
-         files are damaged: leave this node stopped; the cluster serves while a majority of its members runs",
+         files are damaged: replace this node with `lockkeeper member replace`",
         directory.display()
     )]
     Late {

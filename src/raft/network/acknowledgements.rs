@@ -98,6 +98,11 @@ impl Acknowledgements {
         lock(&self.matched).clone()
     }
 
+    /// When the latest request of this term that a peer acknowledged was sent.
+    pub fn latest_of(&self, peer: u64, term: u64) -> Option<Instant> {
+        self.latest.borrow().get(&peer).filter(|sent| sent.term == term).map(|sent| sent.at)
+    }
+
     /// Returns once a quorum of the members, including this node, has acknowledged requests of this term that were sent after `since`.
     /// Has no deadline. Cancel safe.
     pub async fn confirmed(

@@ -1,6 +1,6 @@
 //! The network as openraft uses it: a client for each peer and purpose, and openraft's calls on it.
 
-use std::{collections::BTreeMap, future::Future, marker::PhantomData, sync::Arc, time::Duration};
+use std::{future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 use futures::Stream;
 use openraft::{
@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     identity::Identity,
+    members::Addresses,
     messages::{self as pb, peer_client::PeerClient as Stub},
     slow_followers::StreamCuts,
     types::*,
@@ -33,7 +34,7 @@ use lockkeeper_transport::{Connect, channel};
 pub struct Network<C, D> {
     connector: C,
     identity: Arc<Identity>,
-    configured: BTreeMap<u64, Node>,
+    addresses: Addresses,
     acknowledgements: Acknowledgements,
     cuts: StreamCuts,
     snapshots: PhantomData<fn(D)>,
@@ -42,8 +43,8 @@ pub struct Network<C, D> {
 impl<C: Connect, D: SnapshotSource> Network<C, D> {
     /// The network of the node with this identity.
     pub fn new(connector: C, identity: Arc<Identity>) -> Self {
-        let (configured, acknowledgements, cuts) = Default::default();
-        Self { connector, identity, configured, acknowledgements, cuts, snapshots: PhantomData }
+        let (addresses, acknowledgements, cuts) = Default::default();
+        Self { connector, identity, addresses, acknowledgements, cuts, snapshots: PhantomData }
     }
 
     /// The acknowledgements that its clients receive from the peers.
@@ -56,10 +57,9 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
         self.cuts.clone()
     }
 
-    /// Uses the configured addresses of these nodes instead of those in the log: a node that moved is found once the other nodes'
-    /// configuration has its new address.
-    pub fn with_configured(self, configured: BTreeMap<u64, Node>) -> Self {
-        Self { configured, ..self }
+    /// Looks for the members at these addresses. Otherwise they are where the log says.
+    pub fn with_addresses(self, addresses: Addresses) -> Self {
+        Self { addresses, ..self }
     }
 
     fn client(&self, target: u64, node: &Node, purpose: Purpose) -> PeerClient<C, D> {
@@ -69,7 +69,9 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
             acknowledgements: self.acknowledgements.clone(),
             target,
             incarnation: node.incarnation.or_else(|| self.identity.known(target)),
-            address: self.configured.get(&target).unwrap_or(node).peer_address.clone(),
+            addresses: self.addresses.clone(),
+            in_log: node.clone(),
+            address: String::new(),
             purpose,
             cut: self.cuts.of(target),
             connection: None,

@@ -30,6 +30,8 @@ const TO_ACKNOWLEDGED: &str = "lockkeeper-to-acknowledged";
 /// In an answer: the start of the node that gave it. In a refusal: the caller's start that is remembered.
 const ANSWER_START: &str = "lockkeeper-start";
 const REMEMBERED_START: &str = "lockkeeper-remembered-start";
+/// In a refusal: the caller was a member, and was removed.
+const REMOVED: &str = "lockkeeper-removed";
 
 /// The metadata of the calls from one node to another.
 #[derive(Clone, Debug)]
@@ -95,7 +97,8 @@ pub(super) struct Caller {
 pub(super) type Progress = (u64, Option<LogId>);
 
 /// Checks that a call is for this node, and that its caller has the expected incarnation and start. `named` returns the incarnation by
-/// which this node's log names a member, `progress` this node's own term and end of log.
+/// which this node's log names a member, `was_removed` whether a node was a member and is none any more, `progress`
+/// this node's own term and end of log.
 ///
 /// A call that names the incarnation of a new node comes from a cluster that has added it: the node joins. A caller that the log does not
 /// name is admitted: its membership may be newer than this node's log, and Raft needs the two to communicate (§4.1 of Ongaro's thesis).
@@ -104,6 +107,7 @@ pub(super) type Progress = (u64, Option<LogId>);
 pub(super) async fn admit(
     identity: &Identity,
     named: impl Fn(u64) -> Option<Incarnation>,
+    was_removed: impl Fn(u64) -> bool,
     progress: impl Future<Output = Result<Progress, Status>>,
     metadata: &MetadataMap,
 ) -> Result<Caller, Status> {
@@ -122,6 +126,11 @@ pub(super) async fn admit(
         return Err(refusal(IdentityError::OtherIncarnation { node_id: to, known, found: identity.incarnation() }));
     }
     let from = parse(metadata, FROM)?;
+    if was_removed(from) && !Planted::RemovedTakenIn.is_on() {
+        let mut status = Status::failed_precondition(format!("node {from} was removed from this cluster"));
+        status.metadata_mut().insert(REMOVED, from.into());
+        return Err(status);
+    }
     let found: Incarnation = parse(metadata, FROM_INCARNATION)?;
     let known = named(from);
     if let Some(known) = known
@@ -202,9 +211,15 @@ pub(super) fn answered_by(metadata: &MetadataMap) -> Result<Option<Start>, Statu
     optional(metadata, ANSWER_START)
 }
 
-/// Evaluates a refusal, which may contain the start of this node that the other one remembers. The next call proves that this start
+/// Evaluates a refusal: this node may have been removed; or the refusal contains the start of this node that the other one remembers. The
+/// next call proves that this start
 /// continues from it; if it does not, this node ends.
 pub(super) fn handle_refusal(identity: &Identity, target: u64, metadata: &MetadataMap) {
+    if let Ok(Some(removed)) = optional::<u64>(metadata, REMOVED)
+        && removed == identity.node_id()
+    {
+        identity.mark_removed(target);
+    }
     if let Ok(Some(remembered)) = optional(metadata, REMEMBERED_START)
         && let Err(error) = identity.check_start(target, remembered)
     {
@@ -221,6 +236,7 @@ fn refusal(error: IdentityError) -> Status {
         | IdentityError::Damaged { .. }
         | IdentityError::LogLost { .. }
         | IdentityError::Outdated { .. }
+        | IdentityError::Removed { .. }
         | IdentityError::OtherIncarnation { .. } => Status::failed_precondition(error.to_string()),
     }
 }

@@ -17,6 +17,7 @@ use super::{
 use crate::messages::peer_client::PeerClient as Stub;
 use crate::{
     identity::{Identity, Incarnation},
+    members::Addresses,
     types::*,
     wire::Malformed,
 };
@@ -32,6 +33,10 @@ pub struct PeerClient<C, D> {
     pub(super) target: u64,
     /// The incarnation that the log names; or, while the log is empty, the one that the founders agreed on.
     pub(super) incarnation: Option<Incarnation>,
+    pub(super) addresses: Addresses,
+    /// The peer in the log when this client was made.
+    pub(super) in_log: Node,
+    /// The address of the connection.
     pub(super) address: String,
     pub(super) purpose: Purpose,
     /// Notified when a stream of entries must end.
@@ -76,8 +81,11 @@ pub(super) enum Purpose {
 impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
     /// The stub for a call, and the envelope for its message.
     pub(super) fn open(&mut self) -> impl Future<Output = Result<(Stub<Channel>, Envelope), Status>> + Send + 'static {
-        let dial = || channel(self.connector.clone(), &self.address);
-        let stub = stub(self.connection.get_or_insert_with(dial).clone());
+        let connection = self.connection.get_or_insert_with(|| {
+            self.address = self.addresses.of_peer(self.target, &self.in_log);
+            channel(self.connector.clone(), &self.address)
+        });
+        let stub = stub(connection.clone());
         let (identity, target, incarnation) = (self.identity.clone(), self.target, self.incarnation);
         let acknowledged = self.acknowledgements.of(target);
         async move {
@@ -114,9 +122,16 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
         (self.purpose == Purpose::Entries).then(|| Arc::clone(&self.cut))
     }
 
+    /// Drops the connection: the next call dials again, perhaps at another address.
+    fn hang_up(&mut self) {
+        if self.connection.take().is_some() {
+            self.addresses.failed(self.target, &self.in_log, &self.address);
+        }
+    }
+
     /// Converts a failed call into openraft's error, and drops the connection.
     pub(super) fn failed(&mut self, status: &Status) -> RpcError {
-        self.connection = None;
+        self.hang_up();
         envelope::handle_refusal(&self.identity, self.target, status.metadata());
         let text = format!("{:?} to node {} at {}: {}", self.purpose, self.target, self.address, status.message());
         let refused = matches!(status.code(), Code::FailedPrecondition | Code::InvalidArgument);
@@ -133,7 +148,7 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
 
     /// Handles a missing answer: other calls on this connection would time out too.
     pub(super) fn timed_out(&mut self, action: RPCTypes, timeout: Duration) -> RpcError {
-        self.connection = None;
+        self.hang_up();
         RPCError::Timeout(Timeout { action, id: self.identity.node_id(), target: self.target, timeout })
     }
 

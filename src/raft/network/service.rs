@@ -50,6 +50,8 @@ struct Shared<M: RaftStateMachine<TypeConfig>, K> {
     sink: K,
     /// Empty while the node starts.
     raft: OnceLock<Raft<TypeConfig, M>>,
+    /// Whether a node was a member and is none any more, as far as this node has applied its log. Empty while the node starts.
+    was_removed: OnceLock<Box<dyn Fn(u64) -> bool + Send + Sync>>,
     /// Serializes the receiving of snapshots.
     receiving: Semaphore,
     /// The reason of the last refusal: the same one is logged once, not several times a second.
@@ -76,6 +78,7 @@ where
             members,
             sink,
             raft: OnceLock::new(),
+            was_removed: OnceLock::new(),
             receiving: Semaphore::new(1),
             refusal: Mutex::default(),
             broken,
@@ -85,8 +88,10 @@ where
         Self { shared: Arc::new(shared) }
     }
 
-    /// Answers calls by `raft` from now on. Only the first call has an effect.
-    pub fn attach(&self, raft: Raft<TypeConfig, M>) {
+    /// Answers calls by `raft` from now on, but for those of nodes that were members and are none any more. Only the first call has an
+    /// effect.
+    pub fn attach(&self, raft: Raft<TypeConfig, M>, was_removed: impl Fn(u64) -> bool + Send + Sync + 'static) {
+        let _ = self.shared.was_removed.set(Box::new(was_removed));
         let _ = self.shared.raft.set(raft);
     }
 
@@ -116,7 +121,8 @@ where
                 raft.with_raft_state(|state| (state.vote_ref().leader_id.term, state.log_ids.last().copied()));
             progress.await.map_err(stopped)
         };
-        let caller = envelope::admit(&self.shared.identity, named, progress, request.metadata()).await;
+        let was_removed = |node_id| self.shared.was_removed(node_id);
+        let caller = envelope::admit(&self.shared.identity, named, was_removed, progress, request.metadata()).await;
         // `Unavailable` asks the caller for its earlier start; it repeats the call at once, so that is not worth a log line.
         let caller = caller.inspect_err(|status| {
             if status.code() != Code::Unavailable {
@@ -148,6 +154,7 @@ where
             // The asker is in another cluster, where the id is another node's.
             false => Default::default(),
         };
+        let is_same_cluster = asker.cluster_id == identity.cluster_id().as_str();
         let remembered = identity.remembered(asker.node_id).and_then(|peer| peer.start).filter(|_| !known.is_empty());
         pb::HelloResponse {
             cluster_id: identity.cluster_id().to_string(),
@@ -157,11 +164,16 @@ where
             formed: identity.stage() != Stage::New,
             asker_incarnation: known,
             asker_start: remembered.map(|start| start.to_string()).unwrap_or_default(),
+            asker_removed: is_same_cluster && self.shared.was_removed(asker.node_id),
         }
     }
 }
 
 impl<M: RaftStateMachine<TypeConfig>, K> Shared<M, K> {
+    fn was_removed(&self, node_id: u64) -> bool {
+        self.was_removed.get().is_some_and(|was_removed| was_removed(node_id))
+    }
+
     /// The incarnation by which this node's log names a member. An empty log names none; then the founders' agreement is used.
     fn named(&self, node_id: u64) -> Option<Incarnation> {
         let in_log = self.raft.get().and_then(|raft| {

@@ -1,6 +1,7 @@
 //! One snapshot file: its format, writing, checking and reading.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io::{self, BufReader, BufWriter, Read, Write},
     os::unix::fs::FileExt,
@@ -12,7 +13,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use crate::messages as pb;
-use crate::types::{LogId, SnapshotMeta};
+use crate::types::{LogId, SnapshotMeta, StoredMembership};
 use lockkeeper_environment::Blocking;
 use lockkeeper_planted::Planted;
 use lockkeeper_storage::files;
@@ -37,6 +38,7 @@ pub struct SnapshotFile {
 #[derive(Debug)]
 struct Inner {
     meta: SnapshotMeta,
+    ids_used: BTreeSet<u64>,
     file: File,
     length: u64,
     name: Mutex<Name>,
@@ -60,6 +62,11 @@ impl SnapshotFile {
     /// The last entry and the membership that the snapshot covers.
     pub fn meta(&self) -> &SnapshotMeta {
         &self.inner.meta
+    }
+
+    /// The ids of all members that the cluster had up to its last entry.
+    pub fn ids_used(&self) -> &BTreeSet<u64> {
+        &self.inner.ids_used
     }
 
     /// The size of the whole file, bytes.
@@ -108,9 +115,9 @@ impl SnapshotFile {
     pub(super) fn check(path: &Path, is_published: bool, blocking: Blocking) -> io::Result<Self> {
         let file = File::open(path)?;
         let length = file.metadata()?.len();
-        let meta = check(&file, length)?;
+        let (meta, ids_used) = check(&file, length)?;
         let name = Mutex::new(Name { path: path.to_owned(), is_published });
-        Ok(Self { inner: Arc::new(Inner { meta, file, length, name }), blocking })
+        Ok(Self { inner: Arc::new(Inner { meta, ids_used, file, length, name }), blocking })
     }
 }
 
@@ -147,12 +154,18 @@ impl Iterator for Records {
 }
 
 /// Writes a whole file and syncs it. Its name is not durable yet.
-pub(super) fn write(path: &Path, meta: &SnapshotMeta, records: impl Iterator<Item = Vec<u8>>) -> io::Result<()> {
+pub(super) fn write(
+    path: &Path,
+    meta: &SnapshotMeta,
+    ids_used: &BTreeSet<u64>,
+    records: impl Iterator<Item = Vec<u8>>,
+) -> io::Result<()> {
     let output = BufWriter::with_capacity(BUFFER_BYTES, File::create(path)?);
     let mut output = Summed { inner: output, hasher: crc32fast::Hasher::new() };
     let header = pb::SnapshotFileHeader {
         last_log_id: meta.last_log_id.as_ref().map(pb::LogId::from),
         membership: Some((&meta.last_membership).into()),
+        ids_used: ids_used.iter().copied().collect(),
     };
     output.write_all(MAGIC)?;
     write_piece(&mut output, &header.encode_to_vec())?;
@@ -185,24 +198,27 @@ fn write_piece(output: &mut impl Write, piece: &[u8]) -> io::Result<()> {
     output.write_all(piece)
 }
 
-/// Checks a whole file in one pass; returns its metadata.
-fn check(file: &File, length: u64) -> io::Result<SnapshotMeta> {
+/// The header of a file: its metadata, and the ids of all members that the cluster had.
+type Header = (SnapshotMeta, BTreeSet<u64>);
+
+/// Checks a whole file in one pass; returns its header.
+fn check(file: &File, length: u64) -> io::Result<Header> {
     let Some(end) = length.checked_sub(CHECKSUM_BYTES) else { return Err(broken("it is cut short")) };
     let input = BufReader::with_capacity(BUFFER_BYTES, ReadAt { file: file.try_clone()?, offset: 0, end });
     let mut input = Summed { inner: input, hasher: crc32fast::Hasher::new() };
-    let meta = check_records(&mut input);
+    let header = check_records(&mut input);
     // The checksum is decisive: errors of the records of a damaged file mean nothing.
     io::copy(&mut input, &mut io::sink())?;
     let mut checksum = [0; CHECKSUM_BYTES as usize];
     file.read_exact_at(&mut checksum, end)?;
     match input.hasher.finalize().to_be_bytes() == checksum {
-        true => meta,
+        true => header,
         false => Err(broken("its checksum does not match")),
     }
 }
 
-fn check_records(input: &mut impl Read) -> io::Result<SnapshotMeta> {
-    let meta = read_header(input)?;
+fn check_records(input: &mut impl Read) -> io::Result<Header> {
+    let header = read_header(input)?;
     let (mut count, mut record) = (0, Vec::new());
     while read_record(input, &mut record)? {
         count += 1;
@@ -210,12 +226,12 @@ fn check_records(input: &mut impl Read) -> io::Result<SnapshotMeta> {
     let mut expected = [0; 8];
     input.read_exact(&mut expected)?;
     match u64::from_be_bytes(expected) == count && input.read(&mut [0])? == 0 {
-        true => Ok(meta),
+        true => Ok(header),
         false => Err(broken("its number of records differs from the one that it states")),
     }
 }
 
-fn read_header(input: &mut impl Read) -> io::Result<SnapshotMeta> {
+fn read_header(input: &mut impl Read) -> io::Result<Header> {
     let mut magic = [0; MAGIC.len()];
     input.read_exact(&mut magic)?;
     if magic != *MAGIC {
@@ -227,8 +243,11 @@ fn read_header(input: &mut impl Read) -> io::Result<SnapshotMeta> {
     }
     let header = pb::SnapshotFileHeader::decode(&*header).map_err(|why| broken(&why.to_string()))?;
     let membership = header.membership.ok_or_else(|| broken("it has no membership"))?;
-    let last_membership = membership.try_into().map_err(|why: crate::wire::Malformed| broken(&why.to_string()))?;
-    Ok(SnapshotMeta { last_log_id: header.last_log_id.map(LogId::from), last_membership })
+    let last_membership: StoredMembership =
+        membership.try_into().map_err(|why: crate::wire::Malformed| broken(&why.to_string()))?;
+    let members = last_membership.membership().nodes().map(|(id, _)| *id);
+    let ids_used = header.ids_used.into_iter().chain(members).collect();
+    Ok((SnapshotMeta { last_log_id: header.last_log_id.map(LogId::from), last_membership }, ids_used))
 }
 
 /// Reads the next record into `record`. Returns whether there was one.

@@ -1,6 +1,7 @@
 //! A node's snapshots: writing, receiving, keeping the newest.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io::{self, Write},
     path::{Path, PathBuf},
@@ -42,8 +43,8 @@ struct Inner {
 pub enum SnapshotError {
     /// The newest snapshot is damaged. The log does not reach back before it.
     #[error(
-        "the snapshot {} is damaged: {what}; leave this node stopped, since its log no longer has the entries that the snapshot \
-         replaced: the cluster serves while a majority of its members runs",
+        "the snapshot {} is damaged: {what}; replace this node with `lockkeeper member replace`, since its log no longer has the entries \
+         that the snapshot replaced",
         path.display()
     )]
     Damaged {
@@ -106,11 +107,17 @@ impl SnapshotStore {
         self.lock().clone()
     }
 
-    /// Writes a snapshot, and makes it the newest unless there is a newer one by then.
-    pub fn write(&self, meta: &SnapshotMeta, records: impl Iterator<Item = Vec<u8>>) -> io::Result<SnapshotFile> {
+    /// Writes a snapshot, and makes it the newest unless there is a newer one by then. `ids_used`: the ids of all members that the cluster
+    /// has ever had.
+    pub fn write(
+        &self,
+        meta: &SnapshotMeta,
+        ids_used: &BTreeSet<u64>,
+        records: impl Iterator<Item = Vec<u8>>,
+    ) -> io::Result<SnapshotFile> {
         let path = self.partial();
-        let written =
-            file::write(&path, meta, records).and_then(|()| SnapshotFile::check(&path, false, self.inner.blocking));
+        let written = file::write(&path, meta, ids_used, records)
+            .and_then(|()| SnapshotFile::check(&path, false, self.inner.blocking));
         let written = written.inspect_err(|_| {
             // If this fails, the next start deletes the file.
             let _ = fs::remove_file(&path);

@@ -11,7 +11,7 @@ use lockkeeper_machine::{
     GRANTS_PER_SESSION_MAX, Invalid, LOCKS_MAX, Limit, REPLIES_PER_SESSION_MAX, Refusal, Reply, SESSIONS_MAX,
     SessionEnd, TAKEN_PER_SESSION_MAX, WAITERS_MAX, WAITS_PER_SESSION_MAX,
 };
-use lockkeeper_raft::NoReply;
+use lockkeeper_raft::{NoReply, handover::TransferError, members::MemberError};
 
 /// What the caller may do with a request that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,6 +72,10 @@ pub(crate) enum Reason {
     NotSemaphore,
     /// An operator revoked the grant.
     Revoked,
+    /// The membership may not be changed in this way, or the leadership not be handed over.
+    MembershipRefused,
+    /// Another change of the membership is under way.
+    MembershipChanging,
     /// A bug; see the node's log.
     Internal,
     /// The leader runs a newer version, which has a reason that this node does not know.
@@ -246,6 +250,43 @@ impl Error {
             NoReply::NoQuorum => Self::new(Reason::NoLeader, Retry::Safe, why.to_string()),
             NoReply::Overloaded => Self::new(Reason::Overloaded, Retry::Safe, why.to_string()),
             NoReply::Unknown => Self::new(Reason::OutcomeUnknown { is_late: true }, Retry::SameId, why.to_string()),
+        }
+    }
+
+    /// The membership was not changed.
+    pub(crate) fn membership(why: MemberError) -> Self {
+        match why {
+            MemberError::NotLeader => Self::no_leader(),
+            MemberError::Unconfirmed => {
+                Self::new(Reason::OutcomeUnknown { is_late: true }, Retry::SameId, why.to_string())
+            }
+            MemberError::UnderWay { .. } => Self::new(Reason::MembershipChanging, Retry::No, why.to_string()),
+            MemberError::IdInUse { .. }
+            | MemberError::IdUsedBefore { .. }
+            | MemberError::Unknown { .. }
+            | MemberError::Itself { .. }
+            | MemberError::NotVoter { .. }
+            | MemberError::LastVoter { .. }
+            | MemberError::LosesQuorum { .. }
+            | MemberError::TooMany
+            | MemberError::NotThere { .. }
+            | MemberError::Refused { .. } => {
+                Self::new(Reason::MembershipRefused, Retry::No, why.to_string()).with("refusal", why.name())
+            }
+        }
+    }
+
+    /// The leadership was not handed over.
+    pub(crate) fn transfer(why: TransferError) -> Self {
+        match why {
+            TransferError::NotLeader => Self::no_leader(),
+            TransferError::NotTaken { .. } => {
+                Self::new(Reason::OutcomeUnknown { is_late: true }, Retry::SameId, why.to_string())
+            }
+            TransferError::NotVoter { .. }
+            | TransferError::Silent { .. }
+            | TransferError::Behind { .. }
+            | TransferError::Nobody => Self::new(Reason::MembershipRefused, Retry::No, why.to_string()),
         }
     }
 

@@ -5,6 +5,7 @@ use lockkeeper_machine::{
     Permits, Reason, Released, Request, Revocation, SessionEnd, SessionId, SessionView, Target, Ticket, Token, Ttl,
     Update, WaiterView,
 };
+use lockkeeper_raft::identity::Incarnation;
 
 /// A request with one reply.
 pub(crate) trait Call: Sized + Send + 'static {
@@ -41,6 +42,11 @@ calls! {
     LiftDelay => DelayLifted, true;
     DropData => DataDropped, true;
     ResizeSemaphore => SemaphoreResized, true;
+    AddMember => MembersChanged, true;
+    PromoteMember => MembersChanged, true;
+    RemoveMember => MembersChanged, true;
+    ReplaceMember => MembersChanged, true;
+    TransferLeader => LeaderTransferred, true;
 }
 
 /// Opens a session, or renews it if it is open.
@@ -273,6 +279,56 @@ pub(crate) struct SemaphoreResized {
     pub(crate) holders: u64,
     /// Number of acquires that still wait for it.
     pub(crate) waiters: u64,
+}
+
+/// A node becomes a member, or a member has new addresses.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct AddMember {
+    pub(crate) node_id: u64,
+    pub(crate) client_address: String,
+    pub(crate) peer_address: String,
+    /// `None`: the node is asked for it.
+    pub(crate) incarnation: Option<Incarnation>,
+    pub(crate) stays_learner: bool,
+}
+
+/// A learner is to become a voter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PromoteMember {
+    pub(crate) node_id: u64,
+}
+
+/// A member leaves for good.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct RemoveMember {
+    pub(crate) node_id: u64,
+}
+
+/// A voter is to be replaced.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ReplaceMember {
+    pub(crate) node_id: u64,
+    /// `None`: by the next learner that is promoted.
+    pub(crate) with: Option<u64>,
+    /// It is not to be replaced after all.
+    pub(crate) keep: bool,
+}
+
+/// The change is committed. What follows from it, such as a promotion, the leader does by itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct MembersChanged;
+
+/// The leadership is to be handed over.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct TransferLeader {
+    /// `None`: to the voter whose log is furthest.
+    pub(crate) to: Option<u64>,
+}
+
+/// Another node leads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LeaderTransferred {
+    pub(crate) leader_id: u64,
 }
 
 /// On a keep-alive stream: renews a session.

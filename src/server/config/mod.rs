@@ -12,6 +12,8 @@ mod file;
 mod tests;
 mod validate;
 
+pub(crate) use validate::reachable;
+
 use std::{
     fmt, fs,
     path::{Path, PathBuf},
@@ -37,6 +39,13 @@ pub struct Config {
     pub peer_listen: String,
     /// Whether this node may form the cluster, with all members, where none exists yet.
     pub bootstrap: bool,
+    /// Nodes of an existing cluster, which this node asks to be added to it: host:port for clients. Empty: none. Such a node needs no
+    /// members in its configuration, and no cluster id.
+    pub join: Vec<String>,
+    /// For a node that is not among the members of its configuration: where clients reach it. Empty: at `client_listen`.
+    pub client_address: String,
+    /// As `client_address`: where its peers reach it. Empty: at `peer_listen`.
+    pub peer_address: String,
     /// The log filter, in the syntax of the crate `tracing-subscriber`.
     pub log: String,
     /// Replication.
@@ -100,6 +109,9 @@ pub struct Overrides {
     pub client_listen: Option<String>,
     pub peer_listen: Option<String>,
     pub bootstrap: Option<bool>,
+    pub join: Option<Vec<String>>,
+    pub client_address: Option<String>,
+    pub peer_address: Option<String>,
     pub log: Option<String>,
 }
 
@@ -149,8 +161,29 @@ impl Config {
         put(&mut self.client_listen, &overrides.client_listen);
         put(&mut self.peer_listen, &overrides.peer_listen);
         put(&mut self.bootstrap, &overrides.bootstrap);
+        put(&mut self.join, &overrides.join);
+        put(&mut self.client_address, &overrides.client_address);
+        put(&mut self.peer_address, &overrides.peer_address);
         put(&mut self.log, &overrides.log);
-        self.listening()
+        self.joining().listening()
+    }
+
+    /// Adds this node to the members, if it joins a cluster and is none of them.
+    fn joining(mut self) -> Self {
+        for endpoint in &mut self.join {
+            // As clients write them.
+            *endpoint = endpoint.trim_start_matches("http://").trim_end_matches('/').to_owned();
+        }
+        if self.join.is_empty() || self.node_id == 0 || self.this_member().is_some() {
+            return self;
+        }
+        let address = |address: &String, listen: &String| if address.is_empty() { listen } else { address }.clone();
+        self.members.push(Member {
+            node_id: self.node_id,
+            client_address: address(&self.client_address, &self.client_listen),
+            peer_address: address(&self.peer_address, &self.peer_listen),
+        });
+        self
     }
 
     /// Fills empty listen addresses from this node's member.
@@ -176,6 +209,9 @@ impl Overrides {
             "client_listen" => self.client_listen.is_some(),
             "peer_listen" => self.peer_listen.is_some(),
             "bootstrap" => self.bootstrap.is_some(),
+            "join" => self.join.is_some(),
+            "client_address" => self.client_address.is_some(),
+            "peer_address" => self.peer_address.is_some(),
             "log" => self.log.is_some(),
             _ => false,
         }
@@ -191,6 +227,9 @@ impl Default for Config {
             client_listen: String::new(),
             peer_listen: String::new(),
             bootstrap: false,
+            join: Vec::new(),
+            client_address: String::new(),
+            peer_address: String::new(),
             log: "info,openraft=warn".to_owned(),
             raft: RaftConfig::default(),
             limits: LimitsConfig::default(),

@@ -94,6 +94,7 @@ fn overrides_win() {
         peer_listen: Some("0.0.0.0:7202".into()),
         bootstrap: Some(true),
         log: Some("debug".into()),
+        ..Overrides::default()
     };
     let config = load(GOOD, overrides).unwrap();
     let expected = Config {

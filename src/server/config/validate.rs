@@ -39,6 +39,7 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     let mut problems = Vec::new();
     identity(config, &mut problems);
     members(&config.members, &mut problems);
+    join(config, &mut problems);
     listeners(config, &mut problems);
     raft(&config.raft, &mut problems);
     limits(&config.limits, &mut problems);
@@ -73,7 +74,9 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
 
 fn identity(config: &Config, problems: &mut Vec<Problem>) {
     let id = &config.cluster_id;
-    if id.is_empty() {
+    if id.is_empty() && !config.join.is_empty() {
+        // The cluster is asked for it.
+    } else if id.is_empty() {
         problems.push(Problem::new("cluster_id", "is missing or empty: name the cluster, the same on all its nodes"));
     } else if id.len() > 64 || !id.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-')) {
         problems.push(Problem::new("cluster_id", format!("{id:?} is not 1 to 64 of a-z, 0-9 and -: choose another")));
@@ -118,6 +121,19 @@ fn members(members: &[Member], problems: &mut Vec<Problem>) {
                 problems.push(Problem::new(key(field), what));
             }
         }
+    }
+}
+
+fn join(config: &Config, problems: &mut Vec<Problem>) {
+    for endpoint in &config.join {
+        if let Err(what) = reachable(endpoint) {
+            problems.push(Problem::new("join", what));
+        }
+    }
+    if config.bootstrap && !config.join.is_empty() {
+        let what =
+            "is true, and join names a cluster: a node either founds a cluster or joins one; leave one of them out";
+        problems.push(Problem::new("bootstrap", what));
     }
 }
 
@@ -190,8 +206,8 @@ fn limits(limits: &LimitsConfig, problems: &mut Vec<Problem>) {
     }
 }
 
-/// An address to which others connect.
-fn reachable(address: &str) -> Result<(), String> {
+/// Checks an address to which others connect.
+pub(crate) fn reachable(address: &str) -> Result<(), String> {
     let (host, port) = host_and_port(address)?;
     if port == 0 {
         return Err(format!("{address:?} has port 0, at which nobody can be reached: name the port"));

@@ -100,8 +100,8 @@ impl Forwarder {
         request: Form<C>,
     ) -> Result<Form<C::Reply>, Error> {
         let under_way = UnderWay { changes: C::CHANGES, deadline: caller.deadline };
-        let call = C::call(self.channel(leader.peer_address, lane), onward(request.message(), caller));
-        let reply = self.while_it_leads(leader.id, under_way, call).await?;
+        let call = C::call(self.channel(&leader, lane), onward(request.message(), caller));
+        let reply = self.while_it_leads(&leader, under_way, call).await?;
         Ok(Form::Message(reply.into_inner()))
     }
 
@@ -114,10 +114,10 @@ impl Forwarder {
     ) -> Result<impl Stream<Item = Result<Form<KeepAliveEvent>, Error>> + Send + 'static, Error> {
         // A renewal that is not acknowledged is not counted on: the stream is safe to repeat.
         let under_way = UnderWay { changes: false, deadline: caller.deadline };
-        let mut client = SessionsClient::new(self.channel(leader.peer_address, Lane::KeepAlives));
+        let mut client = SessionsClient::new(self.channel(&leader, Lane::KeepAlives));
         let mut request = Request::new(renewals.map(Form::message));
         name_caller(request.metadata_mut(), caller);
-        let events = self.while_it_leads(leader.id, under_way, client.keep_alive(request)).await?;
+        let events = self.while_it_leads(&leader, under_way, client.keep_alive(request)).await?;
         Ok(self.passed_back(events.into_inner(), leader.id, under_way))
     }
 
@@ -129,33 +129,48 @@ impl Forwarder {
         request: Form<WatchLocks>,
     ) -> Result<impl Stream<Item = Result<Form<WatchEvent>, Error>> + Send + 'static, Error> {
         let under_way = UnderWay { changes: false, deadline: caller.deadline };
-        let mut client = LocksClient::new(self.channel(leader.peer_address, Lane::Watches));
+        let mut client = LocksClient::new(self.channel(&leader, Lane::Watches));
         let call = client.watch(onward(request.message(), caller));
-        let events = self.while_it_leads(leader.id, under_way, call).await?;
+        let events = self.while_it_leads(&leader, under_way, call).await?;
         Ok(self.passed_back(events.into_inner(), leader.id, under_way))
     }
 
-    fn channel(&self, address: String, lane: Lane) -> Channel {
+    fn channel(&self, leader: &Leader, lane: Lane) -> Channel {
+        let address = &leader.peer_address;
         let windows = match lane {
             Lane::Short | Lane::Waits => Windows::WIDE,
             Lane::KeepAlives | Lane::Watches => Windows::RELAYED,
         };
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        let dial = || (self.dial)(&address, windows);
+        let dial = || (self.dial)(address, windows);
         channels.entry((address.clone(), lane)).or_insert_with(dial).clone()
     }
 
     /// The leader's answer, unless another node is known to lead before it comes.
     async fn while_it_leads<T>(
         &self,
-        leader: u64,
+        leader: &Leader,
         under_way: UnderWay,
         call: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Error> {
         tokio::select! {
             biased;
-            answer = call => answer.map_err(|status| failed(&status, under_way)),
-            () = led_by_other(self.replica.clone(), leader) => Err(moved(under_way)),
+            answer = call => answer.map_err(|status| {
+                if never_sent(&status) {
+                    self.not_there(leader);
+                }
+                failed(&status, under_way)
+            }),
+            () = led_by_other(self.replica.clone(), leader.id) => Err(moved(under_way)),
+        }
+    }
+
+    /// The leader was not reached at this address: the next request goes to another one, if there is another.
+    fn not_there(&self, leader: &Leader) {
+        let metrics = self.replica.raft().server_metrics();
+        let membership = metrics.borrow_watched().membership_config.clone();
+        if let Some(node) = membership.get_node(&leader.id) {
+            self.replica.addresses().failed(leader.id, node, &leader.peer_address);
         }
     }
 

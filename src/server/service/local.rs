@@ -18,12 +18,14 @@ use crate::{
 };
 use lockkeeper_environment::Random;
 use lockkeeper_machine::{Command, Machine, Reply};
-use lockkeeper_raft::{Replica, table::Applied, types::Delivery};
+use lockkeeper_raft::{Replica, members::Members, table::Applied, types::Delivery};
 
 /// This node's replica, and what else requests need.
 #[derive(Clone, Debug)]
 pub(crate) struct Local {
     pub(crate) replica: Replica,
+    /// For requests about the membership.
+    pub(crate) members: Members,
     /// For session ids that a client leaves to the node.
     pub(crate) random: Arc<dyn Random>,
 }

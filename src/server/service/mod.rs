@@ -19,6 +19,7 @@ pub(crate) mod forward;
 mod keep_alive;
 pub(crate) mod local;
 mod locks;
+mod members;
 mod pages;
 mod patience;
 mod sessions;

@@ -1,9 +1,10 @@
-//! The gRPC service `lockkeeper.v1.Cluster`: this node's condition, as a message. It is not forwarded.
+//! The gRPC service `lockkeeper.v1.Cluster`: this node's condition, which is not forwarded; and requests about the members.
 
 use openraft::{ServerState, async_runtime::WatchReceiver, metrics::RaftMetrics};
 use tonic::{Request, Response, Status};
 
-use crate::cluster::Cluster;
+use super::{Adapter, Backend};
+use crate::{api::requests::*, cluster::Cluster, safety};
 use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::{self, cluster_server};
 use lockkeeper_raft::{
@@ -11,8 +12,62 @@ use lockkeeper_raft::{
     types::{LogId, Node, TypeConfig},
 };
 
+/// Serves `lockkeeper.v1.Cluster`.
+#[derive(Clone, Debug)]
+pub(crate) struct ClusterService<B> {
+    cluster: Cluster,
+    adapter: Adapter<B>,
+}
+
+impl<B: Backend> ClusterService<B> {
+    pub(crate) fn new(cluster: Cluster, backend: B) -> Self {
+        Self { cluster, adapter: Adapter::new(backend) }
+    }
+}
+
 #[tonic::async_trait]
-impl cluster_server::Cluster for Cluster {
+impl<B: Backend> cluster_server::Cluster for ClusterService<B> {
+    async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusResponse>, Status> {
+        self.cluster.status(request).await
+    }
+
+    async fn add_member(
+        &self,
+        request: Request<v1::AddMemberRequest>,
+    ) -> Result<Response<v1::MembershipResponse>, Status> {
+        self.adapter.call::<AddMember>(request).await
+    }
+
+    async fn promote_member(
+        &self,
+        request: Request<v1::PromoteMemberRequest>,
+    ) -> Result<Response<v1::MembershipResponse>, Status> {
+        self.adapter.call::<PromoteMember>(request).await
+    }
+
+    async fn remove_member(
+        &self,
+        request: Request<v1::RemoveMemberRequest>,
+    ) -> Result<Response<v1::MembershipResponse>, Status> {
+        self.adapter.call::<RemoveMember>(request).await
+    }
+
+    async fn replace_member(
+        &self,
+        request: Request<v1::ReplaceMemberRequest>,
+    ) -> Result<Response<v1::MembershipResponse>, Status> {
+        self.adapter.call::<ReplaceMember>(request).await
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<v1::TransferLeaderRequest>,
+    ) -> Result<Response<v1::TransferLeaderResponse>, Status> {
+        self.adapter.call::<TransferLeader>(request).await
+    }
+}
+
+impl Cluster {
     async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusResponse>, Status> {
         let trouble = self.trouble().await;
         let metrics = self.replica.raft().metrics().borrow_watched().clone();
@@ -21,6 +76,9 @@ impl cluster_server::Cluster for Cluster {
             false => None,
         };
         let mut status = show(&metrics, &self.replica);
+        if self.replica.leads() {
+            self.judge_stops(&mut status);
+        }
         for (member, trouble) in self.laggards() {
             if let Some(member) = status.members.iter_mut().find(|known| known.node_id == member) {
                 member.trouble = trouble;
@@ -47,6 +105,27 @@ impl cluster_server::Cluster for Cluster {
             status.table_hash = hash;
         }
         Ok(Response::new(status))
+    }
+}
+
+impl Cluster {
+    /// As the leader: for each member, whether it may be taken down now.
+    fn judge_stops(&self, status: &mut v1::StatusResponse) {
+        let joint = self.replica.raft().metrics().borrow_watched().membership_config.get_joint_config().len() > 1;
+        let (own, last) = (status.node_id, status.last_log_index);
+        let reasons: Vec<String> = status
+            .members
+            .iter()
+            .map(|member| {
+                let hears = |id| self.replica.hears(id);
+                safety::reason_not_to_stop(member.node_id, &status.members, last, own, joint, hears)
+            })
+            .collect();
+        for (member, reason) in status.members.iter_mut().zip(reasons) {
+            let silence = self.replica.silence_of(member.node_id);
+            member.silent_ms = silence.map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX));
+            (member.safe_to_stop, member.unsafe_reason) = (reason.is_empty(), reason);
+        }
     }
 }
 
@@ -78,14 +157,17 @@ fn members(metrics: &RaftMetrics<TypeConfig>, replica: &Replica) -> Vec<v1::Memb
     let voters: Vec<u64> = membership.voter_ids().collect();
     let matched = |id: &u64| metrics.replication.as_ref()?.get(id)?.as_ref().map(|matched| matched.index);
     let member = |(id, in_log): (&u64, &Node)| {
-        let node = replica.configured_or(*id, in_log);
+        let addresses = |node: &Node| (node.client_address.clone(), node.peer_address.clone());
+        let (client_address, peer_address) = replica.addresses().look(*id, in_log, addresses);
         v1::Member {
             node_id: *id,
-            client_address: node.client_address.clone(),
-            peer_address: node.peer_address.clone(),
+            client_address,
+            peer_address,
+            stays_learner: in_log.stays_learner,
+            is_leaving: in_log.is_leaving,
             voter: voters.contains(id),
             matched_index: matched(id).unwrap_or_default(),
-            trouble: String::new(),
+            ..v1::Member::default()
         }
     };
     membership.nodes().map(member).collect()

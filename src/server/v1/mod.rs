@@ -10,7 +10,7 @@
 //! cannot be decoded. At the peers' port, `forwarded` runs calls on the clients' runtime. `pipeline` carries many requests on one stream.
 //! `cluster` shows this node's condition.
 
-mod cluster;
+pub(crate) mod cluster;
 pub(crate) mod deadlines;
 pub(crate) mod forwarded;
 mod locks;

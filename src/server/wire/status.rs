@@ -73,6 +73,8 @@ fn code_and_name(reason: &Reason) -> (Code, String) {
         Reason::LockUnknown => (Code::NotFound, Name::LockUnknown),
         Reason::NotSemaphore => (Code::FailedPrecondition, Name::NotSemaphore),
         Reason::Revoked => (Code::FailedPrecondition, Name::Revoked),
+        Reason::MembershipRefused => (Code::FailedPrecondition, Name::MembershipRefused),
+        Reason::MembershipChanging => (Code::Aborted, Name::MembershipChanging),
         Reason::Internal => (Code::Internal, Name::Internal),
         Reason::Newer { name, code } => return (Code::from_i32(*code), name.clone()),
     };
@@ -103,6 +105,8 @@ fn reason_named(name: String, code: Code) -> Reason {
         Some(Name::LockUnknown) => Reason::LockUnknown,
         Some(Name::NotSemaphore) => Reason::NotSemaphore,
         Some(Name::Revoked) => Reason::Revoked,
+        Some(Name::MembershipRefused) => Reason::MembershipRefused,
+        Some(Name::MembershipChanging) => Reason::MembershipChanging,
         Some(Name::Internal) => Reason::Internal,
         Some(Name::Unspecified) | None => Reason::Newer { name, code: code.into() },
     }
@@ -112,7 +116,7 @@ fn reason_named(name: String, code: Code) -> Reason {
 mod tests {
     use super::*;
     use lockkeeper_machine::{Limit, LockName, Permits, Refusal, SessionEnd, Token};
-    use lockkeeper_raft::NoReply;
+    use lockkeeper_raft::{NoReply, members::MemberError};
 
     fn errors() -> Vec<Error> {
         let name = || LockName::new("a/b").expect("a name");
@@ -149,6 +153,10 @@ mod tests {
             Error::unread("5 bytes"),
             Error::broken_off("the leader went"),
             Error::shutting_down(),
+            Error::membership(MemberError::TooMany),
+            Error::membership(MemberError::UnderWay { what: "node 4 is catching up".to_owned() }),
+            Error::membership(MemberError::NotLeader),
+            Error::membership(MemberError::Unconfirmed),
             Error::internal("a test"),
             Error { reason: Reason::Newer { name: "TOO_BLUE".into(), code: 9 }, ..Error::no_leader() },
         ]

@@ -117,6 +117,25 @@ fn replies_about_sessions() {
 }
 
 #[test]
+fn requests_about_members() {
+    let incarnation = [7; 16].as_slice().try_into().ok();
+    survives([None, incarnation].map(|incarnation| AddMember {
+        node_id: 4,
+        client_address: "host:1".to_owned(),
+        peer_address: "host:2".to_owned(),
+        stays_learner: incarnation.is_none(),
+        incarnation,
+    }));
+    survives([PromoteMember { node_id: 4 }]);
+    survives([RemoveMember { node_id: 4 }]);
+    survives([None, Some(5)].map(|with| ReplaceMember { node_id: 4, with, keep: false }));
+    survives([ReplaceMember { node_id: 4, with: None, keep: true }]);
+    survives([MembersChanged]);
+    survives([None, Some(5)].map(|to| TransferLeader { to }));
+    survives([LeaderTransferred { leader_id: 4 }]);
+}
+
+#[test]
 fn requests_about_locks() {
     let want = |(at, mode): (usize, Mode)| Want {
         name: name(&format!("lock/{at}")),

@@ -1,0 +1,37 @@
+//! `transfer-leader`: another node leads.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{
+    Cluster, Exit, Failure,
+    output::{Format, Output, print, print_document},
+};
+
+/// Hands the leadership to another node, which must have a vote, answer and be caught up.
+#[derive(Args, Debug)]
+pub(super) struct TransferLeader {
+    /// The node that is to lead. Default: the one whose log is furthest
+    #[arg(value_name = "NODE_ID")]
+    to: Option<u64>,
+    #[command(flatten)]
+    cluster: Cluster,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Serialize)]
+struct Document {
+    leader_id: u64,
+}
+
+impl TransferLeader {
+    pub(super) async fn run(self) -> Result<Exit, Failure> {
+        let leader_id = self.cluster.client()?.transfer_leader(self.to).await?;
+        match self.output.output {
+            Format::Text => print(&format!("node {leader_id} leads\n"))?,
+            Format::Json => print_document(&Document { leader_id })?,
+        }
+        Ok(Exit::Success)
+    }
+}

@@ -1,0 +1,219 @@
+//! Which change of the membership is allowed now. Pure: a membership, what is known of its members, and the request.
+
+use openraft::ChangeMembers;
+
+use super::{Candidate, MEMBERS_MAX, MemberError};
+use crate::types::{Membership, Node};
+
+/// A change, as openraft takes it. Voters that it removes leave the membership altogether.
+pub(super) type Change = ChangeMembers<u64, Node>;
+
+/// What the leader knows of its cluster.
+pub(super) struct View<'a> {
+    /// The latest membership in its log.
+    pub(super) membership: &'a Membership,
+    /// Whether a member, or this node, has answered lately.
+    pub(super) is_alive: &'a dyn Fn(u64) -> bool,
+    /// Whether an id was a member's before, and is none's now.
+    pub(super) was_removed: &'a dyn Fn(u64) -> bool,
+}
+
+impl View<'_> {
+    fn node(&self, node_id: u64) -> Result<&Node, MemberError> {
+        let members = || self.membership.nodes().map(|(id, _)| *id).collect();
+        self.membership.get_node(&node_id).ok_or_else(|| MemberError::Unknown { node_id, members: members() })
+    }
+
+    fn is_voter(&self, node_id: u64) -> bool {
+        self.membership.voter_ids().any(|voter| voter == node_id)
+    }
+
+    fn voters(&self) -> Vec<u64> {
+        self.membership.voter_ids().collect()
+    }
+
+    /// The learners that are on their way to become voters.
+    fn candidates(&self) -> impl Iterator<Item = u64> {
+        self.membership.nodes().filter(|(id, node)| !self.is_voter(**id) && !node.stays_learner).map(|(id, _)| *id)
+    }
+
+    fn leaving(&self) -> Option<u64> {
+        self.membership.nodes().find(|(_, node)| node.is_leaving).map(|(id, _)| *id)
+    }
+
+    /// One change at a time: each is judged by its effect on the members that are there now.
+    fn settled(&self) -> Result<(), MemberError> {
+        match self.membership.get_joint_config().len() {
+            0 | 1 => Ok(()),
+            _ => Err(MemberError::under_way("the voters are being exchanged")),
+        }
+    }
+
+    fn no_candidate_but(&self, subject: Option<u64>) -> Result<(), MemberError> {
+        match self.candidates().find(|candidate| Some(*candidate) != subject) {
+            None => Ok(()),
+            Some(candidate) => {
+                Err(MemberError::under_way(format!("node {candidate} is catching up, to become a voter")))
+            }
+        }
+    }
+
+    fn nobody_leaves(&self) -> Result<(), MemberError> {
+        match self.leaving() {
+            None => Ok(()),
+            Some(old) => {
+                Err(MemberError::under_way(format!("node {old} is being replaced by the next node that joins")))
+            }
+        }
+    }
+
+    /// Refuses a set of voters of which no majority answers: the cluster would stop.
+    fn serves(&self, voters: &[u64]) -> Result<(), MemberError> {
+        let silent: Vec<u64> = voters.iter().copied().filter(|voter| !(self.is_alive)(*voter)).collect();
+        match voters.len() - silent.len() > voters.len() / 2 {
+            true => Ok(()),
+            false => Err(MemberError::LosesQuorum { voters: voters.len(), silent }),
+        }
+    }
+}
+
+/// What an accepted candidate leads to.
+#[derive(Debug)]
+pub(super) enum Admission {
+    /// It is a member already, with these addresses.
+    IsMember,
+    Change(Change),
+}
+
+/// A node becomes a learner; or a member has new addresses.
+pub(super) fn add(view: &View<'_>, candidate: &Candidate) -> Result<Admission, MemberError> {
+    let Candidate { node_id, incarnation, ref peer_address, ref client_address, stays_learner } = *candidate;
+    if let Some(known) = view.membership.get_node(&node_id) {
+        if known.incarnation != Some(incarnation) {
+            return Err(MemberError::IdInUse { node_id });
+        }
+        if known.peer_address == *peer_address && known.client_address == *client_address {
+            return Ok(Admission::IsMember);
+        }
+        view.settled()?;
+        let (peer_address, client_address) = (peer_address.clone(), client_address.clone());
+        // The configurations of the others may name another way to the same address for peers: that goes on.
+        let has_moved = known.has_moved || known.peer_address != peer_address;
+        let moved = Node { peer_address, client_address, has_moved, ..known.clone() };
+        return Ok(Admission::Change(Change::SetNodes([(node_id, moved)].into())));
+    }
+    if (view.was_removed)(node_id) {
+        return Err(MemberError::IdUsedBefore { node_id });
+    }
+    view.settled()?;
+    view.no_candidate_but(None)?;
+    if view.membership.nodes().count() >= MEMBERS_MAX {
+        return Err(MemberError::TooMany);
+    }
+    let (peer_address, client_address) = (peer_address.clone(), client_address.clone());
+    let node = Node { incarnation: Some(incarnation), peer_address, client_address, stays_learner, ..Node::default() };
+    Ok(Admission::Change(Change::AddNodes([(node_id, node)].into())))
+}
+
+/// A learner that stays one is to become a voter, once it has caught up. `None`: that is so already.
+pub(super) fn promote(view: &View<'_>, node_id: u64) -> Result<Option<Change>, MemberError> {
+    let node = view.node(node_id)?;
+    if view.is_voter(node_id) || !node.stays_learner {
+        return Ok(None);
+    }
+    view.settled()?;
+    view.no_candidate_but(None)?;
+    Ok(Some(Change::SetNodes([(node_id, Node { stays_learner: false, ..node.clone() })].into())))
+}
+
+/// A voter is to be replaced by the next learner that is promoted. `with`: a member that takes its place; if it is a voter already, the
+/// old one is only removed. `None`: that is so already.
+pub(super) fn replace(view: &View<'_>, old: u64, with: Option<u64>) -> Result<Option<Change>, MemberError> {
+    let node = view.node(old)?;
+    if with == Some(old) {
+        return Err(MemberError::Itself { node_id: old });
+    }
+    if !view.is_voter(old) {
+        return Err(MemberError::NotVoter { node_id: old });
+    }
+    if let Some(new) = with {
+        view.node(new)?;
+        if view.is_voter(new) {
+            return remove(view, old).map(Some);
+        }
+    }
+    if node.is_leaving {
+        return Ok(None);
+    }
+    view.nobody_leaves()?;
+    view.settled()?;
+    view.no_candidate_but(with.or_else(|| view.candidates().next()))?;
+    let mut nodes = vec![(old, Node { is_leaving: true, ..node.clone() })];
+    if let Some(new) = with {
+        nodes.push((new, Node { stays_learner: false, ..view.node(new)?.clone() }));
+    }
+    Ok(Some(Change::SetNodes(nodes.into_iter().collect())))
+}
+
+/// A voter is not to be replaced after all. `None`: it was not.
+pub(super) fn keep(view: &View<'_>, old: u64) -> Result<Option<Change>, MemberError> {
+    let node = view.node(old)?;
+    if !node.is_leaving {
+        return Ok(None);
+    }
+    view.settled()?;
+    Ok(Some(Change::SetNodes([(old, Node { is_leaving: false, ..node.clone() })].into())))
+}
+
+/// A member leaves for good.
+pub(super) fn remove(view: &View<'_>, node_id: u64) -> Result<Change, MemberError> {
+    view.node(node_id)?;
+    view.settled()?;
+    if !view.is_voter(node_id) {
+        return Ok(Change::RemoveNodes([node_id].into()));
+    }
+    view.no_candidate_but(None)?;
+    let rest: Vec<u64> = view.voters().into_iter().filter(|voter| *voter != node_id).collect();
+    if rest.is_empty() {
+        return Err(MemberError::LastVoter { node_id });
+    }
+    view.serves(&rest)?;
+    Ok(Change::RemoveVoters([node_id].into()))
+}
+
+/// The next step that the leader takes by itself.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Nothing is under way.
+    None,
+    /// Ends the exchange of voters that this or an earlier leader began.
+    EndExchange,
+    /// Once this learner has caught up: it becomes a voter, instead of the other one if there is one.
+    Promote { learner: u64, instead_of: Option<u64> },
+}
+
+pub(super) fn next_step(view: &View<'_>) -> Step {
+    if view.settled().is_err() {
+        return Step::EndExchange;
+    }
+    match view.candidates().next() {
+        Some(learner) => Step::Promote { learner, instead_of: view.leaving().filter(|old| view.is_voter(*old)) },
+        None => Step::None,
+    }
+}
+
+/// A learner that has caught up becomes a voter.
+pub(super) fn promotion(view: &View<'_>, learner: u64, instead_of: Option<u64>) -> Result<Change, MemberError> {
+    let voters: Vec<u64> =
+        view.voters().into_iter().filter(|voter| Some(*voter) != instead_of).chain([learner]).collect();
+    view.serves(&voters)?;
+    Ok(match instead_of {
+        None => Change::AddVoterIds([learner].into()),
+        Some(old) => Change::Batch(vec![Change::AddVoterIds([learner].into()), Change::RemoveVoters([old].into())]),
+    })
+}
+
+/// Ends an exchange of voters.
+pub(super) fn end_of_exchange() -> Change {
+    Change::AddVoterIds(Default::default())
+}

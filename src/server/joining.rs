@@ -1,0 +1,192 @@
+//! How a node becomes a member, tells its cluster new addresses, and learns that it was removed.
+//!
+//! A node that starts with `join` asks the nodes there to be added: any node forwards the request to the leader, which asks this node, at
+//! its peer address, who it is. From then on the leader sends it the table and the log ([`lockkeeper_raft::members`]). The request is
+//! repeated until the log names this node with its addresses; so a leader that fails meanwhile costs a repetition.
+//!
+//! A member that restarts with other addresses sends the same request, to the members that it knows.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use openraft::async_runtime::WatchReceiver;
+use tokio::time::{sleep, timeout};
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+use super::{config::Member, node::ServeError};
+use lockkeeper_proto::v1::{self, cluster_client::ClusterClient};
+use lockkeeper_raft::{
+    Replica,
+    identity::{Identity, Stage},
+    network::hello,
+    types::Node,
+};
+use lockkeeper_transport::{Connect, channel};
+
+/// Time limit of a request to be added: the leader needs some for the change itself.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time limit of a question about the cluster.
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
+/// Between two requests.
+const PAUSE: Duration = Duration::from_millis(500);
+/// While nothing changes, the reason for waiting is logged again after this many requests.
+const REQUESTS_PER_REMINDER: u64 = 40;
+/// How often a node without contact to a leader asks whether it was removed.
+const REMOVAL_PAUSE: Duration = Duration::from_secs(1);
+
+/// Has this node added to the cluster of `endpoints`, or its addresses brought up to date there. Returns only with an error: the cluster
+/// refuses this node for good.
+pub(super) async fn join<C: Connect>(
+    identity: Arc<Identity>,
+    replica: Replica,
+    own: Member,
+    endpoints: Vec<String>,
+    connector: C,
+) -> Result<(), ServeError> {
+    let mut changes = replica.raft().server_metrics();
+    loop {
+        if needs_request(&identity, &replica, &own, !endpoints.is_empty()) {
+            request(&identity, &replica, &own, &endpoints, &connector).await?;
+        }
+        if changes.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+/// Whether the log lacks this node, or has other addresses for it. A founder is not in the log until the cluster is founded; a member that
+/// was removed must not ask again.
+fn needs_request(identity: &Identity, replica: &Replica, own: &Member, joins: bool) -> bool {
+    match in_log(replica, own.node_id) {
+        Some(node) => node.peer_address != own.peer_address || node.client_address != own.client_address,
+        None => joins && identity.stage() == Stage::New,
+    }
+}
+
+fn in_log(replica: &Replica, node_id: u64) -> Option<Node> {
+    let metrics = replica.raft().server_metrics();
+    let metrics = metrics.borrow_watched();
+    metrics.membership_config.membership().get_node(&node_id).cloned()
+}
+
+/// Sends the request until the log shows its effect.
+async fn request<C: Connect>(
+    identity: &Identity,
+    replica: &Replica,
+    own: &Member,
+    endpoints: &[String],
+    connector: &C,
+) -> Result<(), ServeError> {
+    let message = v1::AddMemberRequest {
+        node_id: own.node_id,
+        client_address: own.client_address.clone(),
+        peer_address: own.peer_address.clone(),
+        incarnation: identity.incarnation().as_bytes().to_vec().into(),
+        stays_learner: false,
+    };
+    let mut reason = String::new();
+    for attempt in 0_u64.. {
+        let asked = if endpoints.is_empty() { members(replica, own.node_id) } else { endpoints.to_vec() };
+        for endpoint in &asked {
+            if !needs_request(identity, replica, own, !endpoints.is_empty()) {
+                return Ok(());
+            }
+            let mut client = ClusterClient::new(channel(connector.clone(), endpoint));
+            let answer = timeout(REQUEST_TIMEOUT, client.add_member(message.clone())).await;
+            let refusal = match answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer in time"))) {
+                Ok(_) => break,
+                Err(refusal) => refusal,
+            };
+            if is_final(&refusal) {
+                return Err(ServeError::NotAdmitted {
+                    endpoint: endpoint.clone(),
+                    reason: refusal.message().to_owned(),
+                });
+            }
+            let now = format!("{endpoint}: {}", refusal.message());
+            if now != reason && (reason.is_empty() || !transport_only(&refusal))
+                || attempt % REQUESTS_PER_REMINDER == 39
+            {
+                tracing::info!("waiting to be added to the cluster: {now}");
+                reason = now;
+            }
+        }
+        // The leader's first entries show the effect of a request that was accepted.
+        sleep(PAUSE).await;
+    }
+    Ok(())
+}
+
+/// Whether the node was not reached at all: one of several that may be down.
+fn transport_only(status: &Status) -> bool {
+    status.code() == Code::Unavailable && status.get_details_error_info().is_none()
+}
+
+/// Whether the cluster can never accept this node: the reason lies in the node.
+fn is_final(status: &Status) -> bool {
+    let refusal = status.get_details_error_info().and_then(|mut info| info.metadata.remove("refusal"));
+    status.code() == Code::InvalidArgument || matches!(refusal.as_deref(), Some("id-in-use" | "id-used-before"))
+}
+
+/// Where clients reach the other members.
+fn members(replica: &Replica, own_id: u64) -> Vec<String> {
+    let metrics = replica.raft().server_metrics();
+    let metrics = metrics.borrow_watched();
+    let others = metrics.membership_config.membership().nodes().filter(|(id, _)| **id != own_id);
+    let address = |(id, node): (&u64, &Node)| replica.addresses().look(*id, node, |node| node.client_address.clone());
+    others.map(address).collect()
+}
+
+/// The id of the cluster at these endpoints. Asks until one of them answers.
+pub(super) async fn cluster_id<C: Connect>(endpoints: &[String], connector: &C) -> String {
+    for attempt in 0_u64.. {
+        let ask = async |endpoint: &String| {
+            let mut client = ClusterClient::new(channel(connector.clone(), endpoint));
+            let answer = timeout(QUESTION_TIMEOUT, client.status(v1::StatusRequest::default())).await;
+            Some(answer.ok()?.ok()?.into_inner().cluster_id)
+        };
+        let answers = join_all(endpoints.iter().map(ask)).await;
+        if let Some(cluster_id) = answers.into_iter().flatten().find(|cluster_id| !cluster_id.is_empty()) {
+            return cluster_id;
+        }
+        if attempt % REQUESTS_PER_REMINDER == 0 {
+            tracing::info!("waiting for the cluster to join: none of {} answers", endpoints.join(", "));
+        }
+        sleep(PAUSE).await;
+    }
+    unreachable!("the attempts do not end")
+}
+
+/// Asks the other members, while this node hears no leader, whether the cluster has removed it. A voter that was removed learns it from
+/// refused calls as well; a learner calls nobody. Does not return.
+pub(super) async fn notice_removal<C: Connect>(identity: Arc<Identity>, replica: Replica, connector: C) {
+    loop {
+        sleep(REMOVAL_PAUSE).await;
+        if identity.stage() != Stage::Member || !is_alone(&replica).await {
+            continue;
+        }
+        let peers: Vec<(u64, String)> = {
+            let metrics = replica.raft().server_metrics();
+            let metrics = metrics.borrow_watched();
+            let others = metrics.membership_config.membership().nodes().filter(|(id, _)| **id != identity.node_id());
+            others.map(|(id, node)| (*id, replica.addresses().of_peer(*id, node))).collect()
+        };
+        let ask = async |(id, address): (u64, String)| {
+            let answer = hello(&connector, &address, &identity, Vec::new()).await.ok()?;
+            (answer.node_id == id && answer.asker_removed).then_some(id)
+        };
+        if let Some(witness) = join_all(peers.into_iter().map(ask)).await.into_iter().flatten().next() {
+            identity.mark_removed(witness);
+        }
+    }
+}
+
+/// Whether this node neither leads nor has heard a leader lately.
+async fn is_alone(replica: &Replica) -> bool {
+    if replica.leads() {
+        return false;
+    }
+    let heard = replica.raft().with_raft_state(|state| state.vote_last_modified()).await;
+    heard.is_ok_and(|at| at.is_none_or(|at| openraft::Instant::elapsed(&at) > replica.silence_max()))
+}

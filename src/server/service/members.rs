@@ -1,0 +1,73 @@
+//! Requests about the members of the cluster.
+
+use std::time::Duration;
+
+use super::{Local, Serve};
+use crate::{
+    api::{Caller, Error, requests::*},
+    wire::Form,
+};
+use lockkeeper_raft::handover;
+
+/// Time limit of a transfer of the leadership.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Serve for AddMember {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<MembersChanged>, Error> {
+        let Self { node_id, client_address, peer_address, incarnation, stays_learner } = self;
+        tracing::debug!(node_id, peer_address, from = %caller.shown(), "asked to add a member");
+        let addresses = (peer_address, client_address);
+        node.members.add(node_id, incarnation, addresses, stays_learner).await.map_err(Error::membership)?;
+        Ok(Form::Typed(MembersChanged))
+    }
+}
+
+impl Serve for PromoteMember {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<MembersChanged>, Error> {
+        tracing::info!(node_id = self.node_id, from = %caller.shown(), "asked to promote a member");
+        node.members.promote(self.node_id).await.map_err(Error::membership)?;
+        Ok(Form::Typed(MembersChanged))
+    }
+}
+
+impl Serve for RemoveMember {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<MembersChanged>, Error> {
+        let Self { node_id } = self;
+        tracing::info!(node_id, from = %caller.shown(), "asked to remove a member");
+        if node_id == node.replica.node_id() {
+            node.members.may_remove(node_id).map_err(Error::membership)?;
+            // The next leader removes this one: the caller asks again, there.
+            handover::transfer(&node.replica, None, TRANSFER_TIMEOUT).await.map_err(Error::transfer)?;
+            return Err(Error::no_leader());
+        }
+        node.members.remove(node_id).await.map_err(Error::membership)?;
+        Ok(Form::Typed(MembersChanged))
+    }
+}
+
+impl Serve for ReplaceMember {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<MembersChanged>, Error> {
+        let Self { node_id, with, keep } = self;
+        tracing::info!(node_id, ?with, keep, from = %caller.shown(), "asked to replace a member");
+        let changed = match keep {
+            true => node.members.keep(node_id).await,
+            false => node.members.replace(node_id, with).await,
+        };
+        changed.map_err(Error::membership)?;
+        Ok(Form::Typed(MembersChanged))
+    }
+}
+
+impl Serve for TransferLeader {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<LeaderTransferred>, Error> {
+        tracing::info!(to = ?self.to, from = %caller.shown(), "asked to hand the leadership over");
+        if !node.replica.leads() {
+            return Err(Error::no_leader());
+        }
+        if self.to == Some(node.replica.node_id()) {
+            return Ok(Form::Typed(LeaderTransferred { leader_id: node.replica.node_id() }));
+        }
+        let leader_id = handover::transfer(&node.replica, self.to, TRANSFER_TIMEOUT).await.map_err(Error::transfer)?;
+        Ok(Form::Typed(LeaderTransferred { leader_id }))
+    }
+}

@@ -1,0 +1,226 @@
+//! Nodes join, leave and are replaced while the cluster serves.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use lockkeeper::{
+    client::{Client, Error},
+    local::LocalCluster,
+    proto::v1::{Member, Role, StatusResponse},
+};
+use tokio::{
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::support::*;
+
+/// The status of the leader that serves.
+async fn leader_status(cluster: &LocalCluster) -> StatusResponse {
+    until("a leader", async || {
+        let statuses = cluster.statuses().await;
+        let leaders = statuses.into_values().filter(|status| status.role() == Role::Leader && status.serving);
+        leaders.max_by_key(|status| status.term)
+    })
+    .await
+}
+
+/// Waits until the leader has exactly these voters and no other member.
+async fn has_voters(cluster: &LocalCluster, voters: &[u64]) {
+    let expected: BTreeSet<u64> = voters.iter().copied().collect();
+    until(&format!("the voters {voters:?}"), async || {
+        let members = leader_status(cluster).await.members;
+        let found: BTreeSet<u64> = members.iter().filter(|member| member.voter).map(|member| member.node_id).collect();
+        (found == expected && members.len() == expected.len()).then_some(())
+    })
+    .await;
+}
+
+/// A client that acquires and releases one lock after the other, and checks that tokens rise.
+struct Load {
+    stop: CancellationToken,
+    task: JoinHandle<u64>,
+}
+
+impl Load {
+    fn start(client: Client) -> Self {
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let task = tokio::spawn(async move {
+            let session = long_session(&client).await;
+            let (mut last, mut count) = (0, 0);
+            while !stopped.is_cancelled() {
+                let guard = session.acquire("load").wait_at_most(LONG).await.expect("the cluster serves");
+                let token = guard.token().0;
+                assert!(token > last, "token {token} after {last}");
+                guard.release().await.expect("the cluster serves");
+                (last, count) = (token, count + 1);
+            }
+            count
+        });
+        Self { stop, task }
+    }
+
+    /// Stops it, and returns how many locks it acquired.
+    async fn end(self) -> u64 {
+        self.stop.cancel();
+        timeout(LONG, self.task).await.expect("it ends").expect("no call failed")
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_grows_from_one_node_to_five_and_shrinks_to_three() {
+    let mut cluster = cluster_of(1).await;
+    let load = Load::start(client(&cluster));
+    for (node_id, voters) in [(2, vec![1, 2]), (3, vec![1, 2, 3]), (4, vec![1, 2, 3, 4]), (5, vec![1, 2, 3, 4, 5])] {
+        cluster.add(node_id).expect("its configuration").spawn().expect("it starts");
+        has_voters(&cluster, &voters).await;
+    }
+    cluster.ready(LONG).await.expect("five nodes serve");
+    // The founder goes: by now clients have learned of the others.
+    let admin = client(&cluster);
+    for (gone, voters) in [(1, vec![2, 3, 4, 5]), (3, vec![2, 4, 5])] {
+        admin.remove_member(gone).await.expect("it may be removed");
+        has_voters(&cluster, &voters).await;
+        let (ended, status) = timeout(LONG, cluster.next_death()).await.expect("the removed node ends");
+        assert_eq!((ended, status.code()), (gone, Some(20)), "{}", cluster.node(gone).log_tail());
+        let log = cluster.node(gone).log_tail();
+        assert!(log.contains(&format!("node {gone} was removed from cluster")), "{log}");
+    }
+    assert!(load.end().await > 0);
+    // Its data cannot be used again.
+    cluster.node_mut(1).spawn().expect("it starts");
+    let (ended, status) = timeout(LONG, cluster.next_death()).await.expect("it refuses to start");
+    assert_eq!((ended, status.code()), (1, Some(20)), "{}", cluster.node(1).log_tail());
+    has_voters(&cluster, &[2, 4, 5]).await;
+}
+
+#[tokio::test]
+async fn a_dead_machine_is_replaced_by_one_command() {
+    let mut cluster = cluster().await;
+    let load = Load::start(client(&cluster));
+    cluster.discard(2).await.expect("its disk is gone");
+    let endpoints = cluster.endpoints().join(",");
+    let replacing =
+        tokio::spawn(
+            async move { output(&mut lockkeeper(&["member", "replace", "2", "--endpoints", &endpoints])).await },
+        );
+    until("the mark", async || {
+        leader_status(&cluster).await.members.iter().any(|member| member.is_leaving).then_some(())
+    })
+    .await;
+    cluster.add(4).expect("its configuration").spawn().expect("it starts");
+    let (code, out, err) = text(&timeout(LONG, replacing).await.expect("it ends").expect("no panic"));
+    assert_eq!((code, out.as_str()), (0, "node 2 is no longer a member; delete its data directory\n"), "{err}");
+    assert!(err.contains("waiting for a new node: start it with `lockkeeper serve --config FILE --join "), "{err}");
+    has_voters(&cluster, &[1, 3, 4]).await;
+    assert!(load.end().await > 0);
+    // The new node is as good as the old one was.
+    let first = leader(&cluster).await;
+    cluster.node_mut(first).kill().await;
+    assert_ne!(leader(&cluster).await, first);
+}
+
+#[tokio::test]
+async fn a_leader_that_is_replaced_hands_over_first() {
+    let mut cluster = cluster().await;
+    let (first, admin) = (leader(&cluster).await, client(&cluster));
+    let load = Load::start(admin.clone());
+    admin.replace_member(first, None).await.expect("it may be replaced");
+    cluster.add(4).expect("its configuration").spawn().expect("it starts");
+    let rest: Vec<u64> = (1..=4).filter(|id| *id != first).collect();
+    has_voters(&cluster, &rest).await;
+    let (ended, _) = timeout(LONG, cluster.next_death()).await.expect("the old node ends");
+    assert_eq!(ended, first);
+    assert!(load.end().await > 0);
+}
+
+#[tokio::test]
+async fn what_would_harm_the_cluster_is_refused() {
+    let mut cluster = cluster().await;
+    let admin = client(&cluster);
+    let refusal = |refused: Result<(), Error>| refused.expect_err("it is refused").to_string();
+    let leading = leader(&cluster).await;
+    let followers: Vec<u64> = (1..=3).filter(|id| *id != leading).collect();
+    assert!(refusal(admin.remove_member(7).await).contains("node 7 is not a member; the members are 1, 2, 3"));
+    cluster.node_mut(followers[0]).kill().await;
+    // The leader counts a member as alive for a while after its last answer.
+    let silent = until("a refusal", async || match admin.replace_member(99, None).await {
+        Err(_) => {
+            let status = leader_status(&cluster).await;
+            let down = status.members.into_iter().find(|member| member.node_id == followers[0])?;
+            (down.silent_ms? > 1_500).then_some(status.node_id)
+        }
+        Ok(()) => panic!("node 99 does not exist"),
+    })
+    .await;
+    let living = (1..=3).find(|id| *id != silent && *id != followers[0]).expect("the third");
+    let text = refusal(admin.remove_member(living).await);
+    assert!(text.contains(&format!("2 voters, of which node {} does not answer; it needs 2", followers[0])), "{text}");
+    let status = leader_status(&cluster).await;
+    let judged = |id| -> Member { status.members.iter().find(|member| member.node_id == id).expect("it").clone() };
+    assert!(judged(followers[0]).safe_to_stop, "it is down already");
+    assert!(!judged(living).safe_to_stop && judged(living).unsafe_reason.contains("must answer"));
+    // A node that lost its data does not come back under its old id, also by joining.
+    cluster.discard(followers[0]).await.expect("its disk is gone");
+    cluster.add(followers[0]).expect("its configuration").spawn().expect("it starts");
+    let (ended, exit) = timeout(LONG, cluster.next_death()).await.expect("it is refused");
+    let log = cluster.node(ended).log_tail();
+    assert_eq!((ended, exit.code()), (followers[0], Some(20)), "{log}");
+    assert!(
+        log.contains("this node's data is gone") || log.contains("is a member with another data directory"),
+        "{log}"
+    );
+}
+
+#[tokio::test]
+async fn a_member_with_new_addresses_is_found() {
+    let mut cluster = cluster().await;
+    let follower = (1..=3).find(|id| *id != 1).expect("a node");
+    cluster.node_mut(follower).stop().await;
+    cluster.relocate(follower).expect("its configuration");
+    cluster.node_mut(follower).spawn().expect("it starts");
+    cluster.ready(LONG).await.expect("it is found at its new addresses");
+    let listens = cluster.node(follower).config().peer_listen.clone();
+    until("the new address at all nodes", async || {
+        let statuses = cluster.statuses().await;
+        let knows = |status: &StatusResponse| {
+            status.members.iter().any(|member| member.node_id == follower && member.peer_address == listens)
+        };
+        (statuses.len() == 3 && statuses.values().all(knows)).then_some(())
+    })
+    .await;
+    // It can lead, and the others find it.
+    let admin = client(&cluster);
+    assert_eq!(admin.transfer_leader(Some(follower)).await.expect("it is caught up"), follower);
+    let session = long_session(&admin).await;
+    let _guard = session.acquire("after").await.expect("a lock");
+}
+
+#[tokio::test]
+async fn the_leadership_goes_where_it_is_sent() {
+    let mut cluster = cluster().await;
+    let load = Load::start(client(&cluster));
+    let endpoints = cluster.endpoints().join(",");
+    for to in [2, 3, 1] {
+        let to = to.to_string();
+        let arguments = ["transfer-leader", &to, "--endpoints", &endpoints];
+        let (code, out, err) = text(&output(&mut lockkeeper(&arguments)).await);
+        assert_eq!((code, out), (0, format!("node {to} leads\n")), "{err}");
+    }
+    let (code, _, err) = text(&output(&mut lockkeeper(&["transfer-leader", "9", "--endpoints", &endpoints])).await);
+    assert_eq!(code, 13, "{err}");
+    assert!(err.contains("node 9 is not a voter"), "{err}");
+    assert!(load.end().await > 0);
+    // A node that does not answer cannot take over.
+    cluster.node_mut(2).kill().await;
+    let admin = client(&cluster);
+    until("a refusal", async || match admin.transfer_leader(Some(2)).await {
+        Err(Error::Refused(refused)) => refused.to_string().contains("node 2").then_some(()),
+        Err(_) | Ok(_) => {
+            sleep(Duration::from_millis(50)).await;
+            None
+        }
+    })
+    .await;
+}
