@@ -8,7 +8,7 @@ use super::{
     output::{Format, Output, print, print_document},
     show, views,
 };
-use crate::{machine::Token, proto::v1::CheckResponse};
+use crate::{client::CheckAnswer, machine::Token};
 
 /// Checks whether a token holds a lock now. Exit code 0: it does; 10: it does not.
 #[derive(Args, Debug)]
@@ -40,26 +40,31 @@ impl Check {
             Format::Text => print(&self.text(&answer))?,
             Format::Json => print_document(&Document {
                 held: answer.held,
+                last_token: last_token(&answer),
                 holder: answer.holder.map(views::Holder::from),
-                last_token: answer.last_token,
                 index: answer.index,
             })?,
         }
         Ok(exit)
     }
 
-    fn text(&self, answer: &CheckResponse) -> String {
+    fn text(&self, answer: &CheckAnswer) -> String {
         let (name, token) = (show::text(&self.name), self.token.0);
         match &answer.holder {
             Some(holder) if answer.held => {
-                let (label, left) = (show::text(&holder.label), show::duration(holder.remaining_ms));
+                let (label, left) = (show::text(&holder.label), show::duration(holder.remaining));
                 format!("held: {label} holds {name} by token {token} for another {left}\n")
             }
             _ if answer.held => format!("held: {name} by token {token}\n"),
-            _ if token > answer.last_token => {
-                format!("not held: token {token} was never granted (the last one is {})\n", answer.last_token)
+            _ if token > last_token(answer) => {
+                format!("not held: token {token} was never granted (the last one is {})\n", last_token(answer))
             }
             _ => format!("not held: token {token} does not hold {name}\n"),
         }
     }
+}
+
+/// 0: none was granted yet.
+fn last_token(answer: &CheckAnswer) -> u64 {
+    answer.last_token.map_or(0, |token| token.0)
 }

@@ -8,7 +8,7 @@ use super::{
     output::{Format, Output, print, print_document},
     show,
 };
-use crate::{client::Client, proto::v1::LockInfo};
+use crate::client::{Client, LockInfo};
 
 /// Drops the data that were kept on unheld locks. Without --yes it only counts these locks.
 #[derive(Args, Debug)]
@@ -73,9 +73,9 @@ async fn count(client: &Client, prefix: &str) -> Result<u64, Failure> {
     loop {
         let page = client.list(prefix, &page_token).await?;
         locks += page.locks.iter().filter(kept).count() as u64;
-        page_token = page.next_page_token;
-        if page_token.is_empty() {
-            return Ok(locks);
+        match page.next_page_token {
+            Some(next) => page_token = next,
+            None => return Ok(locks),
         }
     }
 }

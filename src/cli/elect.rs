@@ -145,7 +145,7 @@ impl From<Leader> for LeaderDocument {
     fn from(leader: Leader) -> Self {
         Self {
             epoch: leader.epoch.0,
-            session_id: leader.session_id,
+            session_id: leader.session_id.to_string(),
             label: leader.label,
             value_hex: show::hex(&leader.value),
             value_text: String::from_utf8(leader.value).ok(),

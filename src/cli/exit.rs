@@ -152,6 +152,7 @@ impl From<client::Error> for Failure {
             client::Error::Lost(_) | client::Error::NotEnsured { .. } => Exit::Lost,
             client::Error::NoCluster { .. } => Exit::NoCluster,
             client::Error::Unknown { .. } => Exit::Unknown,
+            client::Error::Malformed { .. } => Exit::Error,
         };
         Self::new(exit, error)
     }

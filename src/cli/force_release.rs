@@ -1,5 +1,7 @@
 //! `force-release`: revokes the grants of a lock.
 
+use std::time::Duration;
+
 use clap::Args;
 use serde::Serialize;
 
@@ -68,13 +70,16 @@ fn text(forced: &[force_release_response::Forced]) -> String {
 
 /// A lock-delay applies to a holder that did not release.
 fn opens(grant: &force_release_response::Forced) -> String {
-    let at = show::duration(grant.remaining_ms.saturating_add(grant.lock_delay_ms));
+    let at = show::duration(Duration::from_millis(grant.remaining_ms.saturating_add(grant.lock_delay_ms)));
     match (grant.remaining_ms, grant.lock_delay_ms) {
         (0, 0) => "now".into(),
         (0, _) => format!("in {at}, by its lock-delay"),
         (_, 0) => format!("when released, or in {at}"),
         (_, delay_ms) => {
-            format!("when released, or in {at}, including its lock-delay of {}", show::duration(delay_ms))
+            format!(
+                "when released, or in {at}, including its lock-delay of {}",
+                show::duration(Duration::from_millis(delay_ms))
+            )
         }
     }
 }

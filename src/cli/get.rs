@@ -8,7 +8,7 @@ use super::{
     output::{Format, Output, Table, print, print_document},
     show, views,
 };
-use crate::proto::v1::LockInfo;
+use crate::client::{LockAnswer, LockInfo};
 
 /// Shows one lock: its holders, its waiters and its data.
 #[derive(Args, Debug)]
@@ -33,25 +33,24 @@ struct Document {
 
 impl Get {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
-        let answer = self.cluster.reader(self.stale)?.get(&self.name).await?;
-        let lock = answer.lock.unwrap_or_else(|| LockInfo { name: self.name, ..LockInfo::default() });
+        let LockAnswer { lock, index } = self.cluster.reader(self.stale)?.get(&self.name).await?;
         match self.output.output {
             Format::Text => print(&text(&lock))?,
-            Format::Json => print_document(&Document { lock: lock.into(), index: answer.index })?,
+            Format::Json => print_document(&Document { lock: lock.into(), index })?,
         }
         Ok(Exit::Success)
     }
 }
 
 fn text(lock: &LockInfo) -> String {
-    let mut text = format!("lock     {}\n", show::text(&lock.name));
-    text += &match (lock.holder_count, lock.delay_remaining_ms) {
-        (0, 0) => "state    free\n".to_owned(),
-        (0, ms) => format!("state    closed by its lock-delay for another {}\n", show::duration(ms)),
-        (count, _) => format!("state    held by {count}, {}\n", show::mode(lock.mode.as_ref())),
+    let mut text = format!("lock     {}\n", show::text(lock.name.as_str()));
+    text += &match (lock.holder_count, lock.delay_remaining) {
+        (0, None) => "state    free\n".to_owned(),
+        (0, Some(left)) => format!("state    closed by its lock-delay for another {}\n", show::duration(left)),
+        (count, _) => format!("state    held by {count}, {}\n", show::mode(lock.mode)),
     };
     if lock.resized {
-        text += &format!("size     {}, set by an operator\n", show::mode(lock.mode.as_ref()));
+        text += &format!("size     {}, set by an operator\n", show::mode(lock.mode));
     }
     if let Some(data) = &lock.data {
         let keep = if lock.keep_data { ", kept after release" } else { "" };
@@ -71,13 +70,13 @@ fn holders(lock: &LockInfo) -> String {
     let mut table = Table::new(&["TOKEN", "HOLDER", "MODE", "SINCE", "REMAINING", "SESSION", "REVOKED"]);
     for holder in &lock.holders {
         table.row(vec![
-            holder.token.to_string(),
+            holder.token.0.to_string(),
             show::cell(&holder.label),
-            show::mode(holder.mode.as_ref()),
-            show::since(holder.since_unix_ms),
-            show::duration(holder.remaining_ms),
-            show::text(&holder.session_id),
-            show::text(&holder.revoked_reason),
+            show::mode(holder.mode),
+            show::since(holder.since),
+            show::duration(holder.remaining),
+            holder.session_id.to_string(),
+            holder.revoked_reason.as_deref().map_or_else(String::new, show::text),
         ]);
     }
     table.take() + &more(lock.holders.len(), lock.holder_count, "holder", "holders")
@@ -87,12 +86,12 @@ fn waiters(lock: &LockInfo) -> String {
     let mut table = Table::new(&["TICKET", "WAITER", "MODE", "SINCE", "GIVES UP IN", "SESSION"]);
     for waiter in &lock.waiters {
         table.row(vec![
-            waiter.ticket.to_string(),
+            waiter.ticket.0.to_string(),
             show::cell(&waiter.label),
-            show::mode(waiter.mode.as_ref()),
-            show::since(waiter.since_unix_ms),
-            waiter.remaining_ms.map_or("never".into(), show::duration),
-            show::text(&waiter.session_id),
+            show::mode(waiter.mode),
+            show::since(waiter.since),
+            waiter.remaining.map_or("never".into(), show::duration),
+            waiter.session_id.to_string(),
         ]);
     }
     table.take() + &more(lock.waiters.len(), lock.queue_length, "waiter", "waiters")
@@ -108,26 +107,25 @@ fn more(shown: usize, all: u64, one: &str, many: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::proto::v1::{Holder, Mode, mode};
+    use super::{
+        super::views::tests::{holder, lock_without_holders},
+        *,
+    };
+    use crate::machine::Mode;
 
     #[test]
     fn a_free_lock_is_one_that_nothing_is_known_of() {
-        let lock = LockInfo { name: "jobs".into(), ..LockInfo::default() };
-        assert_eq!(text(&lock), "lock     jobs\nstate    free\n");
+        assert_eq!(text(&lock_without_holders("jobs")), "lock     jobs\nstate    free\n");
     }
 
     #[test]
     fn those_beyond_the_page_are_counted() {
-        let shared = Mode { kind: Some(mode::Kind::Shared(mode::Shared {})) };
-        let holder = Holder { token: 7, label: "ann".into(), mode: Some(shared), ..Holder::default() };
         let lock = LockInfo {
-            name: "jobs".into(),
-            mode: Some(shared),
-            holders: vec![holder],
+            mode: Some(Mode::Shared),
+            holders: vec![holder(7, "ann")],
             holder_count: 3,
             data: Some(b"x".to_vec()),
-            ..LockInfo::default()
+            ..lock_without_holders("jobs")
         };
         let text = text(&lock);
         assert!(text.contains("state    held by 3, shared\ndata     x (1 byte)\n\nTOKEN  HOLDER"), "{text}");

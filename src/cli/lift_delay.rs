@@ -29,11 +29,11 @@ struct Document {
 
 impl LiftDelay {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
-        let lifted_ms = self.cluster.client()?.lift_delay(&self.name).await?.map(show::millis);
-        match (self.output.output, lifted_ms) {
-            (Format::Json, _) => print_document(&Document { lifted_ms })?,
-            (Format::Text, Some(ms)) => {
-                print(&format!("ended the lock-delay, which had {} left\n", show::duration(ms)))?
+        let lifted = self.cluster.client()?.lift_delay(&self.name).await?;
+        match (self.output.output, lifted) {
+            (Format::Json, _) => print_document(&Document { lifted_ms: lifted.map(show::millis) })?,
+            (Format::Text, Some(left)) => {
+                print(&format!("ended the lock-delay, which had {} left\n", show::duration(left)))?
             }
             (Format::Text, None) => print(&format!("lock {} has no lock-delay\n", show::text(&self.name)))?,
         }

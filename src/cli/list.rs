@@ -7,7 +7,7 @@ use super::{
     output::{Output, Pages},
     show, views,
 };
-use crate::proto::v1::LockInfo;
+use crate::client::LockInfo;
 
 /// Lists the locks that have a holder, a waiter, a lock-delay or data.
 #[derive(Args, Debug)]
@@ -33,9 +33,9 @@ impl List {
         loop {
             let page = client.list(&self.prefix, &page_token).await?;
             pages.write(page.locks, row, views::Lock::from)?;
-            page_token = page.next_page_token;
-            if page_token.is_empty() {
-                break;
+            match page.next_page_token {
+                Some(next) => page_token = next,
+                None => break,
             }
         }
         pages.end()?;
@@ -52,22 +52,22 @@ fn row(lock: &LockInfo) -> Vec<String> {
     };
     let none = || "-".to_owned();
     vec![
-        show::text(&lock.name),
+        show::text(lock.name.as_str()),
         state(lock),
         first.map_or_else(none, |holder| format!("{}{others}", show::cell(&holder.label))),
-        first.map_or_else(none, |holder| holder.token.to_string()),
-        first.map_or_else(none, |holder| show::since(holder.since_unix_ms)),
-        first.map_or_else(none, |holder| show::duration(holder.remaining_ms)),
+        first.map_or_else(none, |holder| holder.token.0.to_string()),
+        first.map_or_else(none, |holder| show::since(holder.since)),
+        first.map_or_else(none, |holder| show::duration(holder.remaining)),
         lock.queue_length.to_string(),
         lock.data.as_deref().map_or_else(String::new, show::data),
     ]
 }
 
 fn state(lock: &LockInfo) -> String {
-    match (lock.holder_count, lock.delay_remaining_ms) {
-        (0, 0) => "free".into(),
-        (0, ms) => format!("closed for {}", show::duration(ms)),
-        _ if lock.holders.iter().any(|holder| !holder.revoked_reason.is_empty()) => "revoked".into(),
-        _ => show::mode(lock.mode.as_ref()),
+    match (lock.holder_count, lock.delay_remaining) {
+        (0, None) => "free".into(),
+        (0, Some(left)) => format!("closed for {}", show::duration(left)),
+        _ if lock.holders.iter().any(|holder| holder.revoked_reason.is_some()) => "revoked".into(),
+        _ => show::mode(lock.mode),
     }
 }

@@ -142,7 +142,8 @@ fn was_lost(error: &Error) -> bool {
         | Error::NotAcquired(_)
         | Error::NotEnsured { .. }
         | Error::NoCluster { .. }
-        | Error::Unknown { .. } => false,
+        | Error::Unknown { .. }
+        | Error::Malformed { .. } => false,
     }
 }
 

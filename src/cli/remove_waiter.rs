@@ -8,7 +8,7 @@ use super::{
     output::{Format, Output, print, print_document},
     show, views,
 };
-use crate::{machine::Ticket, proto::v1::Waiter};
+use crate::{client::Waiter, machine::Ticket};
 
 /// Removes a waiting acquire. Its client gets an error and does not retry by itself. An acquire of several locks leaves
 /// all its queues.
@@ -43,9 +43,7 @@ impl RemoveWaiter {
     fn text(&self, removed: Option<&Waiter>) -> String {
         match removed {
             None => format!("no acquire with ticket {} waits for lock {}\n", self.ticket.0, show::text(&self.name)),
-            Some(waiter) => {
-                format!("removed {} of session {}\n", show::text(&waiter.label), show::text(&waiter.session_id))
-            }
+            Some(waiter) => format!("removed {} of session {}\n", show::text(&waiter.label), waiter.session_id),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! `sessions`, also `session list`: lists the sessions.
 
+use std::time::Duration;
+
 use clap::Args;
 
 use super::{
@@ -7,7 +9,7 @@ use super::{
     output::{Output, Pages},
     show, views,
 };
-use crate::proto::v1::SessionInfo;
+use crate::{machine::WallTime, proto::v1::SessionInfo};
 
 /// Lists the sessions.
 #[derive(Args, Debug)]
@@ -44,9 +46,9 @@ fn row(session: &SessionInfo) -> Vec<String> {
     vec![
         show::text(&session.session_id),
         show::cell(&session.label),
-        show::duration(session.ttl_ms.into()),
-        show::duration(session.remaining_ms),
-        show::since(session.opened_unix_ms),
+        show::duration(Duration::from_millis(session.ttl_ms.into())),
+        show::duration(Duration::from_millis(session.remaining_ms)),
+        show::since(WallTime(session.opened_unix_ms)),
         session.grants.to_string(),
         session.waits.to_string(),
         session.bytes.to_string(),

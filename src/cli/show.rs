@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use jiff::{Timestamp, tz::TimeZone};
 
-use crate::proto::v1::{Mode, mode::Kind};
+use crate::machine::{Mode, WallTime};
 
 /// Longest text in a table cell, characters.
 const CELL_MAX: usize = 48;
@@ -39,11 +39,11 @@ pub(super) fn hex(data: &[u8]) -> String {
     data.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-pub(super) fn mode(mode: Option<&Mode>) -> String {
-    match mode.and_then(|mode| mode.kind.as_ref()) {
-        Some(Kind::Exclusive(_)) => "exclusive".into(),
-        Some(Kind::Shared(_)) => "shared".into(),
-        Some(Kind::Permit(permit)) => format!("permit of {}", permit.limit),
+pub(super) fn mode(mode: Option<Mode>) -> String {
+    match mode {
+        Some(Mode::Exclusive) => "exclusive".into(),
+        Some(Mode::Shared) => "shared".into(),
+        Some(Mode::Permit(permits)) => format!("permit of {}", permits.get()),
         None => "-".into(),
     }
 }
@@ -60,7 +60,8 @@ pub(super) fn millis(duration: Duration) -> u64 {
 }
 
 /// In the two largest units.
-pub(super) fn duration(ms: u64) -> String {
+pub(super) fn duration(duration: Duration) -> String {
+    let ms = millis(duration);
     let seconds = ms / 1000;
     match seconds {
         0 => format!("{ms} ms"),
@@ -82,8 +83,8 @@ fn time_in(time: Timestamp, zone: TimeZone) -> String {
 
 /// A wall-clock time and its age.
 #[expect(clippy::disallowed_methods, reason = "shown to people; nothing is decided by it")]
-pub(super) fn since(unix_ms: u64) -> String {
-    since_in(unix_ms, Timestamp::now(), TimeZone::system())
+pub(super) fn since(time: WallTime) -> String {
+    since_in(time.0, Timestamp::now(), TimeZone::system())
 }
 
 fn since_in(unix_ms: u64, now: Timestamp, zone: TimeZone) -> String {
@@ -91,7 +92,7 @@ fn since_in(unix_ms: u64, now: Timestamp, zone: TimeZone) -> String {
     let Some(time) = time else { return "-".into() };
     // The clocks of two machines differ: a time in the future is shown as now.
     let ago = now.as_millisecond().saturating_sub(time.as_millisecond());
-    let ago = duration(u64::try_from(ago).unwrap_or(0));
+    let ago = duration(Duration::from_millis(u64::try_from(ago).unwrap_or(0)));
     format!("{} ({ago} ago)", time_in(time, zone))
 }
 
@@ -116,7 +117,7 @@ mod tests {
             (604_800_000, "7 d 0 h"),
         ];
         for (ms, shown) in cases {
-            assert_eq!(duration(ms), shown);
+            assert_eq!(duration(Duration::from_millis(ms)), shown);
         }
     }
 

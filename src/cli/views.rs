@@ -5,7 +5,8 @@ use serde::Serialize;
 use super::show;
 use crate::{
     client::{self, AttachedSession},
-    proto::v1::{self, mode::Kind},
+    machine,
+    proto::v1,
 };
 
 #[derive(Serialize, Debug)]
@@ -105,11 +106,13 @@ pub(super) struct Forced {
     lock_delay_ms: u64,
 }
 
-pub(super) fn mode(mode: Option<v1::Mode>) -> Option<Mode> {
-    match mode?.kind? {
-        Kind::Exclusive(_) => Some(Mode::Exclusive),
-        Kind::Shared(_) => Some(Mode::Shared),
-        Kind::Permit(permit) => Some(Mode::Permit { limit: permit.limit }),
+impl From<machine::Mode> for Mode {
+    fn from(mode: machine::Mode) -> Self {
+        match mode {
+            machine::Mode::Exclusive => Self::Exclusive,
+            machine::Mode::Shared => Self::Shared,
+            machine::Mode::Permit(permits) => Self::Permit { limit: permits.get() },
+        }
     }
 }
 
@@ -119,46 +122,46 @@ impl From<Option<Vec<u8>>> for Data {
     }
 }
 
-impl From<v1::LockInfo> for Lock {
-    fn from(lock: v1::LockInfo) -> Self {
+impl From<client::LockInfo> for Lock {
+    fn from(lock: client::LockInfo) -> Self {
         Self {
-            name: lock.name,
-            mode: mode(lock.mode),
+            name: lock.name.as_str().to_owned(),
+            mode: lock.mode.map(Mode::from),
             holders: lock.holders.into_iter().map(Holder::from).collect(),
             holder_count: lock.holder_count,
             waiters: lock.waiters.into_iter().map(Waiter::from).collect(),
             queue_length: lock.queue_length,
             data: lock.data.into(),
             keep_data: lock.keep_data,
-            delay_remaining_ms: lock.delay_remaining_ms,
+            delay_remaining_ms: lock.delay_remaining.map_or(0, show::millis),
             resized: lock.resized,
         }
     }
 }
 
-impl From<v1::Holder> for Holder {
-    fn from(holder: v1::Holder) -> Self {
+impl From<client::Holder> for Holder {
+    fn from(holder: client::Holder) -> Self {
         Self {
-            token: holder.token,
-            session_id: holder.session_id,
+            token: holder.token.0,
+            session_id: holder.session_id.to_string(),
             label: holder.label,
-            mode: mode(holder.mode),
-            since_unix_ms: holder.since_unix_ms,
-            remaining_ms: holder.remaining_ms,
-            revoked_reason: Some(holder.revoked_reason).filter(|reason| !reason.is_empty()),
+            mode: holder.mode.map(Mode::from),
+            since_unix_ms: holder.since.0,
+            remaining_ms: show::millis(holder.remaining),
+            revoked_reason: holder.revoked_reason,
         }
     }
 }
 
-impl From<v1::Waiter> for Waiter {
-    fn from(waiter: v1::Waiter) -> Self {
+impl From<client::Waiter> for Waiter {
+    fn from(waiter: client::Waiter) -> Self {
         Self {
-            ticket: waiter.ticket,
-            session_id: waiter.session_id,
+            ticket: waiter.ticket.0,
+            session_id: waiter.session_id.to_string(),
             label: waiter.label,
-            mode: mode(waiter.mode),
-            since_unix_ms: waiter.since_unix_ms,
-            remaining_ms: waiter.remaining_ms,
+            mode: waiter.mode.map(Mode::from),
+            since_unix_ms: waiter.since.0,
+            remaining_ms: waiter.remaining.map(show::millis),
         }
     }
 }
@@ -206,5 +209,92 @@ impl From<v1::force_release_response::Forced> for Forced {
             remaining_ms: forced.remaining_ms,
             lock_delay_ms: forced.lock_delay_ms,
         }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::machine::{LockName, SessionId, Ticket, Token, WallTime};
+
+    pub(in crate::cli) fn lock_without_holders(name: &str) -> client::LockInfo {
+        client::LockInfo {
+            name: LockName::new(name).unwrap(),
+            mode: None,
+            holders: Vec::new(),
+            holder_count: 0,
+            waiters: Vec::new(),
+            queue_length: 0,
+            data: None,
+            keep_data: false,
+            delay_remaining: None,
+            resized: false,
+        }
+    }
+
+    pub(in crate::cli) fn holder(token: u64, label: &str) -> client::Holder {
+        client::Holder {
+            token: Token(token),
+            session_id: SessionId(1),
+            label: label.to_owned(),
+            mode: Some(machine::Mode::Shared),
+            since: WallTime(1_000),
+            remaining: Duration::from_millis(2_500),
+            revoked_reason: None,
+        }
+    }
+
+    pub(in crate::cli) fn waiter(ticket: u64, session_id: SessionId) -> client::Waiter {
+        client::Waiter {
+            ticket: Ticket(ticket),
+            session_id,
+            label: "bob".to_owned(),
+            mode: Some(machine::Mode::Exclusive),
+            since: WallTime(2_000),
+            remaining: None,
+        }
+    }
+
+    #[test]
+    fn a_free_lock_has_all_fields() {
+        let document = serde_json::to_value(Lock::from(lock_without_holders("jobs"))).unwrap();
+        let expected = json!({
+            "name": "jobs", "mode": null, "holders": [], "holder_count": 0, "waiters": [], "queue_length": 0, "data_hex": null,
+            "data_text": null, "keep_data": false, "delay_remaining_ms": 0, "resized": false,
+        });
+        assert_eq!(document, expected);
+    }
+
+    #[test]
+    fn times_are_milliseconds_and_ids_are_texts() {
+        let lock = client::LockInfo {
+            mode: Some(machine::Mode::Permit(machine::Permits::new(3).unwrap())),
+            holders: vec![client::Holder { revoked_reason: Some("stuck".to_owned()), ..holder(7, "ann") }],
+            holder_count: 1,
+            waiters: vec![client::Waiter { remaining: Some(Duration::from_micros(1_999)), ..waiter(8, SessionId(2)) }],
+            queue_length: 1,
+            delay_remaining: Some(Duration::from_secs(4)),
+            ..lock_without_holders("jobs")
+        };
+        let document = serde_json::to_value(Lock::from(lock)).unwrap();
+        let expected = json!({
+            "name": "jobs",
+            "mode": {"kind": "permit", "limit": 3},
+            "holders": [{
+                "token": 7, "session_id": "00000000000000000000000000000001", "label": "ann", "mode": {"kind": "shared"},
+                "since_unix_ms": 1_000, "remaining_ms": 2_500, "revoked_reason": "stuck",
+            }],
+            "holder_count": 1,
+            "waiters": [{
+                "ticket": 8, "session_id": "00000000000000000000000000000002", "label": "bob", "mode": {"kind": "exclusive"},
+                "since_unix_ms": 2_000, "remaining_ms": 1,
+            }],
+            "queue_length": 1, "data_hex": null, "data_text": null, "keep_data": false, "delay_remaining_ms": 4_000, "resized": false,
+        });
+        assert_eq!(document, expected);
     }
 }

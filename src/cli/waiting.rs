@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{show, terminal::in_foreground};
 use crate::{
-    client::{Client, Session},
-    proto::v1::LockInfo,
+    client::{Client, LockInfo, Session},
+    machine::SessionId,
 };
 
 /// Interval of the updates, and delay of the first one.
@@ -34,18 +34,18 @@ pub(super) async fn shown<T>(client: &Client, session: &Session, names: &[String
     if !io::stderr().is_terminal() {
         return wait.await;
     }
-    let (mut wait, session) = (pin!(wait), session.id().to_string());
+    let (mut wait, session) = (pin!(wait), session.id());
     let (began, mut line) = (Instant::now(), Line::default());
     loop {
         let look = async {
             sleep(BETWEEN).await;
-            obstacle(client, &session, names).await
+            obstacle(client, session, names).await
         };
         tokio::select! {
             biased;
             over = &mut wait => return over,
             obstacle = look => {
-                let waited = show::duration(began.elapsed().as_secs() * 1_000);
+                let waited = show::duration(Duration::from_secs(began.elapsed().as_secs()));
                 line.show(&format!("lockkeeper: waiting for {waited}: {obstacle}"));
             }
         }
@@ -53,11 +53,11 @@ pub(super) async fn shown<T>(client: &Client, session: &Session, names: &[String
 }
 
 /// Describes the first lock that is not available.
-async fn obstacle(client: &Client, session: &str, names: &[String]) -> String {
+async fn obstacle(client: &Client, session: SessionId, names: &[String]) -> String {
     let locks = join_all(names.iter().map(|name| client.get(name)));
     match timeout(ANSWER_MAX, locks).await {
         Ok(answers) => {
-            let locks = answers.into_iter().filter_map(|answer| answer.ok()?.lock);
+            let locks = answers.into_iter().filter_map(|answer| Some(answer.ok()?.lock));
             let told = locks.filter_map(|lock| of_one(&lock, session)).next();
             told.unwrap_or_else(|| "all locks are available now".to_owned())
         }
@@ -66,24 +66,24 @@ async fn obstacle(client: &Client, session: &str, names: &[String]) -> String {
 }
 
 /// Describes why this lock is not available; `None` if it is.
-fn of_one(lock: &LockInfo, session: &str) -> Option<String> {
+fn of_one(lock: &LockInfo, session: SessionId) -> Option<String> {
     let ours = lock.waiters.iter().find(|waiter| waiter.session_id == session).map(|waiter| waiter.ticket);
     let ahead = ours.map(|ours| lock.waiters.iter().filter(|waiter| waiter.ticket < ours).count());
-    let state = match (lock.holders.first(), lock.delay_remaining_ms) {
+    let state = match (lock.holders.first(), lock.delay_remaining) {
         (Some(holder), _) => {
             let others = lock.holder_count.saturating_sub(1);
             let others = if others > 0 { format!(" and {others} more") } else { String::new() };
             format!("held by {}{others}", show::cell(&holder.label))
         }
-        (None, 1..) => format!("closed for another {}", show::duration(lock.delay_remaining_ms)),
-        (None, 0) if ahead.is_some_and(|ahead| ahead > 0) => "free".to_owned(),
-        (None, 0) => return None,
+        (None, Some(left)) => format!("closed for another {}", show::duration(left)),
+        (None, None) if ahead.is_some_and(|ahead| ahead > 0) => "free".to_owned(),
+        (None, None) => return None,
     };
     let place = match ahead {
         Some(ahead) => format!("place {} of {}", ahead + 1, lock.queue_length),
         None => format!("{} in the queue", lock.queue_length),
     };
-    Some(format!("{} is {state}; {place}", show::cell(&lock.name)))
+    Some(format!("{} is {state}; {place}", show::cell(lock.name.as_str())))
 }
 
 /// The progress line at the cursor.
@@ -120,40 +120,38 @@ impl Drop for Line {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::proto::v1::{Holder, Waiter};
+    use super::{
+        super::views::tests::{holder, lock_without_holders, waiter},
+        *,
+    };
 
-    fn lock(holders: &[&str], waiters: &[&str]) -> LockInfo {
-        let holder = |label: &&str| Holder { label: (*label).to_owned(), ..Holder::default() };
-        let waiter = |(ticket, session): (usize, &&str)| Waiter {
-            ticket: ticket as u64,
-            session_id: (*session).to_owned(),
-            ..Waiter::default()
-        };
+    const US: SessionId = SessionId(1);
+    const BOB: SessionId = SessionId(2);
+
+    fn lock(holders: &[&str], waiters: &[SessionId]) -> LockInfo {
         LockInfo {
-            name: "jobs".into(),
-            holders: holders.iter().map(holder).collect(),
+            holders: holders.iter().map(|label| holder(7, label)).collect(),
             holder_count: holders.len() as u64,
-            waiters: waiters.iter().enumerate().map(waiter).collect(),
+            waiters: waiters.iter().zip(1..).map(|(session, ticket)| waiter(ticket, *session)).collect(),
             queue_length: waiters.len() as u64,
-            ..LockInfo::default()
+            ..lock_without_holders("jobs")
         }
     }
 
     #[test]
     fn who_holds_it_and_how_many_are_ahead() {
-        let of_us = |lock: &LockInfo| of_one(lock, "us");
-        assert_eq!(of_us(&lock(&["ann"], &["bob", "us"])).unwrap(), "jobs is held by ann; place 2 of 2");
-        let shared = lock(&["ann\x1b", "bob"], &["us"]);
+        let of_us = |lock: &LockInfo| of_one(lock, US);
+        assert_eq!(of_us(&lock(&["ann"], &[BOB, US])).unwrap(), "jobs is held by ann; place 2 of 2");
+        let shared = lock(&["ann\x1b", "bob"], &[US]);
         assert_eq!(of_us(&shared).unwrap(), "jobs is held by ann\\u{1b} and 1 more; place 1 of 1");
-        let delayed = LockInfo { delay_remaining_ms: 2_000, ..lock(&[], &["us"]) };
+        let delayed = LockInfo { delay_remaining: Some(Duration::from_secs(2)), ..lock(&[], &[US]) };
         assert_eq!(of_us(&delayed).unwrap(), "jobs is closed for another 2.0 s; place 1 of 1");
-        assert_eq!(of_us(&lock(&[], &["bob", "us"])).unwrap(), "jobs is free; place 2 of 2");
+        assert_eq!(of_us(&lock(&[], &[BOB, US])).unwrap(), "jobs is free; place 2 of 2");
     }
 
     #[test]
     fn a_lock_that_is_ours_for_the_taking_is_no_obstacle() {
-        assert_eq!(of_one(&lock(&[], &[]), "us"), None);
-        assert_eq!(of_one(&lock(&[], &["us"]), "us"), None);
+        assert_eq!(of_one(&lock(&[], &[]), US), None);
+        assert_eq!(of_one(&lock(&[], &[US]), US), None);
     }
 }

@@ -8,10 +8,7 @@ use super::{
     output::{Format, Output, print, print_line},
     show, views,
 };
-use crate::{
-    client::Error,
-    proto::v1::{Change, LockInfo, WatchResponse, change::Kind, watch_response::What},
-};
+use crate::client::{Change, ChangeKind, Error, LockInfo, WatchMessage};
 
 /// Prints the locks under a prefix and then every change, one line each, until it is stopped.
 #[derive(Args, Debug)]
@@ -50,18 +47,18 @@ impl Watch {
         }
     }
 
-    fn show(&self, message: WatchResponse) -> std::io::Result<()> {
-        let documents = match message.what {
-            Some(What::State(state)) => {
+    fn show(&self, message: WatchMessage) -> std::io::Result<()> {
+        let documents = match message {
+            WatchMessage::State(state) => {
                 let begin = state.first.then_some(Document::Begin { index: state.index });
                 let end = state.last.then_some(Document::End { index: state.index });
                 begin.into_iter().chain(state.locks.into_iter().map(Document::state)).chain(end).collect()
             }
-            Some(What::Changes(changes)) => {
+            WatchMessage::Changes(changes) => {
                 changes.changes.into_iter().map(|change| Document::change(changes.index, change)).collect()
             }
-            // The state that follows repeats this: it begins with `begin`.
-            Some(What::Progress(_) | What::TooOld(_)) | None => Vec::new(),
+            // The state that follows `TooOld` repeats this: it begins with `begin`.
+            WatchMessage::Progress { .. } | WatchMessage::TooOld { .. } | _ => Vec::new(),
         };
         documents.iter().try_for_each(|document| match self.output.output {
             Format::Text => print(&document.text()),
@@ -111,19 +108,17 @@ impl Document {
     }
 
     fn change(index: u64, change: Change) -> Self {
-        let set = |value: u64| Some(value).filter(|value| *value != 0);
-        let given = |value: String| Some(value).filter(|value| !value.is_empty());
         Self::Change(Box::new(ChangeDocument {
             index,
-            change: kind(change.kind()),
+            change: kind(change.kind),
             text: change_text(index, &change),
-            name: change.name,
-            token: set(change.token),
-            ticket: set(change.ticket),
-            session_id: given(change.session_id),
-            label: given(change.label),
-            reason: given(change.reason),
-            mode: views::mode(change.mode),
+            name: change.name.as_str().to_owned(),
+            token: change.token.map(|token| token.0),
+            ticket: change.ticket.map(|ticket| ticket.0),
+            session_id: change.session_id.map(|id| id.to_string()),
+            label: change.label,
+            reason: change.reason,
+            mode: change.mode.map(views::Mode::from),
             data: change.data.into(),
         }))
     }
@@ -138,26 +133,26 @@ impl Document {
     }
 }
 
-fn kind(kind: Kind) -> &'static str {
+fn kind(kind: ChangeKind) -> &'static str {
     match kind {
-        Kind::Unspecified => "unknown",
-        Kind::Granted => "granted",
-        Kind::Released => "released",
-        Kind::Lost => "lost",
-        Kind::Revoked => "revoked",
-        Kind::Queued => "queued",
-        Kind::Left => "left",
-        Kind::Data => "data",
-        Kind::Delayed => "delayed",
-        Kind::Opened => "opened",
-        Kind::Resized => "resized",
+        ChangeKind::Granted => "granted",
+        ChangeKind::Released => "released",
+        ChangeKind::Lost => "lost",
+        ChangeKind::Revoked => "revoked",
+        ChangeKind::Queued => "queued",
+        ChangeKind::Left => "left",
+        ChangeKind::Data => "data",
+        ChangeKind::Delayed => "delayed",
+        ChangeKind::Opened => "opened",
+        ChangeKind::Resized => "resized",
+        ChangeKind::Other(_) | _ => "unknown",
     }
 }
 
 fn state_text(lock: &LockInfo) -> String {
     let holders: Vec<String> =
-        lock.holders.iter().map(|holder| format!("{} (token {})", show::cell(&holder.label), holder.token)).collect();
-    let mut text = show::text(&lock.name);
+        lock.holders.iter().map(|holder| format!("{} (token {})", show::cell(&holder.label), holder.token.0)).collect();
+    let mut text = show::text(lock.name.as_str());
     if !holders.is_empty() {
         text += &format!("  held by {}", holders.join(", "));
     }
@@ -167,8 +162,8 @@ fn state_text(lock: &LockInfo) -> String {
     if lock.queue_length > 0 {
         text += &format!("  {} waiting", lock.queue_length);
     }
-    if lock.delay_remaining_ms > 0 {
-        text += &format!("  closed for {}", show::duration(lock.delay_remaining_ms));
+    if let Some(left) = lock.delay_remaining {
+        text += &format!("  closed for {}", show::duration(left));
     }
     if let Some(data) = &lock.data {
         text += &format!("  data {}", show::data(data));
@@ -177,21 +172,21 @@ fn state_text(lock: &LockInfo) -> String {
 }
 
 fn change_text(index: u64, change: &Change) -> String {
-    let mut text = format!("{index:>10}  {:<8}  {}", kind(change.kind()), show::text(&change.name));
-    if change.token != 0 {
-        text += &format!("  token {}", change.token);
+    let mut text = format!("{index:>10}  {:<8}  {}", kind(change.kind), show::text(change.name.as_str()));
+    if let Some(token) = change.token {
+        text += &format!("  token {}", token.0);
     }
-    if change.ticket != 0 {
-        text += &format!("  ticket {}", change.ticket);
+    if let Some(ticket) = change.ticket {
+        text += &format!("  ticket {}", ticket.0);
     }
-    if !change.label.is_empty() {
-        text += &format!("  {}", show::cell(&change.label));
+    if let Some(label) = &change.label {
+        text += &format!("  {}", show::cell(label));
     }
-    if !change.reason.is_empty() {
-        text += &format!("  because: {}", show::text(&change.reason));
+    if let Some(reason) = &change.reason {
+        text += &format!("  because: {}", show::text(reason));
     }
-    if change.kind() == Kind::Resized {
-        text += &format!("  {}", show::mode(change.mode.as_ref()));
+    if change.kind == ChangeKind::Resized {
+        text += &format!("  {}", show::mode(change.mode));
     }
     if let Some(data) = &change.data {
         text += &format!("  {}", show::data(data));
@@ -202,16 +197,20 @@ fn change_text(index: u64, change: &Change) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::{LockName, Token};
 
     #[test]
     fn a_change_is_a_line_for_people_and_one_for_programs() {
         let change = Change {
-            name: "jobs".into(),
-            kind: Kind::Lost.into(),
-            token: 7,
-            label: "ann".into(),
-            reason: "stuck".into(),
-            ..Change::default()
+            name: LockName::new("jobs").unwrap(),
+            kind: ChangeKind::Lost,
+            token: Some(Token(7)),
+            session_id: None,
+            label: Some("ann".into()),
+            ticket: None,
+            reason: Some("stuck".into()),
+            data: None,
+            mode: None,
         };
         let document = Document::change(42, change);
         assert_eq!(document.text(), "        42  lost      jobs  token 7  ann  because: stuck\n");

@@ -6,7 +6,7 @@ use tokio::time::sleep;
 use tonic::transport::{Channel, Endpoint};
 
 use super::{
-    BootClock, Clock, Connect, Error,
+    BootClock, CheckAnswer, Clock, Connect, Error, LockAnswer, LockPage,
     call::{self, Caller, with},
     contact::{Answered, Contact, Silence},
     nodes::Nodes,
@@ -29,7 +29,8 @@ const SILENCE_POLL: Duration = Duration::from_millis(50);
 /// * [`Error::Invalid`] if an argument is out of range; nothing was sent;
 /// * [`Error::Refused`] if the cluster refuses the request;
 /// * [`Error::NoCluster`] if no node answered within [`Builder::call_limit`]; nothing was changed;
-/// * [`Error::Unknown`] if no node answered and the request may have taken effect. Read-only calls never fail with it.
+/// * [`Error::Unknown`] if no node answered and the request may have taken effect. Read-only calls never fail with it;
+/// * [`Error::Malformed`] if the reply has a value that this client does not understand.
 ///
 /// Read-only calls are cancel safe: a dropped future leaves nothing behind.
 #[derive(Clone, Debug)]
@@ -98,21 +99,22 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
-    /// let lock = client.get("reports/nightly").await?.lock.unwrap_or_default();
+    /// let lock = client.get("reports/nightly").await?.lock;
     /// for holder in &lock.holders {
-    ///     println!("{} holds it by token {}; {} wait", holder.label, holder.token, lock.queue_length);
+    ///     println!("{} holds it by token {}; {} wait", holder.label, holder.token.0, lock.queue_length);
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn get(&self, name: &str) -> Result<v1::GetResponse, Error> {
+    pub async fn get(&self, name: &str) -> Result<LockAnswer, Error> {
         let name = LockName::new(name)?.as_str().to_owned();
         let request = v1::GetRequest { name, stale: self.stale, ..v1::GetRequest::default() };
-        self.caller.call(self.caller.read_policy(), |node| node.pipeline.get(request.clone())).await
+        let answer = self.caller.call(self.caller.read_policy(), |node| node.pipeline.get(request.clone()));
+        LockAnswer::of(answer.await?)
     }
 
     /// A page of the locks under a prefix, in the order of their names. `page_token`: empty for the first page, then
-    /// `next_page_token` of the page before, which is empty after the last page. Each page is linearizable; several
+    /// `next_page_token` of the page before, which is `None` after the last page. Each page is linearizable; several
     /// pages are not one consistent snapshot.
     ///
     /// ```no_run
@@ -121,18 +123,18 @@ impl Client {
     /// loop {
     ///     let page = client.list("reports/", &page_token).await?;
     ///     page.locks.iter().for_each(|lock| println!("{}", lock.name));
-    ///     page_token = page.next_page_token;
-    ///     if page_token.is_empty() {
-    ///         break;
+    ///     match page.next_page_token {
+    ///         Some(next) => page_token = next,
+    ///         None => return Ok(()),
     ///     }
     /// }
-    /// # Ok(())
     /// # }
     /// ```
-    pub async fn list(&self, prefix: &str, page_token: &str) -> Result<v1::ListResponse, Error> {
+    pub async fn list(&self, prefix: &str, page_token: &str) -> Result<LockPage, Error> {
         let (prefix, page_token) = (prefix.to_owned(), page_token.to_owned());
         let request = v1::ListRequest { prefix, page_token, page_size: 0, stale: self.stale };
-        self.caller.call(self.caller.read_policy(), |node| with!(LocksClient, node, list, request)).await
+        let answer = self.caller.call(self.caller.read_policy(), |node| with!(LocksClient, node, list, request));
+        LockPage::of(answer.await?)
     }
 
     /// A page of the sessions. `page_token`: empty for the first page, then `next_page_token` of the page before.
@@ -154,9 +156,10 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn check(&self, name: &str, token: Token) -> Result<v1::CheckResponse, Error> {
+    pub async fn check(&self, name: &str, token: Token) -> Result<CheckAnswer, Error> {
         let request = v1::CheckRequest { name: LockName::new(name)?.as_str().to_owned(), token: token.0 };
-        self.caller.call(self.caller.read_policy(), |node| node.pipeline.check(request.clone())).await
+        let answer = self.caller.call(self.caller.read_policy(), |node| node.pipeline.check(request.clone()));
+        CheckAnswer::of(answer.await?)
     }
 
     /// The status of one node and its view of the cluster. `address`: host:port. Asks only this node, once. Fails with

@@ -50,6 +50,25 @@ pub enum Error {
         /// The error of the last attempt.
         why: String,
     },
+    /// The cluster answered, but the reply has a value that this client does not understand. The request was executed.
+    #[error(
+        "the request was executed, but this client does not understand the reply: {field} is {value:?}: use a client of the nodes' version"
+    )]
+    Malformed {
+        /// The field of the reply, such as `holder.session_id`.
+        field: &'static str,
+        /// Its value, cut to 64 characters; empty if the field is missing.
+        value: String,
+    },
+}
+
+/// Longest value in an [`Error::Malformed`], characters.
+const VALUE_MAX: usize = 64;
+
+impl Error {
+    pub(crate) fn malformed(field: &'static str, value: &str) -> Self {
+        Self::Malformed { field, value: value.chars().take(VALUE_MAX).collect() }
+    }
 }
 
 /// A refusal by the cluster.

@@ -75,6 +75,7 @@ mod release;
 mod requests;
 mod session;
 mod undo;
+mod views;
 mod watch;
 
 /// The messages of the API that this client passes on as they are.
@@ -98,4 +99,7 @@ pub use members::NewMember;
 pub use nodes::Connect;
 pub use reentrant::{Entered, Reentrant};
 pub use session::{Session, SessionOptions};
+pub use views::{
+    Change, ChangeKind, Changes, CheckAnswer, Holder, LockAnswer, LockInfo, LockPage, StatePart, Waiter, WatchMessage,
+};
 pub use watch::Watch;

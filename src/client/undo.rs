@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Client, Error, attached, call::with};
+use super::{Client, Error, Waiter, attached, call::with};
 use lockkeeper_proto::v1::{self, locks_client::LocksClient};
 use lockkeeper_types::{LockName, Permits, Reason, SessionId, Ticket};
 
@@ -25,10 +25,10 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn remove_waiter(&self, name: &str, ticket: Ticket) -> Result<Option<v1::Waiter>, Error> {
+    pub async fn remove_waiter(&self, name: &str, ticket: Ticket) -> Result<Option<Waiter>, Error> {
         let request = v1::RemoveWaiterRequest { name: LockName::new(name)?.as_str().to_owned(), ticket: ticket.0 };
         let answer = self.caller.call(self.caller.policy(), |node| with!(LocksClient, node, remove_waiter, request));
-        Ok(answer.await?.removed)
+        answer.await?.removed.map(Waiter::of).transpose()
     }
 
     /// Ends the lock-delay of a lock: an operator's call, for a lost holder whose work is known to be over. The next

@@ -11,7 +11,7 @@ use futures::{Stream, StreamExt as _, future::BoxFuture};
 use tokio::time::{Instant, Sleep, sleep};
 use tonic::{Status, Streaming};
 
-use super::{Client, Error, backoff::Backoff, call::with};
+use super::{Client, Error, WatchMessage, backoff::Backoff, call::with};
 use lockkeeper_proto::v1::{WatchRequest, WatchResponse, locks_client::LocksClient, watch_response::What};
 
 impl Client {
@@ -26,11 +26,15 @@ impl Client {
 ///
 /// Read the messages with [`Watch::next`], or use it as a [`Stream`], which does not end. It survives the loss of a
 /// node and a change of leader: it resumes after the last log entry whose changes it has delivered. If that entry is
-/// too old, [`What::TooOld`] is delivered and then the state, which includes all later changes. A reader that is too
-/// slow gets the state again too.
+/// too old, [`WatchMessage::TooOld`] is delivered and then the state, which includes all later changes. A reader that is
+/// too slow gets the state again too. A kind of message that this version does not know is skipped.
 ///
-/// An error says that no node answered within the client's call limit; the next poll tries again. Some errors come
-/// without delay.
+/// An error does not end it:
+///
+/// * [`Error::Malformed`]: a message has a value that this client does not understand. The message is lost, and counts as delivered: the
+///   next poll returns the message after it. A reader that must miss no change starts a new watch, which begins with the state.
+/// * Other errors: no node answered within the client's call limit, or the cluster refused the watch; the next poll tries again. Some of
+///   them come without delay.
 ///
 /// ```no_run
 /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
@@ -72,7 +76,7 @@ impl Watch {
     }
 
     /// Resumes after this log index, without the state: a value of [`Watch::index`] of an earlier watch with the same
-    /// prefix. If it is too old, [`What::TooOld`] is delivered and then the state.
+    /// prefix. If it is too old, [`WatchMessage::TooOld`] is delivered and then the state.
     pub fn after(mut self, index: u64) -> Self {
         self.request.after_index = index;
         self
@@ -83,25 +87,25 @@ impl Watch {
         self.request.after_index
     }
 
-    /// Waits for the next message: state, changes, or the index up to which there were no changes. Fails if no node
-    /// answered within the client's call limit; the next call tries again. Cancel safe.
+    /// Waits for the next message: state, changes, or the index up to which there were no changes. [`Watch`] says when it fails, and how it
+    /// goes on then. Cancel safe.
     ///
     /// ```no_run
     /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
-    /// use lockkeeper_client::proto::v1::watch_response::What;
+    /// use lockkeeper_client::WatchMessage;
     ///
     /// let mut watch = client.watch("reports/");
     /// loop {
-    ///     match watch.next().await?.what {
-    ///         Some(What::State(state)) => println!("{} locks", state.locks.len()),
-    ///         Some(What::Changes(changes)) => println!("{:?}", changes.changes),
-    ///         Some(What::TooOld(_)) => println!("the index is too old; the state follows"),
-    ///         Some(What::Progress(_)) | None => {}
+    ///     match watch.next().await? {
+    ///         WatchMessage::State(state) => println!("{} locks", state.locks.len()),
+    ///         WatchMessage::Changes(changes) => println!("{:?}", changes.changes),
+    ///         WatchMessage::TooOld { .. } => println!("the index is too old; the state follows"),
+    ///         WatchMessage::Progress { .. } | _ => {}
     ///     }
     /// }
     /// # }
     /// ```
-    pub async fn next(&mut self) -> Result<WatchResponse, Error> {
+    pub async fn next(&mut self) -> Result<WatchMessage, Error> {
         match futures::StreamExt::next(self).await {
             Some(message) => message,
             None => unreachable!("it does not end"),
@@ -135,7 +139,7 @@ impl Watch {
 }
 
 impl Stream for Watch {
-    type Item = Result<WatchResponse, Error>;
+    type Item = Result<WatchMessage, Error>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let watch = self.get_mut();
@@ -156,8 +160,11 @@ impl Stream for Watch {
                     Poll::Ready(Some(Ok(message))) => {
                         silent.as_mut().reset(Instant::now() + SILENCE_MAX);
                         watch.backoff = Backoff::default();
+                        // Before the conversion: a malformed message must not come again and again.
                         watch.note(&message);
-                        return Poll::Ready(Some(Ok(message)));
+                        if let Some(message) = WatchMessage::of(message).transpose() {
+                            return Poll::Ready(Some(message));
+                        }
                     }
                     Poll::Ready(broken) => {
                         let why = broken.map(|message| message.map_err(|status: Status| status.to_string()).err());

@@ -118,7 +118,7 @@ async fn as_many_wait_as_may(stage: &Stage) {
     };
     let mut frames = Frames::send(stage, (0..waits).map(wait)).await;
     let waiting = async || {
-        let lock = stage.client.get("awaited").await.ok()?.lock?;
+        let lock = stage.client.get("awaited").await.ok()?.lock;
         (lock.queue_length == waits as u64).then_some(())
     };
     until("all to wait", waiting).await;

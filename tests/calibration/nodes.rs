@@ -115,7 +115,7 @@ async fn a_forwarded_call_whose_leader_dies_has_an_unknown_outcome() {
         let request = request.clone();
         let acquires = tokio::spawn(async move { LocksClient::new(channel).acquire(request).await });
         while !acquires.is_finished() {
-            let lock = client.get("jobs").await.ok().and_then(|answer| answer.lock);
+            let lock = client.get("jobs").await.ok().map(|answer| answer.lock);
             if lock.is_some_and(|lock| lock.queue_length == 1) && leader(&cluster).await == leads {
                 return Some((leads, acquires));
             }

@@ -360,8 +360,10 @@ impl Locks for Fake {
     }
 
     async fn get(&self, request: Request<GetRequest>) -> Reply<GetResponse> {
-        self.note(Call::Get(request.into_inner()));
-        self.scripted(None, GetResponse { lock: None, index: 42 }).await
+        let request = request.into_inner();
+        self.note(Call::Get(request.clone()));
+        let lock = Some(LockInfo { name: request.name, ..LockInfo::default() });
+        self.scripted(None, GetResponse { lock, index: 42 }).await
     }
 
     async fn force_release(&self, request: Request<ForceReleaseRequest>) -> Reply<ForceReleaseResponse> {

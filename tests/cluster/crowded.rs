@@ -32,7 +32,7 @@ async fn a_session_at_its_limit_of_waits_can_still_release() {
     for _ in 0..MOST {
         waiting.spawn(session.acquire("seat").into_future());
     }
-    let queue_length = async || Some(client.get("seat").await.ok()?.lock?.queue_length);
+    let queue_length = async || Some(client.get("seat").await.ok()?.lock.queue_length);
     until("all in the queue", async || (queue_length().await? == MOST as u64).then_some(())).await;
     let error = session.acquire("free").await.expect_err("it asks for more than it may");
     assert!(matches!(&error, Error::Refused(refused) if refused.reason == Reason::LimitReached), "{error:?}");
@@ -75,7 +75,7 @@ async fn waits_without_request_ids_count_towards_the_limit() {
     let refused = answer.expect_err("it waits once too often");
     let info = refused.get_details_error_info().expect("a reason");
     assert_eq!(info.metadata.get("limit").map(String::as_str), Some("waits_per_session"), "{refused:?}");
-    assert_eq!(client.get("seat").await.expect("it answers").lock.expect("it is held").queue_length, MOST as u64);
+    assert_eq!(client.get("seat").await.expect("it answers").lock.queue_length, MOST as u64);
 }
 
 /// Waiting acquires fill a follower's slots for waits, but not its slots for other calls.
@@ -103,7 +103,7 @@ async fn waits_through_a_follower_leave_room_for_short_calls() {
             let what = Some(Asked::Acquire(wait_for_ever("seat", session)));
             requests.send(PipelineRequest { number: sent, what }).await.expect("it is read");
         }
-        let queue_length = async || Some(client.get("seat").await.ok()?.lock?.queue_length);
+        let queue_length = async || Some(client.get("seat").await.ok()?.lock.queue_length);
         until("all in the queue", async || (queue_length().await? == sent).then_some(())).await;
     }
 

@@ -47,7 +47,7 @@ fn is(leadership: &Leadership, value: &str) -> Option<(Token, String)> {
 }
 
 async fn queue_length(client: &Client) -> u64 {
-    client.get(NAME).await.expect("the cluster answers").lock.expect("a lock").queue_length
+    client.get(NAME).await.expect("the cluster answers").lock.queue_length
 }
 
 async fn until_queued(client: &Client, length: u64) {
@@ -73,7 +73,7 @@ async fn a_leader_proclaims_values_and_resigns() {
     let leadership = election.campaign(&session, "").await.expect("no other candidate");
     let leader = election.leader().await.expect("the cluster answers").expect("one leads");
     assert_eq!((leader.epoch, &*leader.value, &*leader.label), (leadership.epoch(), &[][..], "test"));
-    assert_eq!(leader.session_id, session.id().to_string());
+    assert_eq!(leader.session_id, session.id());
     assert!(leadership.loss().is_none() && leadership.remaining() > Duration::from_secs(500));
 
     let largest = vec![7; 16 * 1024];
@@ -93,7 +93,7 @@ async fn a_leader_proclaims_values_and_resigns() {
 
     leadership.resign().await.expect("it led");
     assert_eq!(election.leader().await.expect("the cluster answers"), None);
-    let lock = client.get(NAME).await.expect("the cluster answers").lock.expect("a lock");
+    let lock = client.get(NAME).await.expect("the cluster answers").lock;
     assert_eq!(lock.data, None, "the value goes with the leader");
     assert!(client.election("").is_err());
 }

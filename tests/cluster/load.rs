@@ -97,7 +97,7 @@ impl Load {
         let released = self.ledger.released.lock().expect("the workers are gone").clone();
         let locks = self.client.list("", "").await.expect("the cluster answers").locks;
         for holder in locks.iter().flat_map(|lock| &lock.holders) {
-            assert!(!released.contains(&holder.token), "token {} was released, and is held", holder.token);
+            assert!(!released.contains(&holder.token.0), "token {} was released, and is held", holder.token.0);
         }
         let kept = self.ledger.kept.lock().expect("the workers are gone").clone();
         for (name, token) in &kept {

@@ -6,9 +6,10 @@ use std::{
 };
 
 use lockkeeper::{
-    client::Error,
+    client::{ChangeKind, Error, WatchMessage},
     local::LocalCluster,
-    proto::v1::{Mode, Reason, change::Kind, mode, watch_response::What},
+    machine::{Mode, Permits},
+    proto::v1::Reason,
 };
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
@@ -83,7 +84,7 @@ async fn a_removed_waiter_gets_an_error_and_does_not_queue_again() {
         let session = session.clone();
         async move { session.acquire("seat").await.map(drop) }
     });
-    let ticket = until("a waiter", async || Some(client.get("seat").await.ok()?.lock?.waiters.first()?.ticket)).await;
+    let ticket = until("a waiter", async || Some(client.get("seat").await.ok()?.lock.waiters.first()?.ticket.0)).await;
     // At each node: followers forward the call.
     for endpoint in cluster.endpoints() {
         let arguments = ["remove-waiter", "other", "--ticket", &ticket.to_string(), "--endpoints", &endpoint];
@@ -94,7 +95,7 @@ async fn a_removed_waiter_gets_an_error_and_does_not_queue_again() {
     assert_eq!(removed["removed"]["ticket"], ticket, "{removed}");
     let told = timeout(LONG, waits).await.expect("it is told").expect("it ran").expect_err("it was removed");
     assert!(matches!(&told, Error::Refused(refused) if refused.reason == Reason::WaitRemoved), "{told:?}");
-    assert_eq!(client.get("seat").await.expect("a lock").lock.expect("it is held").queue_length, 0);
+    assert_eq!(client.get("seat").await.expect("a lock").lock.queue_length, 0);
     held.release().await.expect("it was held");
 }
 
@@ -125,13 +126,13 @@ async fn a_semaphore_in_use_is_resized() {
     let session = long_session(&client).await;
     let held = session.acquire("seats").permits(1).await.expect("free");
     let mut watch = client.watch("seats");
-    let mut next = async || timeout(LONG, watch.next()).await.expect("in time").expect("it goes on").what;
-    while !matches!(next().await, Some(What::State(state)) if state.last) {}
+    let mut next = async || timeout(LONG, watch.next()).await.expect("in time").expect("it goes on");
+    while !matches!(next().await, WatchMessage::State(state) if state.last) {}
     let waits = tokio::spawn({
         let session = session.clone();
         async move { session.acquire("seats").permits(1).await }
     });
-    until("a waiter", async || Some(client.get("seats").await.ok()?.lock?.waiters.first()?.ticket)).await;
+    until("a waiter", async || Some(client.get("seats").await.ok()?.lock.waiters.first()?.ticket.0)).await;
     for (arguments, code, said) in [
         (&["resize", "nothing", "2"][..], 13, "\"nothing\" is no semaphore in use"),
         (&["resize", "seats", "0"], 2, "the number of permits is 0: give it 1 to 1000000"),
@@ -146,13 +147,12 @@ async fn a_semaphore_in_use_is_resized() {
     assert_eq!(resized, expected);
     let other = timeout(LONG, waits).await.expect("it is let in").expect("it ran").expect("it is granted");
     let told = loop {
-        let Some(What::Changes(changes)) = next().await else { continue };
-        if let Some(change) = changes.changes.into_iter().find(|change| change.kind() == Kind::Resized) {
+        let WatchMessage::Changes(changes) = next().await else { continue };
+        if let Some(change) = changes.changes.into_iter().find(|change| change.kind == ChangeKind::Resized) {
             break change.mode;
         }
     };
-    let permit = mode::Kind::Permit(mode::Permit { limit: 2 });
-    assert_eq!(told, Some(Mode { kind: Some(permit) }));
+    assert_eq!(told, Some(Mode::Permit(Permits::new(2).expect("a size"))));
     // At each node: followers forward the call.
     for endpoint in cluster.endpoints() {
         let (code, out, err) = text(&run(&cluster, &["resize", "seats", "1", "--endpoints", &endpoint]).await);
@@ -185,7 +185,7 @@ async fn kept_data_are_counted_and_then_dropped() {
         let (code, out, err) = text(&run(&cluster, &arguments).await);
         assert_eq!((code, out), (0, format!("dropped the data of {dropped} locks\n")), "{err}");
     }
-    let left = client.get("a/held").await.expect("a lock").lock.expect("it is held");
+    let left = client.get("a/held").await.expect("a lock").lock;
     assert_eq!(left.data.as_deref(), Some(&b"held"[..]));
     held.release().await.expect("it was held");
 }

@@ -84,7 +84,7 @@ async fn a_node_that_is_stopped_hands_over_its_waits() {
     let held = session.acquire("seat").await.expect("free");
     let waiting = tokio::spawn(session.acquire("seat").into_future());
     until("the waiter", async || {
-        let lock = client.get("seat").await.ok()?.lock?;
+        let lock = client.get("seat").await.ok()?.lock;
         (lock.queue_length == 1).then_some(())
     })
     .await;

@@ -73,8 +73,8 @@ impl Plain {
 }
 
 async fn tickets(client: &Client, name: &str) -> Vec<u64> {
-    let lock = client.get(name).await.expect("the cluster answers").lock.expect("a lock");
-    lock.waiters.iter().map(|waiter| waiter.ticket).collect()
+    let lock = client.get(name).await.expect("the cluster answers").lock;
+    lock.waiters.iter().map(|waiter| waiter.ticket.0).collect()
 }
 
 async fn until_waiting(client: &Client, name: &str, count: usize) -> Vec<u64> {

@@ -1,7 +1,7 @@
 //! Watches: the state, then each change; and the state again for a watcher that lags.
 
 use lockkeeper::{
-    client::NewData,
+    client::{ChangeKind, NewData, WatchMessage},
     proto::v1::{self, WatchRequest, locks_client::LocksClient},
 };
 
@@ -18,21 +18,21 @@ async fn a_watcher_sees_the_state_and_then_each_change() {
     let mut after = None;
     loop {
         let message = tokio::time::timeout(LONG, watch.next()).await.expect("in time").expect("the stream goes on");
-        match message.what.expect("something") {
-            v1::watch_response::What::State(state) => {
+        match message {
+            WatchMessage::State(state) => {
                 seen.extend(state.locks.iter().map(|lock| format!("state {}", lock.name)));
                 if state.last {
                     after = Some(session.acquire("watched/after").await.expect("free"));
                     drop(session.acquire("elsewhere").await.expect("free"));
                 }
             }
-            v1::watch_response::What::Changes(changes) => {
-                seen.extend(changes.changes.iter().map(|change| format!("{:?} {}", change.kind(), change.name)));
+            WatchMessage::Changes(changes) => {
+                seen.extend(changes.changes.iter().map(|change| format!("{:?} {}", change.kind, change.name)));
                 if let Some(held) = after.take() {
                     held.release().await.expect("it was held");
                 }
             }
-            v1::watch_response::What::Progress(_) | v1::watch_response::What::TooOld(_) => {}
+            WatchMessage::Progress { .. } | WatchMessage::TooOld { .. } | _ => {}
         }
         if seen.len() >= 3 {
             break;
@@ -54,24 +54,22 @@ async fn a_watcher_can_follow_the_queue() {
     let mut waiting = None;
     while granted.is_none() {
         let message = tokio::time::timeout(LONG, watch.next()).await.expect("in time").expect("the stream goes on");
-        match message.what.expect("something") {
-            v1::watch_response::What::State(state) if state.last => {
+        match message {
+            WatchMessage::State(state) if state.last => {
                 waiting = Some(tokio::spawn(other.acquire("seat").into_future()));
             }
-            v1::watch_response::What::Changes(changes) => {
+            WatchMessage::Changes(changes) => {
                 for change in changes.changes {
-                    if change.kind() == v1::change::Kind::Queued {
+                    if change.kind == ChangeKind::Queued {
                         queue.push(change.ticket);
                         held.release().await.expect("it was held");
-                    } else if change.kind() == v1::change::Kind::Granted {
+                    } else if change.kind == ChangeKind::Granted {
                         queue.retain(|ticket| *ticket != change.ticket);
                         granted = Some(change.ticket);
                     }
                 }
             }
-            v1::watch_response::What::State(_)
-            | v1::watch_response::What::Progress(_)
-            | v1::watch_response::What::TooOld(_) => {}
+            WatchMessage::State(_) | WatchMessage::Progress { .. } | WatchMessage::TooOld { .. } | _ => {}
         }
     }
     assert!(queue.is_empty(), "{queue:?} are left, and {granted:?} was granted");
@@ -136,15 +134,15 @@ async fn a_watch_resumes_across_a_change_of_leader() {
     while seen.len() < 2 * ROUNDS {
         assert!(tokio::time::Instant::now() < deadline, "some changes were never sent: {seen:?}");
         let message = tokio::time::timeout(LONG, watch.next()).await.expect("in time").expect("the stream goes on");
-        match message.what.expect("something") {
-            v1::watch_response::What::State(state) => states += usize::from(state.last),
-            v1::watch_response::What::Changes(changes) => {
+        match message {
+            WatchMessage::State(state) => states += usize::from(state.last),
+            WatchMessage::Changes(changes) => {
                 assert!(changes.index > told_up_to, "a change was sent twice");
                 told_up_to = changes.index;
-                seen.extend(changes.changes.into_iter().map(|change| (change.kind(), change.token)));
+                seen.extend(changes.changes.into_iter().map(|change| (change.kind, change.token)));
             }
-            v1::watch_response::What::Progress(_) => {}
-            v1::watch_response::What::TooOld(too_old) => panic!("these few entries are known: {too_old:?}"),
+            WatchMessage::TooOld { after_index } => panic!("these few entries are known: {after_index}"),
+            WatchMessage::Progress { .. } | _ => {}
         }
         if states == 1 && !begun {
             begun = true;
@@ -159,10 +157,10 @@ async fn a_watch_resumes_across_a_change_of_leader() {
         }
     }
     assert_eq!(states, 1, "the state is not sent again");
-    let tokens: Vec<u64> = seen.chunks(2).map(|pair| pair[0].1).collect();
+    let tokens: Vec<_> = seen.chunks(2).map(|pair| pair[0].1).collect();
     assert!(tokens.is_sorted_by(|a, b| a < b), "{seen:?}");
     for pair in seen.chunks(2) {
-        assert_eq!((pair[0].0, pair[1].0), (v1::change::Kind::Granted, v1::change::Kind::Released), "{seen:?}");
+        assert_eq!((pair[0].0, pair[1].0), (ChangeKind::Granted, ChangeKind::Released), "{seen:?}");
         assert_eq!(pair[0].1, pair[1].1, "{seen:?}");
     }
 }
@@ -173,12 +171,9 @@ async fn a_watch_from_an_unknown_index_gets_too_old_and_then_the_state() {
     let client = client(&cluster);
     let held = long_session(&client).await.acquire("seat").await.expect("free");
     let mut watch = client.watch("seat").after(1 << 40);
-    let mut next = async || tokio::time::timeout(LONG, watch.next()).await.expect("in time").expect("it goes on").what;
-    assert_eq!(
-        next().await,
-        Some(v1::watch_response::What::TooOld(v1::watch_response::TooOld { after_index: 1 << 40 }))
-    );
-    let Some(v1::watch_response::What::State(state)) = next().await else { panic!("the state follows") };
-    assert!(state.first && state.locks[0].name == "seat", "{state:?}");
+    let mut next = async || tokio::time::timeout(LONG, watch.next()).await.expect("in time").expect("it goes on");
+    assert_eq!(next().await, WatchMessage::TooOld { after_index: 1 << 40 });
+    let WatchMessage::State(state) = next().await else { panic!("the state follows") };
+    assert!(state.first && state.locks[0].name.as_str() == "seat", "{state:?}");
     held.release().await.expect("it was held");
 }

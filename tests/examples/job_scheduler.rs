@@ -192,7 +192,7 @@ async fn host(name: &str, night: &str) -> Result<(), Anything> {
 
 /// The last night for which a job was done: 0 if there was none.
 async fn last_night(client: &Client, lock: &str) -> Result<u32, Anything> {
-    let data = client.get(lock).await?.lock.and_then(|lock| lock.data);
+    let data = client.get(lock).await?.lock.data;
     Ok(data.map_or(Ok(0), |data| String::from_utf8_lossy(&data).parse())?)
 }
 

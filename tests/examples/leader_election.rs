@@ -197,7 +197,7 @@ async fn next(leaders: &mut Observe) -> Result<Option<Leader>> {
 
 async fn until_queued(client: &Client, name: &str, length: u64) -> Result<()> {
     let queued = async {
-        while client.get(name).await?.lock.map_or(0, |lock| lock.queue_length) != length {
+        while client.get(name).await?.lock.queue_length != length {
             sleep(Duration::from_millis(20)).await;
         }
         Ok(())

@@ -14,9 +14,8 @@ use crate::{
         record::Recorder,
         workload::{ATTEMPT_LIMIT, CALL_LIMIT, channel, locks, outcomes, resource::Place, writes::Writes},
     },
-    client::{Client, Error, Guard, Session, SessionOptions},
+    client::{Client, Error, Guard, Holder, LockInfo, Session, SessionOptions},
     machine::Token,
-    proto::v1,
 };
 
 const EVERY: std::ops::Range<u64> = 150..600;
@@ -58,8 +57,7 @@ impl Operator {
             loop {
                 sleep(Duration::from_millis(random.random_range(EVERY))).await;
                 let lock = locks::of(locks::round(operator.recorder.timeline()), random.random_range(0..locks::COUNT));
-                let tokens: Vec<_> =
-                    operator.look(&lock.name).await.holders.iter().map(|holder| holder.token).collect();
+                let tokens: Vec<_> = operator.holders(&lock.name).await.iter().map(|holder| holder.token.0).collect();
                 if let (Some(token), true) = (tokens.choose(&mut random), random.random_range(0..100) < 25) {
                     operator.force_release(&lock.name, *token, random.random_range(0..100) < 25).await;
                 }
@@ -67,17 +65,22 @@ impl Operator {
         }))
     }
 
-    /// The state of the lock; empty if there was no answer.
-    pub(in crate::chaos) async fn look(&self, lock: &str) -> v1::LockInfo {
+    /// The holders of the lock; empty if there was no answer.
+    pub(in crate::chaos) async fn holders(&self, lock: &str) -> Vec<Holder> {
+        self.look(lock).await.map_or_else(Vec::new, |lock| lock.holders)
+    }
+
+    /// The state of the lock; `None` if there was no answer.
+    pub(in crate::chaos) async fn look(&self, lock: &str) -> Option<LockInfo> {
         let begun = self.recorder.begin(&[lock.to_owned()], Call::Get {});
         match self.client.get(lock).await {
             Ok(answer) => {
-                begun.ok(Answer::Get(outcomes::view(&answer)));
-                answer.lock.unwrap_or_default()
+                begun.ok(Answer::Get(outcomes::view(&answer.lock)));
+                Some(answer.lock)
             }
             Err(error) => {
                 outcomes::end(begun, &error);
-                v1::LockInfo::default()
+                None
             }
         }
     }
@@ -88,7 +91,7 @@ impl Operator {
         let round = locks::round(self.recorder.timeline());
         let present = (0..locks::COUNT).map(|place| locks::of(round, place));
         let looks = present.filter(|lock| !matches!(lock.mode, Mode::Permits(_))).map(async |lock| {
-            let holders = self.look(&lock.name).await.holders;
+            let holders = self.holders(&lock.name).await;
             let theirs = holders.iter().any(|holder| clients.contains(&holder.label));
             theirs.then_some(locks::Lock { mode: Mode::Exclusive, ..lock })
         });

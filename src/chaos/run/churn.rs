@@ -67,7 +67,7 @@ impl Operator {
         let begun = self.recorder.begin(&[lock.to_owned()], Call::Get {});
         let message = GetRequest { name: lock.to_owned(), ..GetRequest::default() };
         match timeout(ATTEMPT_LIMIT, LocksClient::new(node).get(message)).await {
-            Ok(Ok(answer)) => begun.ok(Answer::Get(outcomes::view(answer.get_ref()))),
+            Ok(Ok(answer)) => begun.ok(Answer::Get(outcomes::view_of_node(answer.get_ref()))),
             Ok(Err(status)) => outcomes::end_call(begun, &status),
             Err(_) => begun.unknown("no answer in time"),
         }

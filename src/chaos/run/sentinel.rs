@@ -19,7 +19,7 @@ use crate::{
         workload::{holder, locks::Lock, outcomes},
     },
     client::{Guard, Session},
-    machine::Token,
+    machine::{SessionId, Token},
 };
 
 /// Modes of the waiters behind a shared holder. The later shared waiter must not overtake the exclusive one before it.
@@ -54,9 +54,9 @@ impl Operator {
         let mut sentinel = Sentinel { lock, session, guard, waiters: Vec::new(), request, forced, _watching: watching };
         for mode in WAITERS {
             let session = self.open_for(LASTING_TTL, Instant::now()).await?;
-            let (id, lock) = (session.id().to_string(), Lock { mode, ..sentinel.lock.clone() });
+            let (id, lock) = (session.id(), Lock { mode, ..sentinel.lock.clone() });
             let waiter = AbortOnDropHandle::new(tokio::spawn(self.clone().wait_and_release(session, lock)));
-            self.wait_until_queued(&sentinel.lock.name, &id, &waiter).await;
+            self.wait_until_queued(&sentinel.lock.name, id, &waiter).await;
             sentinel.waiters.push(waiter);
         }
         Some(sentinel)
@@ -71,10 +71,11 @@ impl Operator {
     }
 
     /// Waits until the waiter is in the queue, so that the next one is behind it.
-    async fn wait_until_queued(&self, lock: &str, session: &str, waiter: &AbortOnDropHandle<()>) {
+    async fn wait_until_queued(&self, lock: &str, session: SessionId, waiter: &AbortOnDropHandle<()>) {
         let by = Instant::now() + QUEUED_WITHIN;
         while !waiter.is_finished() && Instant::now() < by {
-            if self.look(lock).await.waiters.iter().any(|waiter| waiter.session_id == session) {
+            let waiters = self.look(lock).await.map_or_else(Vec::new, |lock| lock.waiters);
+            if waiters.iter().any(|waiter| waiter.session_id == session) {
                 return;
             }
             sleep(BETWEEN_LOOKS).await;
@@ -98,8 +99,7 @@ impl Operator {
         self.close(session).await;
         let mut granted = None;
         while waiters.iter().any(|waiter| !waiter.is_finished()) {
-            let holders =
-                self.look(&lock.name).await.holders.into_iter().map(|holder| holder.token).collect::<Vec<_>>();
+            let holders = self.holders(&lock.name).await.into_iter().map(|holder| holder.token).collect::<Vec<_>>();
             let since = match granted.take() {
                 Some((known, since)) if known == holders && !holders.is_empty() => since,
                 _ => Instant::now(),

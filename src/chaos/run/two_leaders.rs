@@ -84,7 +84,7 @@ impl Operator {
         let message = v1::GetRequest { name: leaders.lock.clone(), ..v1::GetRequest::default() };
         let begun = self.recorder.begin(std::slice::from_ref(&leaders.lock), Call::Get {});
         match in_time(self.at(node).get(message)).await {
-            Ok(answer) => begun.ok(Answer::Get(outcomes::view(&answer.into_inner()))),
+            Ok(answer) => begun.ok(Answer::Get(outcomes::view_of_node(&answer.into_inner()))),
             Err(status) => outcomes::end_call(begun, &status),
         }
     }

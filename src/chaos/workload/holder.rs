@@ -102,7 +102,7 @@ impl Holder {
     async fn get(&self, name: &str) {
         let begun = self.shared.parts.recorder.begin(&[name.to_owned()], Call::Get {});
         match self.shared.parts.client.get(name).await {
-            Ok(answer) => begun.ok(Answer::Get(outcomes::view(&answer))),
+            Ok(answer) => begun.ok(Answer::Get(outcomes::view(&answer.lock))),
             Err(error) => outcomes::end(begun, &error),
         }
     }

@@ -8,8 +8,9 @@ use crate::{
         history::{self, Mode, View},
         record::Begun,
     },
-    client::{Error, Loss},
-    proto::v1::{GetResponse, LockInfo, Reason, mode::Kind},
+    client::{Error, LockInfo, Loss},
+    machine,
+    proto::v1::{self, GetResponse, Reason, mode::Kind},
 };
 
 /// Ends an operation that failed.
@@ -25,6 +26,7 @@ pub(in crate::chaos) fn end(begun: Begun, error: &Error) {
         // It may have taken effect before the session ended.
         Error::Lost(loss) => begun.unknown(loss.to_string()),
         Error::Unknown { why } => begun.unknown(why.clone()),
+        Error::Malformed { .. } => begun.unknown(error.to_string()),
     }
 }
 
@@ -78,19 +80,40 @@ pub(super) fn loss(loss: &Loss) -> Option<&'static str> {
     }
 }
 
-/// The view that a linearizable read returns.
-pub(in crate::chaos) fn view(answer: &GetResponse) -> View {
-    let empty = LockInfo::default();
+/// The view that a linearizable read of the client returns.
+pub(in crate::chaos) fn view(lock: &LockInfo) -> View {
+    let holder = |holder: &crate::client::Holder| history::Holder {
+        token: holder.token.0,
+        session: holder.session_id.to_string(),
+        mode: match holder.mode {
+            None | Some(machine::Mode::Exclusive) => Mode::Exclusive,
+            Some(machine::Mode::Shared) => Mode::Shared,
+            Some(machine::Mode::Permit(permits)) => Mode::Permits(permits.get()),
+        },
+    };
+    let waiter = |waiter: &crate::client::Waiter| history::Waiter {
+        session: waiter.session_id.to_string(),
+        ticket: Some(waiter.ticket.0),
+    };
+    View {
+        holders: lock.holders.iter().map(holder).collect(),
+        waiters: lock.waiters.iter().map(waiter).collect(),
+        delayed: lock.delay_remaining.is_some(),
+        last_token: None,
+    }
+}
+
+/// The view that a linearizable read of one node returns.
+pub(in crate::chaos) fn view_of_node(answer: &GetResponse) -> View {
+    let empty = v1::LockInfo::default();
     let lock = answer.lock.as_ref().unwrap_or(&empty);
-    let holder = |holder: &crate::proto::v1::Holder| history::Holder {
+    let holder = |holder: &v1::Holder| history::Holder {
         token: holder.token,
         session: holder.session_id.clone(),
         mode: mode(holder.mode.as_ref()),
     };
-    let waiter = |waiter: &crate::proto::v1::Waiter| history::Waiter {
-        session: waiter.session_id.clone(),
-        ticket: Some(waiter.ticket),
-    };
+    let waiter =
+        |waiter: &v1::Waiter| history::Waiter { session: waiter.session_id.clone(), ticket: Some(waiter.ticket) };
     View {
         holders: lock.holders.iter().map(holder).collect(),
         waiters: lock.waiters.iter().map(waiter).collect(),
@@ -99,7 +122,7 @@ pub(in crate::chaos) fn view(answer: &GetResponse) -> View {
     }
 }
 
-fn mode(mode: Option<&crate::proto::v1::Mode>) -> Mode {
+fn mode(mode: Option<&v1::Mode>) -> Mode {
     match mode.and_then(|mode| mode.kind.as_ref()) {
         None | Some(Kind::Exclusive(_)) => Mode::Exclusive,
         Some(Kind::Shared(_)) => Mode::Shared,

@@ -124,7 +124,6 @@ async fn endangered(held: &Guard, grace: Duration) -> String {
         }
         let left = held.remaining();
         if left <= grace {
-            let left = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
             return format!("no contact with the cluster, and {} before the deadline", show::duration(left));
         }
         tokio::select! {

@@ -56,7 +56,7 @@ fn ended(id: SessionId, danger: Result<Danger, Error>, margin: Option<Duration>)
     match danger {
         Ok(Danger { loss: Some(loss), .. }) => Failure::new(Exit::Lost, format_args!("session {id}: {loss}")),
         Ok(Danger { left, loss: None }) => {
-            let left = show::duration(show::millis(left));
+            let left = show::duration(left);
             Failure::new(
                 Exit::Lost,
                 format_args!(
@@ -65,7 +65,7 @@ fn ended(id: SessionId, danger: Result<Danger, Error>, margin: Option<Duration>)
             )
         }
         Err(Error::NotEnsured { left, .. }) => {
-            let (margin, left) = (margin.unwrap_or_default(), show::duration(show::millis(left)));
+            let (margin, left) = (margin.unwrap_or_default(), show::duration(left));
             Failure::new(
                 Exit::Usage,
                 format_args!(

@@ -1,5 +1,7 @@
 //! `session renew`.
 
+use std::time::Duration;
+
 use clap::Args;
 
 use super::{
@@ -36,13 +38,13 @@ impl Renew {
 }
 
 fn text(renewal: &Renewal) -> String {
-    let left = show::duration(show::millis(renewal.remaining));
+    let left = show::duration(renewal.remaining);
     let mut text = format!("renewed: it may be trusted for another {left}\n");
     for revoked in &renewal.revoked {
         let (token, reason) = (revoked.token, show::text(&revoked.reason));
         let what_next = match revoked.remaining_ms {
             0 => "its locks are open to others: stop, and release it".to_owned(),
-            left => format!("release it within {}", show::duration(left)),
+            left => format!("release it within {}", show::duration(Duration::from_millis(left))),
         };
         text += &format!("revoked: token {token}, by an operator: {reason}; {what_next}\n");
     }

@@ -37,8 +37,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use tokio::{runtime::Handle, time::timeout};
 
 use self::runtime::Runtime;
-use super::{Builder, Danger, Error, Loss, Moment, NewData, SessionOptions};
-use lockkeeper_proto::v1;
+use super::{Builder, CheckAnswer, Danger, Error, LockAnswer, Loss, Moment, NewData, SessionOptions};
 use lockkeeper_types::{LockName, SessionId, Token};
 
 /// How long the drop of a [`Guard`] waits for its release. Afterwards the release goes on in the background, until the
@@ -107,13 +106,13 @@ impl Client {
     }
 
     /// As [`super::Client::get`].
-    pub fn get(&self, name: &str) -> Result<v1::GetResponse, Error> {
+    pub fn get(&self, name: &str) -> Result<LockAnswer, Error> {
         let (client, name) = (self.client.clone(), name.to_owned());
         self.runtime.run(async move { client.get(&name).await })
     }
 
     /// As [`super::Client::check`].
-    pub fn check(&self, name: &str, token: Token) -> Result<v1::CheckResponse, Error> {
+    pub fn check(&self, name: &str, token: Token) -> Result<CheckAnswer, Error> {
         let (client, name) = (self.client.clone(), name.to_owned());
         self.runtime.run(async move { client.check(&name, token).await })
     }

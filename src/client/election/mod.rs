@@ -62,9 +62,9 @@ mod observe;
 pub use leadership::{Campaign, Leadership};
 pub use observe::Observe;
 
-use super::{Client, Error, Session};
-use lockkeeper_proto::v1::{GetRequest, LockInfo, mode::Kind};
-use lockkeeper_types::{LockName, Token};
+use super::{Client, Error, LockAnswer, LockInfo, Session};
+use lockkeeper_proto::v1::GetRequest;
+use lockkeeper_types::{LockName, Mode, SessionId, Token};
 
 impl Client {
     /// An election: the leader is the holder of the lock of this name. Fails with [`Error::Invalid`]; nothing is sent.
@@ -91,8 +91,8 @@ pub struct Leader {
     pub value: Vec<u8>,
     /// The label of its session, for people.
     pub label: String,
-    /// The id of its session: 32 hexadecimal digits, as [`Session::id`] is written.
-    pub session_id: String,
+    /// The id of its session.
+    pub session_id: SessionId,
 }
 
 impl Election {
@@ -140,7 +140,7 @@ impl Election {
         let request = GetRequest { name: self.name.as_str().to_owned(), page_size: 1, ..GetRequest::default() };
         let caller = &self.client.caller;
         let answer = caller.call(caller.policy(), |node| node.pipeline.get(request.clone())).await?;
-        Ok(answer.lock.and_then(Leader::of))
+        Ok(Leader::of(LockAnswer::of(answer)?.lock))
     }
 
     /// The current leader, then every change. See [`Observe`].
@@ -153,8 +153,8 @@ impl Leader {
     /// A sharer or a holder of a permit is one of several, and no leader.
     fn of(lock: LockInfo) -> Option<Self> {
         let holder = lock.holders.into_iter().next()?;
-        matches!(holder.mode?.kind?, Kind::Exclusive(_)).then(|| Self {
-            epoch: Token(holder.token),
+        (holder.mode == Some(Mode::Exclusive)).then(|| Self {
+            epoch: holder.token,
             value: lock.data.unwrap_or_default(),
             label: holder.label,
             session_id: holder.session_id,

@@ -16,16 +16,10 @@ use tokio::{sync::watch, time::sleep};
 use tokio_stream::wrappers::WatchStream;
 
 use super::{
-    super::{Client, Error},
+    super::{Change, ChangeKind, Client, Error, StatePart, WatchMessage},
     Leader,
 };
-use lockkeeper_proto::v1::{
-    Change, LockInfo, Mode, WatchResponse,
-    change::Kind,
-    mode,
-    watch_response::{State, What},
-};
-use lockkeeper_types::{LockName, Token};
+use lockkeeper_types::{LockName, Mode, Token};
 
 /// The current leader, then every change: another leader, another value, or none.
 ///
@@ -145,18 +139,18 @@ impl LockState {
     }
 
     /// The leader after this message; `None`: the message does not concern the lock.
-    fn hear(&mut self, message: WatchResponse) -> Option<Option<Leader>> {
-        match message.what? {
-            What::State(state) if state.first => self.begin(state),
-            What::Changes(changes) => {
-                let ours = |change: &Change| change.name == self.name.as_str();
+    fn hear(&mut self, message: WatchMessage) -> Option<Option<Leader>> {
+        match message {
+            WatchMessage::State(state) if state.first => self.begin(state),
+            WatchMessage::Changes(changes) => {
+                let ours = |change: &Change| change.name == self.name;
                 let changes: Vec<Change> = changes.changes.into_iter().filter(ours).collect();
                 if changes.is_empty() {
                     return None;
                 }
                 changes.into_iter().for_each(|change| self.change(change));
             }
-            What::State(_) | What::Progress(_) | What::TooOld(_) => return None,
+            WatchMessage::State(_) | WatchMessage::Progress { .. } | WatchMessage::TooOld { .. } => return None,
         }
         let leader = self.leader();
         let epoch = leader.as_ref().map_or(self.epoch_max, |leader| leader.epoch);
@@ -174,71 +168,92 @@ impl LockState {
 
     /// The state is sorted by name, and the lock is the first of all names with this prefix: it is in the first part or
     /// absent.
-    fn begin(&mut self, state: State) {
-        let ours = |lock: &LockInfo| lock.name == self.name.as_str();
-        let lock = state.locks.into_iter().next().filter(ours).unwrap_or_default();
-        self.data = lock.data.clone();
-        self.holder = Leader::of(lock);
+    fn begin(&mut self, state: StatePart) {
+        let lock = state.locks.into_iter().next().filter(|lock| lock.name == self.name);
+        self.data = lock.as_ref().and_then(|lock| lock.data.clone());
+        self.holder = lock.and_then(Leader::of);
     }
 
     fn change(&mut self, change: Change) {
-        match change.kind() {
-            Kind::Granted if is_exclusive(&change) => {
-                let (epoch, value) = (Token(change.token), Vec::new());
-                self.holder = Some(Leader { epoch, value, label: change.label, session_id: change.session_id });
+        let Change { kind, token, session_id, label, data, mode, .. } = change;
+        match (kind, token, session_id) {
+            (ChangeKind::Granted, Some(epoch), Some(session_id)) if mode == Some(Mode::Exclusive) => {
+                let (label, value) = (label.unwrap_or_default(), Vec::new());
+                self.holder = Some(Leader { epoch, value, label, session_id });
             }
-            Kind::Released | Kind::Lost => _ = self.holder.take_if(|holder| holder.epoch == Token(change.token)),
-            Kind::Data => self.data = change.data,
-            Kind::Granted
-            | Kind::Unspecified
-            | Kind::Revoked
-            | Kind::Queued
-            | Kind::Left
-            | Kind::Delayed
-            | Kind::Opened
-            | Kind::Resized => {}
+            (ChangeKind::Released | ChangeKind::Lost, Some(token), _) => {
+                self.holder.take_if(|holder| holder.epoch == token);
+            }
+            (ChangeKind::Data, _, _) => self.data = data,
+            _ => {}
         }
     }
 }
 
-fn is_exclusive(change: &Change) -> bool {
-    matches!(change.mode, Some(Mode { kind: Some(mode::Kind::Exclusive(_)) }))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use lockkeeper_proto::v1::{Holder, watch_response::Changes};
+    use lockkeeper_types::{SessionId, WallTime};
 
-    const EXCLUSIVE: Option<Mode> = Some(Mode { kind: Some(mode::Kind::Exclusive(mode::Exclusive {})) });
+    use super::{
+        super::super::{Changes, Holder, LockInfo},
+        *,
+    };
+
+    const EXCLUSIVE: Option<Mode> = Some(Mode::Exclusive);
 
     fn watched() -> LockState {
         LockState::new(LockName::new("jobs").unwrap())
     }
 
-    fn message(what: What) -> WatchResponse {
-        WatchResponse { what: Some(what) }
+    fn state(first: bool, locks: Vec<LockInfo>) -> WatchMessage {
+        WatchMessage::State(StatePart { locks, index: 1, first, last: false })
     }
 
-    fn state(first: bool, locks: Vec<LockInfo>) -> WatchResponse {
-        message(What::State(State { locks, index: 1, first, last: false }))
-    }
-
-    fn changes(changes: Vec<Change>) -> WatchResponse {
-        message(What::Changes(Changes { index: 2, changes, more: false }))
+    fn changes(changes: Vec<Change>) -> WatchMessage {
+        WatchMessage::Changes(Changes { index: 2, changes, more: false })
     }
 
     fn held(name: &str, token: u64, value: &str) -> LockInfo {
-        let holder = Holder { token, mode: EXCLUSIVE, ..Holder::default() };
-        LockInfo { name: name.into(), holders: vec![holder], data: Some(value.into()), ..LockInfo::default() }
+        let holder = Holder {
+            token: Token(token),
+            session_id: SessionId(1),
+            label: String::new(),
+            mode: EXCLUSIVE,
+            since: WallTime(0),
+            remaining: Duration::ZERO,
+            revoked_reason: None,
+        };
+        LockInfo {
+            name: LockName::new(name).unwrap(),
+            mode: EXCLUSIVE,
+            holders: vec![holder],
+            holder_count: 1,
+            waiters: Vec::new(),
+            queue_length: 0,
+            data: Some(value.into()),
+            keep_data: false,
+            delay_remaining: None,
+            resized: false,
+        }
     }
 
-    fn change(name: &str, kind: Kind, token: u64) -> Change {
-        Change { name: name.into(), kind: kind.into(), token, mode: EXCLUSIVE, ..Change::default() }
+    fn change(name: &str, kind: ChangeKind, token: u64) -> Change {
+        Change {
+            name: LockName::new(name).unwrap(),
+            kind,
+            token: Some(Token(token)),
+            session_id: Some(SessionId(1)),
+            label: None,
+            ticket: None,
+            reason: None,
+            data: None,
+            mode: EXCLUSIVE,
+        }
     }
 
     fn data(value: &str) -> Change {
-        Change { data: Some(value.into()), ..change("jobs", Kind::Data, 0) }
+        let mode = None;
+        Change { token: None, session_id: None, mode, data: Some(value.into()), ..change("jobs", ChangeKind::Data, 0) }
     }
 
     /// Epoch and value of the reported leader.
@@ -250,10 +265,10 @@ mod tests {
     fn a_new_leader_is_seen_with_its_value_and_never_with_the_one_before() {
         let mut watched = watched();
         assert_eq!(told(watched.hear(state(true, vec![held("jobs", 1, "a")]))), Some((1, "a".into())));
-        let handover = [change("jobs", Kind::Lost, 1), change("jobs", Kind::Granted, 2), data("b")];
+        let handover = [change("jobs", ChangeKind::Lost, 1), change("jobs", ChangeKind::Granted, 2), data("b")];
         assert_eq!(told(watched.hear(changes(handover.to_vec()))), Some((2, "b".into())));
         assert_eq!(told(watched.hear(changes(vec![data("c")]))), Some((2, "c".into())));
-        assert_eq!(told(watched.hear(changes(vec![change("jobs", Kind::Released, 2)]))), None);
+        assert_eq!(told(watched.hear(changes(vec![change("jobs", ChangeKind::Released, 2)]))), None);
     }
 
     #[test]
@@ -262,8 +277,8 @@ mod tests {
         let others = vec![held("jobs/a", 7, "other"), held("jobs/b", 8, "other")];
         assert_eq!(told(watched.hear(state(true, others.clone()))), None);
         assert_eq!(watched.hear(state(false, others)), None);
-        assert_eq!(watched.hear(changes(vec![change("jobs/a", Kind::Granted, 9)])), None);
-        let mixed = vec![change("jobs", Kind::Granted, 10), change("jobs/a", Kind::Released, 9), data("a")];
+        assert_eq!(watched.hear(changes(vec![change("jobs/a", ChangeKind::Granted, 9)])), None);
+        let mixed = vec![change("jobs", ChangeKind::Granted, 10), change("jobs/a", ChangeKind::Released, 9), data("a")];
         assert_eq!(told(watched.hear(changes(mixed))), Some((10, "a".into())));
     }
 
@@ -272,7 +287,7 @@ mod tests {
         let mut watched = watched();
         assert!(told(watched.hear(state(true, vec![held("jobs", 1, "a")]))).is_some());
         assert_eq!(told(watched.hear(state(true, vec![held("jobs/a", 7, "other")]))), None);
-        assert_eq!(told(watched.hear(changes(vec![change("jobs", Kind::Granted, 9)]))), Some((9, String::new())));
+        assert_eq!(told(watched.hear(changes(vec![change("jobs", ChangeKind::Granted, 9)]))), Some((9, String::new())));
     }
 
     #[test]
@@ -281,18 +296,18 @@ mod tests {
         assert!(told(watched.hear(state(true, vec![held("jobs", 5, "e")]))).is_some());
         assert_eq!(watched.hear(state(true, vec![held("jobs", 3, "c")])), None);
         assert_eq!(watched.hear(changes(vec![data("d")])), None);
-        let handover = vec![change("jobs", Kind::Lost, 3), change("jobs", Kind::Granted, 5), data("e")];
+        let handover = vec![change("jobs", ChangeKind::Lost, 3), change("jobs", ChangeKind::Granted, 5), data("e")];
         assert_eq!(told(watched.hear(changes(handover))), Some((5, "e".into())));
     }
 
     #[test]
     fn one_of_several_leads_nobody() {
         let mut watched = watched();
-        let shared = Some(Mode { kind: Some(mode::Kind::Shared(mode::Shared {})) });
+        let shared = Some(Mode::Shared);
         let mut lock = held("jobs", 1, "a");
         lock.holders[0].mode = shared;
         assert_eq!(told(watched.hear(state(true, vec![lock]))), None);
-        let granted = Change { mode: shared, ..change("jobs", Kind::Granted, 2) };
+        let granted = Change { mode: shared, ..change("jobs", ChangeKind::Granted, 2) };
         assert_eq!(told(watched.hear(changes(vec![granted]))), None);
     }
 }

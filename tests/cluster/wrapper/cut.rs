@@ -78,7 +78,7 @@ async fn a_partitioned_command_is_dead_before_another_holder_enters() {
     let mut locks = LocksClient::new(channel);
     let waiting = tokio::spawn(async move { locks.acquire(acquire).await });
     let client = crate::support::client(&cluster);
-    until("the next in the queue", async || (client.get("seat").await.ok()?.lock?.queue_length == 1).then_some(()))
+    until("the next in the queue", async || (client.get("seat").await.ok()?.lock.queue_length == 1).then_some(()))
         .await;
 
     proxy.cut();

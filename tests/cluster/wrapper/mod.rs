@@ -39,7 +39,7 @@ impl Next {
         let session = long_session(&client).await;
         let waiting = tokio::spawn(session.acquire("seat").into_future());
         until("the next in the queue", async || {
-            let lock = client.get("seat").await.ok()?.lock?;
+            let lock = client.get("seat").await.ok()?.lock;
             (lock.queue_length == 1).then_some(())
         })
         .await;
