@@ -23,7 +23,7 @@
 
 use std::{fmt, io, path::Path, process::ExitCode};
 
-use crate::{client, local::EXIT_ADDRESS_IN_USE, proto::v1::Reason, raft::log::EXIT_FAILED};
+use crate::{client, local::EXIT_ADDRESS_IN_USE, raft::log::EXIT_FAILED};
 
 /// The exit codes, at the end of `--help`.
 pub(crate) const HELP: &str = "\
@@ -136,7 +136,7 @@ impl Failure {
 
     /// For a command that uses a grant: a grant that is not held was lost.
     pub(crate) fn of_holder(error: client::Error) -> Self {
-        let not_held = matches!(&error, client::Error::Refused(refused) if refused.reason == Reason::NotHeld);
+        let not_held = matches!(&error, client::Error::Refused(refused) if refused.reason == client::Refusal::NotHeld);
         if not_held { Self::new(Exit::Lost, error) } else { error.into() }
     }
 }
@@ -146,7 +146,7 @@ impl From<client::Error> for Failure {
         let exit = match &error {
             client::Error::Invalid(_) | client::Error::Endpoint(_) => Exit::Usage,
             // The cluster knows limits that this program does not.
-            client::Error::Refused(refused) if refused.reason == Reason::InvalidArgument => Exit::Usage,
+            client::Error::Refused(refused) if refused.reason == client::Refusal::InvalidArgument => Exit::Usage,
             client::Error::Refused(_) => Exit::Refused,
             client::Error::NotAcquired(_) => Exit::NotAcquired,
             client::Error::Lost(_) | client::Error::NotEnsured { .. } => Exit::Lost,

@@ -16,9 +16,8 @@ use super::{
     wanted::Wanted,
 };
 use crate::{
-    client::{Error, Guard, Session, SessionOptions},
+    client::{Error, Guard, Refusal, Session, SessionOptions},
     machine::{self, LockName, Wait},
-    proto::v1::Reason,
 };
 
 /// How long the release may delay the end of the program. After that, the session expires.
@@ -136,7 +135,7 @@ async fn give_back(held: Guard, session: Session, outcome: Result<Exit, Failure>
 fn was_lost(error: &Error) -> bool {
     match error {
         Error::Lost(_) => true,
-        Error::Refused(refused) => refused.reason == Reason::NotHeld,
+        Error::Refused(refused) => refused.reason == Refusal::NotHeld,
         Error::Invalid(_)
         | Error::Endpoint(_)
         | Error::NotAcquired(_)

@@ -185,9 +185,9 @@ impl From<v1::SessionInfo> for Session {
 impl Renewal {
     pub(super) fn new(session: &AttachedSession, renewal: client::Renewal) -> Self {
         let revoked = renewal.revoked.into_iter().map(|revoked| Revoked {
-            token: revoked.token,
+            token: revoked.token.0,
             reason: revoked.reason,
-            remaining_ms: revoked.remaining_ms,
+            remaining_ms: show::millis(revoked.remaining),
         });
         Self {
             session_id: session.id().to_string(),

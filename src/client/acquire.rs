@@ -5,10 +5,11 @@ use std::{future::IntoFuture, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Error, Guard, NotAcquired, Session, backoff::Backoff, call::RetryPolicy, core::Core, release, requests::Outstanding,
+    Busy, Error, Guard, NotAcquired, Refusal, Session, backoff::Backoff, call::RetryPolicy, core::Core, release,
+    requests::Outstanding,
 };
 use lockkeeper_proto::v1::{
-    self, AcquireRequest, AcquireResponse, Reason, RequestId, acquire_request, acquire_response::Outcome, mode,
+    self, AcquireRequest, AcquireResponse, RequestId, acquire_request, acquire_response::Outcome, mode,
 };
 use lockkeeper_types::{Data, LockName, Mode, Permits, SessionId, Wait, Want};
 
@@ -125,7 +126,7 @@ impl Acquire {
     }
 
     /// Hold one of `permits` permits (a semaphore). All users of a name must give the same number, or are refused with
-    /// [`Reason::ModeMismatch`]; once an operator has [resized](super::Client::resize) the semaphore, the operator's
+    /// [`Refusal::ModeMismatch`]; once an operator has [resized](super::Client::resize) the semaphore, the operator's
     /// size counts for all, whatever number they give.
     pub fn permits(self, permits: u32) -> Self {
         self.each(|want| {
@@ -150,7 +151,7 @@ impl Acquire {
         })
     }
 
-    /// Acquire existing locks only. Fails with [`Error::Refused`] and [`Reason::LockUnknown`] if the lock, when the
+    /// Acquire existing locks only. Fails with [`Error::Refused`] and [`Refusal::LockUnknown`] if the lock, when the
     /// request arrives, has no holder, no waiter, no lock-delay and no data. For locks that are set up beforehand, with
     /// kept data.
     pub fn must_exist(self) -> Self {
@@ -247,7 +248,7 @@ impl Pending {
         loop {
             match self.send(acquire, began).await {
                 Err(Error::Refused(refused))
-                    if refused.reason == Reason::WaitCancelled && in_time(acquire.wait, began) =>
+                    if refused.reason == Refusal::WaitCancelled && in_time(acquire.wait, began) =>
                 {
                     self.place_lost = true;
                     sleep(backoff.next(self.core.client.caller.jitter())).await;
@@ -280,7 +281,7 @@ impl Pending {
 
     fn not_acquired(&mut self, waited: bool, busy: v1::Busy) -> Error {
         self.settled();
-        Error::NotAcquired(Box::new(NotAcquired { waited, place_lost: self.place_lost, busy }))
+        not_acquired(waited, self.place_lost, busy)
     }
 }
 
@@ -289,6 +290,14 @@ impl Drop for Pending {
         if let Some(request) = self.request.take() {
             release::abandon(&self.core, request);
         }
+    }
+}
+
+/// The error of an acquire that was answered by `busy`.
+pub(super) fn not_acquired(waited: bool, place_lost: bool, busy: v1::Busy) -> Error {
+    match Busy::of(busy) {
+        Ok(busy) => Error::NotAcquired(Box::new(NotAcquired { waited, place_lost, busy })),
+        Err(malformed) => malformed,
     }
 }
 

@@ -8,12 +8,12 @@ use std::{fmt, sync::Arc, time::Duration};
 use tokio::runtime::Handle as Runtime;
 
 use super::{
-    Client, Error, Loss,
+    Client, Error, Loss, Refusal, Revocation,
     call::with,
     lease::{Lease, Renewed, counted_from},
     requests::Requests,
 };
-use lockkeeper_proto::v1::{self, Reason, sessions_client::SessionsClient};
+use lockkeeper_proto::v1::{self, sessions_client::SessionsClient};
 use lockkeeper_types::SessionId;
 
 /// The state that the session's tasks share.
@@ -50,7 +50,7 @@ impl Core {
 
     /// A refusal can be the first report that the session is over.
     fn learn(&self, error: Error) -> Error {
-        let loss = if let Error::Refused(refused) = &error { loss_of(refused.reason) } else { None };
+        let loss = if let Error::Refused(refused) = &error { loss_of(&refused.reason) } else { None };
         match loss {
             Some(loss) => {
                 self.lease.end(loss.clone());
@@ -73,7 +73,7 @@ impl Core {
         match self.client.caller.call(policy, |node| with!(SessionsClient, node, close, request)).await {
             Ok(v1::CloseSessionResponse {}) => Ok(()),
             // It was over before, as requested.
-            Err(Error::Refused(refused)) if loss_of(refused.reason).is_some() => Ok(()),
+            Err(Error::Refused(refused)) if loss_of(&refused.reason).is_some() => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -99,37 +99,36 @@ pub(super) async fn renew(client: &Client, id: SessionId) -> Result<Renewed, Err
     let v1::RenewSessionResponse { ttl_ms, revoked, more_revoked } = call.await?;
     let sent = *sent.lock().expect("no code panics while it holds this lock");
     let sent = counted_from(sent, &*caller.clock);
+    let revoked = revoked.into_iter().map(Revocation::of).collect();
     Ok(Renewed { sent, ttl: Duration::from_millis(ttl_ms.into()), revoked, more_revoked })
 }
 
 /// The loss of the session that a refusal implies, if any.
-pub(super) fn loss_of(reason: Reason) -> Option<Loss> {
+pub(super) fn loss_of(reason: &Refusal) -> Option<Loss> {
     match reason {
-        Reason::SessionUnknown => Some(Loss::Unknown),
-        Reason::SessionExpired => Some(Loss::Expired),
-        Reason::SessionClosed => Some(Loss::Closed),
-        Reason::Unspecified
-        | Reason::InvalidArgument
-        | Reason::SessionExists
-        | Reason::NotHeld
-        | Reason::Revoked
-        | Reason::ModeMismatch
-        | Reason::LockUnknown
-        | Reason::Abandoned
-        | Reason::RequestStale
-        | Reason::RequestReused
-        | Reason::WaitCancelled
-        | Reason::WaitRemoved
-        | Reason::NotSemaphore
-        | Reason::LimitReached
-        | Reason::Overloaded
-        | Reason::NoLeader
-        | Reason::ShuttingDown
-        | Reason::OutcomeUnknown
-        | Reason::DeadlineExceeded
-        | Reason::MembershipRefused
-        | Reason::MembershipChanging
-        | Reason::Internal => None,
+        Refusal::SessionUnknown => Some(Loss::Unknown),
+        Refusal::SessionExpired => Some(Loss::Expired),
+        Refusal::SessionClosed => Some(Loss::Closed),
+        Refusal::InvalidArgument
+        | Refusal::SessionExists
+        | Refusal::NotHeld
+        | Refusal::Revoked
+        | Refusal::ModeMismatch
+        | Refusal::LockUnknown
+        | Refusal::Abandoned
+        | Refusal::RequestStale
+        | Refusal::RequestReused
+        | Refusal::WaitCancelled
+        | Refusal::WaitRemoved
+        | Refusal::NotSemaphore
+        | Refusal::LimitReached
+        | Refusal::Overloaded
+        | Refusal::NoLeader
+        | Refusal::ShuttingDown
+        | Refusal::OutcomeUnknown
+        | Refusal::DeadlineExceeded
+        | Refusal::Internal
+        | Refusal::Other(_) => None,
     }
 }
 

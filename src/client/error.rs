@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use lockkeeper_proto::v1::{self, Reason};
+use super::{Busy, Refusal};
 use lockkeeper_transport::never_sent;
 use lockkeeper_types::Invalid;
 
@@ -74,18 +74,18 @@ impl Error {
 /// A refusal by the cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
-    /// The reason, for programs. `Unspecified` if the server gave none that this version knows.
-    pub reason: Reason,
+    /// The reason, for programs.
+    pub reason: Refusal,
     /// The reason, for people.
     pub message: String,
     /// The values concerned, by name: `lock`, `token`, `session_id`, `limit`.
     pub details: BTreeMap<String, String>,
 }
 
-/// The reason `Revoked` is a loss rather than a refusal: the grant concerned is over.
+/// [`Refusal::Revoked`] is a loss rather than a refusal: the grant concerned is over.
 impl From<Refused> for Error {
     fn from(mut refused: Refused) -> Self {
-        if refused.reason != Reason::Revoked {
+        if refused.reason != Refusal::Revoked {
             return Self::Refused(refused);
         }
         Self::Lost(Loss::Revoked { reason: refused.details.remove("revoked_reason").unwrap_or_default() })
@@ -96,32 +96,30 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.message.is_empty() {
             false => f.write_str(&self.message),
-            true => f.write_str(self.reason.as_str_name()),
+            true => self.reason.fmt(f),
         }
     }
 }
 
 /// Why an acquire did not get its locks.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotAcquired {
     /// Whether its wait reached its limit. `false`: it was not to wait.
     pub waited: bool,
     /// As [`super::Guard::place_lost`].
     pub place_lost: bool,
     /// The first of the requested locks that was not available, one of its holders, and the length of its queue.
-    pub busy: v1::Busy,
+    pub busy: Busy,
 }
 
 impl fmt::Display for NotAcquired {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let v1::Busy { name, holder, queue_length, delay_remaining_ms } = &self.busy;
+        let Busy { name, holder, queue_length, delay_remaining } = &self.busy;
         write!(f, "lock {name:?} was not acquired{}: ", if self.waited { " in time" } else { "" })?;
-        match holder {
-            Some(holder) => write!(f, "held by {:?} with token {}", holder.label, holder.token)?,
-            None if *delay_remaining_ms > 0 => {
-                write!(f, "closed for another {delay_remaining_ms} ms by its lock-delay")?
-            }
-            None => write!(f, "others wait for it")?,
+        match (holder, delay_remaining) {
+            (Some(holder), _) => write!(f, "held by {:?} with token {}", holder.label, holder.token.0)?,
+            (None, Some(left)) => write!(f, "closed for another {} ms by its lock-delay", left.as_millis())?,
+            (None, None) => write!(f, "others wait for it")?,
         }
         match queue_length {
             0 => Ok(()),
@@ -194,7 +192,7 @@ impl From<Status> for Failure {
             Some("safe") => Self::Again { unknown: false, node_answers: true, why },
             Some("same-id") => Self::Again { unknown: true, node_answers: true, why },
             _ => Self::Refused(Refused {
-                reason: Reason::from_str_name(&format!("REASON_{}", info.reason)).unwrap_or_default(),
+                reason: Refusal::of(&info.reason),
                 message: why,
                 details: info.metadata.into_iter().filter(|(key, _)| key != "retry").collect(),
             }),
@@ -228,7 +226,7 @@ fn without_details(status: &Status) -> Failure {
         | Code::Unimplemented
         | Code::DataLoss
         | Code::Unauthenticated => {
-            Failure::Refused(Refused { reason: Reason::Unspecified, message: why, details: BTreeMap::new() })
+            Failure::Refused(Refused { reason: Refusal::unspecified(), message: why, details: BTreeMap::new() })
         }
     }
 }
@@ -246,9 +244,10 @@ fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
 mod tests {
     use std::collections::HashMap;
 
+    use lockkeeper_types::{LockName, SessionId, Token, WallTime};
     use tonic_types::ErrorDetails;
 
-    use super::*;
+    use super::{super::Holder, *};
 
     fn status(code: Code, reason: &str, retry: &str) -> Status {
         let metadata = HashMap::from([("retry".to_owned(), retry.to_owned()), ("lock".to_owned(), "jobs".to_owned())]);
@@ -260,7 +259,7 @@ mod tests {
         let Failure::Refused(refused) = status(Code::FailedPrecondition, "NOT_HELD", "no").into() else {
             panic!("it may not be repeated");
         };
-        assert_eq!(refused.reason, Reason::NotHeld);
+        assert_eq!(refused.reason, Refusal::NotHeld);
         assert_eq!(refused.message, "because");
         assert_eq!(refused.details, BTreeMap::from([("lock".to_owned(), "jobs".to_owned())]));
     }
@@ -278,7 +277,48 @@ mod tests {
         let Failure::Refused(refused) = status(Code::FailedPrecondition, "MOON_PHASE", "no").into() else {
             panic!("it may not be repeated");
         };
-        assert_eq!(refused.reason, Reason::Unspecified);
+        assert_eq!(refused.reason, Refusal::Other("MOON_PHASE".to_owned()));
+    }
+
+    #[test]
+    fn a_refusal_without_a_message_is_displayed_by_the_name_of_its_reason() {
+        let reason = Refusal::NotHeld;
+        let refused = Refused { reason, message: String::new(), details: BTreeMap::new() };
+        assert_eq!(refused.to_string(), "REASON_NOT_HELD");
+        let refused = Refused { message: "because".to_owned(), ..refused };
+        assert_eq!(refused.to_string(), "because");
+    }
+
+    #[test]
+    fn an_acquire_that_failed_names_the_obstacle_in_whole_milliseconds() {
+        let name = LockName::new("jobs").unwrap();
+        let busy = Busy { name, holder: None, queue_length: 0, delay_remaining: Some(Duration::from_micros(7_900)) };
+        let failed = NotAcquired { waited: true, place_lost: false, busy };
+        let said = "lock \"jobs\" was not acquired in time: closed for another 7 ms by its lock-delay";
+        assert_eq!(failed.to_string(), said);
+        let holder = Holder {
+            token: Token(7),
+            session_id: SessionId(1),
+            label: "ann".to_owned(),
+            mode: None,
+            since: WallTime(0),
+            remaining: Duration::ZERO,
+            revoked_reason: None,
+        };
+        let busy = Busy { holder: Some(holder), queue_length: 2, ..failed.busy.clone() };
+        let failed = NotAcquired { waited: false, busy, ..failed };
+        let said = "lock \"jobs\" was not acquired: held by \"ann\" with token 7, 2 in the queue";
+        assert_eq!(failed.to_string(), said);
+        let busy = Busy { holder: None, delay_remaining: None, ..failed.busy.clone() };
+        let said = "lock \"jobs\" was not acquired: others wait for it, 2 in the queue";
+        assert_eq!(NotAcquired { busy, ..failed }.to_string(), said);
+    }
+
+    #[test]
+    fn a_malformed_value_is_cut() {
+        let error = Error::malformed("holder.session_id", &"é".repeat(1_000));
+        let said = format!("holder.session_id is \"{}\": use", "é".repeat(64));
+        assert!(error.to_string().contains(&said), "{error}");
     }
 
     #[test]

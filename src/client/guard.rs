@@ -12,11 +12,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, Loss, Moment, Refused, Session, call::with, core::Core, lease::TIMER_MAX, release::release};
-use lockkeeper_planted::Planted;
-use lockkeeper_proto::v1::{
-    Reason, Revocation, UpdateRequest, UpdateResponse, locks_client::LocksClient, release_request::Target,
+use super::{
+    Error, Loss, Moment, Refusal, Refused, Revocation, Session, call::with, core::Core, lease::TIMER_MAX,
+    release::release,
 };
+use lockkeeper_planted::Planted;
+use lockkeeper_proto::v1::{UpdateRequest, UpdateResponse, locks_client::LocksClient, release_request::Target};
 use lockkeeper_types::{Data, LockName, Token, Want};
 
 /// Held locks. Drop releases them in the background; [`Guard::release`] reports whether that worked.
@@ -235,7 +236,7 @@ impl Guard {
 
     /// Sets or removes the data on one of the locks.
     ///
-    /// Fails with [`Error::Refused`] and [`lockkeeper_proto::v1::Reason::NotHeld`] if this grant does not hold the lock. If
+    /// Fails with [`Error::Refused`] and [`Refusal::NotHeld`] if this grant does not hold the lock. If
     /// the future is dropped before it completes, the update may or may not have taken effect.
     ///
     /// ```no_run
@@ -262,7 +263,7 @@ impl Guard {
         let answer = core.while_alive(call).await;
         if let Err(Error::Lost(Loss::Revoked { reason })) = &answer {
             // This answer can arrive before the keep-alive stream reports the revocation.
-            core.lease.revoked(Revocation { token: self.grant.token, reason: reason.clone(), remaining_ms: 0 });
+            core.lease.revoked(Revocation { token: self.token(), reason: reason.clone(), remaining: Duration::ZERO });
         }
         let UpdateResponse {} = answer?;
         Ok(())
@@ -270,7 +271,7 @@ impl Guard {
 
     /// Releases the locks. From this moment on the guard counts as lost ([`Loss::Released`]).
     ///
-    /// Fails with [`Error::Lost`], which says how, or with [`lockkeeper_proto::v1::Reason::NotHeld`], if the locks were
+    /// Fails with [`Error::Lost`], which says how, or with [`Refusal::NotHeld`], if the locks were
     /// lost before. The release goes on in the background until the cluster has confirmed it or the session is over,
     /// also when this future is dropped or fails with [`Error::Unknown`] at the client's call limit; until then the
     /// locks may stay held. A second release returns the outcome of the first.
@@ -307,7 +308,7 @@ impl Guard {
                 let outcome = match release(&grant.core, Target::Token(grant.token)).await {
                     // A grant taken by force is not held. Once its release is acknowledged, the cluster does not report
                     // it again.
-                    Err(Error::Refused(refused)) if refused.reason == Reason::NotHeld => Err(grant.over(refused)),
+                    Err(Error::Refused(refused)) if refused.reason == Refusal::NotHeld => Err(grant.over(refused)),
                     outcome => outcome,
                 };
                 grant.core.lease.forget(grant.token);

@@ -21,7 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Response, Status, Streaming};
 
 use super::{
-    Loss, Moment,
+    Loss, Moment, Revocation,
     backoff::Backoff,
     core::Core,
     lease::{Renewed, counted_from},
@@ -202,7 +202,7 @@ impl<'a> Renewals<'a> {
         let lease = &self.core.lease;
         match what {
             What::Renewed(renewed) => self.acknowledge(renewed.sequence, Duration::from_millis(renewed.ttl_ms.into())),
-            What::Revoked(revoked) => lease.revoked(revoked),
+            What::Revoked(revoked) => lease.revoked(Revocation::of(revoked)),
             What::Ended(ended) => lease.end(match ended.why() {
                 SessionEnd::Closed => Loss::Closed,
                 SessionEnd::Expired => Loss::Expired,

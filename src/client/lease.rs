@@ -12,9 +12,9 @@ use std::{
 
 use tokio::{sync::watch, time::sleep};
 
-use super::{Clock, Danger, Loss, Moment};
+use super::{Clock, Danger, Loss, Moment, Revocation};
 use lockkeeper_planted::Planted;
-use lockkeeper_proto::v1::Revocation;
+use lockkeeper_types::Token;
 
 /// The margin is one percent of the TTL, but at least this.
 const MARGIN_MIN: Duration = Duration::from_millis(10);
@@ -101,11 +101,11 @@ impl State {
 
     /// The earliest deadline counts, and the first reason. Earlier renewals do not extend a revoked grant either.
     fn revoke(&mut self, revocation: Revocation, told: Moment) {
-        let Revocation { token, reason, remaining_ms } = revocation;
-        let deadline = told.after(Duration::from_millis(remaining_ms)).min(self.deadline);
+        let Revocation { token: Token(token), reason, remaining } = revocation;
+        let deadline = told.after(remaining).min(self.deadline);
         let known = self.revoked.entry(token).or_insert(Revoked { reason, deadline, is_taken: false });
         known.deadline = known.deadline.min(deadline);
-        if remaining_ms == 0 && !known.is_taken {
+        if remaining.is_zero() && !known.is_taken {
             known.is_taken = true;
             self.to_acknowledge.insert(token);
         }
@@ -318,7 +318,7 @@ mod tests {
     }
 
     fn revoked(token: u64, reason: &str, remaining_ms: u64) -> Revocation {
-        Revocation { token, reason: reason.into(), remaining_ms }
+        Revocation { token: Token(token), reason: reason.into(), remaining: ms(remaining_ms) }
     }
 
     fn lease(ttl: Duration) -> (Arc<Hand>, Lease) {

@@ -71,6 +71,7 @@ mod members;
 mod nodes;
 mod pipeline;
 mod reentrant;
+mod refusal;
 mod release;
 mod requests;
 mod session;
@@ -98,8 +99,10 @@ pub use lease::Acknowledged;
 pub use members::NewMember;
 pub use nodes::Connect;
 pub use reentrant::{Entered, Reentrant};
+pub use refusal::Refusal;
 pub use session::{Session, SessionOptions};
 pub use views::{
-    Change, ChangeKind, Changes, CheckAnswer, Holder, LockAnswer, LockInfo, LockPage, StatePart, Waiter, WatchMessage,
+    Busy, Change, ChangeKind, Changes, CheckAnswer, Holder, LockAnswer, LockInfo, LockPage, Revocation, StatePart,
+    Waiter, WatchMessage,
 };
 pub use watch::Watch;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::time::sleep;
 
-use super::{Error, backoff::Backoff, call::RetryPolicy, core::Core, requests::Outstanding};
-use lockkeeper_proto::v1::{Reason, ReleaseRequest, release_request::Target};
+use super::{Error, Refusal, backoff::Backoff, call::RetryPolicy, core::Core, requests::Outstanding};
+use lockkeeper_proto::v1::{ReleaseRequest, release_request::Target};
 
 /// Releases the target, retrying for as long as the session lives: a grant must never stay held by accident. A refusal
 /// that leaves the grant held is retried too.
@@ -19,7 +19,7 @@ pub(super) async fn release(core: &Core, target: Target) -> Result<(), Error> {
         let request = ReleaseRequest { session_id, request, target: Some(target) };
         let answer = core.while_alive(caller.call(policy, |node| node.pipeline.release(request.clone()))).await;
         match answer {
-            Err(Error::Refused(refused)) if !says_that_nothing_is_held(refused.reason) => {
+            Err(Error::Refused(refused)) if !says_that_nothing_is_held(&refused.reason) => {
                 tracing::warn!(session = %core.id, %refused, "a release was refused; it is tried again");
                 let pause = sleep(backoff.next(caller.jitter()));
                 let paused = async {
@@ -34,8 +34,8 @@ pub(super) async fn release(core: &Core, target: Target) -> Result<(), Error> {
 }
 
 /// Or whether a retry of the same request would always be refused.
-fn says_that_nothing_is_held(reason: Reason) -> bool {
-    matches!(reason, Reason::NotHeld | Reason::InvalidArgument | Reason::RequestStale | Reason::RequestReused)
+fn says_that_nothing_is_held(reason: &Refusal) -> bool {
+    matches!(reason, Refusal::NotHeld | Refusal::InvalidArgument | Refusal::RequestStale | Refusal::RequestReused)
 }
 
 /// Releases a grant that was taken by force, which tells the cluster that the holder knows of its loss.

@@ -200,7 +200,7 @@ where
     let until = Instant::now() + client.caller.call_limit;
     loop {
         let ended = match open().await {
-            Err(Error::Refused(refused)) if loss_of(refused.reason).is_some() => Error::Refused(refused),
+            Err(Error::Refused(refused)) if loss_of(&refused.reason).is_some() => Error::Refused(refused),
             Err(Error::Lost(loss)) => Error::Lost(loss),
             answer => return answer,
         };

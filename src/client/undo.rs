@@ -8,7 +8,7 @@ use lockkeeper_types::{LockName, Permits, Reason, SessionId, Ticket};
 
 impl Client {
     /// Removes an acquire from the queue of a lock, and from the queues of all other locks that it waits for: an
-    /// operator's call. The acquire fails with the reason [`WaitRemoved`](v1::Reason::WaitRemoved) and is not retried
+    /// operator's call. The acquire fails with the reason [`WaitRemoved`](super::Refusal::WaitRemoved) and is not retried
     /// by itself.
     ///
     /// `ticket`: as [`Client::get`] shows it. Returns the removed waiter; `None` if the ticket does not wait for this
@@ -63,7 +63,7 @@ impl Client {
     /// From then on an acquire that names another size is treated as if it named this one, until the semaphore has neither holders,
     /// waiters nor data. In that time the clients can be moved to the new number one by one.
     ///
-    /// Fails with [`Error::Refused`] and [`NotSemaphore`](v1::Reason::NotSemaphore) if it is neither held nor awaited as a semaphore, and
+    /// Fails with [`Error::Refused`] and [`NotSemaphore`](super::Refusal::NotSemaphore) if it is neither held nor awaited as a semaphore, and
     /// else as the calls of [`Client`] do. It is not repeated once its outcome is unknown: another operator may have resized it meanwhile.
     /// Dropped before its end, it may have taken effect.
     ///

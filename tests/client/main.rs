@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use fake::{Answer, Call, Node};
 use lockkeeper::{
-    client::{Client, Error, Loss, Session, SessionOptions},
+    client::{Client, Error, Loss, Refusal, Session, SessionOptions},
     machine::Token,
-    proto::v1::{Reason, Revocation, SessionEnd, SessionEnded, keep_alive_response::What, release_request::Target},
+    proto::v1::{Revocation, SessionEnd, SessionEnded, keep_alive_response::What, release_request::Target},
 };
 use tonic::Code;
 
@@ -132,9 +132,12 @@ async fn a_refusal_has_its_reason_and_is_not_repeated() {
     node.answers([Answer::Refuse(Code::FailedPrecondition, "MODE_MISMATCH", "no"), Answer::Busy]);
     let session = open(&[&node]).await;
     let Error::Refused(refused) = session.acquire("jobs").await.unwrap_err() else { panic!("it was refused") };
-    assert_eq!(refused.reason, Reason::ModeMismatch);
+    assert_eq!(refused.reason, Refusal::ModeMismatch);
     let error = session.acquire("jobs").no_wait().await.unwrap_err();
-    assert!(matches!(&error, Error::NotAcquired(busy) if !busy.waited && busy.busy.name == "jobs"), "{error:?}");
+    assert!(
+        matches!(&error, Error::NotAcquired(busy) if !busy.waited && busy.busy.name.as_str() == "jobs"),
+        "{error:?}"
+    );
     session.close().await.unwrap();
     assert!(!node.calls().iter().any(|call| matches!(call, Call::Release(_))), "there was nothing to release");
 }
@@ -145,7 +148,7 @@ async fn an_acquire_can_require_that_the_lock_exists() {
     node.answers([Answer::Refuse(Code::NotFound, "LOCK_UNKNOWN", "no")]);
     let session = open(&[&node]).await;
     let Error::Refused(refused) = session.acquire("jobs").must_exist().await.unwrap_err() else { panic!("refused") };
-    assert_eq!(refused.reason, Reason::LockUnknown);
+    assert_eq!(refused.reason, Refusal::LockUnknown);
     assert!(node.asked_to_acquire().await.locks[0].must_exist);
     let _held = session.acquire("jobs").await.unwrap();
     assert_eq!(session.loss(), None, "the session goes on");

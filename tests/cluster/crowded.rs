@@ -2,11 +2,11 @@
 
 use futures::future::join_all;
 use lockkeeper::{
-    client::{Error, Guard, Session},
+    client::{Error, Guard, Refusal, Session},
     proto::{
         LEADER_KEY,
         v1::{
-            AcquireRequest, OpenSessionRequest, PipelineRequest, Reason, ReleaseRequest, Want, acquire_request::Wait,
+            AcquireRequest, OpenSessionRequest, PipelineRequest, ReleaseRequest, Want, acquire_request::Wait,
             locks_client::LocksClient, pipeline_request::What as Asked, pipeline_response::What as Answer,
             release_request::Target, sessions_client::SessionsClient,
         },
@@ -35,7 +35,7 @@ async fn a_session_at_its_limit_of_waits_can_still_release() {
     let queue_length = async || Some(client.get("seat").await.ok()?.lock.queue_length);
     until("all in the queue", async || (queue_length().await? == MOST as u64).then_some(())).await;
     let error = session.acquire("free").await.expect_err("it asks for more than it may");
-    assert!(matches!(&error, Error::Refused(refused) if refused.reason == Reason::LimitReached), "{error:?}");
+    assert!(matches!(&error, Error::Refused(refused) if refused.reason == Refusal::LimitReached), "{error:?}");
 
     // Release works for dropped guards and for an explicit call.
     drop(others);

@@ -8,10 +8,9 @@ use std::{
 
 use futures::{FutureExt, StreamExt};
 use lockkeeper::{
-    client::{Client, Election, Error, Leader, Leadership, Loss, Observe, Session, SessionOptions},
+    client::{Client, Election, Error, Leader, Leadership, Loss, Observe, Refusal, Session, SessionOptions},
     local::LocalCluster,
     machine::Token,
-    proto::v1::Reason,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
@@ -224,7 +223,7 @@ async fn a_leader_removed_by_an_operator_learns_of_it_and_cannot_proclaim() {
     assert_eq!(election.leader().await.expect("the cluster answers"), None);
     assert_eq!(soon(leadership.lost()).await, Loss::Revoked { reason: "stuck".to_owned() });
     let refused = leadership.proclaim("b").await.expect_err("it leads no more");
-    assert!(matches!(&refused, Error::Refused(why) if why.reason == Reason::NotHeld), "{refused:?}");
+    assert!(matches!(&refused, Error::Refused(why) if why.reason == Refusal::NotHeld), "{refused:?}");
     let again = election.campaign(&session, "a").await.expect("its session lives");
     assert!(again.epoch() > leadership.epoch());
 }

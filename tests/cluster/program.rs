@@ -6,10 +6,9 @@ use std::{
 };
 
 use lockkeeper::{
-    client::{ChangeKind, Error, WatchMessage},
+    client::{ChangeKind, Error, Refusal, WatchMessage},
     local::LocalCluster,
     machine::{Mode, Permits},
-    proto::v1::Reason,
 };
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
@@ -94,7 +93,7 @@ async fn a_removed_waiter_gets_an_error_and_does_not_queue_again() {
     let removed = json(&run(&cluster, &["remove-waiter", "seat", "--ticket", &ticket.to_string(), "-o", "json"]).await);
     assert_eq!(removed["removed"]["ticket"], ticket, "{removed}");
     let told = timeout(LONG, waits).await.expect("it is told").expect("it ran").expect_err("it was removed");
-    assert!(matches!(&told, Error::Refused(refused) if refused.reason == Reason::WaitRemoved), "{told:?}");
+    assert!(matches!(&told, Error::Refused(refused) if refused.reason == Refusal::WaitRemoved), "{told:?}");
     assert_eq!(client.get("seat").await.expect("a lock").lock.queue_length, 0);
     held.release().await.expect("it was held");
 }

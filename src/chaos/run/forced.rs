@@ -81,7 +81,7 @@ impl Operator {
         match session.renew().await {
             Ok(renewal) => {
                 for revoked in renewal.revoked {
-                    let (session, token) = (id.clone(), Some(revoked.token));
+                    let (session, token) = (id.clone(), Some(revoked.token.0));
                     self.recorder.fact(Fact::Lost { session, why: "revoked".to_owned(), token });
                 }
                 begun.ok(Answer::Renew(Lease::default()));

@@ -17,7 +17,7 @@ use crate::{
 pub(in crate::chaos) fn end(begun: Begun, error: &Error) {
     match error {
         Error::Invalid(_) | Error::Endpoint(_) => begun.failed("invalid"),
-        Error::Refused(refused) => begun.failed(reason(refused.reason)),
+        Error::Refused(refused) => begun.failed(reason(&refused.reason.to_string())),
         // It lost its place in the queue for a while, so it is no evidence about the order of grants.
         Error::NotAcquired(not) if not.place_lost => begun.failed("place_lost"),
         Error::NotAcquired(not) => begun.failed(if not.waited { "timed_out" } else { "busy" }),
@@ -36,7 +36,7 @@ pub(in crate::chaos) fn end_call(begun: Begun, status: &Status) {
         Some("safe") => begun.failed("unavailable"),
         // The request was executed, and its grant is over.
         Some("no") if reason_of(status) == Reason::Revoked => begun.unknown(status.message()),
-        Some("no") => begun.failed(reason(reason_of(status))),
+        Some("no") => begun.failed(reason(reason_of(status).as_str_name())),
         _ => begun.unknown(status.message()),
     }
 }
@@ -62,11 +62,12 @@ fn retry(status: &Status) -> Option<String> {
     Some(info.metadata.get("retry").map_or("no", String::as_str).to_owned())
 }
 
-fn reason(reason: Reason) -> String {
-    if matches!(reason, Reason::WaitCancelled | Reason::WaitRemoved | Reason::Abandoned) {
-        return "cancelled".to_owned();
+/// `name`: as the protocol names the reason.
+fn reason(name: &str) -> String {
+    match name {
+        "REASON_WAIT_CANCELLED" | "REASON_WAIT_REMOVED" | "REASON_ABANDONED" => "cancelled".to_owned(),
+        _ => name.trim_start_matches("REASON_").to_lowercase(),
     }
-    reason.as_str_name().trim_start_matches("REASON_").to_lowercase()
 }
 
 /// The reason of a session's loss. `None`: its holder ended it.

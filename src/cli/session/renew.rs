@@ -41,10 +41,10 @@ fn text(renewal: &Renewal) -> String {
     let left = show::duration(renewal.remaining);
     let mut text = format!("renewed: it may be trusted for another {left}\n");
     for revoked in &renewal.revoked {
-        let (token, reason) = (revoked.token, show::text(&revoked.reason));
-        let what_next = match revoked.remaining_ms {
-            0 => "its locks are open to others: stop, and release it".to_owned(),
-            left => format!("release it within {}", show::duration(Duration::from_millis(left))),
+        let (token, reason) = (revoked.token.0, show::text(&revoked.reason));
+        let what_next = match revoked.remaining {
+            Duration::ZERO => "its locks are open to others: stop, and release it".to_owned(),
+            left => format!("release it within {}", show::duration(left)),
         };
         text += &format!("revoked: token {token}, by an operator: {reason}; {what_next}\n");
     }

@@ -6,14 +6,14 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     super::{
-        Error, NotAcquired,
-        acquire::{in_time, message, waiting_policy},
+        Error, Refusal,
+        acquire::{in_time, message, not_acquired, waiting_policy},
         backoff::Backoff,
     },
     AttachedSession,
     numbers::Numbered,
 };
-use lockkeeper_proto::v1::{Busy, Reason, ReleaseRequest, acquire_response::Outcome, release_request::Target};
+use lockkeeper_proto::v1::{ReleaseRequest, acquire_response::Outcome, release_request::Target};
 use lockkeeper_types::Token;
 
 /// An acquire of an [`AttachedSession`]. Nothing is sent before [`AttachedAcquire::granted`].
@@ -49,7 +49,7 @@ impl AttachedAcquire {
                 // The cluster cancels a wait whose call was broken for too long. The caller still wants the locks, so
                 // the acquire goes to the end of the queue.
                 Err(Error::Refused(refused))
-                    if refused.reason == Reason::WaitCancelled && in_time(self.acquire.wait, began) =>
+                    if refused.reason == Refusal::WaitCancelled && in_time(self.acquire.wait, began) =>
                 {
                     (self.request, self.place_lost) = (None, true);
                     sleep(backoff.next(self.session.client.caller.jitter())).await;
@@ -70,14 +70,10 @@ impl AttachedAcquire {
         let answer = answer.await.map_err(super::lost)?;
         match answer.outcome {
             Some(Outcome::Granted(grant)) => Ok(Token(grant.token)),
-            Some(Outcome::Busy(busy)) => Err(self.not_acquired(false, busy)),
-            Some(Outcome::TimedOut(busy)) => Err(self.not_acquired(true, busy)),
+            Some(Outcome::Busy(busy)) => Err(not_acquired(false, self.place_lost, busy)),
+            Some(Outcome::TimedOut(busy)) => Err(not_acquired(true, self.place_lost, busy)),
             None => Err(Error::Unknown { why: "the answer has no outcome".to_owned() }),
         }
-    }
-
-    fn not_acquired(&self, waited: bool, busy: Busy) -> Error {
-        Error::NotAcquired(Box::new(NotAcquired { waited, place_lost: self.place_lost, busy }))
     }
 
     /// Withdraws the acquire, whatever its state. After `Ok` it holds nothing and waits for nothing.

@@ -26,7 +26,7 @@ use std::{collections::BTreeSet, pin::pin, time::Duration};
 pub use self::acquire::AttachedAcquire;
 use self::numbers::Numbered;
 use super::{
-    Client, Danger, Error, Moment, NewData, SessionOptions,
+    Client, Danger, Error, Moment, NewData, Revocation, SessionOptions,
     call::with,
     core::{self, Core, loss_of},
     keep_alive,
@@ -34,7 +34,7 @@ use super::{
     session,
 };
 use lockkeeper_proto::v1::{
-    CloseSessionRequest, CloseSessionResponse, ReleaseRequest, Revocation, UpdateRequest, locks_client::LocksClient,
+    CloseSessionRequest, CloseSessionResponse, ReleaseRequest, UpdateRequest, locks_client::LocksClient,
     release_request::Target, sessions_client::SessionsClient,
 };
 use lockkeeper_types::{LockName, SessionId, Token};
@@ -166,7 +166,7 @@ impl AttachedSession {
     /// Releases a grant.
     ///
     /// Fails with [`Error::Lost`] if the session is over or an operator took the grant; with [`Error::Refused`] and
-    /// [`lockkeeper_proto::v1::Reason::NotHeld`] if the grant was lost or released before; and with [`Error::NoCluster`] or
+    /// [`Refusal::NotHeld`](super::Refusal::NotHeld) if the grant was lost or released before; and with [`Error::NoCluster`] or
     /// [`Error::Unknown`] if no node answers within the client's call limit. If the future is dropped before it
     /// completes, the release may or may not have taken effect.
     pub async fn release(&self, token: Token) -> Result<(), Error> {
@@ -219,6 +219,6 @@ pub(super) async fn close(client: &Client, id: SessionId, reason: &str) -> Resul
 
 /// Turns a refusal that implies the end of the session into a loss.
 fn lost(error: Error) -> Error {
-    let loss = if let Error::Refused(refused) = &error { loss_of(refused.reason) } else { None };
+    let loss = if let Error::Refused(refused) = &error { loss_of(&refused.reason) } else { None };
     loss.map_or(error, Error::Lost)
 }

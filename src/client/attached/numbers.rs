@@ -22,12 +22,12 @@ use std::{
 use tonic::{Response, Status};
 
 use super::super::{
-    Error,
+    Error, Refusal,
     call::{Caller, RetryPolicy},
     error::Refused,
     nodes::Node,
 };
-use lockkeeper_proto::v1::{Reason, RequestId};
+use lockkeeper_proto::v1::RequestId;
 
 /// Ages in seconds at which replies are discarded when the session's reply memory is full: the first one, and the next
 /// where it does not suffice.
@@ -76,7 +76,7 @@ impl Numbered {
                 && let Some(age_s) = ages.next()
             {
                 self.let_go_of_older_than(age_s);
-            } else if refused.reason == Reason::RequestStale {
+            } else if refused.reason == Refusal::RequestStale {
                 // An earlier attempt may have been executed before its reply was discarded.
                 if self.unanswered > 0 || later_ids.next().is_none() {
                     return Err(Error::Unknown { why: refused.message.clone() });
@@ -139,7 +139,7 @@ impl Refused {
     /// The session keeps its maximum number of replies.
     fn is_memory_full(&self) -> bool {
         let limit = self.details.get("limit").map(String::as_str);
-        self.reason == Reason::LimitReached && limit == Some("replies_per_session")
+        self.reason == Refusal::LimitReached && limit == Some("replies_per_session")
     }
 
     /// The lowest id whose reply the session has not discarded.

@@ -84,7 +84,7 @@ impl Leadership {
 
     /// Replaces the leader's published value, up to 16 KiB. The value ends with the leadership.
     ///
-    /// Fails with [`Error::Lost`] or [`lockkeeper_proto::v1::Reason::NotHeld`] if another leader exists or may exist. If
+    /// Fails with [`Error::Lost`] or [`Refusal::NotHeld`](super::super::Refusal::NotHeld) if another leader exists or may exist. If
     /// the future is dropped before it completes, the value may or may not take effect, but never after a later one.
     pub async fn proclaim(&self, value: impl AsRef<[u8]>) -> Result<(), Error> {
         let name = self.guard.names().first().expect("a campaign is for one lock");

@@ -9,8 +9,10 @@
 //!
 //! Left out: limits that only the cluster enforces, such as the size of data. A later version may raise them.
 
+mod busy;
 mod changes;
 mod locks;
+mod sessions;
 
 use std::time::Duration;
 
@@ -19,8 +21,10 @@ use lockkeeper_proto::v1::{self, mode::Kind};
 use lockkeeper_types::{LockName, Mode, Permits, SessionId};
 
 pub use self::{
+    busy::Busy,
     changes::{Change, ChangeKind, Changes, StatePart, WatchMessage},
     locks::{CheckAnswer, Holder, LockAnswer, LockInfo, LockPage, Waiter},
+    sessions::Revocation,
 };
 
 fn name(field: &'static str, name: &str) -> Result<LockName, Error> {
