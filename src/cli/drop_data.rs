@@ -60,9 +60,9 @@ async fn drop_all(client: &Client, prefix: &str) -> Result<u64, Failure> {
     loop {
         let part = client.drop_data(prefix, &after).await?;
         dropped += part.dropped;
-        after = part.more_after;
-        if after.is_empty() {
-            return Ok(dropped);
+        match part.more_after {
+            Some(more) => after = more,
+            None => return Ok(dropped),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{
     output::{Format, Output, Table, print, print_document},
     show, views,
 };
-use crate::{machine::Token, proto::v1::force_release_response};
+use crate::{client::Forced, machine::Token};
 
 /// Revokes the grants of a lock. Their holders are told at once; the lock opens when they release it, or at their
 /// session's deadline.
@@ -57,41 +57,48 @@ impl ForceRelease {
     }
 }
 
-fn text(forced: &[force_release_response::Forced]) -> String {
+fn text(forced: &[Forced]) -> String {
     if forced.is_empty() {
         return "the lock has no holder\n".to_owned();
     }
     let mut table = Table::new(&["TOKEN", "HOLDER", "SESSION", "OPENS"]);
     for grant in forced {
-        table.row(vec![grant.token.to_string(), show::cell(&grant.label), show::text(&grant.session_id), opens(grant)]);
+        table.row(vec![
+            grant.token.0.to_string(),
+            show::cell(&grant.label),
+            grant.session_id.to_string(),
+            opens(grant),
+        ]);
     }
     table.take()
 }
 
 /// A lock-delay applies to a holder that did not release.
-fn opens(grant: &force_release_response::Forced) -> String {
-    let at = show::duration(Duration::from_millis(grant.remaining_ms.saturating_add(grant.lock_delay_ms)));
-    match (grant.remaining_ms, grant.lock_delay_ms) {
-        (0, 0) => "now".into(),
-        (0, _) => format!("in {at}, by its lock-delay"),
-        (_, 0) => format!("when released, or in {at}"),
-        (_, delay_ms) => {
-            format!(
-                "when released, or in {at}, including its lock-delay of {}",
-                show::duration(Duration::from_millis(delay_ms))
-            )
-        }
+fn opens(grant: &Forced) -> String {
+    let at = show::duration(grant.remaining.saturating_add(grant.lock_delay));
+    match (grant.remaining, grant.lock_delay) {
+        (Duration::ZERO, Duration::ZERO) => "now".into(),
+        (Duration::ZERO, _) => format!("in {at}, by its lock-delay"),
+        (_, Duration::ZERO) => format!("when released, or in {at}"),
+        (_, delay) => format!("when released, or in {at}, including its lock-delay of {}", show::duration(delay)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::SessionId;
 
     #[test]
     fn a_lock_that_stays_closed_is_not_said_to_open() {
         let said = |remaining_ms, lock_delay_ms| {
-            opens(&force_release_response::Forced { remaining_ms, lock_delay_ms, ..Default::default() })
+            opens(&Forced {
+                token: Token(7),
+                session_id: SessionId(1),
+                label: String::new(),
+                remaining: Duration::from_millis(remaining_ms),
+                lock_delay: Duration::from_millis(lock_delay_ms),
+            })
         };
         assert_eq!(said(0, 0), "now");
         assert_eq!(said(0, 3_600_000), "in 1 h 0 min, by its lock-delay");

@@ -7,7 +7,7 @@ use super::{
     Cluster, Exit, Failure,
     output::{Format, Output, print, print_document},
 };
-use crate::proto::v1::ResizeResponse;
+use crate::client::Resized;
 
 /// Changes the size of a semaphore in use. A larger size is granted to waiters at once; a smaller one revokes no grant, and no permit is
 /// granted until fewer than the new size are held.
@@ -40,7 +40,7 @@ impl Resize {
         match self.output.output {
             Format::Text => print(&text(self.permits, &resized))?,
             Format::Json => {
-                let ResizeResponse { permits_before, holder_count, queue_length } = resized;
+                let Resized { permits_before, holder_count, queue_length } = resized;
                 print_document(&Document { permits: self.permits, permits_before, holder_count, queue_length })?;
             }
         }
@@ -48,8 +48,8 @@ impl Resize {
     }
 }
 
-fn text(permits: u32, resized: &ResizeResponse) -> String {
-    let ResizeResponse { permits_before, holder_count, queue_length } = resized;
+fn text(permits: u32, resized: &Resized) -> String {
+    let Resized { permits_before, holder_count, queue_length } = resized;
     let mut text =
         format!("permits  {permits}, {permits_before} before\nheld     {holder_count}\nwaiting  {queue_length}\n");
     if *holder_count > u64::from(permits) {
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn more_holders_than_permits_are_explained() {
-        let resized = ResizeResponse { permits_before: 3, holder_count: 3, queue_length: 1 };
+        let resized = Resized { permits_before: 3, holder_count: 3, queue_length: 1 };
         assert_eq!(text(4, &resized), "permits  4, 3 before\nheld     3\nwaiting  1\n");
         assert!(text(2, &resized).ends_with("waiting  1\nno permit is granted until fewer than 2 are held\n"));
         assert!(text(1, &resized).ends_with("no permit is granted until none is held\n"));

@@ -1,7 +1,5 @@
 //! `sessions`, also `session list`: lists the sessions.
 
-use std::time::Duration;
-
 use clap::Args;
 
 use super::{
@@ -9,7 +7,7 @@ use super::{
     output::{Output, Pages},
     show, views,
 };
-use crate::{machine::WallTime, proto::v1::SessionInfo};
+use crate::client::SessionInfo;
 
 /// Lists the sessions.
 #[derive(Args, Debug)]
@@ -32,9 +30,9 @@ impl Sessions {
         loop {
             let page = client.sessions(&page_token).await?;
             pages.write(page.sessions, row, views::Session::from)?;
-            page_token = page.next_page_token;
-            if page_token.is_empty() {
-                break;
+            match page.next_page_token {
+                Some(next) => page_token = next,
+                None => break,
             }
         }
         pages.end()?;
@@ -44,17 +42,14 @@ impl Sessions {
 
 fn row(session: &SessionInfo) -> Vec<String> {
     vec![
-        show::text(&session.session_id),
+        session.session_id.to_string(),
         show::cell(&session.label),
-        show::duration(Duration::from_millis(session.ttl_ms.into())),
-        show::duration(Duration::from_millis(session.remaining_ms)),
-        show::since(WallTime(session.opened_unix_ms)),
+        show::duration(session.ttl),
+        show::duration(session.remaining),
+        show::since(session.opened),
         session.grants.to_string(),
         session.waits.to_string(),
         session.bytes.to_string(),
-        match session.address.as_str() {
-            "" => "-".into(),
-            address => show::text(address),
-        },
+        session.address.map_or("-".into(), |address| address.to_string()),
     ]
 }

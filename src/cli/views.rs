@@ -6,7 +6,6 @@ use super::show;
 use crate::{
     client::{self, AttachedSession},
     machine,
-    proto::v1,
 };
 
 #[derive(Serialize, Debug)]
@@ -65,7 +64,7 @@ pub(super) struct Data {
 pub(super) struct Session {
     session_id: String,
     label: String,
-    ttl_ms: u32,
+    ttl_ms: u64,
     remaining_ms: u64,
     opened_unix_ms: u64,
     grants: u32,
@@ -166,18 +165,18 @@ impl From<client::Waiter> for Waiter {
     }
 }
 
-impl From<v1::SessionInfo> for Session {
-    fn from(session: v1::SessionInfo) -> Self {
+impl From<client::SessionInfo> for Session {
+    fn from(session: client::SessionInfo) -> Self {
         Self {
-            session_id: session.session_id,
+            session_id: session.session_id.to_string(),
             label: session.label,
-            ttl_ms: session.ttl_ms,
-            remaining_ms: session.remaining_ms,
-            opened_unix_ms: session.opened_unix_ms,
+            ttl_ms: show::millis(session.ttl),
+            remaining_ms: show::millis(session.remaining),
+            opened_unix_ms: session.opened.0,
             grants: session.grants,
             waits: session.waits,
             bytes: session.bytes,
-            address: Some(session.address).filter(|address| !address.is_empty()),
+            address: session.address.map(|address| address.to_string()),
         }
     }
 }
@@ -200,14 +199,14 @@ impl Renewal {
     }
 }
 
-impl From<v1::force_release_response::Forced> for Forced {
-    fn from(forced: v1::force_release_response::Forced) -> Self {
+impl From<client::Forced> for Forced {
+    fn from(forced: client::Forced) -> Self {
         Self {
-            token: forced.token,
-            session_id: forced.session_id,
+            token: forced.token.0,
+            session_id: forced.session_id.to_string(),
             label: forced.label,
-            remaining_ms: forced.remaining_ms,
-            lock_delay_ms: forced.lock_delay_ms,
+            remaining_ms: show::millis(forced.remaining),
+            lock_delay_ms: show::millis(forced.lock_delay),
         }
     }
 }
@@ -267,6 +266,29 @@ pub(super) mod tests {
             "data_text": null, "keep_data": false, "delay_remaining_ms": 0, "resized": false,
         });
         assert_eq!(document, expected);
+    }
+
+    #[test]
+    fn a_session_has_its_address_or_null() {
+        let session = client::SessionInfo {
+            session_id: SessionId(1),
+            label: "ann".to_owned(),
+            ttl: Duration::from_secs(10),
+            remaining: Duration::from_secs(9),
+            opened: WallTime(1_000),
+            grants: 2,
+            waits: 3,
+            bytes: 4,
+            address: Some("10.0.0.7:5123".parse().unwrap()),
+        };
+        let mut expected = json!({
+            "session_id": "00000000000000000000000000000001", "label": "ann", "ttl_ms": 10_000, "remaining_ms": 9_000,
+            "opened_unix_ms": 1_000, "grants": 2, "waits": 3, "bytes": 4, "address": "10.0.0.7:5123",
+        });
+        assert_eq!(serde_json::to_value(Session::from(session.clone())).unwrap(), expected);
+        expected["address"] = serde_json::Value::Null;
+        let unknown = Session::from(client::SessionInfo { address: None, ..session });
+        assert_eq!(serde_json::to_value(unknown).unwrap(), expected);
     }
 
     #[test]

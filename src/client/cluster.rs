@@ -6,7 +6,7 @@ use tokio::time::sleep;
 use tonic::transport::{Channel, Endpoint};
 
 use super::{
-    BootClock, CheckAnswer, Clock, Connect, Error, LockAnswer, LockPage,
+    BootClock, CheckAnswer, Clock, Connect, Error, LockAnswer, LockPage, SessionPage,
     call::{self, Caller, with},
     contact::{Answered, Contact, Silence},
     nodes::Nodes,
@@ -138,9 +138,10 @@ impl Client {
     }
 
     /// A page of the sessions. `page_token`: empty for the first page, then `next_page_token` of the page before.
-    pub async fn sessions(&self, page_token: &str) -> Result<v1::ListSessionsResponse, Error> {
+    pub async fn sessions(&self, page_token: &str) -> Result<SessionPage, Error> {
         let request = v1::ListSessionsRequest { page_token: page_token.to_owned(), page_size: 0, stale: self.stale };
-        self.caller.call(self.caller.read_policy(), |node| with!(SessionsClient, node, list, request)).await
+        let answer = self.caller.call(self.caller.read_policy(), |node| with!(SessionsClient, node, list, request));
+        SessionPage::of(answer.await?)
     }
 
     /// Whether this token holds this lock now, linearizably. The answer can be out of date when the caller acts on it;

@@ -2,8 +2,8 @@
 
 use std::{future::IntoFuture, pin::Pin};
 
-use super::{Client, Error, call::with};
-use lockkeeper_proto::v1::{self, force_release_response::Forced, locks_client::LocksClient};
+use super::{Client, Error, Forced, call::with};
+use lockkeeper_proto::v1::{self, force_release_response, locks_client::LocksClient};
 use lockkeeper_types::{LockName, Reason, Token};
 
 impl Client {
@@ -29,7 +29,7 @@ impl Client {
 /// ```no_run
 /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
 /// for forced in client.force_release("reports/nightly", "host 7 is gone").await? {
-///     println!("{} has {} ms to let go of token {}", forced.label, forced.remaining_ms, forced.token);
+///     println!("{} has {:?} to let go of token {}", forced.label, forced.remaining, forced.token.0);
 /// }
 /// # Ok(())
 /// # }
@@ -67,13 +67,15 @@ impl ForceRelease {
         let token = self.token.map_or(0, |token| token.0);
         let mut request =
             v1::ForceReleaseRequest { name, token, reason, now: self.now, after_token: 0, up_to_token: 0 };
-        let mut forced: Vec<Forced> = Vec::new();
+        let mut forced: Vec<force_release_response::Forced> = Vec::new();
         loop {
             let part = caller.call(policy, |node| with!(LocksClient, node, force_release, request)).await?;
             forced.extend(part.forced);
-            let Some(last) = forced.last().filter(|_| part.more_up_to_token != 0) else { return Ok(forced) };
+            let Some(last) = forced.last().filter(|_| part.more_up_to_token != 0) else { break };
             (request.after_token, request.up_to_token) = (last.token, part.more_up_to_token);
         }
+        // At the end: a malformed value must not leave the later grants unrevoked.
+        forced.into_iter().map(Forced::of).collect()
     }
 }
 

@@ -102,7 +102,7 @@ pub use reentrant::{Entered, Reentrant};
 pub use refusal::Refusal;
 pub use session::{Session, SessionOptions};
 pub use views::{
-    Busy, Change, ChangeKind, Changes, CheckAnswer, Holder, LockAnswer, LockInfo, LockPage, Revocation, StatePart,
-    Waiter, WatchMessage,
+    Busy, Change, ChangeKind, Changes, CheckAnswer, DroppedData, Forced, Holder, LockAnswer, LockInfo, LockPage,
+    Resized, Revocation, SessionInfo, SessionPage, StatePart, Waiter, WatchMessage,
 };
 pub use watch::Watch;

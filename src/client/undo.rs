@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Client, Error, Waiter, attached, call::with};
+use super::{Client, DroppedData, Error, Resized, Waiter, attached, call::with};
 use lockkeeper_proto::v1::{self, locks_client::LocksClient};
 use lockkeeper_types::{LockName, Permits, Reason, SessionId, Ticket};
 
@@ -49,12 +49,13 @@ impl Client {
     /// Drops the data that were kept on unheld locks under a prefix: an operator's call. An empty prefix: on all locks.
     ///
     /// One call examines some hundreds of locks at most. `after`: empty for the first call, then `more_after` of the
-    /// answer before, which is empty after the last call. It is not retried after an attempt of unknown outcome: by
+    /// answer before, which is `None` after the last call. It is not retried after an attempt of unknown outcome: by
     /// then a holder may have kept other data. Fails as the calls of [`Client`] do. If the future is dropped before it
     /// completes, the request may have taken effect.
-    pub async fn drop_data(&self, prefix: &str, after: &str) -> Result<v1::DropDataResponse, Error> {
+    pub async fn drop_data(&self, prefix: &str, after: &str) -> Result<DroppedData, Error> {
         let request = v1::DropDataRequest { prefix: prefix.to_owned(), after: after.to_owned() };
-        self.caller.call(self.caller.once_policy(), |node| with!(LocksClient, node, drop_data, request)).await
+        let answer = self.caller.call(self.caller.once_policy(), |node| with!(LocksClient, node, drop_data, request));
+        Ok(DroppedData::of(answer.await?))
     }
 
     /// Changes the size of a semaphore that is held or awaited to `permits`, 1 to 1,000,000: an operator's act. A larger size is granted
@@ -74,10 +75,11 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn resize(&self, name: &str, permits: u32) -> Result<v1::ResizeResponse, Error> {
+    pub async fn resize(&self, name: &str, permits: u32) -> Result<Resized, Error> {
         let (name, permits) = (LockName::new(name)?.as_str().to_owned(), Permits::new(permits)?.get());
         let request = v1::ResizeRequest { name, permits };
-        self.caller.call(self.caller.once_policy(), |node| with!(LocksClient, node, resize, request)).await
+        let answer = self.caller.call(self.caller.once_policy(), |node| with!(LocksClient, node, resize, request));
+        Ok(Resized::of(answer.await?))
     }
 
     /// Closes a session of others: an operator's act. All that it holds is released, all its waits are cancelled. To close it again is no

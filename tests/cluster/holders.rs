@@ -142,7 +142,7 @@ async fn a_thousand_cancellations_leave_nothing_behind() {
     // The session lives, without grants or waits.
     until("nothing that is held or waits", async || {
         let sessions = client.sessions("").await.ok()?.sessions;
-        let session = sessions.iter().find(|other| other.session_id == session.id().to_string())?;
+        let session = sessions.iter().find(|other| other.session_id == session.id())?;
         (session.grants == 0 && session.waits == 0).then_some(())
     })
     .await;

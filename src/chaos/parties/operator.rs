@@ -103,7 +103,7 @@ impl Operator {
         let release = self.client.force_release(lock, REASON).token(Token(token));
         match if now { release.now() } else { release }.await {
             Ok(forced) => {
-                begun.ok(Answer::ForceRelease { revoked: forced.iter().map(|forced| forced.token).collect() })
+                begun.ok(Answer::ForceRelease { revoked: forced.iter().map(|forced| forced.token.0).collect() })
             }
             Err(error) => outcomes::end(begun, &error),
         }

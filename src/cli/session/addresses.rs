@@ -5,6 +5,8 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
+use crate::machine::Address;
+
 /// Sessions that were opened from here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Addresses {
@@ -43,11 +45,10 @@ pub(super) fn addresses(text: &str) -> Result<Addresses, String> {
 }
 
 impl Addresses {
-    /// Whether a session with this address is one of them: IP:PORT, as the cluster shows it. Empty: it is not known.
-    pub(super) fn contains(self, address: &str) -> bool {
-        let Ok(address) = address.parse::<SocketAddr>() else { return false };
+    /// Whether a session with this address is one of them.
+    pub(super) fn contains(self, address: Address) -> bool {
         match self {
-            Self::Exactly(one) => one == address,
+            Self::Exactly(one) => Address::from(one) == address,
             Self::Network(ip, length) => {
                 let (bits, other) = (bits(ip), bits(address.ip()));
                 bits.1 == other.1 && prefix(other.0, length) == bits.0
@@ -94,11 +95,11 @@ mod tests {
             ("2001:db8::/33", "[2001:db8:7fff::]:1", "[2001:db8:8000::]:1"),
             ("[2001:db8::7]:5123", "[2001:db8::7]:5123", "[2001:db8::7]:5"),
             ("::ffff:10.0.0.7", "10.0.0.7:1", "10.0.0.8:1"),
-            ("10.0.0.7/32", "10.0.0.7:1", ""),
+            ("10.0.0.7/32", "10.0.0.7:1", "10.0.0.6:1"),
         ] {
             let addresses = addresses(named).expect(named);
-            assert!(addresses.contains(inside), "{inside} in {named}");
-            assert!(!addresses.contains(outside), "{outside} in {named}");
+            assert!(addresses.contains(inside.parse().expect(inside)), "{inside} in {named}");
+            assert!(!addresses.contains(outside.parse().expect(outside)), "{outside} in {named}");
         }
     }
 

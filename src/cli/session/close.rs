@@ -10,9 +10,8 @@ use super::{
     addresses::{Addresses, addresses},
 };
 use crate::{
-    client::{Client, Error},
+    client::{Client, Error, SessionInfo},
     machine::SessionId,
-    proto::v1::SessionInfo,
 };
 
 /// Sessions that are closed concurrently.
@@ -57,10 +56,10 @@ impl Close {
         loop {
             let page = client.sessions(&page_token).await?;
             let concerned = page.sessions.iter().filter(|session| self.concerns(session));
-            sessions.extend(concerned.filter_map(|session| session.session_id.parse::<SessionId>().ok()));
-            page_token = page.next_page_token;
-            if page_token.is_empty() {
-                break;
+            sessions.extend(concerned.map(|session| session.session_id));
+            match page.next_page_token {
+                Some(next) => page_token = next,
+                None => break,
             }
         }
         let reason = self.reason();
@@ -75,7 +74,7 @@ impl Close {
 
     fn concerns(&self, session: &SessionInfo) -> bool {
         self.label.as_ref().is_none_or(|label| session.label == *label)
-            && self.address.is_none_or(|addresses| addresses.contains(&session.address))
+            && self.address.is_none_or(|addresses| session.address.is_some_and(|address| addresses.contains(address)))
     }
 
     /// For the logs of the nodes.

@@ -12,6 +12,7 @@
 mod busy;
 mod changes;
 mod locks;
+mod operators;
 mod sessions;
 
 use std::time::Duration;
@@ -24,7 +25,8 @@ pub use self::{
     busy::Busy,
     changes::{Change, ChangeKind, Changes, StatePart, WatchMessage},
     locks::{CheckAnswer, Holder, LockAnswer, LockInfo, LockPage, Waiter},
-    sessions::Revocation,
+    operators::{DroppedData, Forced, Resized},
+    sessions::{Revocation, SessionInfo, SessionPage},
 };
 
 fn name(field: &'static str, name: &str) -> Result<LockName, Error> {

@@ -2,8 +2,44 @@
 
 use std::time::Duration;
 
+use super::{each, given, session_id};
+use crate::Error;
 use lockkeeper_proto::v1;
-use lockkeeper_types::Token;
+use lockkeeper_types::{Address, SessionId, Token, WallTime};
+
+/// The answer of [`Client::sessions`](crate::Client::sessions).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SessionPage {
+    /// Sorted by id.
+    pub sessions: Vec<SessionInfo>,
+    /// For the next page; `None`: this was the last one.
+    pub next_page_token: Option<String>,
+    /// The log index at which the cluster read them.
+    pub index: u64,
+}
+
+/// A session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SessionInfo {
+    /// Its id.
+    pub session_id: SessionId,
+    /// Its label.
+    pub label: String,
+    /// How long it lives without a renewal.
+    pub ttl: Duration,
+    /// Time left until it expires if it is not renewed.
+    pub remaining: Duration,
+    /// When it was opened, by the wall clock of the leader at that time. For people only.
+    pub opened: WallTime,
+    /// Number of its grants.
+    pub grants: u32,
+    /// Number of its waiting acquires.
+    pub waits: u32,
+    /// Approximate size in the cluster's table, bytes: its grants, its waits and its stored replies.
+    pub bytes: u64,
+    /// The address from which it was opened, as the node saw it that took the call; `None`: it is not known.
+    pub address: Option<Address>,
+}
 
 /// A grant that an operator revoked. Renewals no longer extend it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,6 +52,33 @@ pub struct Revocation {
     pub remaining: Duration,
 }
 
+impl SessionPage {
+    pub(crate) fn of(wire: v1::ListSessionsResponse) -> Result<Self, Error> {
+        let v1::ListSessionsResponse { sessions, next_page_token, index } = wire;
+        Ok(Self { sessions: each(sessions, SessionInfo::of)?, next_page_token: given(next_page_token), index })
+    }
+}
+
+impl SessionInfo {
+    fn of(wire: v1::SessionInfo) -> Result<Self, Error> {
+        let address = given(wire.address).map(|address| {
+            let parsed = address.parse::<Address>();
+            parsed.map_err(|_| Error::malformed("session.address", &address))
+        });
+        Ok(Self {
+            session_id: session_id("session.session_id", &wire.session_id)?,
+            label: wire.label,
+            ttl: Duration::from_millis(wire.ttl_ms.into()),
+            remaining: Duration::from_millis(wire.remaining_ms),
+            opened: WallTime(wire.opened_unix_ms),
+            grants: wire.grants,
+            waits: wire.waits,
+            bytes: wire.bytes,
+            address: address.transpose()?,
+        })
+    }
+}
+
 impl Revocation {
     pub(crate) fn of(wire: v1::Revocation) -> Self {
         let v1::Revocation { token, reason, remaining_ms } = wire;
@@ -25,7 +88,46 @@ impl Revocation {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::tests::malformed, *};
+
+    #[test]
+    fn a_session_keeps_every_value() {
+        let wire = v1::SessionInfo {
+            session_id: SessionId(1).to_string(),
+            label: "ann".to_owned(),
+            ttl_ms: 10_000,
+            remaining_ms: 9_000,
+            opened_unix_ms: 1_000,
+            grants: 2,
+            waits: 3,
+            bytes: 4,
+            address: "[::1]:7101".to_owned(),
+        };
+        let expected = SessionInfo {
+            session_id: SessionId(1),
+            label: "ann".to_owned(),
+            ttl: Duration::from_secs(10),
+            remaining: Duration::from_secs(9),
+            opened: WallTime(1_000),
+            grants: 2,
+            waits: 3,
+            bytes: 4,
+            address: Some("[::1]:7101".parse().unwrap()),
+        };
+        let page = |session, token: &str| {
+            let next_page_token = token.to_owned();
+            SessionPage::of(v1::ListSessionsResponse { sessions: vec![session], next_page_token, index: 42 })
+        };
+        let next_page_token = Some("1".to_owned());
+        let expected = SessionPage { sessions: vec![expected], next_page_token, index: 42 };
+        assert_eq!(page(wire.clone(), "1").unwrap(), expected);
+        let unknown = page(v1::SessionInfo { address: String::new(), ..wire.clone() }, "").unwrap();
+        assert_eq!((unknown.sessions[0].address, unknown.next_page_token), (None, None));
+        let wrong = malformed(page(v1::SessionInfo { address: "host".to_owned(), ..wire.clone() }, ""));
+        assert_eq!(wrong, ("session.address", "host".to_owned()));
+        let wrong = malformed(page(v1::SessionInfo { session_id: String::new(), ..wire }, ""));
+        assert_eq!(wrong, ("session.session_id", String::new()));
+    }
 
     #[test]
     fn a_revocation_keeps_every_value() {
