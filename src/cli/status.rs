@@ -14,10 +14,7 @@ use super::{
     output::{Format, Output, Table, print, print_document},
     show,
 };
-use crate::{
-    client::{Client, Error},
-    proto::v1::{Role, StatusResponse},
-};
+use crate::client::{Client, Error, NodeStatus, Role};
 
 /// Shows the status of each node. Exit code 0: a leader serves; 1: there is a leader that cannot commit; 12: there is
 /// no leader.
@@ -42,7 +39,7 @@ struct Node {
     address: String,
     /// As the node says, or as the other nodes know it.
     node_id: Option<u64>,
-    answer: Result<StatusResponse, Error>,
+    answer: Result<NodeStatus, Error>,
 }
 
 impl Status {
@@ -51,7 +48,7 @@ impl Status {
         let tip = nodes.iter().filter_map(|node| Some(node.answer.as_ref().ok()?.last_log_index)).max().unwrap_or(0);
         match self.output.output {
             Format::Text => print(&text(&nodes, tip, self.hash))?,
-            Format::Json => print_document(&Document::new(&nodes, tip, self.hash))?,
+            Format::Json => print_document(&Document::new(&nodes, tip))?,
         }
         Ok(exit(&nodes))
     }
@@ -90,7 +87,7 @@ impl Status {
 
 /// A partitioned former leader does not matter if another leader serves.
 fn exit(nodes: &[Node]) -> Exit {
-    let leaders: Vec<_> = answered(nodes).filter(|status| status.role() == Role::Leader).collect();
+    let leaders: Vec<_> = answered(nodes).filter(|status| status.role == Role::Leader).collect();
     match leaders.iter().any(|status| status.serving) {
         true => Exit::Success,
         false if leaders.is_empty() => Exit::NoCluster,
@@ -102,7 +99,7 @@ fn exit(nodes: &[Node]) -> Exit {
 fn down(nodes: &[Node]) -> Option<String> {
     let up: BTreeSet<u64> = answered(nodes).map(|status| status.node_id).collect();
     // The leader of the newest term has the newest membership.
-    let knows = answered(nodes).max_by_key(|status| (status.term, status.role() == Role::Leader))?;
+    let knows = answered(nodes).max_by_key(|status| (status.term, status.role == Role::Leader))?;
     let down: Vec<_> = knows.members.iter().filter(|member| !up.contains(&member.node_id)).collect();
     if down.is_empty() {
         return None;
@@ -119,17 +116,17 @@ fn down(nodes: &[Node]) -> Option<String> {
     Some(format!("down: {named}; {left} of {voters} {answer}, {majority} {needed} needed: {suffices}"))
 }
 
-fn answered(nodes: &[Node]) -> impl Iterator<Item = &StatusResponse> {
+fn answered(nodes: &[Node]) -> impl Iterator<Item = &NodeStatus> {
     nodes.iter().filter_map(|node| node.answer.as_ref().ok())
 }
 
-fn role(status: &StatusResponse) -> &'static str {
-    match status.role() {
-        Role::Unspecified => "unknown",
+fn role(status: &NodeStatus) -> &'static str {
+    match status.role {
         Role::Leader => "leader",
         Role::Follower => "follower",
         Role::Candidate => "candidate",
         Role::Learner => "learner",
+        Role::Other(_) | _ => "unknown",
     }
 }
 
@@ -137,8 +134,7 @@ fn role(status: &StatusResponse) -> &'static str {
 fn trouble(node: &Node) -> String {
     match &node.answer {
         Ok(status) if status.serving => String::new(),
-        Ok(status) if status.trouble.is_empty() => "it gives no reason".into(),
-        Ok(status) => status.trouble.clone(),
+        Ok(status) => status.trouble.clone().unwrap_or_else(|| "it gives no reason".into()),
         Err(Error::NoCluster { why } | Error::Unknown { why }) => why.clone(),
         Err(error) => error.to_string(),
     }
@@ -170,14 +166,14 @@ fn text(nodes: &[Node], tip: u64, hash: bool) -> String {
         header.push("TABLE");
     }
     let mut table = Table::new(&header);
-    nodes.iter().for_each(|node| table.row(row(node, tip, hash)));
+    nodes.iter().for_each(|node| table.row(row(node, tip)));
     let mut text = table.take();
     if let Some(down) = down(nodes) {
         text += &format!("\n{down}\n");
     }
     for status in answered(nodes) {
-        for member in status.members.iter().filter(|member| !member.trouble.is_empty()) {
-            let trouble = show::text(&member.trouble);
+        for (member, trouble) in status.members.iter().filter_map(|member| Some((member, member.trouble.as_ref()?))) {
+            let trouble = show::text(trouble);
             text += &format!("\nnode {} reports about node {}: it {trouble}\n", status.node_id, member.node_id);
         }
     }
@@ -187,7 +183,7 @@ fn text(nodes: &[Node], tip: u64, hash: bool) -> String {
     text
 }
 
-fn row(node: &Node, tip: u64, hash: bool) -> Vec<String> {
+fn row(node: &Node, tip: u64) -> Vec<String> {
     let Ok(status) = &node.answer else {
         let mut row = vec!["-".to_owned(); 10];
         row[0] = node.node_id.map_or("-".to_owned(), |id| id.to_string());
@@ -208,8 +204,8 @@ fn row(node: &Node, tip: u64, hash: bool) -> Vec<String> {
         show::text(&status.version),
         health(node),
     ];
-    if hash {
-        row.push(format!("{:016x} at {}", status.table_hash, status.applied_index));
+    if let Some(hash) = status.table_hash {
+        row.push(format!("{hash:016x} at {}", status.applied_index));
     }
     row
 }
@@ -273,7 +269,7 @@ struct MemberDocument {
 }
 
 impl Document {
-    fn new(nodes: &[Node], tip: u64, hash: bool) -> Self {
+    fn new(nodes: &[Node], tip: u64) -> Self {
         let node = |node: &Node| NodeDocument {
             node_id: node.node_id,
             address: node.address.clone(),
@@ -283,28 +279,28 @@ impl Document {
                 Err(_) => "down",
             },
             trouble: Some(trouble(node)).filter(|trouble| !trouble.is_empty()),
-            status: node.answer.as_ref().ok().map(|status| StatusDocument::new(status, tip, hash)),
+            status: node.answer.as_ref().ok().map(|status| StatusDocument::new(status, tip)),
         };
         Self { nodes: nodes.iter().map(node).collect() }
     }
 }
 
 impl StatusDocument {
-    fn new(status: &StatusResponse, tip: u64, hash: bool) -> Self {
+    fn new(status: &NodeStatus, tip: u64) -> Self {
         let members = status.members.iter().map(|member| MemberDocument {
             node_id: member.node_id,
             client_address: member.client_address.clone(),
             peer_address: member.peer_address.clone(),
             voter: member.voter,
             matched_index: member.matched_index,
-            trouble: Some(member.trouble.clone()).filter(|trouble| !trouble.is_empty()),
+            trouble: member.trouble.clone(),
         });
         Self {
             cluster_id: status.cluster_id.clone(),
             version: status.version.clone(),
             role: role(status),
             term: status.term,
-            leader_id: Some(status.leader_id).filter(|id| *id != 0),
+            leader_id: status.leader_id,
             last_log_index: status.last_log_index,
             committed_index: status.committed_index,
             applied_index: status.applied_index,
@@ -315,11 +311,11 @@ impl StatusDocument {
             locks: status.locks,
             waiters: status.waiters,
             table_bytes: status.table_bytes,
-            table_bytes_max: Some(status.table_bytes_max).filter(|most| *most != 0),
-            last_token: status.last_token,
-            turn_delay_us_max: status.turn_delay_us_max,
+            table_bytes_max: status.table_bytes_max,
+            last_token: status.last_token.map_or(0, |token| token.0),
+            turn_delay_us_max: u64::try_from(status.turn_delay_max.as_micros()).unwrap_or(u64::MAX),
             // As text: JSON numbers are not exact beyond 2^53.
-            table_hash: hash.then(|| format!("{:016x}", status.table_hash)),
+            table_hash: status.table_hash.map(|hash| format!("{hash:016x}")),
             members: members.collect(),
         }
     }
@@ -328,22 +324,20 @@ impl StatusDocument {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::v1::Member;
+    use crate::{client::Member, machine::Token};
 
     /// A member of three that answers; it is the leader with `leads`.
     fn up(node_id: u64, leads: bool, serving: bool) -> Node {
-        let member =
-            |node_id| Member { node_id, client_address: format!("h{node_id}:1"), voter: true, ..Member::default() };
-        let role = if leads { Role::Leader } else { Role::Follower };
-        let status = StatusResponse {
-            node_id,
-            serving,
-            role: role.into(),
-            last_log_index: 12,
-            applied_index: 10,
-            members: (1..=3).map(member).collect(),
-            ..StatusResponse::default()
+        let member = |node_id| {
+            let mut member = Member::default();
+            (member.node_id, member.client_address, member.voter) = (node_id, format!("h{node_id}:1"), true);
+            member
         };
+        let mut status = NodeStatus::default();
+        (status.node_id, status.serving) = (node_id, serving);
+        status.role = if leads { Role::Leader } else { Role::Follower };
+        (status.last_log_index, status.applied_index) = (12, 10);
+        status.members = (1..=3).map(member).collect();
         Node { address: format!("h{node_id}:1"), node_id: Some(node_id), answer: Ok(status) }
     }
 
@@ -378,5 +372,25 @@ mod tests {
         assert_eq!(exit(&[up(1, true, false), silent("h2:1", Some(2))]), Exit::Error);
         assert_eq!(exit(&[up(1, false, false), silent("h2:1", Some(2))]), Exit::NoCluster);
         assert_eq!(exit(&[silent("h2:1", None)]), Exit::NoCluster);
+    }
+
+    #[test]
+    fn a_document_has_null_or_0_for_none() {
+        let document = |status: &NodeStatus| serde_json::to_value(StatusDocument::new(status, 0)).unwrap();
+        let none = document(&NodeStatus::default());
+        for field in ["leader_id", "table_bytes_max", "table_hash"] {
+            assert_eq!(none[field], serde_json::Value::Null, "{field}");
+        }
+        for field in ["last_token", "snapshot_index", "turn_delay_us_max"] {
+            assert_eq!(none[field], 0, "{field}");
+        }
+        assert_eq!(none["role"], "unknown");
+        let mut status = NodeStatus::default();
+        (status.leader_id, status.table_bytes_max, status.table_hash) = (Some(3), Some(5), Some(7));
+        (status.last_token, status.turn_delay_max) = (Some(Token(9)), Duration::from_micros(1_500));
+        let some = document(&status);
+        assert_eq!((&some["leader_id"], &some["table_bytes_max"]), (&3.into(), &5.into()));
+        assert_eq!((&some["last_token"], &some["turn_delay_us_max"]), (&9.into(), &1_500.into()));
+        assert_eq!(some["table_hash"], "0000000000000007");
     }
 }

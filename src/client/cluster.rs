@@ -6,7 +6,7 @@ use tokio::time::sleep;
 use tonic::transport::{Channel, Endpoint};
 
 use super::{
-    BootClock, CheckAnswer, Clock, Connect, Error, LockAnswer, LockPage, SessionPage,
+    BootClock, CheckAnswer, Clock, Connect, Error, LockAnswer, LockPage, NodeStatus, SessionPage,
     call::{self, Caller, with},
     contact::{Answered, Contact, Silence},
     nodes::Nodes,
@@ -176,25 +176,21 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn status(&self, address: &str, limit: Duration) -> Result<v1::StatusResponse, Error> {
+    pub async fn status(&self, address: &str, limit: Duration) -> Result<NodeStatus, Error> {
         self.ask_for_status(address, false, limit).await
     }
 
     /// As [`Client::status`], with a hash of the node's table: equal on all nodes at the same applied index. Its cost
     /// grows with the table.
-    pub async fn status_with_hash(&self, address: &str, limit: Duration) -> Result<v1::StatusResponse, Error> {
+    pub async fn status_with_hash(&self, address: &str, limit: Duration) -> Result<NodeStatus, Error> {
         self.ask_for_status(address, true, limit).await
     }
 
-    async fn ask_for_status(
-        &self,
-        address: &str,
-        table_hash: bool,
-        limit: Duration,
-    ) -> Result<v1::StatusResponse, Error> {
+    async fn ask_for_status(&self, address: &str, table_hash: bool, limit: Duration) -> Result<NodeStatus, Error> {
         let node = self.caller.nodes.get(address)?;
         let request = v1::StatusRequest { table_hash };
-        self.caller.ask_to_read(limit, with!(ClusterClient, node, status, request)).await
+        let answer = self.caller.ask_to_read(limit, with!(ClusterClient, node, status, request)).await?;
+        Ok(NodeStatus::of(answer, table_hash))
     }
 
     /// To the node that is asked now: the leader, or the next in turn while none is known.

@@ -103,6 +103,6 @@ pub use refusal::Refusal;
 pub use session::{Session, SessionOptions};
 pub use views::{
     Busy, Change, ChangeKind, Changes, CheckAnswer, DroppedData, Forced, Holder, LockAnswer, LockInfo, LockPage,
-    Resized, Revocation, SessionInfo, SessionPage, StatePart, Waiter, WatchMessage,
+    Member, NodeStatus, Resized, Revocation, Role, SessionInfo, SessionPage, StatePart, Waiter, WatchMessage,
 };
 pub use watch::Watch;

@@ -14,6 +14,7 @@ mod changes;
 mod locks;
 mod operators;
 mod sessions;
+mod status;
 
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ pub use self::{
     locks::{CheckAnswer, Holder, LockAnswer, LockInfo, LockPage, Waiter},
     operators::{DroppedData, Forced, Resized},
     sessions::{Revocation, SessionInfo, SessionPage},
+    status::{Member, NodeStatus, Role},
 };
 
 fn name(field: &'static str, name: &str) -> Result<LockName, Error> {

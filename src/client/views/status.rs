@@ -1,0 +1,242 @@
+//! The status of a node.
+
+use std::time::Duration;
+
+use super::{given, set};
+use lockkeeper_proto::v1;
+use lockkeeper_types::Token;
+
+/// The status of one node and its view of the cluster: the answer of [`Client::status`](crate::Client::status).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct NodeStatus {
+    /// The configured name of the cluster: 1 to 64 of a-z, 0-9 and -.
+    pub cluster_id: String,
+    /// The id of the node that answers: 1 or more.
+    pub node_id: u64,
+    /// The version of its program.
+    pub version: String,
+    /// Its role in Raft.
+    pub role: Role,
+    /// The Raft term: rises by one or more with each election.
+    pub term: u64,
+    /// The leader that this node knows.
+    pub leader_id: Option<u64>,
+    /// The last index of its log; 0: the log is empty.
+    pub last_log_index: u64,
+    /// The highest index that it knows to be committed.
+    pub committed_index: u64,
+    /// The highest index that it has applied to its table.
+    pub applied_index: u64,
+    /// The last index in its newest snapshot; 0: there is none.
+    pub snapshot_index: u64,
+    /// The last purged index of its log; 0: none.
+    pub purged_index: u64,
+    /// It can serve: it is in contact with a leader, or is a leader with a quorum.
+    pub serving: bool,
+    /// Why it does not serve, for people.
+    pub trouble: Option<String>,
+    /// The members of the cluster, sorted by id.
+    pub members: Vec<Member>,
+    /// Sessions in its table.
+    pub sessions: u64,
+    /// Locks that are held, awaited, delayed or carry data.
+    pub locks: u64,
+    /// Waiting acquires.
+    pub waiters: u64,
+    /// The highest granted token; `None`: none was granted yet.
+    pub last_token: Option<Token>,
+    /// With [`Client::status_with_hash`](crate::Client::status_with_hash): a hash of its table at `applied_index`. Equal on all nodes at
+    /// the same index.
+    pub table_hash: Option<u64>,
+    /// The longest scheduling delay of a task of Raft's runtime, such as a heartbeat, in the last minute. A delay beyond the election
+    /// timeout causes elections: the node or its machine is overloaded. Up to 2 ms are due to the timer's resolution.
+    pub turn_delay_max: Duration,
+    /// Approximate size of its table, bytes.
+    pub table_bytes: u64,
+    /// The limit above which the cluster refuses requests that add to the table, bytes; `None`: no limit is known.
+    pub table_bytes_max: Option<u64>,
+}
+
+/// A member of the cluster, as a node knows it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Member {
+    /// Its id: 1 or more.
+    pub node_id: u64,
+    /// The address for clients: host:port.
+    pub client_address: String,
+    /// The address for peers: host:port.
+    pub peer_address: String,
+    /// It has a vote.
+    pub voter: bool,
+    /// On the leader: the highest index at which its log is known to match the leader's; 0 elsewhere.
+    pub matched_index: u64,
+    /// On the leader: why it does not replicate now, for people; `None`: it is in sync, or has lagged only for a short time.
+    pub trouble: Option<String>,
+}
+
+/// The role of a node in Raft.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[non_exhaustive]
+pub enum Role {
+    /// It leads.
+    Leader,
+    /// It follows.
+    Follower,
+    /// It stands for election.
+    Candidate,
+    /// It follows and has no vote.
+    Learner,
+    /// A role that this version does not know, by its number in the protocol; 0: none was given.
+    Other(i32),
+}
+
+impl Default for Role {
+    fn default() -> Self {
+        Self::Other(0)
+    }
+}
+
+impl NodeStatus {
+    /// `with_hash`: the hash was requested.
+    pub(crate) fn of(wire: v1::StatusResponse, with_hash: bool) -> Self {
+        Self {
+            role: Role::of(wire.role),
+            cluster_id: wire.cluster_id,
+            node_id: wire.node_id,
+            version: wire.version,
+            term: wire.term,
+            leader_id: set(wire.leader_id),
+            last_log_index: wire.last_log_index,
+            committed_index: wire.committed_index,
+            applied_index: wire.applied_index,
+            snapshot_index: wire.snapshot_index,
+            purged_index: wire.purged_index,
+            serving: wire.serving,
+            trouble: given(wire.trouble),
+            members: wire.members.into_iter().map(Member::of).collect(),
+            sessions: wire.sessions,
+            locks: wire.locks,
+            waiters: wire.waiters,
+            last_token: set(wire.last_token).map(Token),
+            table_hash: with_hash.then_some(wire.table_hash),
+            turn_delay_max: Duration::from_micros(wire.turn_delay_us_max),
+            table_bytes: wire.table_bytes,
+            table_bytes_max: set(wire.table_bytes_max),
+        }
+    }
+}
+
+impl Member {
+    fn of(wire: v1::Member) -> Self {
+        Self {
+            node_id: wire.node_id,
+            client_address: wire.client_address,
+            peer_address: wire.peer_address,
+            voter: wire.voter,
+            matched_index: wire.matched_index,
+            trouble: given(wire.trouble),
+        }
+    }
+}
+
+impl Role {
+    fn of(number: i32) -> Self {
+        match v1::Role::try_from(number) {
+            Ok(v1::Role::Leader) => Self::Leader,
+            Ok(v1::Role::Follower) => Self::Follower,
+            Ok(v1::Role::Candidate) => Self::Candidate,
+            Ok(v1::Role::Learner) => Self::Learner,
+            Ok(v1::Role::Unspecified) | Err(_) => Self::Other(number),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_keeps_every_value() {
+        let member = v1::Member {
+            node_id: 2,
+            client_address: "b:1".to_owned(),
+            peer_address: "b:2".to_owned(),
+            voter: true,
+            matched_index: 13,
+            trouble: "lags".to_owned(),
+        };
+        let wire = v1::StatusResponse {
+            cluster_id: "c".to_owned(),
+            node_id: 1,
+            version: "0.1.0".to_owned(),
+            role: v1::Role::Leader.into(),
+            term: 3,
+            leader_id: 1,
+            last_log_index: 15,
+            committed_index: 14,
+            applied_index: 12,
+            snapshot_index: 11,
+            purged_index: 10,
+            serving: true,
+            trouble: "no quorum".to_owned(),
+            members: vec![member],
+            sessions: 4,
+            locks: 5,
+            waiters: 6,
+            last_token: 7,
+            table_hash: 0,
+            turn_delay_us_max: 1_500,
+            table_bytes: 8,
+            table_bytes_max: 9,
+        };
+        let member = Member {
+            node_id: 2,
+            client_address: "b:1".to_owned(),
+            peer_address: "b:2".to_owned(),
+            voter: true,
+            matched_index: 13,
+            trouble: Some("lags".to_owned()),
+        };
+        let expected = NodeStatus {
+            cluster_id: "c".to_owned(),
+            node_id: 1,
+            version: "0.1.0".to_owned(),
+            role: Role::Leader,
+            term: 3,
+            leader_id: Some(1),
+            last_log_index: 15,
+            committed_index: 14,
+            applied_index: 12,
+            snapshot_index: 11,
+            purged_index: 10,
+            serving: true,
+            trouble: Some("no quorum".to_owned()),
+            members: vec![member],
+            sessions: 4,
+            locks: 5,
+            waiters: 6,
+            last_token: Some(Token(7)),
+            // A hash of 0 is a hash, if one was requested.
+            table_hash: Some(0),
+            turn_delay_max: Duration::from_micros(1_500),
+            table_bytes: 8,
+            table_bytes_max: Some(9),
+        };
+        assert_eq!(NodeStatus::of(wire.clone(), true), expected);
+        assert_eq!(NodeStatus::of(wire, false), NodeStatus { table_hash: None, ..expected });
+        assert_eq!(NodeStatus::of(v1::StatusResponse::default(), false), NodeStatus::default());
+    }
+
+    #[test]
+    fn every_role_is_known_and_a_later_one_keeps_its_number() {
+        for number in 1..100 {
+            match v1::Role::try_from(number) {
+                // The names agree.
+                Ok(wire) => assert_eq!(format!("{:?}", Role::of(number)), format!("{wire:?}")),
+                Err(_) => assert_eq!(Role::of(number), Role::Other(number)),
+            }
+        }
+    }
+}
