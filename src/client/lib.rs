@@ -32,6 +32,7 @@
 //!
 //! The modules, from the lowest layer up:
 //!
+//! * `views`, `refusal`: the replies of the cluster in types of this crate, apart from the messages of the protocol;
 //! * [`Clock`]: the clock of all deadlines, and why it must count suspension;
 //! * `nodes`: the nodes of the cluster and the current leader;
 //! * `call`: one request, retried where a retry is safe, until it is answered or its deadline has passed;
@@ -79,8 +80,6 @@ mod undo;
 mod views;
 mod watch;
 
-/// The messages of the API that this client passes on as they are.
-pub use lockkeeper_proto as proto;
 /// Names, tokens and limits.
 pub use lockkeeper_types as types;
 

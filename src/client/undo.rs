@@ -64,9 +64,9 @@ impl Client {
     /// From then on an acquire that names another size is treated as if it named this one, until the semaphore has neither holders,
     /// waiters nor data. In that time the clients can be moved to the new number one by one.
     ///
-    /// Fails with [`Error::Refused`] and [`NotSemaphore`](super::Refusal::NotSemaphore) if it is neither held nor awaited as a semaphore, and
-    /// else as the calls of [`Client`] do. It is not repeated once its outcome is unknown: another operator may have resized it meanwhile.
-    /// Dropped before its end, it may have taken effect.
+    /// Fails with [`Error::Refused`] and [`NotSemaphore`](super::Refusal::NotSemaphore) if it is neither held nor awaited as a semaphore,
+    /// and else as the calls of [`Client`] do. It is not repeated once its outcome is unknown: another operator may have resized it
+    /// meanwhile. Dropped before its end, it may have taken effect.
     ///
     /// ```no_run
     /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
