@@ -5,21 +5,23 @@ use std::{
     time::Duration,
 };
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use futures::future::join_all;
 use serde::Serialize;
+use tokio::time::{Instant, sleep};
 
 use super::{
-    Cluster, Exit, Failure,
+    Cluster, Exit, Failure, complain,
     output::{Format, Output, Table, print, print_document},
     show,
 };
 use crate::client::{Client, Error, NodeStatus, Role};
 
 /// Shows the status of each node. Exit code 0: a leader serves; 1: there is a leader that cannot commit; 12: there is
-/// no leader.
+/// no leader; with --wait: 0 once the cluster is healthy, 1 if it is not in time.
 ///
-/// Members of the cluster that are not among the endpoints are asked too.
+/// MAY STOP says whether a node may be taken down now: whether a majority of the voters answers and is caught up without
+/// it. Members of the cluster that are not among the endpoints are asked too.
 #[derive(Args, Debug)]
 pub(super) struct Status {
     /// Let each node compute a hash of its table. Equal on all nodes at the same applied index
@@ -28,11 +30,27 @@ pub(super) struct Status {
     /// How long to wait for each node
     #[arg(long, value_parser = super::arguments::duration, default_value = "2s", value_name = "TIME")]
     node_timeout: Duration,
+    /// Wait until the cluster is healthy: every member answers, serves and is caught up, no change of the members is
+    /// under way, and any one node may be taken down
+    #[arg(long, value_enum, value_name = "CONDITION")]
+    wait: Option<Condition>,
+    /// How long to wait with --wait
+    #[arg(long, value_parser = super::arguments::duration, default_value = "5m", value_name = "TIME", requires = "wait")]
+    within: Duration,
     #[command(flatten)]
     cluster: Cluster,
     #[command(flatten)]
     output: Output,
 }
+
+/// What `--wait` waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Condition {
+    Healthy,
+}
+
+/// Between two looks with `--wait`.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// A node and its answer.
 struct Node {
@@ -44,13 +62,38 @@ struct Node {
 
 impl Status {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
-        let nodes = self.ask_all(&self.cluster.client()?).await;
+        let client = self.cluster.client()?;
+        let nodes = match self.wait {
+            Some(Condition::Healthy) => self.until_healthy(&client).await,
+            None => self.ask_all(&client).await,
+        };
         let tip = nodes.iter().filter_map(|node| Some(node.answer.as_ref().ok()?.last_log_index)).max().unwrap_or(0);
         match self.output.output {
             Format::Text => print(&text(&nodes, tip, self.hash))?,
             Format::Json => print_document(&Document::new(&nodes, tip))?,
         }
-        Ok(exit(&nodes))
+        match (self.wait, ailment(&nodes)) {
+            (Some(Condition::Healthy), Some(ailment)) => {
+                let message = format!("not healthy within {}: {ailment}", show::duration(self.within));
+                Err(Failure::new(Exit::Error, message))
+            }
+            _ => Ok(exit(&nodes)),
+        }
+    }
+
+    /// The last answers: of a healthy cluster, or at the end of the time.
+    async fn until_healthy(&self, client: &Client) -> Vec<Node> {
+        let deadline = Instant::now() + self.within;
+        let mut said = String::new();
+        loop {
+            let nodes = self.ask_all(client).await;
+            let Some(ailment) = ailment(&nodes).filter(|_| Instant::now() < deadline) else { return nodes };
+            if ailment != said {
+                complain(&format!("waiting: {ailment}"));
+                said = ailment;
+            }
+            sleep(PAUSE).await;
+        }
     }
 
     /// The endpoints first, then the members that they name.
@@ -93,6 +136,31 @@ fn exit(nodes: &[Node]) -> Exit {
         false if leaders.is_empty() => Exit::NoCluster,
         false => Exit::Error,
     }
+}
+
+/// Why the cluster is not healthy; `None`: it is.
+fn ailment(nodes: &[Node]) -> Option<String> {
+    let Some(leader) = leader(nodes) else { return Some("no leader serves".to_owned()) };
+    for member in &leader.members {
+        let id = member.node_id;
+        match nodes.iter().find(|node| node.node_id == Some(id)).map(trouble) {
+            Some(trouble) if trouble.is_empty() => {}
+            Some(trouble) => return Some(format!("node {id}: {trouble}")),
+            None => return Some(format!("node {id} was not found")),
+        }
+        if member.is_leaving {
+            return Some(format!("node {id} is being replaced"));
+        }
+        if !member.voter && !member.stays_learner {
+            return Some(format!("node {id} is catching up, to become a voter"));
+        }
+    }
+    // Of one or two voters none can ever be spared.
+    if leader.members.iter().filter(|member| member.voter).count() < 3 {
+        return None;
+    }
+    let kept = leader.members.iter().find_map(|member| Some((member.node_id, member.may_stop.clone()?.err()?)));
+    kept.map(|(id, reason)| format!("node {id} may not be taken down: {reason}"))
 }
 
 /// Names the members that do not answer, and says whether the others are a majority.
@@ -160,13 +228,15 @@ fn text(nodes: &[Node], tip: u64, hash: bool) -> String {
         "SNAPSHOT",
         "LAG",
         "VERSION",
+        "MAY STOP",
         "HEALTH",
     ];
     if hash {
         header.push("TABLE");
     }
     let mut table = Table::new(&header);
-    nodes.iter().for_each(|node| table.row(row(node, tip)));
+    let leader = leader(nodes);
+    nodes.iter().for_each(|node| table.row(row(node, leader, tip)));
     let mut text = table.take();
     if let Some(down) = down(nodes) {
         text += &format!("\n{down}\n");
@@ -177,17 +247,23 @@ fn text(nodes: &[Node], tip: u64, hash: bool) -> String {
             text += &format!("\nnode {} reports about node {}: it {trouble}\n", status.node_id, member.node_id);
         }
     }
+    for member in leader.into_iter().flat_map(|leader| &leader.members) {
+        if let Some(Err(reason)) = &member.may_stop {
+            text += &format!("\nnode {} may not be taken down now: {}\n", member.node_id, show::text(reason));
+        }
+    }
     if let Some(trouble) = mixed(nodes) {
         text += &format!("\n{trouble}\n");
     }
     text
 }
 
-fn row(node: &Node, tip: u64) -> Vec<String> {
+fn row(node: &Node, leader: Option<&NodeStatus>, tip: u64) -> Vec<String> {
     let Ok(status) = &node.answer else {
-        let mut row = vec!["-".to_owned(); 10];
+        let mut row = vec!["-".to_owned(); 11];
         row[0] = node.node_id.map_or("-".to_owned(), |id| id.to_string());
         row[1].clone_from(&node.address);
+        row[10] = may_stop(node, leader).to_owned();
         row.push(health(node));
         return row;
     };
@@ -202,12 +278,28 @@ fn row(node: &Node, tip: u64) -> Vec<String> {
         status.snapshot_index.to_string(),
         tip.saturating_sub(status.applied_index).to_string(),
         show::text(&status.version),
+        may_stop(node, leader).to_owned(),
         health(node),
     ];
     if let Some(hash) = status.table_hash {
         row.push(format!("{hash:016x} at {}", status.applied_index));
     }
     row
+}
+
+/// The leader that serves, as far as it answers.
+fn leader(nodes: &[Node]) -> Option<&NodeStatus> {
+    answered(nodes).filter(|status| status.role == Role::Leader && status.serving).max_by_key(|status| status.term)
+}
+
+/// Whether the leader says that this node may be taken down.
+fn may_stop(node: &Node, leader: Option<&NodeStatus>) -> &'static str {
+    let member = leader.and_then(|leader| leader.members.iter().find(|member| node.node_id == Some(member.node_id)));
+    match member.and_then(|member| member.may_stop.as_ref()) {
+        Some(Ok(())) => "yes",
+        Some(Err(_)) => "no",
+        None => "-",
+    }
 }
 
 /// Endpoints of different clusters in one list explain all other symptoms.
@@ -266,6 +358,13 @@ struct MemberDocument {
     voter: bool,
     matched_index: u64,
     trouble: Option<String>,
+    stays_learner: bool,
+    is_leaving: bool,
+    /// On the leader: since its last answer.
+    silent_ms: Option<u64>,
+    /// On the leader: whether it may be taken down now, and if not, why.
+    safe_to_stop: Option<bool>,
+    unsafe_reason: Option<String>,
 }
 
 impl Document {
@@ -294,6 +393,11 @@ impl StatusDocument {
             voter: member.voter,
             matched_index: member.matched_index,
             trouble: member.trouble.clone(),
+            stays_learner: member.stays_learner,
+            is_leaving: member.is_leaving,
+            silent_ms: member.silent_for.map(show::millis),
+            safe_to_stop: member.may_stop.as_ref().map(Result::is_ok),
+            unsafe_reason: member.may_stop.clone().and_then(Result::err),
         });
         Self {
             cluster_id: status.cluster_id.clone(),
@@ -350,9 +454,31 @@ mod tests {
         let nodes = [up(1, true, true), silent("h2:1", Some(2)), silent("b:2", None)];
         let text = text(&nodes, 12, false);
         let cells = |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
-        assert_eq!(cells(1), "1 h1:1 leader 0 12 0 10 0 2 ok");
-        assert_eq!(cells(2), "2 h2:1 - - - - - - - - down: connection refused");
-        assert_eq!(cells(3), "- b:2 - - - - - - - - down: connection refused");
+        assert_eq!(cells(1), "1 h1:1 leader 0 12 0 10 0 2 - ok");
+        assert_eq!(cells(2), "2 h2:1 - - - - - - - - - down: connection refused");
+        assert_eq!(cells(3), "- b:2 - - - - - - - - - down: connection refused");
+    }
+
+    #[test]
+    fn a_cluster_is_healthy_when_all_serve_and_any_node_may_stop() {
+        let with = |change: fn(&mut Member)| {
+            let mut nodes = [up(1, true, true), up(2, false, true), up(3, false, true)];
+            let leader = nodes[0].answer.as_mut().unwrap();
+            leader.members.iter_mut().for_each(|member| member.may_stop = Some(Ok(())));
+            change(&mut leader.members[2]);
+            nodes
+        };
+        assert_eq!(ailment(&with(|_| {})), None);
+        let nodes = with(|member| member.may_stop = Some(Err("the others need it".to_owned())));
+        assert_eq!(ailment(&nodes).unwrap(), "node 3 may not be taken down: the others need it");
+        assert!(text(&nodes, 12, false).contains("\nnode 3 may not be taken down now: the others need it\n"));
+        assert_eq!(ailment(&with(|member| member.is_leaving = true)).unwrap(), "node 3 is being replaced");
+        let learner = with(|member| member.voter = false);
+        assert_eq!(ailment(&learner).unwrap(), "node 3 is catching up, to become a voter");
+        let mut one_down = with(|_| {});
+        one_down[1] = silent("h2:1", Some(2));
+        assert_eq!(ailment(&one_down).unwrap(), "node 2: connection refused");
+        assert_eq!(ailment(&[up(2, false, true)]).unwrap(), "no leader serves");
     }
 
     #[test]

@@ -127,6 +127,8 @@ pub(super) fn loss_of(reason: &Refusal) -> Option<Loss> {
         | Refusal::ShuttingDown
         | Refusal::OutcomeUnknown
         | Refusal::DeadlineExceeded
+        | Refusal::MembershipRefused
+        | Refusal::MembershipChanging
         | Refusal::Internal
         | Refusal::Other(_) => None,
     }

@@ -55,6 +55,10 @@ pub enum Refusal {
     WaitRemoved,
     /// Only a semaphore that is held or awaited can be resized, and the lock is none now.
     NotSemaphore,
+    /// The change of the membership, or the transfer of the leadership, is not allowed now.
+    MembershipRefused,
+    /// Another change of the membership is under way.
+    MembershipChanging,
     /// A reason that this version does not know, by its name in the protocol without `REASON_`; empty if none was given.
     Other(String),
 }
@@ -82,6 +86,8 @@ const KNOWN: &[(Reason, Refusal)] = &[
     (Reason::DeadlineExceeded, Refusal::DeadlineExceeded),
     (Reason::WaitRemoved, Refusal::WaitRemoved),
     (Reason::NotSemaphore, Refusal::NotSemaphore),
+    (Reason::MembershipRefused, Refusal::MembershipRefused),
+    (Reason::MembershipChanging, Refusal::MembershipChanging),
 ];
 
 const PREFIX: &str = "REASON_";

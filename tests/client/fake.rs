@@ -442,4 +442,24 @@ impl Cluster for Fake {
     async fn status(&self, _: Request<StatusRequest>) -> Reply<StatusResponse> {
         self.reply(StatusResponse { node_id: 1, role: Role::Leader.into(), serving: true, ..StatusResponse::default() })
     }
+
+    async fn add_member(&self, _: Request<AddMemberRequest>) -> Reply<MembershipResponse> {
+        unused()
+    }
+
+    async fn promote_member(&self, _: Request<PromoteMemberRequest>) -> Reply<MembershipResponse> {
+        unused()
+    }
+
+    async fn remove_member(&self, _: Request<RemoveMemberRequest>) -> Reply<MembershipResponse> {
+        unused()
+    }
+
+    async fn replace_member(&self, _: Request<ReplaceMemberRequest>) -> Reply<MembershipResponse> {
+        unused()
+    }
+
+    async fn transfer_leader(&self, _: Request<TransferLeaderRequest>) -> Reply<TransferLeaderResponse> {
+        unused()
+    }
 }

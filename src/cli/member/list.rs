@@ -1,5 +1,7 @@
 //! `member list`: the members, as the leader sees them.
 
+use std::time::Duration;
+
 use clap::Args;
 use serde::Serialize;
 
@@ -10,7 +12,7 @@ use crate::{
         output::{Format, Output, Table, print, print_document},
         show,
     },
-    proto::v1::{Member, StatusResponse},
+    client::{Member, NodeStatus},
 };
 
 /// Shows the members of the cluster, as the leader sees them.
@@ -54,7 +56,7 @@ impl List {
     }
 }
 
-fn document(member: &Member, leader: &StatusResponse) -> Document {
+fn document(member: &Member, leader: &NodeStatus) -> Document {
     let is_leader = member.node_id == leader.node_id;
     Document {
         node_id: member.node_id,
@@ -66,20 +68,20 @@ fn document(member: &Member, leader: &StatusResponse) -> Document {
         peer_address: member.peer_address.clone(),
         client_address: member.client_address.clone(),
         lag: if is_leader { 0 } else { leader.last_log_index.saturating_sub(member.matched_index) },
-        silent_ms: member.silent_ms,
-        safe_to_stop: member.safe_to_stop,
-        unsafe_reason: Some(member.unsafe_reason.clone()).filter(|reason| !reason.is_empty()),
+        silent_ms: member.silent_for.map(show::millis),
+        safe_to_stop: member.may_stop == Some(Ok(())),
+        unsafe_reason: member.may_stop.clone().and_then(Result::err),
     }
 }
 
-fn text(leader: &StatusResponse) -> String {
+fn text(leader: &NodeStatus) -> String {
     let mut table = Table::new(&["NODE", "ROLE", "PEERS", "CLIENTS", "LAG", "ANSWERED", "MAY STOP"]);
     for member in &leader.members {
         let Document { node_id, role, lag, silent_ms, is_leader, safe_to_stop, unsafe_reason, .. } =
             document(member, leader);
         let answered = match silent_ms {
             _ if is_leader => "-".to_owned(),
-            Some(ms) => format!("{} ago", show::duration(ms)),
+            Some(ms) => format!("{} ago", show::duration(Duration::from_millis(ms))),
             None => "never".to_owned(),
         };
         let may_stop = match safe_to_stop {
@@ -98,24 +100,18 @@ mod tests {
 
     #[test]
     fn each_member_is_a_row() {
-        let member = |node_id| Member {
-            node_id,
-            client_address: format!("h{node_id}:1"),
-            peer_address: format!("h{node_id}:2"),
-            voter: node_id < 4,
-            matched_index: 90,
-            ..Member::default()
+        let member = |node_id| {
+            let mut member = Member::default();
+            (member.node_id, member.voter, member.matched_index) = (node_id, node_id < 4, 90);
+            (member.client_address, member.peer_address) = (format!("h{node_id}:1"), format!("h{node_id}:2"));
+            member.may_stop = Some(Ok(()));
+            member
         };
-        let leader = StatusResponse {
-            node_id: 1,
-            last_log_index: 100,
-            members: vec![
-                Member { safe_to_stop: true, ..member(1) },
-                Member { is_leaving: true, unsafe_reason: "it is needed".into(), ..member(2) },
-                Member { silent_ms: Some(2500), safe_to_stop: true, ..member(4) },
-            ],
-            ..StatusResponse::default()
-        };
+        let (mut leaving, mut silent) = (member(2), member(4));
+        (leaving.is_leaving, leaving.may_stop) = (true, Some(Err("it is needed".to_owned())));
+        silent.silent_for = Some(Duration::from_millis(2500));
+        let mut leader = NodeStatus::default();
+        (leader.node_id, leader.last_log_index, leader.members) = (1, 100, vec![member(1), leaving, silent]);
         let expected = "\
 NODE  ROLE                   PEERS  CLIENTS  LAG  ANSWERED   MAY STOP
 1     leader                 h1:2   h1:1     0    -          yes

@@ -6,24 +6,23 @@ use futures::future::join_all;
 
 use crate::{
     cli::{Exit, Failure},
-    client::Client,
-    proto::v1::{Member, Role, StatusResponse},
+    client::{Client, Member, NodeStatus, Role},
 };
 
 /// How long one node may take to answer.
 const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The status of the leader that serves. Asks the endpoints, and the members that they name.
-pub(in crate::cli) async fn leader(client: &Client) -> Result<StatusResponse, Failure> {
+pub(in crate::cli) async fn leader(client: &Client) -> Result<NodeStatus, Failure> {
     let mut asked = BTreeSet::new();
     let mut addresses = client.endpoints();
     while !addresses.is_empty() {
         let answers = join_all(addresses.iter().map(|address| client.status(address, NODE_TIMEOUT))).await;
         asked.extend(addresses);
-        let answers: Vec<StatusResponse> = answers.into_iter().filter_map(Result::ok).collect();
+        let answers: Vec<NodeStatus> = answers.into_iter().filter_map(Result::ok).collect();
         let named = answers.iter().flat_map(|status| &status.members).map(|member| member.client_address.clone());
         let named: BTreeSet<String> = named.filter(|address| !asked.contains(address)).collect();
-        let leaders = answers.into_iter().filter(|status| status.role() == Role::Leader && status.serving);
+        let leaders = answers.into_iter().filter(|status| status.role == Role::Leader && status.serving);
         if let Some(leader) = leaders.max_by_key(|status| status.term) {
             return Ok(leader);
         }

@@ -7,8 +7,7 @@ use tokio::time::{Instant, sleep};
 use super::{Waits, view};
 use crate::{
     cli::{Exit, Failure, complain, output::print},
-    client::Client,
-    proto::v1::{Member, StatusResponse},
+    client::{Client, Member, NodeStatus},
 };
 
 /// Between two looks at the members.
@@ -50,15 +49,15 @@ pub(super) async fn until_replaced(client: &Client, old: u64, waits: &Waits) -> 
     .await
 }
 
-fn find(leader: &StatusResponse, node_id: u64) -> Option<&Member> {
+fn find(leader: &NodeStatus, node_id: u64) -> Option<&Member> {
     leader.members.iter().find(|member| member.node_id == node_id)
 }
 
-fn lag(leader: &StatusResponse, member: &Member) -> String {
+fn lag(leader: &NodeStatus, member: &Member) -> String {
     format!("it is at entry {} of {}", member.matched_index, leader.last_log_index)
 }
 
-async fn until(client: &Client, waits: &Waits, look: impl Fn(&StatusResponse) -> Progress) -> Result<Exit, Failure> {
+async fn until(client: &Client, waits: &Waits, look: impl Fn(&NodeStatus) -> Progress) -> Result<Exit, Failure> {
     let deadline = Instant::now() + waits.wait_for;
     let mut said = String::new();
     loop {

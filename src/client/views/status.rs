@@ -74,6 +74,15 @@ pub struct Member {
     pub matched_index: u64,
     /// On the leader: why it does not replicate now, for people; `None`: it is in sync, or has lagged only for a short time.
     pub trouble: Option<String>,
+    /// A learner that becomes a voter only by [`Client::promote_member`](crate::Client::promote_member).
+    pub stays_learner: bool,
+    /// A voter whose place the next promoted learner takes.
+    pub is_leaving: bool,
+    /// On the leader: the time since it last answered. `None` elsewhere, for the leader itself, and if it has not answered in this
+    /// leader's term.
+    pub silent_for: Option<Duration>,
+    /// On the leader: it may be taken down now; or why not, for people. `None` elsewhere.
+    pub may_stop: Option<Result<(), String>>,
 }
 
 /// The role of a node in Raft.
@@ -101,6 +110,7 @@ impl Default for Role {
 impl NodeStatus {
     /// `with_hash`: the hash was requested.
     pub(crate) fn of(wire: v1::StatusResponse, with_hash: bool) -> Self {
+        let leads = wire.role() == v1::Role::Leader && wire.serving;
         Self {
             role: Role::of(wire.role),
             cluster_id: wire.cluster_id,
@@ -115,7 +125,7 @@ impl NodeStatus {
             purged_index: wire.purged_index,
             serving: wire.serving,
             trouble: given(wire.trouble),
-            members: wire.members.into_iter().map(Member::of).collect(),
+            members: wire.members.into_iter().map(|member| Member::of(member, leads)).collect(),
             sessions: wire.sessions,
             locks: wire.locks,
             waiters: wire.waiters,
@@ -129,7 +139,9 @@ impl NodeStatus {
 }
 
 impl Member {
-    fn of(wire: v1::Member) -> Self {
+    /// `by_leader`: the node that says so leads.
+    fn of(wire: v1::Member, by_leader: bool) -> Self {
+        let may_stop = if wire.safe_to_stop { Ok(()) } else { Err(wire.unsafe_reason) };
         Self {
             node_id: wire.node_id,
             client_address: wire.client_address,
@@ -137,6 +149,10 @@ impl Member {
             voter: wire.voter,
             matched_index: wire.matched_index,
             trouble: given(wire.trouble),
+            stays_learner: wire.stays_learner,
+            is_leaving: wire.is_leaving,
+            silent_for: wire.silent_ms.map(Duration::from_millis),
+            may_stop: by_leader.then_some(may_stop),
         }
     }
 }
@@ -166,6 +182,11 @@ mod tests {
             voter: true,
             matched_index: 13,
             trouble: "lags".to_owned(),
+            stays_learner: true,
+            is_leaving: true,
+            silent_ms: Some(70),
+            safe_to_stop: false,
+            unsafe_reason: "needed".to_owned(),
         };
         let wire = v1::StatusResponse {
             cluster_id: "c".to_owned(),
@@ -198,6 +219,10 @@ mod tests {
             voter: true,
             matched_index: 13,
             trouble: Some("lags".to_owned()),
+            stays_learner: true,
+            is_leaving: true,
+            silent_for: Some(Duration::from_millis(70)),
+            may_stop: Some(Err("needed".to_owned())),
         };
         let expected = NodeStatus {
             cluster_id: "c".to_owned(),
