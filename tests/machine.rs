@@ -14,7 +14,7 @@
 //!                                          ... with [req=ID [lowest=ID] [kept="ID,.."]] for any of these three
 //! cancel TICKET [repeats=N]                force lock reason=TEXT [token=N] [now=true] [after=N] [up_to=N]
 //! remove lock ticket=N                     lift lock                         drop [PREFIX] [after=lock]
-//! resize lock permits=N                    tick
+//! resize lock permits=N                    tick                              raise VERSION
 //! limits [work=N] [grants=N] [table=BYTES] [session=BYTES]: of the batches from here on
 //! bytes: the bytes of the table, and of each session
 //!
@@ -95,6 +95,8 @@ impl goldenscript::Runner for Runner {
                     | Command::LiftDelay { .. }
                     | Command::DropData { .. }
                     | Command::Resize { .. }
+                    | Command::RaiseVersion { .. }
+                    | Command::Probe
                     | Command::Tick => String::new(),
                 };
                 let mut events = Vec::new();
@@ -273,6 +275,7 @@ fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
             after: arguments.0.take_key("after").map(LockName::new).transpose()?,
         },
         "resize" => Command::Resize { name: arguments.lock()?, permits: Permits::new(arguments.required("permits")?)? },
+        "raise" => Command::RaiseVersion { to: Version(arguments.next("version")?.parse()?) },
         "tick" => Command::Tick,
         _ => return Err(format!("there is no command {name}").into()),
     })

@@ -284,6 +284,7 @@ impl ReferenceStateMachine for Model {
                 .prop_map(|(prefix, after)| Command::DropData { prefix: prefix.to_owned(), after }),
             resizes => resize,
             1 => Just(Command::Tick),
+            1 => (1..4u32).prop_map(|to| Command::RaiseVersion { to: Version(to) }),
         ];
         let after_ms = prop_oneof![6 => Just(0u64), 6 => 1..40u64, 1 => 100..400u64];
         prop_oneof![

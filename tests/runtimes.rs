@@ -11,6 +11,7 @@ use std::{
 
 use lockkeeper::{
     environment::{Environment, Tasks},
+    machine::Versions,
     proto::v1::{self, cluster_client::ClusterClient, locks_client::LocksClient, sessions_client::SessionsClient},
     raft::{
         clock::BEAT,
@@ -106,6 +107,8 @@ impl Node {
             places: Places::default(),
             inspector: inspector.map(|gate| gate as Arc<dyn Inspect>),
             environment,
+            versions: Versions::OWN,
+            replica: None,
         };
         let parts = parts(directory.path());
         let thread = thread::spawn(move || {

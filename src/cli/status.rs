@@ -252,6 +252,9 @@ fn text(nodes: &[Node], tip: u64, hash: bool) -> String {
             text += &format!("\nnode {} may not be taken down now: {}\n", member.node_id, show::text(reason));
         }
     }
+    if let Some(versions) = versions(nodes) {
+        text += &format!("\n{versions}\n");
+    }
     if let Some(trouble) = mixed(nodes) {
         text += &format!("\n{trouble}\n");
     }
@@ -302,6 +305,27 @@ fn may_stop(node: &Node, leader: Option<&NodeStatus>) -> &'static str {
     }
 }
 
+/// The cluster version and those of the nodes' programs, if they differ.
+fn versions(nodes: &[Node]) -> Option<String> {
+    // A program from before versions does not say.
+    let range = |status: &NodeStatus| status.cluster_versions.unwrap_or((1, 1));
+    let programs: BTreeSet<_> = answered(nodes).map(|status| (status.version.as_str(), range(status))).collect();
+    let leader = answered(nodes).find(|status| status.role == Role::Leader);
+    let waits = leader.and_then(|leader| leader.cluster_version_waits.as_deref());
+    if programs.len() < 2 && waits.is_none() {
+        return None;
+    }
+    let each = answered(nodes).map(|status| {
+        let (version, (lowest, highest)) = (show::text(&status.version), range(status));
+        let range = if lowest == highest { lowest.to_string() } else { format!("{lowest} to {highest}") };
+        format!("node {} runs {version}, which supports {range}", status.node_id)
+    });
+    let each = each.collect::<Vec<_>>().join("; ");
+    let cluster = answered(nodes).filter_map(|status| status.cluster_version).max().unwrap_or(1);
+    let waits = waits.map(|waits| format!("; {}", show::text(waits))).unwrap_or_default();
+    Some(format!("cluster version {cluster}: {each}{waits}"))
+}
+
 /// Endpoints of different clusters in one list explain all other symptoms.
 fn mixed(nodes: &[Node]) -> Option<String> {
     let clusters: BTreeSet<&str> =
@@ -347,6 +371,11 @@ struct StatusDocument {
     last_token: u64,
     turn_delay_us_max: u64,
     table_hash: Option<String>,
+    cluster_version: Option<u32>,
+    cluster_version_min: Option<u32>,
+    cluster_version_max: Option<u32>,
+    cluster_version_waits: Option<String>,
+    start: Option<String>,
     members: Vec<MemberDocument>,
 }
 
@@ -365,6 +394,9 @@ struct MemberDocument {
     /// On the leader: whether it may be taken down now, and if not, why.
     safe_to_stop: Option<bool>,
     unsafe_reason: Option<String>,
+    version: Option<String>,
+    cluster_version_min: Option<u32>,
+    cluster_version_max: Option<u32>,
 }
 
 impl Document {
@@ -398,6 +430,9 @@ impl StatusDocument {
             silent_ms: member.silent_for.map(show::millis),
             safe_to_stop: member.may_stop.as_ref().map(Result::is_ok),
             unsafe_reason: member.may_stop.clone().and_then(Result::err),
+            version: member.version.clone(),
+            cluster_version_min: member.cluster_versions.map(|(lowest, _)| lowest),
+            cluster_version_max: member.cluster_versions.map(|(_, highest)| highest),
         });
         Self {
             cluster_id: status.cluster_id.clone(),
@@ -420,6 +455,11 @@ impl StatusDocument {
             turn_delay_us_max: u64::try_from(status.turn_delay_max.as_micros()).unwrap_or(u64::MAX),
             // As text: JSON numbers are not exact beyond 2^53.
             table_hash: status.table_hash.map(|hash| format!("{hash:016x}")),
+            cluster_version: status.cluster_version,
+            cluster_version_min: status.cluster_versions.map(|(lowest, _)| lowest),
+            cluster_version_max: status.cluster_versions.map(|(_, highest)| highest),
+            cluster_version_waits: status.cluster_version_waits.clone(),
+            start: status.start.clone(),
             members: members.collect(),
         }
     }
@@ -490,6 +530,24 @@ mod tests {
         let said = down(&two_down).unwrap();
         assert_eq!(said, "down: node 2 (h2:1), node 3 (h3:1); 1 of 3 voters answers, 2 are needed: too few to commit");
         assert_eq!(down(&[up(1, true, true), up(2, false, true), up(3, false, true)]), None);
+    }
+
+    #[test]
+    fn the_versions_are_one_line_when_they_differ() {
+        let node = |node_id, version: &str, max| {
+            let mut node = up(node_id, node_id == 1, true);
+            let status = node.answer.as_mut().expect("it answers");
+            (status.version, status.cluster_version) = (version.to_owned(), Some(1));
+            status.cluster_versions = (max > 0).then_some((1, max));
+            node
+        };
+        assert_eq!(versions(&[node(1, "0.1.0", 2), node(2, "0.1.0", 2)]), None);
+        let mut nodes = [node(1, "0.2.0", 2), node(2, "0.1.0", 0)];
+        nodes[0].answer.as_mut().expect("it answers").cluster_version_waits = Some("version 2 waits for node 2".into());
+        let said = versions(&nodes).unwrap();
+        let expected = "cluster version 1: node 1 runs 0.2.0, which supports 1 to 2; node 2 runs 0.1.0, which supports 1; version 2 waits \
+                        for node 2";
+        assert_eq!(said, expected);
     }
 
     #[test]

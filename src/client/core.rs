@@ -121,6 +121,7 @@ pub(super) fn loss_of(reason: &Refusal) -> Option<Loss> {
         | Refusal::WaitCancelled
         | Refusal::WaitRemoved
         | Refusal::NotSemaphore
+        | Refusal::ClusterVersion
         | Refusal::LimitReached
         | Refusal::Overloaded
         | Refusal::NoLeader

@@ -59,6 +59,8 @@ pub enum Refusal {
     MembershipRefused,
     /// Another change of the membership is under way.
     MembershipChanging,
+    /// The request needs a later cluster version, which waits until all members run a program that supports it.
+    ClusterVersion,
     /// A reason that this version does not know, by its name in the protocol without `REASON_`; empty if none was given.
     Other(String),
 }
@@ -88,6 +90,7 @@ const KNOWN: &[(Reason, Refusal)] = &[
     (Reason::NotSemaphore, Refusal::NotSemaphore),
     (Reason::MembershipRefused, Refusal::MembershipRefused),
     (Reason::MembershipChanging, Refusal::MembershipChanging),
+    (Reason::ClusterVersion, Refusal::ClusterVersion),
 ];
 
 const PREFIX: &str = "REASON_";

@@ -188,6 +188,8 @@ impl Machine {
                 | Reply::DelayLifted(_)
                 | Reply::DataDropped { .. }
                 | Reply::Resized { .. }
+                | Reply::VersionRaised(_)
+                | Reply::Probed
                 | Reply::Ticked => false,
             };
             ensure(sound, || format!("the reply to {request} of the session {id} contradicts the tables (M8)"))?;

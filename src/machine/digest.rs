@@ -65,6 +65,7 @@ digest_structs! {
     Ticket { 0 }
     Stamp { 0 }
     WallTime { 0 }
+    Version { 0 }
     Grant { token, session, names }
     Busy { name, holder, queue_length, delay_remaining_ms }
     HolderView { token, session, label, mode, since, remaining_ms, revoked }
@@ -297,6 +298,8 @@ impl Digest for Reply {
             | Self::DelayLifted(_)
             | Self::DataDropped { .. }
             | Self::Resized { .. }
+            | Self::VersionRaised(_)
+            | Self::Probed
             | Self::Ticked => into.variant(6, &[]),
         }
     }
@@ -337,6 +340,7 @@ impl Digest for Record {
             Self::Work(Work::EndSession { session, end, at }) => into.variant(8, &[session, end, at]),
             Self::Work(Work::HandOn { name }) => into.variant(9, &[name]),
             Self::Resized { name, permits } => into.variant(10, &[name, permits]),
+            Self::Version { version } => into.variant(11, &[version]),
         }
     }
 }

@@ -21,7 +21,8 @@
 //! * `views`: what queries show to people;
 //! * `records`: the table as a sequence of records, for snapshots;
 //! * `digest`: the table as one hash, to compare replicas;
-//! * `check`: the invariants.
+//! * `check`: the invariants;
+//! * `versions`: the cluster version, and since which one each command exists.
 //!
 //! The tables are persistent maps: a clone is cheap and shares all nodes that neither copy changes, so a snapshot is written from a clone
 //! while `apply` goes on. All tables are flat, keyed by what is looked up, with ordered sets as indexes; no command scans a whole table.
@@ -67,6 +68,7 @@ mod time;
 mod tokens;
 mod types;
 mod undo;
+mod versions;
 mod views;
 
 use std::{fmt, sync::Arc};
@@ -80,6 +82,7 @@ pub use check::BrokenInvariant;
 pub use records::Record;
 pub use replies::Asked;
 pub use types::*;
+pub use versions::{Version, Versions};
 
 use self::{
     backlog::{Backlog, Ending, Piece},
@@ -98,6 +101,7 @@ use self::{
 /// The replicated table. See the [module](self).
 #[derive(Clone, Default)]
 pub struct Machine {
+    version: Version,
     now: Stamp,
     /// Wall time of the command that is being applied. Not part of a record: the next command brings its own.
     wall: WallTime,
@@ -178,7 +182,9 @@ impl Machine {
             Command::LiftDelay { name } => Ok(self.lift_delay(&name, events)),
             Command::DropData { prefix, after } => Ok(self.drop_data(prefix.as_str(), after.as_ref(), events)),
             Command::Resize { name, permits } => self.resize(&name, permits, events),
+            Command::RaiseVersion { to } => Ok(self.raise_version(to)),
             Command::Tick => Ok(Reply::Ticked),
+            Command::Probe => Ok(Reply::Probed),
         };
         #[cfg(debug_assertions)]
         self.check_now_and_then();

@@ -21,6 +21,11 @@ pub enum Record {
         /// Whether deadlines have passed that were not handled yet.
         is_behind: bool,
     },
+    /// The cluster version, unless it is 1. A record of its own: a program from before versions refuses the snapshot.
+    Version {
+        /// The version.
+        version: Version,
+    },
     /// A session that ended, the earliest first.
     Ended {
         /// The session's id.
@@ -128,7 +133,9 @@ impl Machine {
         }
         let queue = !Planted::QueueNotInSnapshot.is_on();
         let replies = !Planted::RepliesNotInSnapshot.is_on();
+        let version = (self.version > Version::FIRST).then_some(Record::Version { version: self.version });
         std::iter::once(Record::Clock { now, last_token, last_ticket, is_behind })
+            .chain(version)
             .chain(self.ended.iter().map(|(session, end)| Record::Ended { session, end }))
             .chain(self.sessions.iter().map(|(id, session)| session_record(*id, session)))
             .chain(self.locks.iter().filter_map(|(name, lock)| lock_record(name, lock)))
@@ -199,6 +206,7 @@ impl Machine {
     fn restore(&mut self, record: Record) -> Result<(), BrokenInvariant> {
         let twice = match record {
             Record::Clock { .. } => true,
+            Record::Version { version } => std::mem::replace(&mut self.version, version) != Version::FIRST,
             Record::Ended { session, end } => {
                 let twice = self.ended.get(session).is_some();
                 self.ended.push(session, end);

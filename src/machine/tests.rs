@@ -408,6 +408,7 @@ fn a_record_that_is_missing_or_twice_is_noticed() {
             | Record::Reply { .. }
             | Record::Taken { .. }
             | Record::Resized { .. }
+            | Record::Version { .. }
             | Record::Work(_) => true,
             Record::Clock { .. } | Record::Session { .. } | Record::Grant { .. } | Record::Wait { .. } => false,
         };

@@ -100,6 +100,10 @@ fn apply(table: &Table, entry: Entry, answer: bool) -> io::Result<Deliveries> {
         EntryPayload::Normal(payload) => {
             let (time, limits, commands) =
                 commands::decode(&payload.0).map_err(|malformed| damaged(&log_id, &malformed.to_string()))?;
+            // Before any of them is applied: a command that is skipped would make this table differ from the others.
+            table.versions().check_commands(&commands).map_err(|error| {
+                io::Error::new(error.kind(), format!("log entry {log_id} cannot be applied: {error}"))
+            })?;
             return Ok(table.apply(log_id, Batch { time, limits, commands }, answer));
         }
     }

@@ -85,6 +85,8 @@ fn write_command(command: &Command) -> pb::Command {
             Kind::Resize(pb::Resize { name: name.as_str().into(), permits: permits.get() })
         }
         Command::Tick => Kind::Tick(pb::Tick {}),
+        Command::RaiseVersion { to } => Kind::RaiseVersion(pb::RaiseVersion { to: to.0 }),
+        Command::Probe => Kind::Probe(pb::Probe {}),
     };
     pb::Command { kind: Some(kind) }
 }
@@ -173,6 +175,8 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             Command::Resize { name: read_name(&name)?, permits: read_permits(permits)? }
         }
         Kind::Tick(pb::Tick {}) => Command::Tick,
+        Kind::RaiseVersion(pb::RaiseVersion { to }) => Command::RaiseVersion { to: Version(to) },
+        Kind::Probe(pb::Probe {}) => Command::Probe,
     })
 }
 
@@ -289,6 +293,8 @@ mod tests {
             (name(), 1..=PERMITS_MAX)
                 .prop_map(|(name, permits)| Command::Resize { name, permits: Permits::new(permits).unwrap() }),
             Just(Command::Tick),
+            any::<u32>().prop_map(|to| Command::RaiseVersion { to: Version(to) }),
+            Just(Command::Probe),
         ]
     }
 

@@ -10,6 +10,8 @@
 //! * [`state_machine`], `applier` and [`table`]: apply committed entries; [`calls`]: the calls that wait for a result; [`snapshot`]: the
 //!   applied state, on disk.
 //!
+//! [`versions`] and `raising`: which programs the members run, and the cluster version.
+//!
 //! [`ids`], [`identity`] and [`forming`]: the node's id and data directory, and the founding of a cluster. [`types`], [`wire`],
 //! [`commands`], [`records`] and [`messages`]: shared types and their encodings.
 
@@ -36,9 +38,11 @@ pub mod snapshot;
 pub mod state_machine;
 pub mod table;
 pub mod types;
+pub mod versions;
 pub mod wire;
 
 mod applier;
+mod raising;
 mod renewals;
 mod replica;
 mod ticker;

@@ -23,7 +23,7 @@ use super::{
     types::*,
 };
 use lockkeeper_environment::Environment;
-use lockkeeper_machine::{Command, ForceRelease, Limits, Operation, Time, WallTime};
+use lockkeeper_machine::{Command, ForceRelease, Limits, Operation, Time, Version, WallTime};
 use lockkeeper_planted::Planted;
 
 /// Capacity of the queue, in commands. When it is full, commands are refused.
@@ -53,6 +53,16 @@ pub enum NoReply {
     /// The queue is full. The command had no effect.
     #[error("this node is overloaded, its queue of commands is full; try again in a moment")]
     Overloaded,
+    /// The command is newer than the cluster version: some member may not know it. It had no effect.
+    #[error(
+        "the cluster has version {has}, and the command needs version {needs}; try again when all members run a version that supports it"
+    )]
+    VersionTooLow {
+        /// The version that the command needs.
+        needs: Version,
+        /// The cluster version.
+        has: Version,
+    },
     /// No answer in time, or leadership was lost meanwhile. The command may still take effect.
     #[error("no answer in time; the request may still take effect")]
     Unknown,
@@ -103,6 +113,8 @@ impl Proposer {
             | Command::LiftDelay { .. }
             | Command::DropData { .. }
             | Command::Resize { .. }
+            | Command::RaiseVersion { .. }
+            | Command::Probe
             | Command::Tick => false,
         };
         !asks_for_more || !self.is_overloaded()
@@ -279,6 +291,8 @@ fn weight(command: &Command) -> usize {
             Command::Session { operation: Operation::Release(_), .. }
             | Command::Close { .. }
             | Command::CancelWait { .. }
+            | Command::RaiseVersion { .. }
+            | Command::Probe
             | Command::Tick => 0,
         }
 }

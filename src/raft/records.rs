@@ -28,6 +28,7 @@ fn write_record(record: &Record) -> r::Kind {
             last_ticket: last_ticket.0,
             is_behind: *is_behind,
         }),
+        Record::Version { version } => r::Kind::Version(r::Version { version: version.0 }),
         Record::Ended { session, end } => {
             r::Kind::Ended(r::Ended { session: write_session(*session), end: write_end(*end).into() })
         }
@@ -94,6 +95,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
             last_ticket: Ticket(clock.last_ticket),
             is_behind: clock.is_behind,
         },
+        r::Kind::Version(r::Version { version }) => Record::Version { version: Version(version) },
         r::Kind::Ended(ended) => Record::Ended { session: read_session(&ended.session)?, end: read_end(ended.end())? },
         r::Kind::Session(session) => Record::Session {
             session: read_session(&session.session)?,
@@ -247,6 +249,8 @@ fn write_answer(reply: &Reply) -> Option<r::answer::Kind> {
         | Reply::DelayLifted(_)
         | Reply::DataDropped { .. }
         | Reply::Resized { .. }
+        | Reply::VersionRaised(_)
+        | Reply::Probed
         | Reply::Ticked => return None,
     })
 }
@@ -425,6 +429,7 @@ mod tests {
         let (now, label) = (Stamp(12), Label::new("host").unwrap());
         vec![
             Record::Clock { now, last_token: Token(3), last_ticket: Ticket(u64::MAX), is_behind: true },
+            Record::Version { version: Version(2) },
             Record::Work(Work::EndSession { session: ANN, end: SessionEnd::Expired, at: now }),
             Record::Work(Work::HandOn { name: name("a") }),
             Record::Ended { session: SessionId(u128::MAX), end: SessionEnd::Closed },

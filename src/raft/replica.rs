@@ -11,6 +11,7 @@ use super::{
     members::Addresses,
     network::Acknowledgements,
     proposer::{self, NoReply, Proposer},
+    raising::{self, raise},
     read_index::read_index,
     renewals::{self, Renewals},
     table::{Applied, Table},
@@ -18,7 +19,7 @@ use super::{
     types::*,
 };
 use lockkeeper_environment::Environment;
-use lockkeeper_machine::{Command, Limits, Renewal, SessionId};
+use lockkeeper_machine::{Command, Limits, Renewal, SessionId, Version};
 use lockkeeper_planted::Planted;
 
 /// Time limit of a command of renewals. Each caller has its own time limit as well.
@@ -57,6 +58,7 @@ impl Replica {
         let (leading, answers) = (raft.clone(), acknowledgements.clone());
         let is_cut_off = move || cut_off(&leading, &answers, silence_max);
         tokio::spawn(tick(led.clone(), Arc::clone(&table), proposer.clone(), is_cut_off));
+        tokio::spawn(raise(raft.clone(), led.clone(), Arc::clone(&table), proposer.clone()));
         let (renewals, wanted) = Renewals::new();
         tokio::spawn(renewals::run(wanted, proposer.clone(), RENEWALS_PATIENCE));
         tokio::spawn(addresses.clone().follow(raft.clone()));
@@ -72,6 +74,11 @@ impl Replica {
     pub async fn propose(&self, command: Command, patience: Duration) -> Result<Delivery, NoReply> {
         if self.cut_off() {
             return Err(NoReply::NoQuorum);
+        }
+        let (needs, has) = (command.since(), self.table.versions().cluster());
+        // A follower refuses as a follower: the leader may know a higher version.
+        if needs > has && self.leads() {
+            return Err(NoReply::VersionTooLow { needs, has });
         }
         self.proposer.propose(command, patience).await
     }
@@ -124,6 +131,11 @@ impl Replica {
             Ok(Ok(())) => Ok(self.table.read(look)),
             Ok(Err(_)) | Err(_) => Err(NoReply::NotLeader),
         }
+    }
+
+    /// The other members that keep the cluster below a version: they do not support it, or were not heard lately. Known to the leader.
+    pub fn members_without(&self, version: Version) -> BTreeMap<u64, &'static str> {
+        self.table.versions().without(version, &raising::others(&self.raft))
     }
 
     /// This node's table, which may lag behind the others'.

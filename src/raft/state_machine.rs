@@ -17,6 +17,7 @@ use super::{
     snapshot::{Pace, SnapshotFile, SnapshotStore},
     table::{Applied, Table},
     types::{Entry, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig},
+    versions::PeerVersions,
 };
 use lockkeeper_machine::Machine;
 use lockkeeper_planted::Planted;
@@ -42,7 +43,7 @@ impl StateMachine {
     /// Fails if the snapshot is damaged.
     pub fn open(table: Arc<Table>, snapshots: SnapshotStore, node_id: u64, snapshot_entries: u64) -> io::Result<Self> {
         if let Some(file) = snapshots.latest() {
-            drop(table.restore(read(&file)?));
+            drop(table.restore(read(&file, table.versions())?));
         }
         let applier = Applier::start(Arc::clone(&table), snapshots.blocking())?;
         let (pace, log_bytes) = (Pace::new(node_id, snapshot_entries), LogBytes::default());
@@ -105,9 +106,11 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         // Durable before it is used: afterwards the log that it covers is purged.
         let blocking = snapshots.blocking();
         if Planted::SnapshotUsedBeforePublished.is_on() {
-            drop(self.table.restore(read(&file)?));
+            drop(self.table.restore(read(&file, self.table.versions())?));
         }
-        let restored = blocking.run(move || snapshots.publish(&file).and_then(|()| read(&file))).await?;
+        let versions = Arc::clone(self.table.versions());
+        let restore = move || snapshots.publish(&file).and_then(|()| read(&file, &versions));
+        let restored = blocking.run(restore).await?;
         // Dropping a table of a million locks takes a good part of a second: neither readers nor heartbeats wait for that.
         blocking.discard("drop-table", self.table.restore(restored));
         self.pace.reset();
@@ -154,10 +157,15 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
 }
 
 /// Reads a whole snapshot. Blocks.
-fn read(file: &SnapshotFile) -> io::Result<Applied> {
+fn read(file: &SnapshotFile, versions: &PeerVersions) -> io::Result<Applied> {
     let mut failed = None;
+    let decode = |bytes: &[u8]| {
+        let record = records::decode(bytes).map_err(|malformed| newer(&malformed.to_string()))?;
+        versions.check_record(&record).map_err(|error| newer(&error.to_string()))?;
+        Ok(record)
+    };
     let decoded = file.records()?.map_while(|record| {
-        let record = record.and_then(|bytes| records::decode(&bytes).map_err(io::Error::other));
+        let record = record.and_then(|bytes| decode(&bytes));
         record.map_err(|error| failed = Some(error)).ok()
     });
     let machine = Machine::from_records(decoded);
@@ -168,6 +176,14 @@ fn read(file: &SnapshotFile) -> io::Result<Applied> {
     let meta = file.meta();
     let (membership, ids_used) = (meta.last_membership.clone(), file.ids_used().clone());
     Ok(Applied { machine, log_id: meta.last_log_id, membership, ids_used })
+}
+
+/// The checksum of the whole file was checked before, so it is not damaged.
+fn newer(why: &str) -> io::Error {
+    let text = format!(
+        "a record of the snapshot cannot be read ({why}): a later version of Lockkeeper wrote it; install that version"
+    );
+    io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
 /// The index of an entry, and its bytes.

@@ -22,6 +22,7 @@ use super::{
     calls::WaitingCalls,
     change_history::{CHANGES_KEPT, ChangeHistory},
     types::*,
+    versions::PeerVersions,
 };
 use lockkeeper_machine::{Command, Event, Limits, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Time};
 use lockkeeper_planted::Planted;
@@ -140,6 +141,7 @@ pub struct Table {
     index: AtomicU64,
     notified: AtomicU64,
     inspector: Option<Arc<dyn Inspect>>,
+    versions: Arc<PeerVersions>,
 }
 
 impl Default for Table {
@@ -163,7 +165,18 @@ impl Table {
             index: AtomicU64::new(0),
             notified: AtomicU64::new(0),
             inspector,
+            versions: Arc::default(),
         }
+    }
+
+    /// For a program that supports these versions.
+    pub fn with_versions(self, versions: Arc<PeerVersions>) -> Self {
+        Self { versions, ..self }
+    }
+
+    /// The versions that this node's program supports, those of its peers, and that of the cluster.
+    pub fn versions(&self) -> &Arc<PeerVersions> {
+        &self.versions
     }
 
     /// Reads the machine. `look` runs under a lock that `apply` needs: it must be short and must not block. It waits while an entry is
@@ -304,6 +317,7 @@ impl Table {
         if let Some(inspector) = &self.inspector {
             inspector.look(applied);
         }
+        self.versions.applied(applied.machine.version());
         self.now.store(applied.machine.now().0, Ordering::Release);
         self.index.store(applied.index(), Ordering::Release);
         let deadline = applied.machine.next_deadline();

@@ -16,6 +16,8 @@ use lockkeeper_raft::{Replica, types::LogId};
 #[derive(Clone, Debug)]
 pub(crate) struct Cluster {
     pub(crate) cluster_id: Arc<str>,
+    /// The start of this process.
+    pub(crate) start: Arc<str>,
     pub(crate) replica: Replica,
     pub(crate) blocking: Blocking,
     /// As a follower, of its log, while it lacks committed entries. As the leader, of its commit index, while entries wait to be committed.

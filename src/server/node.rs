@@ -14,7 +14,13 @@ use std::{
 
 use futures::{FutureExt as _, future::BoxFuture};
 use openraft::{RaftLogReader, SnapshotPolicy, async_runtime::WatchReceiver, storage::RaftLogStorage};
-use tokio::{net::TcpListener, runtime::Handle, sync::Notify, task::JoinSet, time::timeout};
+use tokio::{
+    net::TcpListener,
+    runtime::Handle,
+    sync::{Notify, oneshot},
+    task::JoinSet,
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 use tonic::{body::Body, codegen::http, service::Routes};
 use tower::{Layer as _, Service, util::MapResponse};
@@ -37,6 +43,7 @@ use super::{
     },
 };
 use lockkeeper_environment::{Blocking, Environment, Tasks};
+use lockkeeper_machine::Versions;
 use lockkeeper_proto::{
     self,
     v1::{cluster_server::ClusterServer, locks_server::LocksServer, sessions_server::SessionsServer},
@@ -54,6 +61,7 @@ use lockkeeper_raft::{
     state_machine::StateMachine,
     table::{Inspect, Table},
     types::{Node, TypeConfig},
+    versions::PeerVersions,
 };
 use lockkeeper_storage::{
     database::{LockFile, NotLocked},
@@ -109,6 +117,9 @@ pub enum ServeError {
     /// The newest snapshot cannot be read. Nothing was started.
     #[error("cannot read the newest snapshot: {0}; replace this node with `lockkeeper member replace`")]
     Restore(io::Error),
+    /// The cluster, or this node's data, has a version that this program does not support.
+    #[error("{0}")]
+    Version(String),
     /// This node cannot take part in its cluster.
     #[error(transparent)]
     Forming(#[from] FormingError),
@@ -148,6 +159,10 @@ pub struct Parts<L, C, S> {
     pub places: Places,
     /// Inspects its table after each change.
     pub inspector: Option<Arc<dyn Inspect>>,
+    /// The cluster versions that its program supports: [`Versions::OWN`], except in tests of an upgrade.
+    pub versions: Versions,
+    /// Gets its replica as soon as it runs: for tests that propose commands which no service has.
+    pub replica: Option<oneshot::Sender<Replica>>,
 }
 
 /// Runs a node on this machine until `shutdown` completes, and then for about 4 s at the most, until the requests in flight are answered.
@@ -187,6 +202,8 @@ pub async fn serve(
         snapshots,
         places: Places::of_this_process(),
         inspector: None,
+        versions: Versions::OWN,
+        replica: None,
     };
     let ended = run(parts, shutdown).await;
     if let Err(error) = log.close().await {
@@ -230,21 +247,27 @@ where
     C: Connect,
     S: RaftLogStorage<TypeConfig>,
 {
-    let Parts { config, clients, peers, connector, environment, identity, mut log, snapshots, places, inspector } =
-        parts;
+    let Parts { config, clients, peers, connector, environment, identity, mut log, snapshots, places, .. } = parts;
+    let Parts { inspector, versions, replica: replica_wanted, .. } = parts;
     check_log(&identity, &mut log, &snapshots).await?;
     let plan = plan(&config);
-    let table = Arc::new(Table::new(inspector));
+    let versions = Arc::new(PeerVersions::new(versions));
+    let table = Arc::new(Table::new(inspector).with_versions(Arc::clone(&versions)));
     let peer_service = PeerService::new(Arc::clone(&identity), &plan.members, snapshots.clone());
+    let peer_service = peer_service.with_versions(Arc::clone(&versions));
     let (node_id, snapshot_entries) = (config.node_id, config.raft.snapshot_entries);
     let restoring = (Arc::clone(&table), snapshots);
     let open = move || StateMachine::open(restoring.0, restoring.1, node_id, snapshot_entries);
     let machine = environment.blocking.run(open).await;
-    let machine = machine.map_err(ServeError::Restore)?;
+    let machine = machine.map_err(|error| match error.kind() == io::ErrorKind::Unsupported {
+        true => ServeError::Version(error.to_string()),
+        false => ServeError::Restore(error),
+    })?;
     let (snapshot_due, log_bytes) = (machine.snapshot_due(), machine.log_bytes());
     let addresses = Addresses::new(plan.members.clone());
     let network =
         Network::<C, SnapshotFile>::new(connector.clone(), Arc::clone(&identity)).with_addresses(addresses.clone());
+    let network = network.with_versions(Arc::clone(&versions));
     let (acknowledgements, cuts) = (network.acknowledgements(), network.cuts());
     let raft_config = Arc::new(raft_config(&config)?);
     let raft = Raft::new(config.node_id, raft_config, network, log, machine).await.map_err(stopped)?;
@@ -256,8 +279,14 @@ where
     let replica = Replica::start(raft, table, &environment, acknowledgements.clone(), addresses, silence_max, limits);
     let members = members(&config, &replica, &identity, connector.clone());
 
+    if let Some(wanted) = replica_wanted {
+        // An error means that the test is over.
+        let _ = wanted.send(replica.clone());
+    }
     let stopping = CancellationToken::new();
-    let services = Services::new(&config, &replica, members.clone(), &environment, connector.clone(), stopping.clone());
+    let mut services =
+        Services::new(&config, &replica, members.clone(), &environment, connector.clone(), stopping.clone());
+    services.cluster.start = identity.start().to_string().into();
     // All tasks end with this function, however it ends.
     let (mut tasks, mut client_server) = (JoinSet::new(), JoinSet::new());
     let peer_routes = services.for_peers().add_service(peer_service.server());
@@ -276,6 +305,7 @@ where
         let (identity, replica, join) = (Arc::clone(&identity), replica.clone(), config.join.clone());
         tasks.spawn(joining::join(identity, replica, own, join, connector.clone()));
     }
+    tasks.spawn(outgrown(versions));
     tasks.spawn(raft_stops(replica.clone()));
     tasks.spawn(take_snapshots(replica.clone(), snapshot_due));
     let mut background = JoinSet::new();
@@ -351,6 +381,11 @@ async fn outdated(identity: Arc<Identity>) -> Result<(), ServeError> {
 /// Returns once the cluster has removed this node.
 async fn removed(identity: Arc<Identity>) -> Result<(), ServeError> {
     Err(identity.removed().await.into())
+}
+
+/// Returns once the cluster has a version that this program does not support.
+async fn outgrown(versions: Arc<PeerVersions>) -> Result<(), ServeError> {
+    Err(ServeError::Version(versions.outgrown().await))
 }
 
 /// Records every [`NOTE_PROGRESS`] how far this node's log is committed, so that the loss of the whole log is noticed; and what peers
@@ -436,7 +471,8 @@ impl Services {
         let (cluster_id, blocking) = (config.cluster_id.as_str().into(), environment.blocking);
         let (progress, members) = Default::default();
         let pulse = Pulse::default();
-        let cluster = Cluster { cluster_id, replica: replica.clone(), blocking, progress, members, pulse };
+        let start = Arc::default();
+        let cluster = Cluster { cluster_id, start, replica: replica.clone(), blocking, progress, members, pulse };
         let unread = Unread::new(unread::Limits::CLIENTS);
         let tasks = environment.clients.clone();
         Self { local, service, cluster, unread, tasks }

@@ -4,6 +4,7 @@ use std::{future::Future, path::Path, sync::Arc, time::Duration};
 
 use lockkeeper::{
     environment::Environment,
+    machine::Versions,
     proto::v1::{self, locks_client::LocksClient, sessions_client::SessionsClient},
     raft::{
         identity::Identity,
@@ -73,6 +74,8 @@ pub(crate) fn run<F: Future<Output = ()>>(directory: &Path, work: impl FnOnce(St
             snapshots,
             places: Places::default(),
             inspector: None,
+            versions: Versions::OWN,
+            replica: None,
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(run_node(parts, async { stopped.await.unwrap_or(()) }));

@@ -229,6 +229,8 @@ impl Show for Reply {
                 format!("resized from {} holders={holders} queue={waiters}", before.get())
             }
             Self::Ticked => "ticked".into(),
+            Self::VersionRaised(version) => format!("cluster version {version}"),
+            Self::Probed => "probed".into(),
             Self::Refused(refusal) => format!("refused: {}", show(refusal)),
         }
     }
@@ -327,6 +329,7 @@ impl Show for Record {
                 )
             }
             Self::Resized { name, permits } => format!("resized {name} {}", permits.get()),
+            Self::Version { version } => format!("version {version}"),
             Self::Reply { session, request, asked, reply } => {
                 let asked = match asked {
                     Asked::Acquire(names) => format!("acquire {}", join(names.iter(), " ")),

@@ -9,6 +9,7 @@ use lockkeeper::machine::*;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
+    version: Version,
     pub(crate) now: u64,
     wall: WallTime,
     last_token: u64,
@@ -124,6 +125,11 @@ impl Model {
             Command::LiftDelay { name } => Ok(self.lift_delay(name)),
             Command::DropData { prefix, after } => Ok(self.drop_data(prefix, after.as_ref())),
             Command::Resize { name, permits } => self.resize(name, *permits),
+            Command::RaiseVersion { to } => {
+                self.version = self.version.max(*to);
+                Ok(Reply::VersionRaised(self.version))
+            }
+            Command::Probe => Ok(Reply::Probed),
             Command::Tick => Ok(Reply::Ticked),
         };
         self.forget_sizes();

@@ -11,6 +11,7 @@ use std::{
 
 use lockkeeper::{
     environment::{Blocking, Clock, Environment, Random, Tasks},
+    machine::Versions,
     raft::{
         identity::{Identity, Stage},
         snapshot::SnapshotStore,
@@ -157,6 +158,8 @@ impl Site {
             snapshots: SnapshotStore::open_with(&directory, Blocking::Here)?,
             places: Places::default(),
             inspector: Some(Arc::new(Inspector::new(self.id(), Arc::clone(&self.ledger)))),
+            versions: Versions::OWN,
+            replica: None,
         };
         let ended = run(parts, std::future::pending()).await;
         if self.has_lost_data() {

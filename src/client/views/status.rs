@@ -56,6 +56,15 @@ pub struct NodeStatus {
     pub table_bytes: u64,
     /// The limit above which the cluster refuses requests that add to the table, bytes; `None`: no limit is known.
     pub table_bytes_max: Option<u64>,
+    /// The cluster version, from the last entry that it applied: which commands the members may write into the log. `None`: its program is
+    /// from before versions.
+    pub cluster_version: Option<u32>,
+    /// The lowest and the highest cluster version that its program supports. `None`: its program is from before versions.
+    pub cluster_versions: Option<(u32, u32)>,
+    /// On the leader: why the cluster version is lower than its program supports, for people; `None`: it is not.
+    pub cluster_version_waits: Option<String>,
+    /// The start of its process: 16 hexadecimal digits, drawn anew at each start. `None`: its program is from before versions.
+    pub start: Option<String>,
 }
 
 /// A member of the cluster, as a node knows it.
@@ -83,6 +92,10 @@ pub struct Member {
     pub silent_for: Option<Duration>,
     /// On the leader: it may be taken down now; or why not, for people. `None` elsewhere.
     pub may_stop: Option<Result<(), String>>,
+    /// The version of its program, as it said itself; `None`: it was not heard since this node started, or is from before versions.
+    pub version: Option<String>,
+    /// The lowest and the highest cluster version that its program supports; `None`: it was not heard.
+    pub cluster_versions: Option<(u32, u32)>,
 }
 
 /// The role of a node in Raft.
@@ -134,6 +147,10 @@ impl NodeStatus {
             turn_delay_max: Duration::from_micros(wire.turn_delay_us_max),
             table_bytes: wire.table_bytes,
             table_bytes_max: set(wire.table_bytes_max),
+            cluster_version: (wire.cluster_version != 0).then_some(wire.cluster_version),
+            cluster_versions: range(wire.cluster_version_min, wire.cluster_version_max),
+            cluster_version_waits: given(wire.cluster_version_waits),
+            start: given(wire.start),
         }
     }
 }
@@ -153,8 +170,15 @@ impl Member {
             is_leaving: wire.is_leaving,
             silent_for: wire.silent_ms.map(Duration::from_millis),
             may_stop: by_leader.then_some(may_stop),
+            version: given(wire.version),
+            cluster_versions: range(wire.cluster_version_min, wire.cluster_version_max),
         }
     }
+}
+
+/// 0: not given.
+fn range(lowest: u32, highest: u32) -> Option<(u32, u32)> {
+    (highest != 0).then_some((lowest, highest))
 }
 
 impl Role {
@@ -187,6 +211,9 @@ mod tests {
             silent_ms: Some(70),
             safe_to_stop: false,
             unsafe_reason: "needed".to_owned(),
+            version: "0.2.0".to_owned(),
+            cluster_version_min: 1,
+            cluster_version_max: 3,
         };
         let wire = v1::StatusResponse {
             cluster_id: "c".to_owned(),
@@ -211,6 +238,11 @@ mod tests {
             turn_delay_us_max: 1_500,
             table_bytes: 8,
             table_bytes_max: 9,
+            cluster_version: 2,
+            cluster_version_min: 1,
+            cluster_version_max: 2,
+            cluster_version_waits: "waits".to_owned(),
+            start: "0123456789abcdef".to_owned(),
         };
         let member = Member {
             node_id: 2,
@@ -223,6 +255,8 @@ mod tests {
             is_leaving: true,
             silent_for: Some(Duration::from_millis(70)),
             may_stop: Some(Err("needed".to_owned())),
+            version: Some("0.2.0".to_owned()),
+            cluster_versions: Some((1, 3)),
         };
         let expected = NodeStatus {
             cluster_id: "c".to_owned(),
@@ -248,6 +282,10 @@ mod tests {
             turn_delay_max: Duration::from_micros(1_500),
             table_bytes: 8,
             table_bytes_max: Some(9),
+            cluster_version: Some(2),
+            cluster_versions: Some((1, 2)),
+            cluster_version_waits: Some("waits".to_owned()),
+            start: Some("0123456789abcdef".to_owned()),
         };
         assert_eq!(NodeStatus::of(wire.clone(), true), expected);
         assert_eq!(NodeStatus::of(wire, false), NodeStatus { table_hash: None, ..expected });

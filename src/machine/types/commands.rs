@@ -1,6 +1,7 @@
 //! The commands of the table, and their parts.
 
 use super::*;
+use crate::Version;
 
 /// The object of a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,4 +124,11 @@ pub enum Command {
     },
     /// Advances time.
     Tick,
+    /// Raises the cluster version: see [`Version`]. The leader proposes it by itself.
+    RaiseVersion {
+        /// The new version. Lower than the present one: no effect.
+        to: Version,
+    },
+    /// Does nothing. It stands for the commands of the next release ([`crate::Versions::NEXT`]), so no release proposes it or reads it in a log.
+    Probe,
 }

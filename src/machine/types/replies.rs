@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::Version;
 
 /// A successful acquire.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -231,6 +232,10 @@ pub enum Reply {
     },
     /// To [`Command::Tick`].
     Ticked,
+    /// To [`Command::RaiseVersion`]: the version now.
+    VersionRaised(Version),
+    /// To [`Command::Probe`].
+    Probed,
     /// To any of them.
     Refused(Refusal),
 }

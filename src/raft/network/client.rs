@@ -26,6 +26,7 @@ use crate::{
     messages::{self as pb, peer_client::PeerClient as Stub},
     slow_followers::StreamCuts,
     types::*,
+    versions::PeerVersions,
     wire::Malformed,
 };
 use lockkeeper_transport::{Connect, channel};
@@ -37,6 +38,7 @@ pub struct Network<C, D> {
     addresses: Addresses,
     acknowledgements: Acknowledgements,
     cuts: StreamCuts,
+    versions: Arc<PeerVersions>,
     snapshots: PhantomData<fn(D)>,
 }
 
@@ -44,7 +46,15 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
     /// The network of the node with this identity.
     pub fn new(connector: C, identity: Arc<Identity>) -> Self {
         let (addresses, acknowledgements, cuts) = Default::default();
-        Self { connector, identity, addresses, acknowledgements, cuts, snapshots: PhantomData }
+        Self {
+            connector,
+            identity,
+            addresses,
+            acknowledgements,
+            cuts,
+            versions: Arc::default(),
+            snapshots: PhantomData,
+        }
     }
 
     /// The acknowledgements that its clients receive from the peers.
@@ -55,6 +65,11 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
     /// The handle that ends its streams of entries.
     pub fn cuts(&self) -> StreamCuts {
         self.cuts.clone()
+    }
+
+    /// Says these versions, and hears those of the peers.
+    pub fn with_versions(self, versions: Arc<PeerVersions>) -> Self {
+        Self { versions, ..self }
     }
 
     /// Looks for the members at these addresses. Otherwise they are where the log says.
@@ -76,6 +91,7 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
             cut: self.cuts.of(target),
             connection: None,
             refusal: None,
+            versions: self.versions.clone(),
             snapshots: PhantomData,
         }
     }

@@ -70,6 +70,12 @@ impl Envelope {
         }
     }
 
+    /// Adds what the node says of its versions.
+    pub(super) fn saying(mut self, said: impl IntoIterator<Item = (&'static str, AsciiMetadataValue)>) -> Self {
+        self.starts.extend(said);
+        self
+    }
+
     pub(super) fn address<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         let metadata = request.metadata_mut();

@@ -19,6 +19,7 @@ use crate::{
     identity::{Identity, Incarnation},
     members::Addresses,
     types::*,
+    versions::PeerVersions,
     wire::Malformed,
 };
 use lockkeeper_transport::{Connect, channel};
@@ -45,6 +46,7 @@ pub struct PeerClient<C, D> {
     pub(super) connection: Option<Channel>,
     /// The peer's last refusal: the same one is logged once, not several times a second.
     pub(super) refusal: Option<String>,
+    pub(super) versions: Arc<PeerVersions>,
     pub(super) snapshots: PhantomData<fn(D)>,
 }
 
@@ -58,12 +60,14 @@ pub(super) enum Counts {
 /// The peer that is called.
 pub(super) struct Callee {
     identity: Arc<Identity>,
+    versions: Arc<PeerVersions>,
     target: u64,
 }
 
 impl Callee {
-    /// Remembers the peer's start durably, before its answer counts.
+    /// Remembers the peer's start durably, before its answer counts. Fails if the peer's program does not support the cluster version.
     pub(super) async fn rely_on(&self, metadata: &MetadataMap) -> Result<(), Status> {
+        self.versions.hear(self.target, metadata, true)?;
         let Some(start) = envelope::answered_by(metadata)? else { return Ok(()) };
         let remembered = self.identity.remember_start(self.target, start).await;
         remembered.map_err(|error| Status::internal(error.to_string()))
@@ -87,7 +91,7 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
         });
         let stub = stub(connection.clone());
         let (identity, target, incarnation) = (self.identity.clone(), self.target, self.incarnation);
-        let acknowledged = self.acknowledgements.of(target);
+        let (acknowledged, said) = (self.acknowledgements.of(target), self.versions.said());
         async move {
             let unnamed = || {
                 let text = format!(
@@ -95,7 +99,8 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
                 );
                 Status::failed_precondition(text)
             };
-            Ok((stub, Envelope::new(&identity, target, incarnation.ok_or_else(unnamed)?, acknowledged)))
+            let envelope = Envelope::new(&identity, target, incarnation.ok_or_else(unnamed)?, acknowledged);
+            Ok((stub, envelope.saying(said)))
         }
     }
 
@@ -114,7 +119,7 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
 
     /// The peer, for relying on its answers.
     pub(super) fn callee(&self) -> Callee {
-        Callee { identity: self.identity.clone(), target: self.target }
+        Callee { identity: self.identity.clone(), versions: self.versions.clone(), target: self.target }
     }
 
     /// Notified when this node must end the stream of entries. `None` for heartbeats and snapshots.

@@ -32,6 +32,7 @@ use crate::types::*;
 use crate::{
     identity::{Identity, Incarnation, Stage},
     liveness::PeerLiveness,
+    versions::PeerVersions,
     wire::Malformed,
 };
 use lockkeeper_transport::Remote;
@@ -59,6 +60,8 @@ struct Shared<M: RaftStateMachine<TypeConfig>, K> {
     broken: mpsc::Sender<u64>,
     broken_streams: Mutex<Option<mpsc::Receiver<u64>>>,
     liveness: Arc<PeerLiveness>,
+    /// Set before the node takes part.
+    versions: OnceLock<Arc<PeerVersions>>,
 }
 
 /// Capacity for unhandled broken streams. Further ones would add no information.
@@ -84,6 +87,7 @@ where
             broken,
             broken_streams: Mutex::new(Some(broken_streams)),
             liveness: Arc::default(),
+            versions: OnceLock::new(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -93,6 +97,12 @@ where
     pub fn attach(&self, raft: Raft<TypeConfig, M>, was_removed: impl Fn(u64) -> bool + Send + Sync + 'static) {
         let _ = self.shared.was_removed.set(Box::new(was_removed));
         let _ = self.shared.raft.set(raft);
+    }
+
+    /// Says these versions, and hears those of the peers. Only the first call has an effect.
+    pub fn with_versions(self, versions: Arc<PeerVersions>) -> Self {
+        let _ = self.shared.versions.set(versions);
+        self
     }
 
     /// The ids of peers whose stream of appends broke off instead of ending in order. For one listener: later calls return `None`.
@@ -129,13 +139,20 @@ where
                 self.report(status.message());
             }
         })?;
+        let is_member = self.shared.named(caller.node_id).is_some();
+        let heard = self.shared.versions().hear(caller.node_id, request.metadata(), is_member);
+        heard.inspect_err(|status| self.report(status.message()))?;
         self.shared.liveness.called(caller.node_id, request.extensions().get::<Remote>());
         Ok((raft, caller))
     }
 
     /// An answer that the other node relies on.
     fn signed<T>(&self, answer: T) -> Response<T> {
-        envelope::signed(&self.shared.identity, answer)
+        let mut response = envelope::signed(&self.shared.identity, answer);
+        for (key, value) in self.shared.versions().said() {
+            response.metadata_mut().insert(key, value);
+        }
+        response
     }
 
     fn report(&self, reason: &str) {
@@ -172,6 +189,10 @@ where
 impl<M: RaftStateMachine<TypeConfig>, K> Shared<M, K> {
     fn was_removed(&self, node_id: u64) -> bool {
         self.was_removed.get().is_some_and(|was_removed| was_removed(node_id))
+    }
+
+    fn versions(&self) -> &Arc<PeerVersions> {
+        self.versions.get_or_init(Arc::default)
     }
 
     /// The incarnation by which this node's log names a member. An empty log names none; then the founders' agreement is used.

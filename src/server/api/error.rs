@@ -5,11 +5,11 @@
 //!
 //! The table of reasons for clients is `proto/lockkeeper/v1/errors.proto`.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use lockkeeper_machine::{
     GRANTS_PER_SESSION_MAX, Invalid, LOCKS_MAX, Limit, REPLIES_PER_SESSION_MAX, Refusal, Reply, SESSIONS_MAX,
-    SessionEnd, TAKEN_PER_SESSION_MAX, WAITERS_MAX, WAITS_PER_SESSION_MAX,
+    SessionEnd, TAKEN_PER_SESSION_MAX, Version, WAITERS_MAX, WAITS_PER_SESSION_MAX,
 };
 use lockkeeper_raft::{NoReply, handover::TransferError, members::MemberError};
 
@@ -68,6 +68,8 @@ pub(crate) enum Reason {
     DeadlineExceeded,
     /// The lock does not exist, and the acquire required that it does.
     LockUnknown,
+    /// The request needs a command that the cluster version does not cover yet.
+    ClusterVersion,
     /// The lock is not in use as a semaphore, and only a semaphore can be resized.
     NotSemaphore,
     /// An operator revoked the grant.
@@ -249,6 +251,7 @@ impl Error {
             NoReply::NotLeader => Self::no_leader(),
             NoReply::NoQuorum => Self::new(Reason::NoLeader, Retry::Safe, why.to_string()),
             NoReply::Overloaded => Self::new(Reason::Overloaded, Retry::Safe, why.to_string()),
+            NoReply::VersionTooLow { needs, has } => Self::version_too_low(needs, has, &BTreeMap::new()),
             NoReply::Unknown => Self::new(Reason::OutcomeUnknown { is_late: true }, Retry::SameId, why.to_string()),
         }
     }
@@ -288,6 +291,20 @@ impl Error {
             | TransferError::Behind { .. }
             | TransferError::Nobody => Self::new(Reason::MembershipRefused, Retry::No, why.to_string()),
         }
+    }
+
+    /// The cluster version does not cover the command. `without`: the members that keep it where it is, each with the reason.
+    pub(crate) fn version_too_low(needs: Version, has: Version, without: &BTreeMap<u64, &'static str>) -> Self {
+        let members: Vec<_> = without.iter().map(|(id, why)| format!("node {id} ({why})")).collect();
+        let members = match members.is_empty() {
+            true => "some member".to_owned(),
+            false => members.join(", "),
+        };
+        let message = format!(
+            "the cluster has version {has}, and this request needs version {needs}, which waits for {members}: install a version of \
+             Lockkeeper that supports version {needs} on all members, and try again"
+        );
+        Self::new(Reason::ClusterVersion, Retry::No, message).with("version", has).with("needs", needs)
     }
 
     /// No leader is known.

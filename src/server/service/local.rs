@@ -18,7 +18,7 @@ use crate::{
 };
 use lockkeeper_environment::Random;
 use lockkeeper_machine::{Command, Machine, Reply};
-use lockkeeper_raft::{Replica, members::Members, table::Applied, types::Delivery};
+use lockkeeper_raft::{NoReply, Replica, members::Members, table::Applied, types::Delivery};
 
 /// This node's replica, and what else requests need.
 #[derive(Clone, Debug)]
@@ -71,7 +71,12 @@ impl Local {
 
     /// Proposes a command and waits until it is applied.
     pub(super) async fn propose(&self, command: Command) -> Result<Delivery, Error> {
-        self.replica.propose(command, PATIENCE).await.map_err(Error::no_reply)
+        self.replica.propose(command, PATIENCE).await.map_err(|why| {
+            if let NoReply::VersionTooLow { needs, has } = why {
+                return Error::version_too_low(needs, has, &self.replica.members_without(needs));
+            }
+            Error::no_reply(why)
+        })
     }
 
     /// Proposes a command and waits for its reply.

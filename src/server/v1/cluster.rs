@@ -10,6 +10,7 @@ use lockkeeper_proto::v1::{self, cluster_server};
 use lockkeeper_raft::{
     Replica,
     types::{LogId, Node, TypeConfig},
+    versions::Said,
 };
 
 /// Serves `lockkeeper.v1.Cluster`.
@@ -79,6 +80,8 @@ impl Cluster {
         if self.replica.leads() {
             self.judge_stops(&mut status);
         }
+        show_versions(&mut status, &self.replica);
+        status.start = self.start.to_string();
         for (member, trouble) in self.laggards() {
             if let Some(member) = status.members.iter_mut().find(|known| known.node_id == member) {
                 member.trouble = trouble;
@@ -149,6 +152,30 @@ fn show(metrics: &RaftMetrics<TypeConfig>, replica: &Replica) -> v1::StatusRespo
         purged_index: index(&metrics.purged),
         members: members(metrics, replica),
         ..v1::StatusResponse::default()
+    }
+}
+
+fn show_versions(status: &mut v1::StatusResponse, replica: &Replica) {
+    let versions = replica.table().versions();
+    let (own, cluster) = (versions.own(), versions.cluster());
+    status.cluster_version = cluster.0;
+    status.cluster_version_min = own.lowest.0;
+    status.cluster_version_max = own.highest.0;
+    for member in &mut status.members {
+        let said = match member.node_id == status.node_id {
+            true => Some(Said { versions: own, program: VERSION.to_owned() }),
+            false => versions.of(member.node_id),
+        };
+        let Some(Said { versions, program }) = said else { continue };
+        member.version = program;
+        member.cluster_version_min = versions.lowest.0;
+        member.cluster_version_max = versions.highest.0;
+    }
+    if replica.leads() && cluster < own.highest {
+        let without = replica.members_without(own.highest);
+        let without: Vec<_> = without.iter().map(|(id, why)| format!("node {id} ({why})")).collect();
+        let without = if without.is_empty() { "the next look of the leader".to_owned() } else { without.join(", ") };
+        status.cluster_version_waits = format!("version {} waits for {without}", own.highest);
     }
 }
 

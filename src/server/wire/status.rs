@@ -71,6 +71,7 @@ fn code_and_name(reason: &Reason) -> (Code, String) {
         Reason::OutcomeUnknown { is_late: false } => (Code::Unavailable, Name::OutcomeUnknown),
         Reason::DeadlineExceeded => (Code::DeadlineExceeded, Name::DeadlineExceeded),
         Reason::LockUnknown => (Code::NotFound, Name::LockUnknown),
+        Reason::ClusterVersion => (Code::FailedPrecondition, Name::ClusterVersion),
         Reason::NotSemaphore => (Code::FailedPrecondition, Name::NotSemaphore),
         Reason::Revoked => (Code::FailedPrecondition, Name::Revoked),
         Reason::MembershipRefused => (Code::FailedPrecondition, Name::MembershipRefused),
@@ -103,6 +104,7 @@ fn reason_named(name: String, code: Code) -> Reason {
         Some(Name::OutcomeUnknown) => Reason::OutcomeUnknown { is_late: code == Code::DeadlineExceeded },
         Some(Name::DeadlineExceeded) => Reason::DeadlineExceeded,
         Some(Name::LockUnknown) => Reason::LockUnknown,
+        Some(Name::ClusterVersion) => Reason::ClusterVersion,
         Some(Name::NotSemaphore) => Reason::NotSemaphore,
         Some(Name::Revoked) => Reason::Revoked,
         Some(Name::MembershipRefused) => Reason::MembershipRefused,
@@ -115,7 +117,7 @@ fn reason_named(name: String, code: Code) -> Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkeeper_machine::{Limit, LockName, Permits, Refusal, SessionEnd, Token};
+    use lockkeeper_machine::{Limit, LockName, Permits, Refusal, SessionEnd, Token, Version};
     use lockkeeper_raft::{NoReply, members::MemberError};
 
     fn errors() -> Vec<Error> {
@@ -145,6 +147,7 @@ mod tests {
             Error::no_reply(NoReply::NoQuorum),
             Error::no_reply(NoReply::Overloaded),
             Error::no_reply(NoReply::Unknown),
+            Error::no_reply(NoReply::VersionTooLow { needs: Version(3), has: Version(2) }),
             Error::leader_not_reached(),
             Error::deadline_passed(true),
             Error::deadline_passed(false),

@@ -1,0 +1,131 @@
+//! The cluster version: which commands the members may write into the log.
+//!
+//! A member that meets a command or a record that its program does not know must stop: to skip it would make its table differ. So a new
+//! command waits until all members run a program that knows it. The *cluster version* is replicated, and only rises
+//! ([`Command::RaiseVersion`]). The leader proposes a command only if the cluster version covers [`Command::since`], and proposes to raise
+//! the version once every member says that it supports the next one.
+//!
+//! | version | commands and records that it adds |
+//! |---|---|
+//! | 1 | all from before versions: [`Command::Open`] to [`Command::Tick`], [`Command::Resize`] among them; [`Record::Clock`] to [`Record::Resized`] |
+//! | 2 | [`Command::RaiseVersion`]; [`Record::Version`] |
+//!
+//! To add a command, a record, or a field that changes what a command does: raise [`Versions::OWN`]'s `highest` unless it is higher than in
+//! the last release, add a line here, and name the version in [`Command::since`]. A field counts as a command of its own: `since` is the
+//! later version only if the field is set.
+//!
+//! A log or a snapshot without a version has version 1. Applying does not ask for the version: an entry that is in the log was allowed
+//! there.
+
+use std::fmt;
+
+use super::*;
+
+/// A cluster version, from 1 on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Version(pub u32);
+
+/// The cluster versions that a program supports, both included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Versions {
+    /// The lowest. It rises when a release drops what only older clusters need.
+    pub lowest: Version,
+    /// The highest.
+    pub highest: Version,
+}
+
+impl Version {
+    /// The version of clusters from before versions.
+    pub const FIRST: Self = Self(1);
+    /// The first version whose members know [`Command::RaiseVersion`].
+    const RAISING: Self = Self(2);
+}
+
+impl Default for Version {
+    fn default() -> Self {
+        Self::FIRST
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Versions {
+    /// The versions that this program supports.
+    pub const OWN: Self = Self { lowest: Version::FIRST, highest: Version(2) };
+    /// Those of a program that does not say.
+    pub const UNSAID: Self = Self { lowest: Version::FIRST, highest: Version::FIRST };
+    /// Those of a release that does not exist: the next one, whose new command is [`Command::Probe`]. For tests of an upgrade.
+    pub const NEXT: Self = Self { lowest: Version::FIRST, highest: Version(Self::OWN.highest.0 + 1) };
+
+    /// Whether a cluster of this version can have such a member.
+    pub fn include(self, version: Version) -> bool {
+        self.lowest <= version && version <= self.highest
+    }
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.lowest == self.highest {
+            true => write!(f, "version {}", self.lowest),
+            false => write!(f, "versions {} to {}", self.lowest, self.highest),
+        }
+    }
+}
+
+impl Command {
+    /// The first cluster version that has this command.
+    pub fn since(&self) -> Version {
+        match self {
+            Self::Open { .. }
+            | Self::Renew { .. }
+            | Self::Close { .. }
+            | Self::Session { .. }
+            | Self::CancelWait { .. }
+            | Self::ForceRelease(_)
+            | Self::RemoveWaiter { .. }
+            | Self::LiftDelay { .. }
+            | Self::DropData { .. }
+            | Self::Resize { .. }
+            | Self::Tick => Version::FIRST,
+            // A member that does not support the new version must stop here, not at the first command of that version.
+            Self::RaiseVersion { to } => (*to).max(Version::RAISING),
+            Self::Probe => Versions::NEXT.highest,
+        }
+    }
+}
+
+impl Record {
+    /// The first cluster version whose members know this record.
+    pub fn since(&self) -> Version {
+        match self {
+            Self::Version { version } => (*version).max(Version::RAISING),
+            Self::Clock { .. }
+            | Self::Ended { .. }
+            | Self::Session { .. }
+            | Self::Lock { .. }
+            | Self::Grant { .. }
+            | Self::Taken { .. }
+            | Self::Wait { .. }
+            | Self::Resized { .. }
+            | Self::Reply { .. }
+            | Self::Work(_) => Version::FIRST,
+        }
+    }
+}
+
+impl Machine {
+    /// The cluster version.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Never lowers it: a leader that proposed this may have known less than the present one.
+    pub(super) fn raise_version(&mut self, to: Version) -> Reply {
+        self.version = self.version.max(to);
+        Reply::VersionRaised(self.version)
+    }
+}

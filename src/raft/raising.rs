@@ -1,0 +1,44 @@
+//! The leader raises the cluster version when all members support the next one: see [`super::versions`].
+//!
+//! All members means voters and learners: a learner applies the same entries. A member that is down keeps the version where it is, since
+//! nobody knows which program it starts with next.
+
+use std::{sync::Arc, time::Duration};
+
+use openraft::async_runtime::WatchReceiver;
+use tokio::time::sleep;
+
+use super::{Raft, leadership::Led, proposer::Proposer, table::Table};
+use lockkeeper_machine::Command;
+
+/// Time between two looks, unless a member says something new.
+const LOOK: Duration = Duration::from_secs(1);
+/// Time limit for applying the command before it is proposed again.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The ids of the members other than this node.
+pub(super) fn others(raft: &Raft) -> Vec<u64> {
+    let metrics = raft.server_metrics();
+    let metrics = metrics.borrow_watched();
+    let members = metrics.membership_config.membership().nodes().map(|(id, _)| *id);
+    members.filter(|id| *id != metrics.id).collect()
+}
+
+/// Proposes higher versions. Returns with [`super::leadership`].
+pub(super) async fn raise(raft: Raft, mut led: Led, table: Arc<Table>, proposer: Proposer) {
+    let versions = Arc::clone(table.versions());
+    loop {
+        let leads = led.borrow_and_update().is_some();
+        if let Some(to) = versions.next(&others(&raft)).filter(|_| leads) {
+            tracing::info!(version = %to, "all members support it: raising the cluster version");
+            if let Err(no_reply) = proposer.propose(Command::RaiseVersion { to }, PATIENCE).await {
+                tracing::info!(%no_reply, "the cluster version is not raised yet");
+            }
+        }
+        tokio::select! {
+            () = sleep(LOOK), if leads => {}
+            () = versions.changed(), if leads => {}
+            changed = led.changed() => if changed.is_err() { return },
+        }
+    }
+}
