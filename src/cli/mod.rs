@@ -26,6 +26,7 @@ mod output;
 mod release;
 mod remove_waiter;
 mod resize;
+mod rolling_restart;
 mod serve;
 mod session;
 mod sessions;
@@ -84,6 +85,7 @@ enum Command {
     LiftDelay(lift_delay::LiftDelay),
     DropData(drop_data::DropData),
     Resize(resize::Resize),
+    RollingRestart(rolling_restart::RollingRestart),
     Status(status::Status),
     Member(member::Member),
     TransferLeader(transfer_leader::TransferLeader),
@@ -180,6 +182,7 @@ pub fn run() -> ExitCode {
         Command::LiftDelay(lift_delay) => block_on(lift_delay.run()),
         Command::DropData(drop_data) => block_on(drop_data.run()),
         Command::Resize(resize) => block_on(resize.run()),
+        Command::RollingRestart(restart) => block_on(restart.run()),
         Command::Status(status) => block_on(status.run()),
         Command::Member(member) => block_on(member.run()),
         Command::TransferLeader(transfer) => block_on(transfer.run()),

@@ -1,6 +1,6 @@
 //! A replica: one copy of the table, kept equal to the others.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use openraft::{ServerState, async_runtime::WatchReceiver};
 use tokio::{sync::watch, time::timeout};

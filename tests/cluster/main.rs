@@ -10,6 +10,7 @@
 //! * `services`, `watches`: the answers of the services; `bad_input`: to invalid requests; `deadlines`: at a call's deadline; `crowded`,
 //!   `overload`: at limits;
 //! * `members`: nodes join, leave and are replaced, and the leadership is handed over;
+//! * `rolling`: all nodes are restarted one after the other, and no call fails;
 //! * `refusals`, `copies`: data and configurations with which a node refuses to start;
 //! * `program`, `shell`: output and exit codes of the program, also within shell scripts.
 //!
@@ -39,6 +40,7 @@ mod overload;
 mod pauses;
 mod program;
 mod refusals;
+mod rolling;
 mod services;
 mod shell;
 mod snapshots;
