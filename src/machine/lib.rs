@@ -20,6 +20,7 @@
 //! * `backlog`: work that is due and not done yet, since one batch does a bounded amount;
 //! * `views`: what queries show to people;
 //! * `records`: the table as a sequence of records, for snapshots;
+//! * `restored`: the table of a cluster that is restored from a copy;
 //! * `digest`: the table as one hash, to compare replicas;
 //! * `check`: the invariants;
 //! * `versions`: the cluster version, and since which one each command exists.
@@ -61,6 +62,7 @@ mod locks;
 mod queue;
 mod records;
 mod replies;
+mod restored;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -81,6 +83,7 @@ pub use backlog::Work;
 pub use check::BrokenInvariant;
 pub use records::Record;
 pub use replies::Asked;
+pub use restored::{FIRST_TOKEN_MAX, FirstTokenError, TOKEN_STEP};
 pub use types::*;
 pub use versions::{Version, Versions};
 

@@ -87,6 +87,8 @@ pub enum Planted {
     NotedBeforeDurable,
     /// A keep-alive stream reports that a session was renewed, and only then which of its grants are revoked.
     RevokedAfterRenewed,
+    /// A cluster that is restored from a backup goes on with the tokens of the backup.
+    RestoreForgetsTokenOffset,
 }
 
 impl Planted {
@@ -126,6 +128,7 @@ impl Planted {
         Self::LostForwardedIsSafe,
         Self::NotedBeforeDurable,
         Self::RevokedAfterRenewed,
+        Self::RestoreForgetsTokenOffset,
     ];
 
     /// Bugs that neither random faults nor seeds are expected to find. A scenario in `tests/calibration` detects each of them.
@@ -152,6 +155,7 @@ impl Planted {
         Self::LostForwardedIsSafe,
         Self::NotedBeforeDurable,
         Self::RevokedAfterRenewed,
+        Self::RestoreForgetsTokenOffset,
     ];
 
     /// The name for the environment variable.
@@ -191,6 +195,7 @@ impl Planted {
             Self::LostForwardedIsSafe => "lost-forwarded-is-safe",
             Self::NotedBeforeDurable => "noted-before-durable",
             Self::RevokedAfterRenewed => "revoked-after-renewed",
+            Self::RestoreForgetsTokenOffset => "restore-forgets-token-offset",
         }
     }
 
