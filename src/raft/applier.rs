@@ -92,7 +92,8 @@ fn apply_all(table: &Table, entries: Entries) -> io::Result<()> {
     Ok(())
 }
 
-fn apply(table: &Table, entry: Entry, answer: bool) -> io::Result<Deliveries> {
+/// Applies one entry. With `answer`, its proposer waits for the deliveries.
+pub(super) fn apply(table: &Table, entry: Entry, answer: bool) -> io::Result<Deliveries> {
     let log_id = entry.log_id;
     match entry.payload {
         EntryPayload::Blank => table.pass(log_id, None),

@@ -9,6 +9,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "lockkeeper/internal/v1/log.proto",
         "lockkeeper/internal/v1/snapshot.proto",
         "lockkeeper/internal/v1/peer.proto",
+        "lockkeeper/internal/v1/backup.proto",
     ];
     tonic_prost_build::configure()
         // The log, the peers and the cache share payloads; `Bytes` avoids copies.

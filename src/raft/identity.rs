@@ -37,9 +37,11 @@ pub use super::ids::{ClusterId, Incarnation, InvalidId};
 use super::types::Node;
 
 mod file;
+mod made;
 mod starts;
 
 pub use file::FILE_NAME;
+pub use made::Read;
 pub use starts::{Acknowledged, RememberedPeer, Start};
 
 /// The stages of a node on its way into a cluster.

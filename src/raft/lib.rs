@@ -12,9 +12,12 @@
 //!
 //! [`versions`] and `raising`: which programs the members run, and the cluster version.
 //!
+//! [`backup`]: the table in a file that outlives its cluster, and clusters that are made from one.
+//!
 //! [`ids`], [`identity`] and [`forming`]: the node's id and data directory, and the founding of a cluster. [`types`], [`wire`],
 //! [`commands`], [`records`] and [`messages`]: shared types and their encodings.
 
+pub mod backup;
 pub mod calls;
 mod change_history;
 pub mod clock;

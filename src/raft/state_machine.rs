@@ -157,7 +157,7 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
 }
 
 /// Reads a whole snapshot. Blocks.
-fn read(file: &SnapshotFile, versions: &PeerVersions) -> io::Result<Applied> {
+pub(super) fn read(file: &SnapshotFile, versions: &PeerVersions) -> io::Result<Applied> {
     let mut failed = None;
     let decode = |bytes: &[u8]| {
         let record = records::decode(bytes).map_err(|malformed| newer(&malformed.to_string()))?;

@@ -90,6 +90,11 @@ impl SnapshotFile {
         Ok(Records { input, is_over: false })
     }
 
+    /// Opens a snapshot in a data directory that no node uses, and checks all of it. Changes nothing.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Self::check(path, true, Blocking::OnThreads)
+    }
+
     /// How this node waits for files.
     pub(crate) fn blocking(&self) -> Blocking {
         self.blocking
@@ -174,8 +179,7 @@ pub(super) fn write(
         write_piece(&mut output, &record)?;
         count += 1;
     }
-    output.write_all(&END.to_be_bytes())?;
-    output.write_all(&count.to_be_bytes())?;
+    write_end(&mut output, count)?;
     let checksum = output.hasher.finalize();
     let mut output = output.inner;
     output.write_all(&checksum.to_be_bytes())?;
@@ -191,7 +195,14 @@ pub(super) fn sync(file: &File) -> io::Result<()> {
     }
 }
 
-fn write_piece(output: &mut impl Write, piece: &[u8]) -> io::Result<()> {
+/// Writes what stands after the last record.
+pub(crate) fn write_end(output: &mut impl Write, count: u64) -> io::Result<()> {
+    output.write_all(&END.to_be_bytes())?;
+    output.write_all(&count.to_be_bytes())
+}
+
+/// Writes the header or a record, with its length.
+pub(crate) fn write_piece(output: &mut impl Write, piece: &[u8]) -> io::Result<()> {
     let length = u32::try_from(piece.len()).ok().filter(|length| *length != END);
     let length = length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a record of 4 GiB or more"))?;
     output.write_all(&length.to_be_bytes())?;
@@ -251,7 +262,7 @@ fn read_header(input: &mut impl Read) -> io::Result<Header> {
 }
 
 /// Reads the next record into `record`. Returns whether there was one.
-fn read_record(input: &mut impl Read, record: &mut Vec<u8>) -> io::Result<bool> {
+pub(crate) fn read_record(input: &mut impl Read, record: &mut Vec<u8>) -> io::Result<bool> {
     let mut length = [0; 4];
     input.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length);

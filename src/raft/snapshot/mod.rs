@@ -24,5 +24,6 @@ mod pace;
 mod store;
 
 pub use file::{Records, SnapshotFile};
+pub(crate) use file::{read_record as read_piece, write_end, write_piece};
 pub(super) use pace::Pace;
-pub use store::{Receiving, SnapshotError, SnapshotStore};
+pub use store::{Receiving, SnapshotError, SnapshotStore, newest_in};

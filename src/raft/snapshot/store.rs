@@ -63,6 +63,26 @@ pub enum SnapshotError {
     },
 }
 
+/// The file of the newest snapshot in the directory of a node that does not run; `None`: there is none. Changes nothing.
+pub fn newest_in(directory: &Path) -> io::Result<Option<PathBuf>> {
+    let mut newest = None;
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let index = entry.file_name().to_str().and_then(index_of);
+        newest = newest.max(index.map(|index| (index, entry.path())));
+    }
+    Ok(newest.map(|(_, path)| path))
+}
+
+/// The index in the name of a finished snapshot.
+fn index_of(name: &str) -> Option<u64> {
+    name.strip_prefix(PREFIX).and_then(|index| index.parse().ok())
+}
+
 impl SnapshotStore {
     /// Opens the snapshots in a directory, or creates the directory. Checks the newest, and deletes older and unfinished ones.
     pub fn open(directory: &Path) -> Result<Self, SnapshotError> {
@@ -161,7 +181,7 @@ impl SnapshotStore {
             let Some(name) = name.to_str() else { continue };
             if name.ends_with(PARTIAL_SUFFIX) {
                 fs::remove_file(entry.path())?;
-            } else if let Some(index) = name.strip_prefix(PREFIX).and_then(|index| index.parse().ok()) {
+            } else if let Some(index) = index_of(name) {
                 found.push((index, entry.path()));
             }
         }

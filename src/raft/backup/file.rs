@@ -1,0 +1,309 @@
+//! A backup file: its format, writing and reading.
+//!
+//! ```text
+//! magic and version, 8 bytes
+//! blocks with checksums, see `blocks`, whose bytes together are:
+//!     length of the header, 4 bytes      header: a BackupHeader
+//!     length of a record, 4 bytes        record of the table, as in a snapshot      (any number of times)
+//!     0xffffffff                         number of records, 8 bytes
+//! ```
+//!
+//! Numbers are big-endian. Every byte of the file is covered by a checksum, a comparison or a count. It is written from beginning to end
+//! without knowing its size, so a node can send it while it makes it.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, Read, Write},
+    path::{Path, PathBuf},
+};
+
+use prost::Message;
+
+use super::blocks::{BadBlock, BlockReader, BlockWriter};
+use crate::{
+    identity::ClusterId,
+    messages as pb, records,
+    snapshot::{SnapshotFile, read_piece, write_end, write_piece},
+    state_machine,
+    table::Applied,
+    types::{LogId, StoredMembership},
+};
+use lockkeeper_machine::{Machine, WallTime};
+
+/// The last byte is the version.
+const MAGIC: &[u8; 8] = b"LKBACK\0\x01";
+/// The magic of a node's own snapshots, without the version.
+const SNAPSHOT_MAGIC: &[u8] = b"LKSNAP\0";
+
+/// What a backup says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// The cluster that it is of.
+    pub cluster_id: ClusterId,
+    /// The node that wrote it.
+    pub node_id: u64,
+    /// The version of that node's program.
+    pub version: String,
+    /// When it was written, by that node's wall clock.
+    pub created: WallTime,
+    /// It was taken without a quorum: entries that were acknowledged before may be missing.
+    pub is_stale: bool,
+}
+
+/// A backup that was read and checked.
+#[derive(Debug)]
+pub struct BackupFile {
+    /// `None`: the file is a node's own snapshot, which does not say.
+    pub header: Option<Header>,
+    /// The table, its last entry, and the members then.
+    pub applied: Applied,
+    /// The size of the file, bytes.
+    pub bytes: u64,
+}
+
+/// Why a file cannot be used as a backup. It was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// The file is something else.
+    #[error(
+        "{} is no backup: {what}; name a file that `lockkeeper snapshot save` wrote, or a snapshot from a data directory",
+        .path.display()
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The file differs from what was written.
+    #[error(
+        "the backup {} is damaged: from byte {at} on, {what}; nothing of it can be used: take another copy of it, or an earlier backup",
+        .path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The damage lies at this byte or after it.
+        at: u64,
+        /// The damage.
+        what: String,
+    },
+    /// The file is as it was written, but this program does not understand it.
+    #[error(
+        "the backup {} cannot be used by this version of the program ({what}): use the version that wrote it{}, or a later one",
+        .path.display(), .version.as_ref().map(|version| format!(", {version}")).unwrap_or_default()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// What is not understood.
+        what: String,
+        /// The version of the program that wrote it, if it is known.
+        version: Option<String>,
+    },
+    /// The operating system returned an error.
+    #[error("cannot read {}: {source}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// Writes a backup of this table. Each `write_all` of the output gets at most [`BLOCK_BYTES_MAX`](super::BLOCK_BYTES_MAX) bytes and a few
+/// more. Fails as the output does.
+pub fn write(mut output: impl Write, header: &Header, applied: &Applied) -> io::Result<()> {
+    output.write_all(MAGIC)?;
+    let mut output = BlockWriter::new(output);
+    let header = pb::BackupHeader {
+        cluster_id: header.cluster_id.as_str().into(),
+        node_id: header.node_id,
+        version: header.version.clone(),
+        created_wall_ms: header.created.0,
+        stale: header.is_stale,
+        last_log_id: applied.log_id.as_ref().map(pb::LogId::from),
+        membership: Some((&applied.membership).into()),
+    };
+    write_piece(&mut output, &header.encode_to_vec())?;
+    let mut count = 0;
+    for record in applied.machine.records() {
+        write_piece(&mut output, &records::encode(&record))?;
+        count += 1;
+    }
+    write_end(&mut output, count)?;
+    output.finish()?;
+    Ok(())
+}
+
+/// Checks that a file is a whole backup, without making its table. Returns its size in bytes.
+pub fn check(path: &Path) -> Result<u64, BackupError> {
+    let failed = |source| BackupError::Io { path: path.to_owned(), source };
+    let mut file = File::open(path).map_err(failed)?;
+    expect_magic(path, &mut file)?;
+    let mut blocks = BlockReader::new(BufReader::new(file), MAGIC.len() as u64);
+    let checked = io::copy(&mut blocks, &mut io::sink()).and_then(|_| blocks.finish());
+    checked.map_err(|error| explain(path, 0, error))
+}
+
+impl BackupFile {
+    /// Reads a backup, or a node's own snapshot. Its table is in memory then. Blocks.
+    pub fn read(path: &Path) -> Result<Self, BackupError> {
+        let failed = |source| BackupError::Io { path: path.to_owned(), source };
+        let mut file = File::open(path).map_err(failed)?;
+        let mut magic = [0; SNAPSHOT_MAGIC.len()];
+        let is_snapshot = file.read_exact(&mut magic).is_ok() && magic == SNAPSHOT_MAGIC;
+        if is_snapshot {
+            return Self::read_snapshot(path);
+        }
+        let mut file = File::open(path).map_err(failed)?;
+        expect_magic(path, &mut file)?;
+        let mut blocks = BlockReader::new(BufReader::new(file), MAGIC.len() as u64);
+        let read = read_content(&mut blocks);
+        let (at, version) = (blocks.at(), read.as_ref().err().and_then(|unread| unread.version.clone()));
+        match read {
+            Ok((header, applied)) => {
+                let bytes = blocks.finish().map_err(|error| explain(path, at, error))?;
+                Ok(Self { header: Some(header), applied, bytes })
+            }
+            Err(Unread { why: Why::Unknown(what), .. }) => {
+                // The blocks up to here are as they were written; so must the rest be before anything else is blamed.
+                io::copy(&mut blocks, &mut io::sink())
+                    .and_then(|_| blocks.finish())
+                    .map_err(|error| explain(path, at, error))?;
+                Err(BackupError::Newer { path: path.to_owned(), what, version })
+            }
+            Err(Unread { why: Why::Io(error), .. }) => Err(explain(path, at, error)),
+        }
+    }
+
+    fn read_snapshot(path: &Path) -> Result<Self, BackupError> {
+        let file = SnapshotFile::open(path).map_err(|error| explain(path, 0, error))?;
+        let bytes = file.length();
+        let unknown =
+            |error: io::Error| BackupError::Newer { path: path.to_owned(), what: error.to_string(), version: None };
+        let applied = state_machine::read(&file).map_err(unknown)?;
+        Ok(Self { header: None, applied, bytes })
+    }
+}
+
+/// Why the content of sound blocks was not read.
+struct Unread {
+    why: Why,
+    version: Option<String>,
+}
+
+enum Why {
+    Io(io::Error),
+    /// The blocks are sound, and say something that this program does not know.
+    Unknown(String),
+}
+
+impl From<io::Error> for Unread {
+    fn from(error: io::Error) -> Self {
+        Self { why: Why::Io(error), version: None }
+    }
+}
+
+impl Unread {
+    fn unknown(what: impl ToString) -> Self {
+        Self { why: Why::Unknown(what.to_string()), version: None }
+    }
+}
+
+fn read_content(input: &mut impl Read) -> Result<(Header, Applied), Unread> {
+    let mut header = Vec::new();
+    if !read_content_piece(input, &mut header)? {
+        return Err(Unread::unknown("it has no header"));
+    }
+    let header = pb::BackupHeader::decode(&*header).map_err(Unread::unknown)?;
+    let version = Some(header.version.clone());
+    read_table(input, header).map_err(|unread| Unread { version, ..unread })
+}
+
+fn read_table(input: &mut impl Read, header: pb::BackupHeader) -> Result<(Header, Applied), Unread> {
+    let membership = header.membership.ok_or_else(|| Unread::unknown("it has no membership"))?;
+    let membership: StoredMembership = membership.try_into().map_err(Unread::unknown)?;
+    let log_id = header.last_log_id.map(LogId::from);
+    let said = Header {
+        cluster_id: header.cluster_id.parse().map_err(Unread::unknown)?,
+        node_id: header.node_id,
+        version: header.version,
+        created: WallTime(header.created_wall_ms),
+        is_stale: header.stale,
+    };
+    let (mut failed, mut count, mut bytes) = (None, 0_u64, Vec::new());
+    let records = std::iter::from_fn(|| {
+        let record = match read_content_piece(input, &mut bytes) {
+            Ok(true) => records::decode(&bytes).map_err(Unread::unknown),
+            Ok(false) => return None,
+            Err(error) => Err(error),
+        };
+        count += 1;
+        record.map_err(|why| failed = Some(why)).ok()
+    });
+    let machine = Machine::from_records(records);
+    if let Some(failed) = failed {
+        return Err(failed);
+    }
+    let machine = machine.map_err(Unread::unknown)?;
+    let mut expected = [0; 8];
+    input.read_exact(&mut expected).map_err(cut_short)?;
+    if u64::from_be_bytes(expected) != count {
+        return Err(Unread::unknown("its number of records differs from the one that it states"));
+    }
+    Ok((said, Applied { machine, log_id, membership }))
+}
+
+fn read_content_piece(input: &mut impl Read, piece: &mut Vec<u8>) -> Result<bool, Unread> {
+    read_piece(input, piece).map_err(cut_short)
+}
+
+/// Sound blocks that end too early were written so.
+fn cut_short(error: io::Error) -> Unread {
+    let is_bad_block = error.get_ref().is_some_and(|why| why.is::<BadBlock>());
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => Unread::unknown("its records are incomplete"),
+        io::ErrorKind::InvalidData if !is_bad_block => Unread::unknown(error),
+        _ => error.into(),
+    }
+}
+
+fn expect_magic(path: &Path, file: &mut File) -> Result<(), BackupError> {
+    let foreign = |what| BackupError::Foreign { path: path.to_owned(), what };
+    let mut magic = Vec::new();
+    file.take(MAGIC.len() as u64).read_to_end(&mut magic).map_err(|error| explain(path, 0, error))?;
+    let (kind, version) = MAGIC.split_at(MAGIC.len() - 1);
+    match magic.len() {
+        0 => Err(foreign("it is empty")),
+        8 if magic == MAGIC => Ok(()),
+        8 if magic.starts_with(kind) => {
+            let (found, known) = (magic[kind.len()], version[0]);
+            let what = format!("it has format {found}, this program knows {known}");
+            Err(BackupError::Newer { path: path.to_owned(), what, version: None })
+        }
+        8 => Err(foreign("it does not begin like one")),
+        _ if MAGIC.starts_with(&magic) => {
+            let at = magic.len() as u64;
+            Err(BackupError::Damaged { path: path.to_owned(), at, what: "it is cut short".into() })
+        }
+        _ => Err(foreign("it does not begin like one")),
+    }
+}
+
+/// Tells damage, with its place, from an error of the system.
+fn explain(path: &Path, at: u64, error: io::Error) -> BackupError {
+    let path = path.to_owned();
+    if let Some(bad) = error.get_ref().and_then(|why| why.downcast_ref::<BadBlock>()) {
+        return BackupError::Damaged { path, at: bad.at, what: bad.what.into() };
+    }
+    match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+            BackupError::Damaged { path, at, what: error.to_string() }
+        }
+        _ => BackupError::Io { path, source: error },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! The data directories of a new cluster, made from a table.
+//!
+//! Each directory is complete: the snapshot, a log that begins after it, with a vote, and the identity of a member. The membership in the
+//! snapshot names every member by the incarnation of its directory, so all directories of a cluster are made in one go, where the
+//! incarnations are drawn. The nodes start as after a stop of all of them, and elect a leader.
+//!
+//! The identity is written last: a directory that was not finished holds no identity, and no node starts on it.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use openraft::storage::RaftLogStorage as _;
+use rand::RngCore;
+
+use super::INDEX_STEP;
+use crate::{
+    identity::{ClusterId, Identity, IdentityError, Incarnation, Start},
+    log::{LogStore, OpenError, Options},
+    records,
+    snapshot::{SnapshotError, SnapshotStore},
+    types::{CommittedLeaderId, LogId, Membership, Node, SnapshotMeta, StoredMembership, Vote},
+};
+use lockkeeper_machine::Machine;
+
+/// A cluster to be made.
+#[derive(Debug)]
+pub struct NewCluster {
+    /// Its id.
+    pub cluster_id: ClusterId,
+    /// Its members, all of them voters: the addresses, and the directory to be made. It must be empty, or not exist.
+    pub members: BTreeMap<u64, (Node, PathBuf)>,
+    /// Its table: one that [`Machine::restored`] made.
+    pub machine: Machine,
+    /// The last entry of the copy. `None`: there is no copy, or it has none.
+    pub copied: Option<LogId>,
+}
+
+/// Why a cluster was not made. Directories that were begun are empty again, unless the message says otherwise.
+#[derive(Debug, thiserror::Error)]
+pub enum FoundingError {
+    /// Something is in the way.
+    #[error("the data directory {} is not empty: name another one; nothing in it was changed", .directory.display())]
+    Occupied {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// There is no member, or the ids cannot be those of members.
+    #[error("{0}")]
+    Members(String),
+    /// The identity was not read or written.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The log was not made.
+    #[error(transparent)]
+    Log(#[from] OpenError),
+    /// The snapshot was not made.
+    #[error(transparent)]
+    Snapshots(#[from] SnapshotError),
+    /// The operating system returned an error.
+    #[error("cannot make the data directory {}: {source}", .directory.display())]
+    Io {
+        /// The directory.
+        directory: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// Makes the data directories of a cluster. Returns the last entry that its nodes have applied: the first one that they write follows.
+///
+/// Takes time in proportion to the table and to the number of members. Writes and syncs files on the caller's thread.
+pub async fn found(cluster: &NewCluster, random: &mut impl RngCore) -> Result<LogId, FoundingError> {
+    for (_, directory) in cluster.members.values() {
+        if !Identity::is_free(directory)? {
+            return Err(FoundingError::Occupied { directory: directory.clone() });
+        }
+    }
+    let made: Vec<Made<'_>> = cluster.members.iter().map(|(id, member)| Made::draw(*id, member, random)).collect();
+    let (last, meta) = meta(cluster.copied, &made)?;
+    let filled = fill_all(&made, &meta, last, &cluster.machine).await;
+    if filled.is_err() {
+        made.iter().for_each(Made::empty);
+    }
+    filled?;
+    for made in &made {
+        let Made { node_id, directory, incarnation, start, .. } = *made;
+        Identity::make_member(directory, &cluster.cluster_id, node_id, incarnation, start, last.index)?;
+    }
+    Ok(last)
+}
+
+/// A directory that is being made.
+struct Made<'a> {
+    node_id: u64,
+    node: &'a Node,
+    directory: &'a Path,
+    incarnation: Incarnation,
+    start: Start,
+}
+
+/// The snapshot and the log in a data directory.
+const SNAPSHOTS: &str = "snapshots";
+const LOG: &str = "log";
+
+/// The last entry of the new cluster, and what its snapshot covers.
+fn meta(copied: Option<LogId>, made: &[Made<'_>]) -> Result<(LogId, SnapshotMeta), FoundingError> {
+    let (term, index) = copied.map_or((0, 0), |last| (last.leader_id.term, last.index));
+    let leader_id = CommittedLeaderId::new(term.saturating_add(1));
+    let last = LogId { leader_id, index: index.saturating_add(INDEX_STEP) };
+    let node = |made: &Made<'_>| (made.node_id, Node { incarnation: Some(made.incarnation), ..made.node.clone() });
+    let (voters, nodes): (_, BTreeMap<u64, Node>) =
+        (made.iter().map(|made| made.node_id).collect(), made.iter().map(node).collect());
+    let membership = Membership::new(vec![voters], nodes);
+    let membership = membership.map_err(|why| FoundingError::Members(format!("these cannot be the members: {why}")))?;
+    let last_membership = StoredMembership::new(Some(last), membership);
+    Ok((last, SnapshotMeta { last_log_id: Some(last), last_membership }))
+}
+
+async fn fill_all(made: &[Made<'_>], meta: &SnapshotMeta, last: LogId, machine: &Machine) -> Result<(), FoundingError> {
+    // The same vote on all: for no node of this term. The first election is in a later one.
+    let vote = Vote::new(last.leader_id.term, made.first().map_or(0, |made| made.node_id));
+    for made in made {
+        made.fill(meta, last, &vote, machine).await?;
+    }
+    Ok(())
+}
+
+impl<'a> Made<'a> {
+    fn draw(node_id: u64, (node, directory): &'a (Node, PathBuf), random: &mut impl RngCore) -> Self {
+        Self { node_id, node, directory, incarnation: Incarnation::draw(random), start: Start::draw(random) }
+    }
+
+    /// Writes the snapshot and the log.
+    async fn fill(
+        &self,
+        meta: &SnapshotMeta,
+        last: LogId,
+        vote: &Vote,
+        machine: &Machine,
+    ) -> Result<(), FoundingError> {
+        let failed = |source| FoundingError::Io { directory: self.directory.to_owned(), source };
+        let snapshots = SnapshotStore::open(&self.directory.join(SNAPSHOTS))?;
+        let records = machine.records().map(|record| records::encode(&record));
+        snapshots.write(meta, records).map_err(failed)?;
+        let owner = Some(Identity::owner_of_made(self.incarnation, self.start));
+        let options = Options { snapshot: Some(last), owner, ..Options::default() };
+        let mut log = LogStore::open(&self.directory.join(LOG), options)?;
+        log.save_vote(vote).await.map_err(failed)?;
+        log.purge(last).await.map_err(failed)?;
+        log.close().await.map_err(failed)
+    }
+
+    /// Deletes what [`fill`](Self::fill) wrote. The first error counts, not one of this.
+    fn empty(&self) {
+        for name in [SNAPSHOTS, LOG] {
+            let _ = fs::remove_dir_all(self.directory.join(name));
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The data directory of a stopped node, as the source of a new cluster.
+//!
+//! When most members are lost for good, the cluster cannot commit any more, and what it has acknowledged is at best on the nodes that are
+//! left. A new cluster is then made from the best of their directories. All entries of its log are applied, also those of which the node
+//! does not know that they are committed: any of them may have been acknowledged. Those that were not are requests without an answer, whose
+//! outcome is unknown to their clients anyway.
+//!
+//! The directory is not changed: opening a log settles its journal, so a copy of the log is opened.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use futures::{StreamExt as _, pin_mut};
+use openraft::{RaftLogReader as _, storage::RaftLogStorage as _};
+
+use crate::{
+    applier,
+    identity::{self, Identity, IdentityError},
+    log::{LogStore, OpenError, Options},
+    snapshot::{SnapshotFile, newest_in},
+    state_machine,
+    table::{Applied, Table},
+    types::{LogId, Vote},
+};
+use lockkeeper_storage::database::{LockFile, NotLocked};
+
+/// The content of a stopped node's data directory.
+#[derive(Debug)]
+pub struct Remains {
+    /// Its identity.
+    pub identity: identity::Read,
+    /// The latest vote: the node knew of this term.
+    pub vote: Option<Vote>,
+    /// The last entry of the log, or of the snapshot if the log ends before it.
+    pub last: Option<LogId>,
+    /// The last entry that the node knew to be committed; more may be.
+    pub committed: Option<LogId>,
+    /// The last entry of the newest snapshot.
+    pub snapshot: Option<LogId>,
+    /// The table after the last entry.
+    pub applied: Applied,
+}
+
+/// Why a data directory cannot be used. It was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum RemainsError {
+    /// A node runs on it.
+    #[error("the data directory {} is in use by another process: stop the node first", .directory.display())]
+    InUse {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// There is no data of a node.
+    #[error("{} holds no data of a node: name the data directory of a node, as `data_dir` in its configuration", .directory.display())]
+    Nothing {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// The identity was not read.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The snapshot is damaged.
+    #[error(
+        "the snapshot {} is damaged: {what}; the log no longer has the entries that it replaced: use the data directory of another \
+         node, or a backup", .path.display()
+    )]
+    Snapshot {
+        /// The snapshot's file.
+        path: PathBuf,
+        /// The damage.
+        what: String,
+    },
+    /// The log is damaged.
+    #[error(
+        "the log of {} cannot be used: {what}; use the data directory of another node, or a backup", .directory.display()
+    )]
+    Log {
+        /// The data directory.
+        directory: PathBuf,
+        /// The damage.
+        what: String,
+    },
+    /// The operating system returned an error.
+    #[error("cannot read the data directory {}: {source}", .directory.display())]
+    Io {
+        /// The directory.
+        directory: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+impl Remains {
+    /// Reads the data directory of a stopped node. The log is copied into `aside`, an empty directory that is left to the caller.
+    ///
+    /// Reads and writes files on the caller's thread, and takes time in proportion to the table and the log.
+    pub async fn read(directory: &Path, aside: &Path) -> Result<Self, RemainsError> {
+        let failed = |source| RemainsError::Io { directory: directory.to_owned(), source };
+        let nothing = || RemainsError::Nothing { directory: directory.to_owned() };
+        let _lock = LockFile::take_directory(directory).map_err(|not_locked| match not_locked {
+            NotLocked::InUse => RemainsError::InUse { directory: directory.to_owned() },
+            NotLocked::Io(error) if error.kind() == io::ErrorKind::NotFound => nothing(),
+            NotLocked::Io(error) => failed(error),
+        })?;
+        let identity = Identity::read(directory)?.ok_or_else(nothing)?;
+        let table = Arc::new(Table::default());
+        let snapshot = match newest_in(&directory.join("snapshots")).map_err(failed)? {
+            None => None,
+            Some(path) => restore(&table, &path)?,
+        };
+        copy(&directory.join("log"), aside).map_err(failed)?;
+        let options = Options { snapshot, ..Options::default() };
+        let damaged = |what: String| RemainsError::Log { directory: directory.to_owned(), what };
+        let log = LogStore::open(aside, options).map_err(|error| match error {
+            OpenError::Damaged { what, .. } | OpenError::NotOwn { what, .. } => damaged(what),
+            other => damaged(other.to_string()),
+        })?;
+        let read = replay(log.clone(), &table, snapshot).await;
+        let closed = log.close().await;
+        let (vote, in_log, committed) = read.map_err(|error| damaged(error.to_string()))?;
+        closed.map_err(failed)?;
+        let applied = table.read(Clone::clone);
+        Ok(Self { identity, vote, last: in_log.max(snapshot), committed: committed.max(snapshot), snapshot, applied })
+    }
+
+    /// Why acknowledged entries are known to be missing in this copy, apart from those that only lost members had. `None`: nothing tells.
+    pub fn shortfall(&self) -> Option<String> {
+        let (last, noted) = (self.last.map_or(0, |last| last.index), self.identity.committed_index?);
+        (noted > last)
+            .then(|| format!("its identity says that entry {noted} is committed, and it ends at entry {last}"))
+    }
+}
+
+/// Loads a snapshot into the table. Returns its last entry.
+fn restore(table: &Table, path: &Path) -> Result<Option<LogId>, RemainsError> {
+    let damaged = |error: io::Error| RemainsError::Snapshot { path: path.to_owned(), what: error.to_string() };
+    let file = SnapshotFile::open(path).map_err(damaged)?;
+    drop(table.restore(state_machine::read(&file).map_err(damaged)?));
+    Ok(file.meta().last_log_id)
+}
+
+/// Applies the entries after the snapshot. Returns the vote, the last entry of the log, and the last one that is known to be committed.
+async fn replay(
+    mut log: LogStore,
+    table: &Table,
+    snapshot: Option<LogId>,
+) -> io::Result<(Option<Vote>, Option<LogId>, Option<LogId>)> {
+    let state = log.get_log_state().await?;
+    let committed = log.read_committed().await?;
+    let mut reader = log.get_log_reader().await;
+    let vote = reader.read_vote().await?;
+    let first = snapshot.map_or(0, |last| last.index.saturating_add(1));
+    let entries = reader.entries_stream(first..).await;
+    pin_mut!(entries);
+    while let Some(entry) = entries.next().await {
+        applier::apply(table, entry?, false)?;
+    }
+    Ok((vote, state.last_log_id, committed))
+}
+
+/// Copies the files of a directory, and of those in it.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy(&entry.path(), &to)?,
+            false => _ = fs::copy(entry.path(), to)?,
+        }
+    }
+    Ok(())
+}
