@@ -8,6 +8,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "lockkeeper/v1/sessions.proto",
         "lockkeeper/v1/locks.proto",
         "lockkeeper/v1/cluster.proto",
+        "lockkeeper/v1/maintenance.proto",
         "lockkeeper/v1/errors.proto",
     ];
     let descriptors = protox::compile(files, ["."])?;

@@ -56,6 +56,7 @@
 mod acquire;
 mod attached;
 mod backoff;
+mod backup;
 pub mod blocking;
 mod call;
 mod clock;
@@ -85,6 +86,7 @@ pub use lockkeeper_types as types;
 
 pub use acquire::Acquire;
 pub use attached::{AttachedAcquire, AttachedSession, Renewal};
+pub use backup::Backup;
 pub use clock::{BootClock, Clock, Moment};
 // For the program `lockkeeper`, which says so when it gets no answer. The client itself tells it by its errors.
 pub use cluster::{Builder, Client, DEFAULT_ENDPOINTS};

@@ -39,6 +39,7 @@ use super::{
         cluster::ClusterService,
         deadlines::{Deadlines, Timed},
         forwarded::Forwarded,
+        maintenance::Maintenance,
         unreadable::explaining,
     },
 };
@@ -46,7 +47,10 @@ use lockkeeper_environment::{Blocking, Environment, Tasks};
 use lockkeeper_machine::Versions;
 use lockkeeper_proto::{
     self,
-    v1::{cluster_server::ClusterServer, locks_server::LocksServer, sessions_server::SessionsServer},
+    v1::{
+        cluster_server::ClusterServer, locks_server::LocksServer, maintenance_server::MaintenanceServer,
+        sessions_server::SessionsServer,
+    },
 };
 use lockkeeper_raft::{
     Raft, Replica, fast_election,
@@ -287,13 +291,16 @@ where
     let mut services =
         Services::new(&config, &replica, members.clone(), &environment, connector.clone(), stopping.clone());
     services.cluster.start = identity.start().to_string().into();
+    let cluster_id = identity.cluster_id().clone();
+    let maintenance = Maintenance::new(services.service.clone(), replica.clone(), environment.clone(), cluster_id);
     // All tasks end with this function, however it ends.
     let (mut tasks, mut client_server) = (JoinSet::new(), JoinSet::new());
     let peer_routes = services.for_peers().add_service(peer_service.server());
     let peer_settings = Settings::PEERS.with_connections_max(places.peers);
     tasks.spawn(listen_to(peers, peer_settings, services.around(peer_routes), CancellationToken::new()));
     let (reporter, health_service) = tonic_health::server::health_reporter();
-    let client_routes = services.for_clients().add_service(health_service);
+    let client_routes =
+        services.for_clients().add_service(health_service).add_service(MaintenanceServer::new(maintenance));
     let client_settings = Settings::CLIENTS.with_connections_max(places.clients);
     let clients_service = services.unread.layer(services.around(client_routes));
     let serving = listen_to(clients, client_settings, clients_service, stopping.clone());

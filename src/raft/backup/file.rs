@@ -136,14 +136,29 @@ pub fn write(mut output: impl Write, header: &Header, applied: &Applied) -> io::
     Ok(())
 }
 
-/// Checks that a file is a whole backup, without making its table. Returns its size in bytes.
-pub fn check(path: &Path) -> Result<u64, BackupError> {
+/// A backup without its table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Summary {
+    /// What it says of itself.
+    pub header: Header,
+    /// The last entry that its table contains.
+    pub log_id: Option<LogId>,
+    /// The size of the file, bytes.
+    pub bytes: u64,
+}
+
+/// Checks that a file is a whole backup, without making its table. Blocks.
+pub fn check(path: &Path) -> Result<Summary, BackupError> {
     let failed = |source| BackupError::Io { path: path.to_owned(), source };
     let mut file = File::open(path).map_err(failed)?;
     expect_magic(path, &mut file)?;
     let mut blocks = BlockReader::new(BufReader::new(file), MAGIC.len() as u64);
+    let header = read_header(&mut blocks);
+    // Damage anywhere counts more than a header that is not understood.
     let checked = io::copy(&mut blocks, &mut io::sink()).and_then(|_| blocks.finish());
-    checked.map_err(|error| explain(path, 0, error))
+    let bytes = checked.map_err(|error| explain(path, 0, error))?;
+    let (header, content) = header.map_err(|unread| unread.explain(path, 0))?;
+    Ok(Summary { header, log_id: content.last_log_id.map(LogId::from), bytes })
 }
 
 impl BackupFile {
@@ -160,21 +175,18 @@ impl BackupFile {
         expect_magic(path, &mut file)?;
         let mut blocks = BlockReader::new(BufReader::new(file), MAGIC.len() as u64);
         let read = read_content(&mut blocks);
-        let (at, version) = (blocks.at(), read.as_ref().err().and_then(|unread| unread.version.clone()));
-        match read {
-            Ok((header, applied)) => {
-                let bytes = blocks.finish().map_err(|error| explain(path, at, error))?;
-                Ok(Self { header: Some(header), applied, bytes })
+        let at = blocks.at();
+        let rest = match &read {
+            Err(Unread { why: Why::Io(_), .. }) => Ok(at),
+            // The blocks up to here are as they were written; so must the rest be before anything else is blamed.
+            Err(Unread { why: Why::Unknown(_), .. }) => {
+                io::copy(&mut blocks, &mut io::sink()).and_then(|_| blocks.finish())
             }
-            Err(Unread { why: Why::Unknown(what), .. }) => {
-                // The blocks up to here are as they were written; so must the rest be before anything else is blamed.
-                io::copy(&mut blocks, &mut io::sink())
-                    .and_then(|_| blocks.finish())
-                    .map_err(|error| explain(path, at, error))?;
-                Err(BackupError::Newer { path: path.to_owned(), what, version })
-            }
-            Err(Unread { why: Why::Io(error), .. }) => Err(explain(path, at, error)),
-        }
+            Ok(_) => blocks.finish(),
+        };
+        let bytes = rest.map_err(|error| explain(path, at, error))?;
+        let (header, applied) = read.map_err(|unread| unread.explain(path, at))?;
+        Ok(Self { header: Some(header), applied, bytes })
     }
 
     fn read_snapshot(path: &Path) -> Result<Self, BackupError> {
@@ -182,7 +194,7 @@ impl BackupFile {
         let bytes = file.length();
         let unknown =
             |error: io::Error| BackupError::Newer { path: path.to_owned(), what: error.to_string(), version: None };
-        let applied = state_machine::read(&file).map_err(unknown)?;
+        let applied = state_machine::read(&file, &PeerVersions::default()).map_err(unknown)?;
         Ok(Self { header: None, applied, bytes })
     }
 }
@@ -209,29 +221,44 @@ impl Unread {
     fn unknown(what: impl ToString) -> Self {
         Self { why: Why::Unknown(what.to_string()), version: None }
     }
+
+    fn explain(self, path: &Path, at: u64) -> BackupError {
+        match self.why {
+            Why::Io(error) => explain(path, at, error),
+            Why::Unknown(what) => BackupError::Newer { path: path.to_owned(), what, version: self.version },
+        }
+    }
 }
 
-fn read_content(input: &mut impl Read) -> Result<(Header, Applied), Unread> {
+/// The header, as it is and as a message.
+fn read_header(input: &mut impl Read) -> Result<(Header, pb::BackupHeader), Unread> {
     let mut header = Vec::new();
     if !read_content_piece(input, &mut header)? {
         return Err(Unread::unknown("it has no header"));
     }
     let header = pb::BackupHeader::decode(&*header).map_err(Unread::unknown)?;
-    let version = Some(header.version.clone());
-    read_table(input, header).map_err(|unread| Unread { version, ..unread })
-}
-
-fn read_table(input: &mut impl Read, header: pb::BackupHeader) -> Result<(Header, Applied), Unread> {
-    let membership = header.membership.ok_or_else(|| Unread::unknown("it has no membership"))?;
-    let membership: StoredMembership = membership.try_into().map_err(Unread::unknown)?;
-    let log_id = header.last_log_id.map(LogId::from);
     let said = Header {
         cluster_id: header.cluster_id.parse().map_err(Unread::unknown)?,
         node_id: header.node_id,
-        version: header.version,
+        version: header.version.clone(),
         created: WallTime(header.created_wall_ms),
         is_stale: header.stale,
     };
+    Ok((said, header))
+}
+
+fn read_content(input: &mut impl Read) -> Result<(Header, Applied), Unread> {
+    let (said, header) = read_header(input)?;
+    match read_table(input, header) {
+        Ok(applied) => Ok((said, applied)),
+        Err(unread) => Err(Unread { version: Some(said.version), ..unread }),
+    }
+}
+
+fn read_table(input: &mut impl Read, header: pb::BackupHeader) -> Result<Applied, Unread> {
+    let membership = header.membership.ok_or_else(|| Unread::unknown("it has no membership"))?;
+    let membership: StoredMembership = membership.try_into().map_err(Unread::unknown)?;
+    let log_id = header.last_log_id.map(LogId::from);
     let (mut failed, mut count, mut bytes) = (None, 0_u64, Vec::new());
     let records = std::iter::from_fn(|| {
         let record = match read_content_piece(input, &mut bytes) {
@@ -252,7 +279,7 @@ fn read_table(input: &mut impl Read, header: pb::BackupHeader) -> Result<(Header
     if u64::from_be_bytes(expected) != count {
         return Err(Unread::unknown("its number of records differs from the one that it states"));
     }
-    Ok((said, Applied { machine, log_id, membership }))
+    Ok(Applied { machine, log_id, membership })
 }
 
 fn read_content_piece(input: &mut impl Read, piece: &mut Vec<u8>) -> Result<bool, Unread> {

@@ -20,7 +20,7 @@ mod founding;
 mod remains;
 
 pub use blocks::BLOCK_BYTES_MAX;
-pub use file::{BackupError, BackupFile, Header, check, write};
+pub use file::{BackupError, BackupFile, Header, Summary, check, write};
 pub use founding::{FoundingError, NewCluster, found};
 pub use remains::{Remains, RemainsError};
 

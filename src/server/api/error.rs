@@ -361,6 +361,19 @@ impl Error {
         Self::new(Reason::OutcomeUnknown { is_late: false }, Retry::SameId, message)
     }
 
+    /// A node sends as many backups as it may.
+    pub(crate) fn too_many_backups(limit: usize) -> Self {
+        let message =
+            format!("this node sends {limit} backups already, the limit: try again later, or at another node");
+        Self::new(Reason::Overloaded, Retry::Safe, message).with("limit", "backups")
+    }
+
+    /// A follower does not reach the entry that it was to show.
+    pub(crate) fn lags(index: u64) -> Self {
+        let message = format!("this node has not applied entry {index} in time, and the leader has: ask another node");
+        Self::new(Reason::NoLeader, Retry::Safe, message)
+    }
+
     /// This node is draining.
     pub(crate) fn shutting_down() -> Self {
         Self::new(Reason::ShuttingDown, Retry::Safe, "this node is shutting down: ask another one")

@@ -8,12 +8,13 @@
 //!
 //! Around the services, on both ports: `deadlines` answers a call before its `grpc-timeout` passes, `unreadable` explains messages that
 //! cannot be decoded. At the peers' port, `forwarded` runs calls on the clients' runtime. `pipeline` carries many requests on one stream.
-//! `cluster` shows this node's condition.
+//! `cluster` shows this node's condition, `maintenance` sends backups.
 
 pub(crate) mod cluster;
 pub(crate) mod deadlines;
 pub(crate) mod forwarded;
 mod locks;
+pub(crate) mod maintenance;
 mod pipeline;
 mod sessions;
 pub(crate) mod unreadable;

@@ -80,7 +80,8 @@ fn a_backup_comes_back_as_it_was() {
         let applied = applied(sessions);
         let bytes = written(&applied);
         let (_directory, path) = file(&bytes);
-        assert_eq!(check(&path).unwrap(), bytes.len() as u64);
+        let summary = Summary { header: header(), log_id: applied.log_id, bytes: bytes.len() as u64 };
+        assert_eq!(check(&path).unwrap(), summary);
         let read = BackupFile::read(&path).unwrap();
         assert_eq!(read.header, Some(header()));
         assert_eq!(read.bytes, bytes.len() as u64);
