@@ -9,6 +9,8 @@
     reason = "real processes run in real time; figures are for people to read"
 )]
 
+#[path = "cluster/backups.rs"]
+mod backups;
 #[path = "network/cluster.rs"]
 #[allow(dead_code, reason = "the tests of the network use all of it")]
 mod cluster;

@@ -23,6 +23,7 @@ mod logging;
 mod man;
 mod member;
 mod output;
+mod recover;
 mod release;
 mod remove_waiter;
 mod resize;
@@ -32,6 +33,7 @@ mod session;
 mod sessions;
 mod show;
 mod signals;
+mod snapshot;
 mod status;
 mod terminal;
 mod transfer_leader;
@@ -89,6 +91,8 @@ enum Command {
     Status(status::Status),
     Member(member::Member),
     TransferLeader(transfer_leader::TransferLeader),
+    Snapshot(snapshot::Snapshot),
+    Recover(recover::Recover),
     Completions(completions::Completions),
     Man(man::Man),
     #[command(hide = true)]
@@ -186,6 +190,8 @@ pub fn run() -> ExitCode {
         Command::Status(status) => block_on(status.run()),
         Command::Member(member) => block_on(member.run()),
         Command::TransferLeader(transfer) => block_on(transfer.run()),
+        Command::Snapshot(snapshot) => block_on(snapshot.run()),
+        Command::Recover(recover) => block_on(recover.run()),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
         Command::Keep(keep) => block_on(keep.run()),

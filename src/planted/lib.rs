@@ -93,7 +93,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 35] = [
         Self::AckBeforeSync,
         Self::TokenNotInSnapshot,
         Self::RepliesNotInSnapshot,

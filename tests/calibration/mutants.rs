@@ -113,6 +113,11 @@ const CASES: &[Case] = &[
         "mutants::nodes::a_revocation_is_sent_before_the_renewal",
         "renewed before it knows",
     ),
+    case(
+        Planted::RestoreForgetsTokenOffset,
+        "backups::after_a_restore_old_holders_are_fenced_out_and_fences_go_on",
+        "is not above the tokens that late has seen",
+    ),
 ];
 
 const ATTEMPTS: usize = 3;

@@ -27,6 +27,7 @@ use crate::{
     state_machine,
     table::Applied,
     types::{LogId, StoredMembership},
+    versions::PeerVersions,
 };
 use lockkeeper_machine::{Machine, WallTime};
 
@@ -279,7 +280,9 @@ fn read_table(input: &mut impl Read, header: pb::BackupHeader) -> Result<Applied
     if u64::from_be_bytes(expected) != count {
         return Err(Unread::unknown("its number of records differs from the one that it states"));
     }
-    Ok(Applied { machine, log_id, membership })
+    // Of the members before, a cluster that is made from the backup knows nothing.
+    let ids_used = membership.membership().nodes().map(|(id, _)| *id).collect();
+    Ok(Applied { machine, log_id, membership, ids_used })
 }
 
 fn read_content_piece(input: &mut impl Read, piece: &mut Vec<u8>) -> Result<bool, Unread> {

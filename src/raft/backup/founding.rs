@@ -144,7 +144,8 @@ impl<'a> Made<'a> {
         let failed = |source| FoundingError::Io { directory: self.directory.to_owned(), source };
         let snapshots = SnapshotStore::open(&self.directory.join(SNAPSHOTS))?;
         let records = machine.records().map(|record| records::encode(&record));
-        snapshots.write(meta, records).map_err(failed)?;
+        let ids_used = meta.last_membership.membership().nodes().map(|(id, _)| *id).collect();
+        snapshots.write(meta, &ids_used, records).map_err(failed)?;
         let owner = Some(Identity::owner_of_made(self.incarnation, self.start));
         let options = Options { snapshot: Some(last), owner, ..Options::default() };
         let mut log = LogStore::open(&self.directory.join(LOG), options)?;

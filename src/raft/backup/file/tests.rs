@@ -49,7 +49,7 @@ fn applied(sessions: u64) -> Applied {
     let nodes =
         BTreeMap::from([(2, Node { peer_address: "p:1".into(), client_address: "c:1".into(), ..Node::default() })]);
     let membership = StoredMembership::new(log_id, Membership::new(vec![[2].into()], nodes).unwrap());
-    Applied { machine, log_id, membership }
+    Applied { machine, log_id, membership, ids_used: [2].into() }
 }
 
 fn written(applied: &Applied) -> Vec<u8> {
@@ -95,7 +95,7 @@ fn a_snapshot_of_a_node_is_read_too_and_every_flipped_byte_of_it_is_refused() {
     let (directory, applied) = (tempfile::tempdir().unwrap(), applied(2));
     let meta = SnapshotMeta { last_log_id: applied.log_id, last_membership: applied.membership.clone() };
     let records = applied.machine.records().map(|record| records::encode(&record));
-    SnapshotStore::open(directory.path()).unwrap().write(&meta, records).unwrap();
+    SnapshotStore::open(directory.path()).unwrap().write(&meta, &applied.ids_used, records).unwrap();
     let path = crate::snapshot::newest_in(directory.path()).unwrap().unwrap();
     let read = BackupFile::read(&path).unwrap();
     assert_eq!((read.header, read.applied.machine.hash()), (None, applied.machine.hash()));

@@ -1,0 +1,154 @@
+//! `recover`: a new cluster from the data directory of one node, when most members are lost for good.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{
+    Exit, Failure, arguments,
+    output::{Format, Output, print, print_document},
+    show,
+    snapshot::{
+        founding::{self, Target, Wanted},
+        inspect::{TableDocument, line, term},
+    },
+};
+use crate::{
+    machine::Token,
+    raft::{
+        backup::{Remains, RemainsError},
+        identity::ClusterId,
+        types::LogId,
+    },
+};
+
+/// Makes a new cluster from the data directory of one stopped node, when most members are lost for good. The directory is not changed.
+///
+/// First compare what is left: --inspect shows how far the copy of each remaining node reaches. Choose the one with the highest log term,
+/// and of these the one with the highest log index. Entries that only the lost members had are lost: grants, releases and sessions that
+/// were acknowledged. So tokens go on far above any that can have been issued, and no client keeps its session, as with `snapshot
+/// restore`.
+#[derive(Args, Debug)]
+pub(super) struct Recover {
+    /// The data directory of the stopped node
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Show what the directory holds, and make nothing
+    #[arg(long, conflicts_with = "force_new_cluster", required_unless_present = "force_new_cluster")]
+    inspect: bool,
+    /// Make the new cluster. Every other node of the old one must be stopped, and never be started again
+    #[arg(long, requires_all = ["into", "cluster_id"])]
+    force_new_cluster: bool,
+    /// The data directory to make. With several members, they get DIR/node-ID each
+    #[arg(long, value_name = "DIR")]
+    into: Option<PathBuf>,
+    /// A member of the new cluster; repeat it for each [default: the stopped node alone]
+    #[arg(long = "member", value_name = "ID[=PEER,CLIENT]", value_parser = founding::member)]
+    members: Vec<Wanted>,
+    /// The new cluster's id, another one than the old: 1 to 64 letters, digits, -, _ or .
+    #[arg(long, value_name = "ID", value_parser = founding::cluster_id)]
+    cluster_id: Option<ClusterId>,
+    /// The token of the first grant [default: the last token of the copy + 2^40]
+    #[arg(long, value_name = "TOKEN", value_parser = arguments::token)]
+    first_token: Option<Token>,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Serialize)]
+struct Document {
+    data_dir: String,
+    cluster_id: String,
+    node_id: u64,
+    incarnation: String,
+    /// Of the last vote: the node knew of elections up to this term.
+    vote_term: u64,
+    /// The last entry that the node knew to be committed. Later ones may be committed too.
+    committed_index: u64,
+    snapshot_index: u64,
+    /// Why acknowledged entries are known to be missing here.
+    shortfall: Option<String>,
+    #[serde(flatten)]
+    table: TableDocument,
+}
+
+impl Recover {
+    pub(super) async fn run(self) -> Result<Exit, Failure> {
+        let aside = tempfile::Builder::new().prefix("lockkeeper-recover-").tempdir()?;
+        let remains = Remains::read(&self.data_dir, aside.path()).await.map_err(failure)?;
+        drop(aside);
+        let (Some(into), Some(cluster_id), false) = (self.into, self.cluster_id, self.inspect) else {
+            match self.output.output {
+                Format::Json => print_document(&document(&self.data_dir, &remains))?,
+                Format::Text => print_remains(&self.data_dir, &remains)?,
+            }
+            return Ok(Exit::Success);
+        };
+        warn(&remains);
+        let target = Target { cluster_id, first_token: self.first_token };
+        let itself = [founding::member(&remains.identity.node_id.to_string())
+            .map_err(|error| Failure::new(Exit::Error, error))?];
+        let members = if self.members.is_empty() { &itself[..] } else { &self.members };
+        let copied = Some(&remains.identity.cluster_id);
+        founding::found(target, members, &into, copied, &remains.applied, self.output.output).await
+    }
+}
+
+fn document(data_dir: &Path, remains: &Remains) -> Document {
+    let index = |log_id: Option<LogId>| log_id.map_or(0, |id| id.index);
+    Document {
+        data_dir: data_dir.to_string_lossy().into_owned(),
+        cluster_id: remains.identity.cluster_id.to_string(),
+        node_id: remains.identity.node_id,
+        incarnation: remains.identity.incarnation.to_string(),
+        vote_term: remains.vote.map_or(0, |vote| vote.leader_id.term),
+        committed_index: index(remains.committed),
+        snapshot_index: index(remains.snapshot),
+        shortfall: remains.shortfall(),
+        table: TableDocument::new(&remains.applied),
+    }
+}
+
+fn print_remains(data_dir: &Path, remains: &Remains) -> io::Result<()> {
+    let document = document(data_dir, remains);
+    let mut text = line("cluster", &document.cluster_id);
+    text += &line("node", format_args!("{}, incarnation {}", document.node_id, document.incarnation));
+    text += &line("vote", format_args!("term {}", document.vote_term));
+    text += &line("committed", format_args!("index {}, as far as the node knew", document.committed_index));
+    text += &line("snapshot", format_args!("index {}", document.snapshot_index));
+    text += &document.table.text();
+    if let Some(shortfall) = &document.shortfall {
+        text += &line("missing", shortfall);
+    }
+    print(&text)
+}
+
+/// What may be lost, on stderr.
+fn warn(remains: &Remains) {
+    let (last, known) = (remains.last.map_or(0, |id| id.index), remains.committed.map_or(0, |id| id.index));
+    let more = last.saturating_sub(known);
+    super::complain(&format!(
+        "the copy ends at index {last}, term {}; entries that were acknowledged after it are lost; of its last {} the node did not know \
+         whether they were committed, and they are applied",
+        term(remains.last),
+        show::count(more, "entry", "entries"),
+    ));
+    if let Some(shortfall) = remains.shortfall() {
+        super::complain(&format!(
+            "acknowledged entries are missing: {shortfall}; compare the copies of other nodes first"
+        ));
+    }
+}
+
+fn failure(error: RemainsError) -> Failure {
+    let exit = match &error {
+        RemainsError::InUse { .. } | RemainsError::Nothing { .. } => Exit::Usage,
+        RemainsError::Io { source, .. } => Exit::of_path(source),
+        RemainsError::Identity(_) | RemainsError::Snapshot { .. } | RemainsError::Log { .. } => Exit::Error,
+    };
+    Failure::new(exit, error)
+}

@@ -1,0 +1,54 @@
+//! `snapshot`: backups of a cluster, and new clusters made from them.
+
+pub(super) mod founding;
+pub(super) mod inspect;
+mod restore;
+mod save;
+
+use clap::{Args, Subcommand};
+
+use super::{Exit, Failure};
+use crate::raft::backup::BackupError;
+
+/// Saves a backup of the cluster, inspects backups, and makes a new cluster from one.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Snapshot {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLE: &str = "\
+Example: a backup, and a new cluster of three nodes made from it:
+    lockkeeper snapshot save backup.lks
+    lockkeeper snapshot inspect backup.lks
+    lockkeeper snapshot restore backup.lks --cluster-id locks-2 --data-dir restored --member 1 --member 2 --member 3
+Each directory restored/node-N then goes to its host, as data_dir of a node with the new cluster_id.";
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Save(save::Save),
+    Inspect(inspect::Inspect),
+    Restore(restore::Restore),
+}
+
+impl Snapshot {
+    pub(super) async fn run(self) -> Result<Exit, Failure> {
+        match self.command {
+            Command::Save(save) => save.run().await,
+            Command::Inspect(inspect) => inspect.run(),
+            Command::Restore(restore) => restore.run().await,
+        }
+    }
+}
+
+impl From<BackupError> for Failure {
+    fn from(error: BackupError) -> Self {
+        let exit = match &error {
+            BackupError::Io { source, .. } => Exit::of_path(source),
+            BackupError::Foreign { .. } => Exit::Usage,
+            BackupError::Damaged { .. } | BackupError::Newer { .. } => Exit::Error,
+        };
+        Self::new(exit, error)
+    }
+}

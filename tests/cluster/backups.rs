@@ -1,0 +1,365 @@
+//! Drills: backups under load, the loss of everything, and clusters made from a backup or from what is left of a node.
+//!
+//! Resources check tokens by a fence on disk, which persists through all of it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use lockkeeper::{
+    client::{Client, Guard, Loss, Session, SessionOptions},
+    fence::{Disk, Error, Fence, Hold, Token},
+    local::LocalCluster,
+    machine::{Data, LockName, Mode, TOKEN_STEP, Want},
+    proto::v1::{SaveSnapshotRequest, maintenance_client::MaintenanceClient},
+};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::{task::JoinSet, time::timeout};
+use tonic::Code;
+
+use crate::support::{LONG, client, cluster, cluster_of, leader, lockkeeper, long_session, output, text, until};
+
+/// The TTL of a holder that is lost with its cluster: its lock stays closed for this time after a restore.
+const SHORT: Duration = Duration::from_secs(8);
+
+/// Runs the program. Returns its exit code, stdout and stderr.
+async fn run(arguments: &[&str]) -> (i32, String, String) {
+    text(&output(&mut lockkeeper(arguments)).await)
+}
+
+/// Runs the program with `-o json`; it must succeed.
+async fn document(arguments: &[&str]) -> Value {
+    let (code, out, said) = run(&[arguments, &["-o", "json"]].concat()).await;
+    assert_eq!(code, 0, "{arguments:?}: {said}");
+    serde_json::from_str(&out).expect("a document")
+}
+
+fn number(document: &Value, field: &str) -> u64 {
+    document[field].as_u64().unwrap_or_else(|| panic!("{field} in {document}"))
+}
+
+async fn session_of(client: &Client, ttl: Duration) -> Session {
+    client.open(SessionOptions { ttl, label: "drill".to_owned() }).await.expect("a session")
+}
+
+fn fence(directory: &TempDir) -> Fence<Disk> {
+    Fence::open(Disk::open(directory.path()).expect("its files are in order")).expect("its tokens are read")
+}
+
+/// Writes to the resource under this token; it must be admitted.
+async fn write(fence: &Fence<Disk>, resource: &str, token: Token) {
+    if let Err(error) = fence.admit(resource, token, Hold::Exclusive).await {
+        panic!("the new holder's token {token:?} is not above the tokens that {resource} has seen: {error}");
+    }
+}
+
+/// A write of an earlier holder; it must be refused.
+async fn refuses(fence: &Fence<Disk>, resource: &str, token: Token) {
+    let late = fence.admit(resource, token, Hold::Exclusive).await;
+    assert!(matches!(late, Err(Error::Refused(_))), "the late write of {token:?} at {resource} passed: {late:?}");
+}
+
+/// Clients that acquire and release a lock each, for as long as they are not dropped; and the highest token that they got.
+struct Load {
+    _workers: JoinSet<()>,
+    highest: Arc<AtomicU64>,
+}
+
+impl Load {
+    async fn start(cluster: &LocalCluster) -> Self {
+        let (mut workers, highest) = (JoinSet::new(), Arc::new(AtomicU64::new(0)));
+        for worker in 0..4 {
+            let session = long_session(&client(cluster)).await;
+            let highest = Arc::clone(&highest);
+            workers.spawn(async move {
+                let name = format!("load/{worker}");
+                while let Ok(held) = session.acquire(&name).await {
+                    highest.fetch_max(held.token().0, Ordering::SeqCst);
+                    if held.release().await.is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        Self { _workers: workers, highest }
+    }
+
+    fn highest(&self) -> u64 {
+        self.highest.load(Ordering::SeqCst)
+    }
+
+    /// Waits until another 100 grants were made.
+    async fn goes_on(&self) {
+        let before = self.highest();
+        until("further grants", async || (self.highest() >= before + 100).then_some(())).await;
+    }
+}
+
+/// Ends all nodes as a fire would, with the data of these.
+async fn lose(cluster: &mut LocalCluster, ids: &[u64]) {
+    cluster.kill().await;
+    for id in ids {
+        fs::remove_dir_all(&cluster.node(*id).config().data_dir).expect("removed");
+    }
+}
+
+/// Starts the nodes of a cluster on the directories that the program has made, under the new cluster id.
+async fn start_on(cluster: &mut LocalCluster, made: &Value) {
+    let new = made["cluster_id"].as_str().expect("an id");
+    for node in made["nodes"].as_array().expect("nodes") {
+        let node_id = number(node, "node_id");
+        let config = cluster.node(node_id).config().clone();
+        let _ = fs::remove_dir_all(&config.data_dir);
+        fs::rename(node["data_dir"].as_str().expect("a path"), &config.data_dir).expect("on one file system");
+        let file = cluster.node(node_id).config_file();
+        let text = fs::read_to_string(file).expect("readable");
+        assert!(text.contains(&config.cluster_id), "{text}");
+        fs::write(file, text.replace(&config.cluster_id, new)).expect("written");
+        cluster.node_mut(node_id).spawn().expect("it starts");
+    }
+    cluster.ready(LONG).await.expect("the new cluster serves");
+}
+
+/// A lock is granted again at last; returns the time since `client` first asked for it.
+async fn acquire_again(client: &Client, name: &str) -> Guard {
+    let session = long_session(client).await;
+    timeout(LONG, session.acquire(name).into_future()).await.expect("in time").expect("granted")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restore_old_holders_are_fenced_out_and_fences_go_on() {
+    let (mut cluster, aside) = (cluster().await, tempfile::tempdir().expect("a directory"));
+    let fences = tempfile::tempdir().expect("a directory");
+    let resources = fence(&fences);
+    let (before, lasting) = (client(&cluster), long_session(&client(&cluster)).await);
+    let load = Load::start(&cluster).await;
+    let early = session_of(&before, SHORT).await.acquire("early").data(b"kept").keep_data().await.expect("free");
+    write(&resources, "early", early.token()).await;
+    load.goes_on().await;
+
+    // Saved in the middle, from a follower.
+    let follower = leader(&cluster).await % 3 + 1;
+    let (known, file) = (load.highest(), aside.path().join("backup"));
+    let (file, endpoint) = (file.to_str().expect("text"), cluster.node(follower).endpoint());
+    let saved = document(&["snapshot", "save", file, "--endpoints", &endpoint]).await;
+    let inspected = document(&["snapshot", "inspect", file]).await;
+    assert_eq!((&saved["log_index"], &saved["bytes"]), (&inspected["log_index"], &inspected["bytes"]));
+    assert_eq!(number(&saved, "node_id"), follower);
+    let copied = number(&inspected, "last_token");
+    assert!(copied >= known, "token {known} was granted before the save, and the backup ends at {copied}");
+    assert!(number(&inspected, "locks") >= 1 && number(&inspected, "sessions") >= 6, "{inspected}");
+
+    // The cluster goes on: grants that the backup does not know.
+    load.goes_on().await;
+    let late = lasting.acquire("late").await.expect("free");
+    write(&resources, "late", late.token()).await;
+    assert!(late.token().0 > copied);
+    let highest = load.highest().max(late.token().0);
+
+    lose(&mut cluster, &[1, 2, 3]).await;
+    drop(load);
+    drop(resources);
+    let made = aside.path().join("made");
+    let restore = ["snapshot", "restore", file, "--cluster-id", "again", "--data-dir", made.to_str().expect("text")];
+    let made = document(&[&restore[..], &["--member", "1", "--member", "2", "--member", "3"]].concat()).await;
+    assert_eq!(number(&made, "copied_last_token"), copied);
+    start_on(&mut cluster, &made).await;
+    let resources = fence(&fences);
+
+    // A lock that was granted after the backup is free, and its former holder knows that it has lost it.
+    let after = client(&cluster);
+    let held = acquire_again(&after, "late").await;
+    write(&resources, "late", held.token()).await;
+    refuses(&resources, "late", late.token()).await;
+    assert!(held.token().0 > highest && held.token().0 > copied + TOKEN_STEP - 1, "{:?}", held.token());
+    let loss = timeout(LONG, late.lost()).await.expect("it is told");
+    assert_eq!(loss, Loss::Unknown, "a session that was alive in the backup has no client any more");
+
+    // A lock that was held in the backup stays closed for the TTL of its holder, and keeps its data.
+    assert!(early.loss().is_some() || timeout(LONG, early.lost()).await.is_ok());
+    let found = after.get("early").await.expect("it answers").lock.expect("a lock");
+    assert_eq!(found.data.as_deref(), Some(&b"kept"[..]));
+    let held = acquire_again(&after, "early").await;
+    write(&resources, "early", held.token()).await;
+    refuses(&resources, "early", early.token()).await;
+    Load::start(&cluster).await.goes_on().await;
+}
+
+/// All files below a directory, with their bytes.
+fn content(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).expect("readable") {
+        let path = entry.expect("readable").path();
+        match path.is_dir() {
+            true => files.extend(content(&path)),
+            false => files.push((path.clone(), fs::read(&path).expect("readable"))),
+        }
+    }
+    files.sort();
+    files
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_without_its_majority_is_made_anew_from_the_node_that_is_left() {
+    let (mut cluster, aside) = (cluster().await, tempfile::tempdir().expect("a directory"));
+    let fences = tempfile::tempdir().expect("a directory");
+    let resources = fence(&fences);
+    let (before, load) = (client(&cluster), Load::start(&cluster).await);
+    let old = session_of(&before, SHORT).await.acquire("held").data(b"kept").keep_data().await.expect("free");
+    write(&resources, "held", old.token()).await;
+    load.goes_on().await;
+    let left = leader(&cluster).await;
+    let directory = cluster.node(left).config().data_dir.clone();
+    let (data_dir, into) = (directory.to_str().expect("text"), aside.path().join("made"));
+    let force = ["recover", "--data-dir", data_dir, "--force-new-cluster", "--cluster-id", "again", "--into"];
+    let force =
+        [&force[..], &[into.to_str().expect("text"), "--member", "1", "--member", "2", "--member", "3"]].concat();
+    let (code, _, said) = run(&force).await;
+    assert!(code == 2 && said.contains("is in use by another process: stop the node first"), "{said}");
+
+    // The leader has all that was acknowledged. It is left; the others are lost.
+    let lost: Vec<u64> = (1..=3).filter(|id| *id != left).collect();
+    lose(&mut cluster, &lost).await;
+    let highest = load.highest();
+    drop((load, resources));
+    let files = content(&directory);
+    let found = document(&["recover", "--data-dir", data_dir, "--inspect"]).await;
+    assert!(
+        number(&found, "last_token") >= highest && number(&found, "committed_index") <= number(&found, "log_index")
+    );
+    assert_eq!((number(&found, "node_id"), &found["shortfall"]), (left, &Value::Null));
+
+    let (code, out, said) = run(&[&force[..], &["-o", "json"]].concat()).await;
+    assert!(code == 0 && said.contains("entries that were acknowledged after it are lost"), "{said}");
+    assert!(content(&directory) == files, "the old directory was changed");
+    start_on(&mut cluster, &serde_json::from_str(&out).expect("a document")).await;
+
+    let resources = fence(&fences);
+    let held = acquire_again(&client(&cluster), "held").await;
+    write(&resources, "held", held.token()).await;
+    refuses(&resources, "held", old.token()).await;
+    assert!(held.token().0 > highest + TOKEN_STEP / 2);
+    Load::start(&cluster).await.goes_on().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_restored_is_refused_and_nothing_is_changed() {
+    let (cluster, aside) = (cluster_of(1).await, tempfile::tempdir().expect("a directory"));
+    let session = long_session(&client(&cluster)).await;
+    let held = session.acquire("held").await.expect("free");
+    let at = |name: &str| aside.path().join(name).to_str().expect("text").to_owned();
+    let (file, made, endpoint) = (at("backup"), at("made"), cluster.node(1).endpoint());
+    document(&["snapshot", "save", &file, "--endpoints", &endpoint]).await;
+
+    // The file is not overwritten by chance.
+    let bytes = fs::read(&file).expect("readable");
+    let (code, _, said) = run(&["snapshot", "save", &file, "--endpoints", &endpoint]).await;
+    assert!(code == 2 && said.contains("exists: name another file, or replace it with --force"), "{said}");
+    assert_eq!(fs::read(&file).expect("readable"), bytes);
+    document(&["snapshot", "save", &file, "--force", "--stale", "--endpoints", &endpoint]).await;
+    let (code, piped, _) = run(&["snapshot", "save", "-", "--endpoints", &endpoint]).await;
+    assert!(code == 0 && piped.len() > 100);
+    assert_eq!(fs::read_dir(aside.path()).expect("readable").count(), 1, "something was left behind");
+
+    let restore = async |arguments: &[&str]| {
+        let base = ["snapshot", "restore", "--member", "1", "--data-dir", &made];
+        run(&[&base[..], arguments].concat()).await
+    };
+    let own = cluster.node(1).config().cluster_id.clone();
+    for (arguments, code, says) in [
+        (&[&*file, "--cluster-id", &own][..], 2, "is the id of the copied cluster"),
+        (&[&*file, "--cluster-id", "a b"], 2, "a cluster id is 1 to 64 letters"),
+        (&[&*file, "--cluster-id", "new", "--first-token", "1"], 2, "the first token 1 is not above 1, the last token"),
+        (&[&*file, "--cluster-id", "new", "--member", "7"], 2, "the copy has no member 7: give its addresses"),
+        (&["--cluster-id", "new", "--empty"], 2, "--first-token"),
+        (&["/nonexistent", "--cluster-id", "new"], 2, "cannot read /nonexistent"),
+    ] {
+        let (exit, _, said) = restore(arguments).await;
+        assert!(exit == code && said.contains(says), "{arguments:?}: {exit}: {said}");
+        assert!(!Path::new(&made).exists());
+    }
+    let mut damaged = fs::read(&file).expect("readable");
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    let bad = at("bad");
+    fs::write(&bad, &damaged).expect("written");
+    let (code, _, said) = restore(&[&bad, "--cluster-id", "new"]).await;
+    assert!(code == 1 && said.contains("is damaged: from byte 8 on, a checksum does not match"), "{said}");
+    let (code, _, said) = run(&["snapshot", "inspect", "/bin/sh"]).await;
+    assert!(code == 2 && said.contains("/bin/sh is no backup"), "{said}");
+
+    // A directory with anything in it stays as it is.
+    fs::create_dir(&made).expect("made");
+    fs::write(Path::new(&made).join("photo"), "precious").expect("written");
+    let (code, _, said) = restore(&[&file, "--cluster-id", "new"]).await;
+    assert!(code == 2 && said.contains("is not empty: name another one"), "{said}");
+    assert_eq!(content(Path::new(&made)).len(), 1);
+    assert!(held.loss().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_cluster_begins_with_the_first_token_that_it_was_given() {
+    let (mut cluster, aside) = (cluster_of(1).await, tempfile::tempdir().expect("a directory"));
+    let config = cluster.node(1).config().clone();
+    lose(&mut cluster, &[1]).await;
+    let (made, member) = (aside.path().join("made"), format!("1={},{}", config.peer_listen, config.client_listen));
+    let empty = ["snapshot", "restore", "--empty", "--first-token", "1000000", "--cluster-id", "anew"];
+    let made = [&empty[..], &["--member", &member, "--data-dir", made.to_str().expect("text")]].concat();
+    let made = document(&made).await;
+    start_on(&mut cluster, &made).await;
+    let held = acquire_again(&client(&cluster), "first").await;
+    assert_eq!(held.token(), Token(1_000_000));
+    // It is a data directory like any other.
+    held.release().await.expect("it was held");
+    cluster.stop().await;
+    cluster.node_mut(1).spawn().expect("it starts");
+    cluster.ready(LONG).await.expect("it serves again");
+    assert_eq!(acquire_again(&client(&cluster), "second").await.token(), Token(1_000_001));
+}
+
+/// Two backups that nobody reads keep others out, but not the rest of the service.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_sends_two_backups_at_a_time() {
+    const LOCKS: usize = 64;
+    let cluster = cluster_of(1).await;
+    let session = long_session(&client(&cluster)).await;
+    // More than the windows of a connection hold.
+    let held: Vec<_> = futures::future::join_all((0..16).map(async |part| {
+        let want = |number| Want {
+            name: LockName::new(&format!("big/{part}/{number}")).expect("short"),
+            mode: Mode::Exclusive,
+            data: Some(Data::new(&[7; 16 * 1024]).expect("as much as there may be")),
+            keep_data: false,
+            must_exist: false,
+        };
+        session.acquire_wants((0..LOCKS).map(want).collect()).await.expect("free")
+    }))
+    .await;
+    let mut asked = MaintenanceClient::new(cluster.node(1).channel().await.expect("it serves"));
+    let mut open = Vec::new();
+    for _ in 0..2 {
+        open.push(asked.save_snapshot(SaveSnapshotRequest::default()).await.expect("it is sent").into_inner());
+    }
+    let refused = asked.save_snapshot(SaveSnapshotRequest::default()).await.expect_err("a third one");
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("sends 2 backups already, the limit"), "{refused:?}");
+    session.acquire("small").await.expect("free").release().await.expect("it was held");
+
+    // One of them is read after all, and its place becomes free.
+    let mut bytes = 0;
+    let mut pieces = open.pop().expect("there are two");
+    while let Some(piece) = pieces.message().await.expect("it goes on") {
+        assert!(piece.data.len() <= 256 * 1024);
+        bytes += piece.data.len();
+    }
+    assert!(bytes > 16 * LOCKS * 16 * 1024, "{bytes}");
+    until("a free place", async || asked.save_snapshot(SaveSnapshotRequest::default()).await.ok()).await;
+    drop((open, held));
+}
