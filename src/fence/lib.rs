@@ -65,8 +65,9 @@
 //! * All writes to the resource must pass one fence. If two processes write to one disk, the disk must check.
 //! * Memory and disk grow with the number of different names that were ever admitted (some 200 bytes and the name, each), never with the
 //!   number of writes. Take names from a bounded set: the seats, not the requests.
-//! * Tokens are ordered within one cluster, through restarts and restores. A newly founded cluster begins at 1: give it an empty fence,
-//!   and only when no holder from the old cluster is left.
+//! * Tokens are ordered within one cluster, and go on in one that is restored from its backup. A newly founded cluster begins at 1, unless
+//!   it is made with a first token above those that the fence has seen: otherwise give it an empty fence, and only when no holder from
+//!   the old cluster is left.
 //!
 //! ## Left out
 //!
