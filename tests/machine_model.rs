@@ -30,11 +30,12 @@ use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 use self::model::Model;
 
 /// Counts over all histories. A run in which one of these never happened has not tested it.
-static HAPPENED: [(&str, AtomicU64); 25] = [
+static HAPPENED: [(&str, AtomicU64); 26] = [
     ("grants", AtomicU64::new(0)),
     ("grants of several locks", AtomicU64::new(0)),
     ("grants after a wait", AtomicU64::new(0)),
     ("waits", AtomicU64::new(0)),
+    ("clusters restored", AtomicU64::new(0)),
     ("timeouts", AtomicU64::new(0)),
     ("locks that were to exist and did not", AtomicU64::new(0)),
     ("locks that were to exist and did", AtomicU64::new(0)),
@@ -447,6 +448,7 @@ impl Hurried {
     fn restore(&mut self) {
         let records = self.machine.records().map(|record| records::decode(&records::encode(&record)).unwrap());
         self.replica = Machine::from_records(records).unwrap();
+        check_restored(&self.machine);
         if self.machine.has_work() {
             happened("restores with work left");
         }
@@ -479,6 +481,24 @@ impl Hurried {
             }
         }
     }
+}
+
+/// A cluster that is restored from this table has all its grants and none of its waiters, and issues tokens far above. Without their clients,
+/// all its sessions expire.
+fn check_restored(machine: &Machine) {
+    let mut restored = machine.restored(None).unwrap();
+    let (then, now) = (machine.counts(), restored.counts());
+    assert_eq!((now.sessions, now.grants, now.waiters), (then.sessions, then.grants, 0));
+    assert_eq!(restored.last_token().0, machine.last_token().0 + TOKEN_STEP - 1);
+    let known = |session: SessionView| machine.session(session.session).is_some();
+    assert!(!restored.sessions(None).any(known), "a client has its session back");
+    let late = Time { stamp: Stamp(machine.now().0 + u64::from(TTL_MS_MAX)), wall: WallTime(0) };
+    while restored.counts().sessions > 0 {
+        restored.apply(late, Command::Tick, &mut Vec::new());
+        assert!(restored.has_work() || restored.counts().sessions == 0, "a session without a client goes on");
+    }
+    assert_eq!(restored.counts().grants, 0);
+    happened("clusters restored");
 }
 
 fn watch(watcher: &mut Watcher, event: Event) {
@@ -556,6 +576,7 @@ impl Test {
     fn restore(&mut self) {
         let records = self.machine.records().map(|record| records::decode(&records::encode(&record)).unwrap());
         self.replica = Machine::from_records(records).unwrap();
+        check_restored(&self.machine);
         self.snapshot = (self.machine.clone(), self.machine.hash());
         happened("restores");
     }

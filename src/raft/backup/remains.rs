@@ -18,7 +18,7 @@ use openraft::{RaftLogReader as _, storage::RaftLogStorage as _};
 
 use crate::{
     applier,
-    identity::{self, Identity, IdentityError},
+    identity::{self, Identity, IdentityError, Stage},
     log::{LogStore, OpenError, Options},
     snapshot::{SnapshotFile, newest_in},
     state_machine,
@@ -128,6 +128,9 @@ impl Remains {
 
     /// Why acknowledged entries are known to be missing in this copy, apart from those that only lost members had. `None`: nothing tells.
     pub fn shortfall(&self) -> Option<String> {
+        if self.identity.stage == Stage::Removed {
+            return Some("the cluster has removed this node, and went on without it".into());
+        }
         let (last, noted) = (self.last.map_or(0, |last| last.index), self.identity.committed_index?);
         (noted > last)
             .then(|| format!("its identity says that entry {noted} is committed, and it ends at entry {last}"))
