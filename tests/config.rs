@@ -76,6 +76,7 @@ fn they_name_every_key() {
 fn the_explained_one_states_the_defaults() {
     let config = sample(1);
     assert_eq!(config.raft, RaftConfig::default());
+    assert_eq!(config.disk, Config::default().disk);
     assert_eq!(config.log, Config::default().log);
     let text = fs::read_to_string(path(1)).unwrap();
     let RaftConfig {
@@ -92,6 +93,7 @@ fn the_explained_one_states_the_defaults() {
         format!("Default: {snapshot_entries}."),
         format!("Default: {keep_entries}."),
         format!("Default: {backlog_bytes_max}."),
+        format!("Default: {}.", config.disk.reserve_bytes),
     ] {
         assert!(text.contains(&stated), "{stated}");
     }

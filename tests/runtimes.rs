@@ -15,6 +15,7 @@ use lockkeeper::{
     proto::v1::{self, cluster_client::ClusterClient, locks_client::LocksClient, sessions_client::SessionsClient},
     raft::{
         clock::BEAT,
+        disk::Space,
         identity::Identity,
         log::{self, LogStore},
         network::hello,
@@ -104,6 +105,7 @@ impl Node {
             identity: identity(1),
             log: LogStore::open(&directory.join("log"), log::Options::default()).expect("a new log"),
             snapshots: SnapshotStore::open(&directory.join("snapshots")).expect("no snapshots"),
+            disk: Arc::new(Space { free: u64::MAX, total: u64::MAX }),
             places: Places::default(),
             inspector: inspector.map(|gate| gate as Arc<dyn Inspect>),
             environment,

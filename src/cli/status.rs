@@ -255,6 +255,9 @@ fn text(nodes: &[Node], tip: u64, hash: bool) -> String {
     if let Some(versions) = versions(nodes) {
         text += &format!("\n{versions}\n");
     }
+    for (status, trouble) in answered(nodes).filter_map(|status| Some((status, status.disk_trouble.as_ref()?))) {
+        text += &format!("\nnode {} reports about disks: {}\n", status.node_id, show::text(trouble));
+    }
     if let Some(trouble) = mixed(nodes) {
         text += &format!("\n{trouble}\n");
     }
@@ -370,6 +373,11 @@ struct StatusDocument {
     table_bytes_max: Option<u64>,
     last_token: u64,
     turn_delay_us_max: u64,
+    disk_free_bytes: Option<u64>,
+    disk_total_bytes: Option<u64>,
+    disk_reserve_bytes: Option<u64>,
+    disk_low: bool,
+    disk_trouble: Option<String>,
     table_hash: Option<String>,
     cluster_version: Option<u32>,
     cluster_version_min: Option<u32>,
@@ -386,6 +394,8 @@ struct MemberDocument {
     peer_address: String,
     voter: bool,
     matched_index: u64,
+    disk_free_bytes: Option<u64>,
+    disk_low: bool,
     trouble: Option<String>,
     stays_learner: bool,
     is_leaving: bool,
@@ -433,6 +443,8 @@ impl StatusDocument {
             version: member.version.clone(),
             cluster_version_min: member.cluster_versions.map(|(lowest, _)| lowest),
             cluster_version_max: member.cluster_versions.map(|(_, highest)| highest),
+            disk_free_bytes: member.disk_free_bytes,
+            disk_low: member.disk_low,
         });
         Self {
             cluster_id: status.cluster_id.clone(),
@@ -453,6 +465,11 @@ impl StatusDocument {
             table_bytes_max: status.table_bytes_max,
             last_token: status.last_token.map_or(0, |token| token.0),
             turn_delay_us_max: u64::try_from(status.turn_delay_max.as_micros()).unwrap_or(u64::MAX),
+            disk_free_bytes: status.disk_free_bytes,
+            disk_total_bytes: status.disk_total_bytes,
+            disk_reserve_bytes: status.disk_reserve_bytes,
+            disk_low: status.disk_low,
+            disk_trouble: status.disk_trouble.clone(),
             // As text: JSON numbers are not exact beyond 2^53.
             table_hash: status.table_hash.map(|hash| format!("{hash:016x}")),
             cluster_version: status.cluster_version,
@@ -519,6 +536,14 @@ mod tests {
         one_down[1] = silent("h2:1", Some(2));
         assert_eq!(ailment(&one_down).unwrap(), "node 2: connection refused");
         assert_eq!(ailment(&[up(2, false, true)]).unwrap(), "no leader serves");
+    }
+
+    #[test]
+    fn a_disk_that_is_nearly_full_is_a_line_below_the_table() {
+        let mut nodes = [up(1, true, true), up(2, false, true)];
+        assert!(!text(&nodes, 12, false).contains("disks"));
+        nodes[1].answer.as_mut().unwrap().disk_trouble = Some("its disk is nearly full".to_owned());
+        assert!(text(&nodes, 12, false).ends_with("\nnode 2 reports about disks: its disk is nearly full\n"));
     }
 
     #[test]

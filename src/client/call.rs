@@ -103,6 +103,12 @@ impl Caller {
             let why = match self.attempt(&node, policy, until, &send).await {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::Refused(refused)) => return Err(refused.into()),
+                // An earlier attempt may have taken effect: then this answer does not say that nothing happened.
+                Err(Failure::NotNow(refused)) if !progress.unknown => return Err(refused.into()),
+                Err(Failure::NotNow(refused)) => {
+                    progress.note(false, true, self.nodes.led_by_other_than(&node));
+                    format!("{}: {}", node.address, refused.message)
+                }
                 Err(Failure::Again { unknown, node_answers, why }) => {
                     progress.note(unknown && !policy.reads, node_answers, self.nodes.led_by_other_than(&node));
                     format!("{}: {why}", node.address)
@@ -150,7 +156,7 @@ impl Caller {
                         self.contact.failed(began, &format!("{}: {why}", node.address));
                         self.nodes.pass_over(node);
                     }
-                    Failure::Refused(_) => self.contact.answered(),
+                    Failure::Refused(_) | Failure::NotNow(_) => self.contact.answered(),
                 }
                 self.nodes.note_leader(&metadata);
                 Err(failure)
@@ -179,7 +185,7 @@ impl Caller {
             Err(_) => Failure::timed_out(),
         };
         Err(match failure {
-            Failure::Refused(refused) => Error::Refused(refused),
+            Failure::Refused(refused) | Failure::NotNow(refused) => Error::Refused(refused),
             Failure::Again { why, .. } => Error::NoCluster { why },
         })
     }

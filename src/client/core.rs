@@ -124,6 +124,7 @@ pub(super) fn loss_of(reason: &Refusal) -> Option<Loss> {
         | Refusal::ClusterVersion
         | Refusal::LimitReached
         | Refusal::Overloaded
+        | Refusal::DiskSpaceLow
         | Refusal::NoLeader
         | Refusal::ShuttingDown
         | Refusal::OutcomeUnknown

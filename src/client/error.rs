@@ -160,6 +160,8 @@ pub enum Loss {
 pub(crate) enum Failure {
     /// The cluster refused the request.
     Refused(Refused),
+    /// Not executed, for a cause that seldom goes away before the deadline of a call.
+    NotNow(Refused),
     /// Another attempt may succeed.
     Again {
         /// Whether the request may have taken effect.
@@ -171,6 +173,7 @@ pub(crate) enum Failure {
 }
 
 const DOMAIN: &str = "lockkeeper.v1";
+const DISK_SPACE_LOW: &str = "DISK_SPACE_LOW";
 
 impl Failure {
     pub(crate) fn timed_out() -> Self {
@@ -188,14 +191,16 @@ impl From<Status> for Failure {
             return without_details(&status);
         };
         let why = status.message().to_owned();
+        let refused = |info: tonic_types::ErrorInfo, message| Refused {
+            reason: Refusal::of(&info.reason),
+            message,
+            details: info.metadata.into_iter().filter(|(key, _)| key != "retry").collect(),
+        };
         match info.metadata.get("retry").map(String::as_str) {
+            Some("safe") if info.reason == DISK_SPACE_LOW => Self::NotNow(refused(info, why)),
             Some("safe") => Self::Again { unknown: false, node_answers: true, why },
             Some("same-id") => Self::Again { unknown: true, node_answers: true, why },
-            _ => Self::Refused(Refused {
-                reason: Refusal::of(&info.reason),
-                message: why,
-                details: info.metadata.into_iter().filter(|(key, _)| key != "retry").collect(),
-            }),
+            _ => Self::Refused(refused(info, why)),
         }
     }
 }
@@ -270,6 +275,14 @@ mod tests {
         assert!(matches!(safe, Failure::Again { unknown: false, node_answers: true, .. }));
         let same_id = status(Code::DeadlineExceeded, "OUTCOME_UNKNOWN", "same-id").into();
         assert!(matches!(same_id, Failure::Again { unknown: true, .. }));
+    }
+
+    #[test]
+    fn a_cluster_without_disk_space_is_not_asked_until_the_deadline() {
+        let Failure::NotNow(refused) = status(Code::ResourceExhausted, "DISK_SPACE_LOW", "safe").into() else {
+            panic!("space does not come back within a call");
+        };
+        assert_eq!((refused.reason, refused.message.as_str()), (Reason::DiskSpaceLow, "because"));
     }
 
     #[test]

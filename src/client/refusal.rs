@@ -61,6 +61,8 @@ pub enum Refusal {
     MembershipChanging,
     /// The request needs a later cluster version, which waits until all members run a program that supports it.
     ClusterVersion,
+    /// The disks of so many voters are nearly full that the cluster refuses what adds to the table.
+    DiskSpaceLow,
     /// A reason that this version does not know, by its name in the protocol without `REASON_`; empty if none was given.
     Other(String),
 }
@@ -90,6 +92,7 @@ const KNOWN: &[(Reason, Refusal)] = &[
     (Reason::NotSemaphore, Refusal::NotSemaphore),
     (Reason::MembershipRefused, Refusal::MembershipRefused),
     (Reason::MembershipChanging, Refusal::MembershipChanging),
+    (Reason::DiskSpaceLow, Refusal::DiskSpaceLow),
     (Reason::ClusterVersion, Refusal::ClusterVersion),
 ];
 

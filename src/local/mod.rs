@@ -32,7 +32,7 @@ use tokio::time::{self, Instant};
 
 use crate::{
     proto::v1 as pb,
-    server::config::{Config, Member, RaftConfig},
+    server::config::{Config, DiskConfig, Member, RaftConfig},
 };
 use directory::Directory;
 pub use error::LocalError;
@@ -62,6 +62,8 @@ pub struct Options {
     pub directory: Option<PathBuf>,
     /// Raft configuration of a new cluster.
     pub raft: RaftConfig,
+    /// The disk settings of a new cluster.
+    pub disk: DiskConfig,
     /// Log filter of the nodes; `None`: that of [`Config::default`].
     pub log: Option<String>,
     /// How long the cluster may take to serve.
@@ -76,6 +78,7 @@ impl Options {
             nodes: None,
             directory: None,
             raft: RaftConfig::default(),
+            disk: DiskConfig::default(),
             log: None,
             timeout: Duration::from_secs(30),
         }
@@ -123,7 +126,7 @@ impl LocalCluster {
                 return Err(LocalError::OtherSize { path: directory.path().into(), has: configs.len(), asked });
             }
             nodes if configs.is_empty() => {
-                configs = new_configs(&directory, nodes.unwrap_or(NODES_DEFAULT), &options.raft)?;
+                configs = new_configs(&directory, nodes.unwrap_or(NODES_DEFAULT), options)?;
             }
             Some(_) | None => {}
         }
@@ -308,7 +311,7 @@ impl Drop for LocalCluster {
 }
 
 /// The configurations of a new cluster.
-fn new_configs(directory: &Directory, nodes: usize, raft: &RaftConfig) -> Result<Vec<Config>, LocalError> {
+fn new_configs(directory: &Directory, nodes: usize, options: &Options) -> Result<Vec<Config>, LocalError> {
     let members = ports::members(1..=nodes as u64)?;
     // A unique name, so that nodes of two clusters do not mix when one reuses ports of the other.
     #[expect(clippy::disallowed_methods, reason = "clusters that reuse ports need different names")]
@@ -320,7 +323,8 @@ fn new_configs(directory: &Directory, nodes: usize, raft: &RaftConfig) -> Result
         client_listen: member.client_address.clone(),
         peer_listen: member.peer_address.clone(),
         bootstrap: true,
-        raft: raft.clone(),
+        raft: options.raft.clone(),
+        disk: options.disk.clone(),
         members: members.clone(),
         ..Config::default()
     };

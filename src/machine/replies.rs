@@ -195,6 +195,11 @@ impl Machine {
         Ok(reply)
     }
 
+    /// Whether the session remembers the reply to this request: to send the request again then adds nothing to the table.
+    pub fn remembers(&self, session: SessionId, request: u64) -> bool {
+        self.sessions.get(&session).is_some_and(|session| session.replies.get(request).is_some())
+    }
+
     fn run_operation(
         &mut self,
         session: SessionId,

@@ -6,6 +6,7 @@
 //!   leader's [`clock`]; [`fast_election`] and [`liveness`]: fast detection of a leader whose process was killed;
 //! * [`log`]: the log on disk; [`network`]: replication to the peers; openraft between them; [`slow_followers`]: limits the log kept for
 //!   a slow follower;
+//! * [`disk`]: watches the free space of all members, and refuses commands that add when it runs out;
 //! * [`read_index`]: when the table may answer a linearizable read;
 //! * [`state_machine`], `applier` and [`table`]: apply committed entries; [`calls`]: the calls that wait for a result; [`snapshot`]: the
 //!   applied state, on disk.
@@ -22,6 +23,7 @@ pub mod calls;
 mod change_history;
 pub mod clock;
 pub mod commands;
+pub mod disk;
 pub mod fast_election;
 pub mod forming;
 pub mod handover;
@@ -52,6 +54,7 @@ mod ticker;
 mod transfer;
 mod values;
 
+pub use disk::{DiskReport, DiskShortage};
 pub use proposer::NoReply;
 pub use replica::Replica;
 

@@ -19,6 +19,7 @@ use tokio::{
 
 use super::{
     Raft, commands,
+    disk::DiskShortage,
     leadership::{Leadership, Led},
     types::*,
 };
@@ -63,6 +64,9 @@ pub enum NoReply {
         /// The cluster version.
         has: Version,
     },
+    /// The disks of too many members are nearly full. The command had no effect.
+    #[error("{0}")]
+    DiskSpaceLow(DiskShortage),
     /// No answer in time, or leadership was lost meanwhile. The command may still take effect.
     #[error("no answer in time; the request may still take effect")]
     Unknown,
@@ -100,29 +104,29 @@ impl Proposer {
     }
 
     fn admits(&self, command: &Command) -> bool {
-        let asks_for_more = match command {
-            Command::Open { .. } | Command::Session { operation: Operation::Acquire(_) | Operation::Update(_), .. } => {
-                true
-            }
-            Command::Session { operation: Operation::Release(_), .. }
-            | Command::Renew { .. }
-            | Command::Close { .. }
-            | Command::CancelWait { .. }
-            | Command::ForceRelease(_)
-            | Command::RemoveWaiter { .. }
-            | Command::LiftDelay { .. }
-            | Command::DropData { .. }
-            | Command::Resize { .. }
-            | Command::RaiseVersion { .. }
-            | Command::Probe
-            | Command::Tick => false,
-        };
-        !asks_for_more || !self.is_overloaded()
+        !asks_for_more(command) || !self.is_overloaded()
     }
 
     /// Whether [`propose`](Self::propose) refuses commands that ask for more, since the queue is nearly full.
     pub fn is_overloaded(&self) -> bool {
         self.queue.capacity() <= RESERVED
+    }
+}
+
+/// Whether a command asks for something that the cluster then has to keep.
+pub(super) fn asks_for_more(command: &Command) -> bool {
+    match command {
+        Command::Open { .. } | Command::Session { operation: Operation::Acquire(_) | Operation::Update(_), .. } => true,
+        Command::Session { operation: Operation::Release(_), .. }
+        | Command::Renew { .. }
+        | Command::Close { .. }
+        | Command::CancelWait { .. }
+        | Command::ForceRelease(_)
+        | Command::RemoveWaiter { .. }
+        | Command::LiftDelay { .. }
+        | Command::DropData { .. }
+        | Command::Resize { .. }
+        | Command::Tick => false,
     }
 }
 

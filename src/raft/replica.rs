@@ -7,6 +7,7 @@ use tokio::{sync::watch, time::timeout};
 
 use super::{
     Raft,
+    disk::Disks,
     leadership::{Led, follow_leadership},
     members::Addresses,
     network::Acknowledgements,
@@ -36,6 +37,7 @@ pub struct Replica {
     acknowledgements: Acknowledgements,
     addresses: Addresses,
     silence_max: Duration,
+    disks: Disks,
 }
 
 impl Replica {
@@ -62,7 +64,22 @@ impl Replica {
         let (renewals, wanted) = Renewals::new();
         tokio::spawn(renewals::run(wanted, proposer.clone(), RENEWALS_PATIENCE));
         tokio::spawn(addresses.clone().follow(raft.clone()));
-        Self { raft, table, proposer, renewals, led, acknowledgements, addresses, silence_max }
+        Self {
+            raft,
+            table,
+            proposer,
+            renewals,
+            led,
+            acknowledgements,
+            addresses,
+            silence_max,
+            disks: Disks::default(),
+        }
+    }
+
+    /// Refuses commands that add while these disks are short of space: see [`disk`](super::disk).
+    pub fn with_disks(self, disks: Disks) -> Self {
+        Self { disks, ..self }
     }
 
     /// Whether a command that asks for more would be refused now by load shedding: see [`Proposer::is_overloaded`].
@@ -80,7 +97,31 @@ impl Replica {
         if needs > has && self.leads() {
             return Err(NoReply::VersionTooLow { needs, has });
         }
+        if let Some(shortage) = self.disks.shortage()
+            && self.leads()
+            && proposer::asks_for_more(&command)
+            && !self.is_known(&command)
+        {
+            return Err(NoReply::DiskSpaceLow(shortage));
+        }
         self.proposer.propose(command, patience).await
+    }
+
+    /// Whether the table has the effect of this command already: an acquire that waits or was granted, sent again under its request id; a
+    /// session that is open. Refused, its client would lose its place in the queue, or not learn that it holds the lock.
+    fn is_known(&self, command: &Command) -> bool {
+        self.table.read(|applied| {
+            if let Command::Open { session, .. } = command {
+                return applied.machine.session(*session).is_some();
+            }
+            let Command::Session { session, request: Some(request), .. } = command else { return false };
+            applied.machine.remembers(*session, request.id)
+        })
+    }
+
+    /// The disks of the members.
+    pub fn disks(&self) -> &Disks {
+        &self.disks
     }
 
     /// Renews a session and waits until that is applied, for at most `patience`. The renewal is delayed by a hundredth of the TTL, to

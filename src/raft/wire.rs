@@ -146,7 +146,7 @@ impl From<StreamAppendResult> for pb::AppendResponse {
             Err(StreamAppendError::Conflict(_)) => Kind::Conflict(true),
             Err(StreamAppendError::HigherVote(vote)) => Kind::HigherVote((&vote).into()),
         };
-        Self { kind: Some(kind) }
+        Self { kind: Some(kind), disk: None }
     }
 }
 

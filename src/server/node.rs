@@ -53,7 +53,9 @@ use lockkeeper_proto::{
     },
 };
 use lockkeeper_raft::{
-    Raft, Replica, fast_election,
+    Raft, Replica,
+    disk::{self, Disks},
+    fast_election,
     forming::{self, FormingConfig, FormingError},
     handover::{self, TransferError},
     identity::{ClusterId, Identity, IdentityError},
@@ -70,6 +72,7 @@ use lockkeeper_raft::{
 use lockkeeper_storage::{
     database::{LockFile, NotLocked},
     files,
+    space::{FreeSpace, OfDirectory},
 };
 use lockkeeper_transport::{Connect, Listen, Settings, TcpConnector};
 
@@ -159,6 +162,8 @@ pub struct Parts<L, C, S> {
     pub log: S,
     /// Its snapshots.
     pub snapshots: SnapshotStore,
+    /// The space for its data.
+    pub disk: Arc<dyn FreeSpace>,
     /// How many connections it accepts.
     pub places: Places,
     /// Inspects its table after each change.
@@ -195,6 +200,7 @@ pub async fn serve(
     let opened = tokio::task::spawn_blocking(move || open(&opening.0, &opening.1)).await;
     // The lock keeps other processes out of the data directory until the log is closed.
     let (_lock, identity, log, snapshots) = opened.map_err(|stopped| ServeError::Raft(stopped.to_string()))??;
+    let disk = Arc::new(OfDirectory(config.data_dir.clone()));
     let parts = Parts {
         config,
         clients,
@@ -204,6 +210,7 @@ pub async fn serve(
         identity,
         log: log.clone(),
         snapshots,
+        disk,
         places: Places::of_this_process(),
         inspector: None,
         versions: Versions::OWN,
@@ -252,7 +259,7 @@ where
     S: RaftLogStorage<TypeConfig>,
 {
     let Parts { config, clients, peers, connector, environment, identity, mut log, snapshots, places, .. } = parts;
-    let Parts { inspector, versions, replica: replica_wanted, .. } = parts;
+    let Parts { inspector, versions, replica: replica_wanted, disk: space, .. } = parts;
     check_log(&identity, &mut log, &snapshots).await?;
     let plan = plan(&config);
     let versions = Arc::new(PeerVersions::new(versions));
@@ -260,7 +267,9 @@ where
     let peer_service = PeerService::new(Arc::clone(&identity), &plan.members, snapshots.clone());
     let peer_service = peer_service.with_versions(Arc::clone(&versions));
     let (node_id, snapshot_entries) = (config.node_id, config.raft.snapshot_entries);
-    let restoring = (Arc::clone(&table), snapshots);
+    let disks = Disks::default();
+    peer_service.report_disk(disks.clone());
+    let (restoring, for_space) = ((Arc::clone(&table), snapshots.clone()), snapshots);
     let open = move || StateMachine::open(restoring.0, restoring.1, node_id, snapshot_entries);
     let machine = environment.blocking.run(open).await;
     let machine = machine.map_err(|error| match error.kind() == io::ErrorKind::Unsupported {
@@ -271,7 +280,7 @@ where
     let addresses = Addresses::new(plan.members.clone());
     let network =
         Network::<C, SnapshotFile>::new(connector.clone(), Arc::clone(&identity)).with_addresses(addresses.clone());
-    let network = network.with_versions(Arc::clone(&versions));
+    let network = network.with_versions(Arc::clone(&versions)).with_disks(disks.clone());
     let (acknowledgements, cuts) = (network.acknowledgements(), network.cuts());
     let raft_config = Arc::new(raft_config(&config)?);
     let raft = Raft::new(config.node_id, raft_config, network, log, machine).await.map_err(stopped)?;
@@ -281,6 +290,7 @@ where
     let silence_max = 2 * Duration::from_millis(config.raft.election_timeout_ms_max);
     let limits = (&config.limits).into();
     let replica = Replica::start(raft, table, &environment, acknowledgements.clone(), addresses, silence_max, limits);
+    let replica = replica.with_disks(disks.clone());
     let members = members(&config, &replica, &identity, connector.clone());
 
     if let Some(wanted) = replica_wanted {
@@ -324,6 +334,8 @@ where
     environment.clients.spawn(&mut background, waiting::break_off_when_cut_off(replica.clone()));
     let RaftConfig { keep_entries, backlog_bytes_max, .. } = config.raft;
     background.spawn(slow_followers::limit(replica.raft().metrics(), log_bytes, cuts, keep_entries, backlog_bytes_max));
+    let reserve_bytes = config.disk.reserve_bytes;
+    background.spawn(disk::watch(disks, replica.clone(), environment.blocking, space, reserve_bytes, for_space));
     // In a simulation, time stands still while the thread computes.
     if environment.blocking == Blocking::OnThreads {
         background.spawn(services.cluster.pulse.clone().beat());

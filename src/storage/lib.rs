@@ -13,6 +13,7 @@
 //! * `sync`: makes sled's flush durable; [`database`]: what an opening of sled leaves undone; [`panics`]: what a panic of sled means;
 //! * [`disk`]: the calls that a log makes to sled, and no more;
 //! * `journal` and [`journaled`]: a write-ahead log before sled;
+//! * [`space`]: the free space of a file system;
 //! * [`health`]: ends the process when the disk fails or hangs;
 //! * [`durable_map`]: a small map on disk, for what is not part of a log.
 //!
@@ -26,5 +27,6 @@ pub mod health;
 mod journal;
 pub mod journaled;
 pub mod panics;
+pub mod space;
 #[cfg(target_os = "linux")]
 mod sync;

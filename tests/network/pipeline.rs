@@ -61,7 +61,7 @@ impl Peer for Stub {
         let Self { received, answers } = self.clone();
         let answered = request.into_inner().filter_map(move |_| {
             received.fetch_add(1, Ordering::Relaxed);
-            let success = pb::AppendResponse { kind: Some(pb::append_response::Kind::Success(true)) };
+            let success = pb::AppendResponse { kind: Some(pb::append_response::Kind::Success(true)), disk: None };
             std::future::ready(answers.then_some(Ok(success)))
         });
         Ok(Response::new(answered.boxed()))

@@ -13,6 +13,7 @@ use lockkeeper::{
     environment::{Blocking, Clock, Environment, Random, Tasks},
     machine::Versions,
     raft::{
+        disk::Space,
         identity::{Identity, Stage},
         snapshot::SnapshotStore,
         table::{Applied, Inspect},
@@ -156,6 +157,7 @@ impl Site {
             identity,
             log: Log::open(&disk),
             snapshots: SnapshotStore::open_with(&directory, Blocking::Here)?,
+            disk: Arc::new(Space { free: u64::MAX, total: u64::MAX }),
             places: Places::default(),
             inspector: Some(Arc::new(Inspector::new(self.id(), Arc::clone(&self.ledger)))),
             versions: Versions::OWN,

@@ -56,6 +56,16 @@ pub struct NodeStatus {
     pub table_bytes: u64,
     /// The limit above which the cluster refuses requests that add to the table, bytes; `None`: no limit is known.
     pub table_bytes_max: Option<u64>,
+    /// Bytes that it can still write to the disk of its data directory; `None`: unknown.
+    pub disk_free_bytes: Option<u64>,
+    /// Size of that disk, bytes; `None`: unknown.
+    pub disk_total_bytes: Option<u64>,
+    /// Below this it is short of space, bytes; `None`: the space is not watched.
+    pub disk_reserve_bytes: Option<u64>,
+    /// It is short of space.
+    pub disk_low: bool,
+    /// For people: it is short of space, or its disk cannot be looked at; on the leader also: the cluster refuses what adds to the table.
+    pub disk_trouble: Option<String>,
     /// The cluster version, from the last entry that it applied: which commands the members may write into the log. `None`: its program is
     /// from before versions.
     pub cluster_version: Option<u32>,
@@ -92,6 +102,10 @@ pub struct Member {
     pub silent_for: Option<Duration>,
     /// On the leader: it may be taken down now; or why not, for people. `None` elsewhere.
     pub may_stop: Option<Result<(), String>>,
+    /// On the leader: bytes that it can still write to its disk, as it said last; `None`: unknown.
+    pub disk_free_bytes: Option<u64>,
+    /// On the leader: it is short of space.
+    pub disk_low: bool,
     /// The version of its program, as it said itself; `None`: it was not heard since this node started, or is from before versions.
     pub version: Option<String>,
     /// The lowest and the highest cluster version that its program supports; `None`: it was not heard.
@@ -147,6 +161,11 @@ impl NodeStatus {
             turn_delay_max: Duration::from_micros(wire.turn_delay_us_max),
             table_bytes: wire.table_bytes,
             table_bytes_max: set(wire.table_bytes_max),
+            disk_free_bytes: (wire.disk_total_bytes != 0).then_some(wire.disk_free_bytes),
+            disk_total_bytes: set(wire.disk_total_bytes),
+            disk_reserve_bytes: set(wire.disk_reserve_bytes),
+            disk_low: wire.disk_low,
+            disk_trouble: given(wire.disk_trouble),
             cluster_version: (wire.cluster_version != 0).then_some(wire.cluster_version),
             cluster_versions: range(wire.cluster_version_min, wire.cluster_version_max),
             cluster_version_waits: given(wire.cluster_version_waits),
@@ -170,6 +189,8 @@ impl Member {
             is_leaving: wire.is_leaving,
             silent_for: wire.silent_ms.map(Duration::from_millis),
             may_stop: by_leader.then_some(may_stop),
+            disk_free_bytes: (wire.disk_total_bytes != 0).then_some(wire.disk_free_bytes),
+            disk_low: wire.disk_low,
             version: given(wire.version),
             cluster_versions: range(wire.cluster_version_min, wire.cluster_version_max),
         }
@@ -214,6 +235,10 @@ mod tests {
             version: "0.2.0".to_owned(),
             cluster_version_min: 1,
             cluster_version_max: 3,
+            disk_free_bytes: 21,
+            disk_total_bytes: 22,
+            disk_reserve_bytes: 23,
+            disk_low: true,
         };
         let wire = v1::StatusResponse {
             cluster_id: "c".to_owned(),
@@ -243,6 +268,11 @@ mod tests {
             cluster_version_max: 2,
             cluster_version_waits: "waits".to_owned(),
             start: "0123456789abcdef".to_owned(),
+            disk_free_bytes: 31,
+            disk_total_bytes: 32,
+            disk_reserve_bytes: 33,
+            disk_low: true,
+            disk_trouble: "nearly full".to_owned(),
         };
         let member = Member {
             node_id: 2,
@@ -257,6 +287,8 @@ mod tests {
             may_stop: Some(Err("needed".to_owned())),
             version: Some("0.2.0".to_owned()),
             cluster_versions: Some((1, 3)),
+            disk_free_bytes: Some(21),
+            disk_low: true,
         };
         let expected = NodeStatus {
             cluster_id: "c".to_owned(),
@@ -286,6 +318,11 @@ mod tests {
             cluster_versions: Some((1, 2)),
             cluster_version_waits: Some("waits".to_owned()),
             start: Some("0123456789abcdef".to_owned()),
+            disk_free_bytes: Some(31),
+            disk_total_bytes: Some(32),
+            disk_reserve_bytes: Some(33),
+            disk_low: true,
+            disk_trouble: Some("nearly full".to_owned()),
         };
         assert_eq!(NodeStatus::of(wire.clone(), true), expected);
         assert_eq!(NodeStatus::of(wire, false), NodeStatus { table_hash: None, ..expected });

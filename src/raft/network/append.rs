@@ -222,7 +222,10 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
     ) -> Option<Result<StreamAppendResult, RpcError>> {
         self.heard_at = Instant::now();
         let answer = match answer {
-            Ok(Some(answer)) => answer,
+            Ok(Some(mut answer)) => {
+                self.client.disk_reported(answer.disk.take());
+                answer
+            }
             Ok(None) => {
                 self.over = true;
                 if self.outstanding.is_empty() && self.input.is_none() {

@@ -21,6 +21,7 @@ use super::{
     snapshot,
 };
 use crate::{
+    disk::Disks,
     identity::Identity,
     members::Addresses,
     messages::{self as pb, peer_client::PeerClient as Stub},
@@ -40,21 +41,15 @@ pub struct Network<C, D> {
     cuts: StreamCuts,
     versions: Arc<PeerVersions>,
     snapshots: PhantomData<fn(D)>,
+    disks: Disks,
 }
 
 impl<C: Connect, D: SnapshotSource> Network<C, D> {
     /// The network of the node with this identity.
     pub fn new(connector: C, identity: Arc<Identity>) -> Self {
         let (addresses, acknowledgements, cuts) = Default::default();
-        Self {
-            connector,
-            identity,
-            addresses,
-            acknowledgements,
-            cuts,
-            versions: Arc::default(),
-            snapshots: PhantomData,
-        }
+        let (versions, disks) = Default::default();
+        Self { connector, identity, addresses, acknowledgements, cuts, versions, snapshots: PhantomData, disks }
     }
 
     /// The acknowledgements that its clients receive from the peers.
@@ -77,6 +72,11 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
         Self { addresses, ..self }
     }
 
+    /// Records the peers' reports of their disks here.
+    pub fn with_disks(self, disks: Disks) -> Self {
+        Self { disks, ..self }
+    }
+
     fn client(&self, target: u64, node: &Node, purpose: Purpose) -> PeerClient<C, D> {
         PeerClient {
             connector: self.connector.clone(),
@@ -93,6 +93,7 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
             refusal: None,
             versions: self.versions.clone(),
             snapshots: PhantomData,
+            disks: self.disks.clone(),
         }
     }
 }

@@ -14,8 +14,9 @@ use super::{
     acknowledgements::Sent,
     envelope::{self, Envelope},
 };
-use crate::messages::peer_client::PeerClient as Stub;
+use crate::messages::{DiskSpace, peer_client::PeerClient as Stub};
 use crate::{
+    disk::Disks,
     identity::{Identity, Incarnation},
     members::Addresses,
     types::*,
@@ -48,6 +49,7 @@ pub struct PeerClient<C, D> {
     pub(super) refusal: Option<String>,
     pub(super) versions: Arc<PeerVersions>,
     pub(super) snapshots: PhantomData<fn(D)>,
+    pub(super) disks: Disks,
 }
 
 /// Whether this node relies on a promise in the answer: a vote, or entries on a disk.
@@ -83,6 +85,13 @@ pub(super) enum Purpose {
 }
 
 impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
+    /// Takes the peer's report of its disk from an answer.
+    pub(super) fn disk_reported(&self, report: Option<DiskSpace>) {
+        if let Some(report) = report {
+            self.disks.reported(self.target, report.into());
+        }
+    }
+
     /// The stub for a call, and the envelope for its message.
     pub(super) fn open(&mut self) -> impl Future<Output = Result<(Stub<Channel>, Envelope), Status>> + Send + 'static {
         let connection = self.connection.get_or_insert_with(|| {

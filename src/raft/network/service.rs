@@ -30,6 +30,7 @@ use crate::messages::{
 };
 use crate::types::*;
 use crate::{
+    disk::Disks,
     identity::{Identity, Incarnation, Stage},
     liveness::PeerLiveness,
     versions::PeerVersions,
@@ -62,6 +63,8 @@ struct Shared<M: RaftStateMachine<TypeConfig>, K> {
     liveness: Arc<PeerLiveness>,
     /// Set before the node takes part.
     versions: OnceLock<Arc<PeerVersions>>,
+    /// Empty: this node does not report its disk.
+    disks: OnceLock<Disks>,
 }
 
 /// Capacity for unhandled broken streams. Further ones would add no information.
@@ -88,6 +91,7 @@ where
             broken_streams: Mutex::new(Some(broken_streams)),
             liveness: Arc::default(),
             versions: OnceLock::new(),
+            disks: OnceLock::new(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -103,6 +107,11 @@ where
     pub fn with_versions(self, versions: Arc<PeerVersions>) -> Self {
         let _ = self.shared.versions.set(versions);
         self
+    }
+
+    /// Reports this node's disk to the leader from now on, with answers to its appends. Only the first call has an effect.
+    pub fn report_disk(&self, disks: Disks) {
+        let _ = self.shared.disks.set(disks);
     }
 
     /// The ids of peers whose stream of appends broke off instead of ending in order. For one listener: later calls return `None`.
@@ -228,7 +237,11 @@ where
         let (broken, liveness) = (self.shared.broken.clone(), self.liveness());
         let guard = StreamGuard { sender: caller.node_id, broken, liveness, in_order: false };
         let requests = well_formed(request.into_inner(), guard, fault.clone());
-        let answers = raft.stream_append(requests).map(|answer| answer.map(Into::into).map_err(stopped));
+        let mut news = self.shared.disks.get().map(Disks::news);
+        let answers = raft.stream_append(requests).map(move |answer| {
+            let answer = answer.map(pb::AppendResponse::from).map_err(stopped)?;
+            Ok(pb::AppendResponse { disk: news.as_mut().and_then(Iterator::next), ..answer })
+        });
         // After the answers to valid requests: the error of the first invalid one.
         let verdict = futures::stream::iter(std::iter::from_fn(move || fault.take()).map(Err));
         Ok(self.signed(answers.chain(verdict).boxed()))

@@ -55,6 +55,8 @@ pub(crate) enum Reason {
     LimitReached,
     /// The node sheds load.
     Overloaded,
+    /// The disks of too many members are nearly full; [`Error::about`] has `node_id`, `free_bytes` and `reserve_bytes`.
+    DiskSpaceLow,
     /// This node does not lead, and knows no leader or cannot reach it.
     NoLeader,
     /// This node is draining.
@@ -252,6 +254,10 @@ impl Error {
             NoReply::NoQuorum => Self::new(Reason::NoLeader, Retry::Safe, why.to_string()),
             NoReply::Overloaded => Self::new(Reason::Overloaded, Retry::Safe, why.to_string()),
             NoReply::VersionTooLow { needs, has } => Self::version_too_low(needs, has, &BTreeMap::new()),
+            NoReply::DiskSpaceLow(shortage) => Self::new(Reason::DiskSpaceLow, Retry::Safe, shortage.to_string())
+                .with("node_id", shortage.node_id)
+                .with("free_bytes", shortage.free)
+                .with("reserve_bytes", shortage.reserve),
             NoReply::Unknown => Self::new(Reason::OutcomeUnknown { is_late: true }, Retry::SameId, why.to_string()),
         }
     }

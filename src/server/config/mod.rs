@@ -52,6 +52,8 @@ pub struct Config {
     pub raft: RaftConfig,
     /// Limits of the table.
     pub limits: LimitsConfig,
+    /// The disk of the data directory.
+    pub disk: DiskConfig,
     /// The members that form the cluster, this node among them.
     pub members: Vec<Member>,
 }
@@ -97,6 +99,15 @@ pub struct LimitsConfig {
     pub table_bytes: usize,
     /// Bytes of one session: its grants, waits and replies with their names and data.
     pub session_bytes: usize,
+}
+
+/// The disk of the data directory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DiskConfig {
+    /// Bytes that must be free, beside room for two snapshots. Below, the node is short of space; while too few voters have space, the
+    /// cluster takes no new sessions, acquires and updates. 0: the space is not watched.
+    pub reserve_bytes: u64,
 }
 
 /// Values from flags and environment variables, which take precedence over the file.
@@ -233,6 +244,7 @@ impl Default for Config {
             log: "info,openraft=warn".to_owned(),
             raft: RaftConfig::default(),
             limits: LimitsConfig::default(),
+            disk: DiskConfig::default(),
             members: Vec::new(),
         }
     }
@@ -242,6 +254,12 @@ impl Default for LimitsConfig {
     fn default() -> Self {
         let Limits { table_bytes, session_bytes, .. } = Limits::default();
         Self { table_bytes, session_bytes }
+    }
+}
+
+impl Default for DiskConfig {
+    fn default() -> Self {
+        Self { reserve_bytes: 512 << 20 }
     }
 }
 

@@ -128,7 +128,7 @@ async fn renew(replica: &Replica, session: SessionId, sequence: u64) -> Renewed 
     let renewal = match replica.renew(session, PATIENCE).await {
         Ok(renewal) => Ok(Some(renewal)),
         // Not acknowledged, so the client does not count on it, and sends another one.
-        Err(NoReply::Unknown | NoReply::Overloaded) => Ok(None),
+        Err(NoReply::Unknown | NoReply::Overloaded | NoReply::DiskSpaceLow(_)) => Ok(None),
         Err(no_reply) => Err(Error::no_reply(no_reply)),
     };
     Renewed { session, sequence, renewal }

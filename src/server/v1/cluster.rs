@@ -8,7 +8,7 @@ use crate::{api::requests::*, cluster::Cluster, safety};
 use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::{self, cluster_server};
 use lockkeeper_raft::{
-    Replica,
+    DiskReport, Replica,
     types::{LogId, Node, TypeConfig},
     versions::Said,
 };
@@ -103,6 +103,7 @@ impl Cluster {
             status.table_bytes_max = if most == usize::MAX { 0 } else { most as u64 };
             status.applied_index = applied.index();
         });
+        self.show_disks(&mut status);
         if let Some((index, hash)) = table_hash {
             status.applied_index = index;
             status.table_hash = hash;
@@ -128,6 +129,25 @@ impl Cluster {
             let silence = self.replica.silence_of(member.node_id);
             member.silent_ms = silence.map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX));
             (member.safe_to_stop, member.unsafe_reason) = (reason.is_empty(), reason);
+        }
+    }
+
+    /// The disk of this node, and on the leader those of the others.
+    fn show_disks(&self, status: &mut v1::StatusResponse) {
+        let disks = self.replica.disks();
+        let own = disks.own();
+        if let Some(DiskReport { space, reserve, is_low }) = own {
+            (status.disk_free_bytes, status.disk_total_bytes) = (space.free, space.total);
+            (status.disk_reserve_bytes, status.disk_low) = (reserve, is_low);
+        }
+        let shortage = disks.shortage().map(|shortage| shortage.to_string());
+        let low = own.filter(|own| own.is_low).map(|own| format!("its disk is nearly full: {own}"));
+        status.disk_trouble = shortage.or(disks.failure()).or(low).unwrap_or_default();
+        for member in &mut status.members {
+            let report = if member.node_id == status.node_id { own } else { disks.of_peer(member.node_id) };
+            let Some(DiskReport { space, reserve, is_low }) = report.filter(|_| self.replica.leads()) else { continue };
+            (member.disk_free_bytes, member.disk_total_bytes) = (space.free, space.total);
+            (member.disk_reserve_bytes, member.disk_low) = (reserve, is_low);
         }
     }
 }

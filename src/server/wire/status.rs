@@ -65,6 +65,7 @@ fn code_and_name(reason: &Reason) -> (Code, String) {
         Reason::WaitRemoved => (Code::FailedPrecondition, Name::WaitRemoved),
         Reason::LimitReached => (Code::ResourceExhausted, Name::LimitReached),
         Reason::Overloaded => (Code::ResourceExhausted, Name::Overloaded),
+        Reason::DiskSpaceLow => (Code::ResourceExhausted, Name::DiskSpaceLow),
         Reason::NoLeader => (Code::Unavailable, Name::NoLeader),
         Reason::ShuttingDown => (Code::Unavailable, Name::ShuttingDown),
         Reason::OutcomeUnknown { is_late: true } => (Code::DeadlineExceeded, Name::OutcomeUnknown),
@@ -99,6 +100,7 @@ fn reason_named(name: String, code: Code) -> Reason {
         Some(Name::WaitRemoved) => Reason::WaitRemoved,
         Some(Name::LimitReached) => Reason::LimitReached,
         Some(Name::Overloaded) => Reason::Overloaded,
+        Some(Name::DiskSpaceLow) => Reason::DiskSpaceLow,
         Some(Name::NoLeader) => Reason::NoLeader,
         Some(Name::ShuttingDown) => Reason::ShuttingDown,
         Some(Name::OutcomeUnknown) => Reason::OutcomeUnknown { is_late: code == Code::DeadlineExceeded },
@@ -118,7 +120,7 @@ fn reason_named(name: String, code: Code) -> Reason {
 mod tests {
     use super::*;
     use lockkeeper_machine::{Limit, LockName, Permits, Refusal, SessionEnd, Token, Version};
-    use lockkeeper_raft::{NoReply, members::MemberError};
+    use lockkeeper_raft::{DiskShortage, NoReply, members::MemberError};
 
     fn errors() -> Vec<Error> {
         let name = || LockName::new("a/b").expect("a name");
@@ -146,6 +148,7 @@ mod tests {
             Error::no_reply(NoReply::NotLeader),
             Error::no_reply(NoReply::NoQuorum),
             Error::no_reply(NoReply::Overloaded),
+            Error::no_reply(NoReply::DiskSpaceLow(DiskShortage { node_id: 2, free: 5, reserve: 9, low: 2, voters: 3 })),
             Error::no_reply(NoReply::Unknown),
             Error::no_reply(NoReply::VersionTooLow { needs: Version(3), has: Version(2) }),
             Error::leader_not_reached(),
