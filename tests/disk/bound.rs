@@ -1,0 +1,150 @@
+//! The bound of a node's disk space, as `cluster-configs/README.md` states it, and leftovers that a restart removes.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use lockkeeper::{
+    client::{NewData, Session},
+    local::{LocalCluster, Signal},
+};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    mounts::bytes_used,
+    support::{LONG, client, cluster_with, leader, long_session, until},
+};
+
+const DATA_BYTES: usize = 16 << 10;
+const LOCKS: usize = 48;
+const SNAPSHOT_ENTRIES: u64 = 200;
+const KEEP_ENTRIES: u64 = 50;
+const BACKLOG_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of updates, over which the log would grow far beyond the bound if it were not purged.
+const WRITTEN: u64 = 200 << 20;
+
+/// The bound: see "Disk" in `cluster-configs/README.md`. `snapshot`: bytes of the largest snapshot; `entry`: of the largest entry.
+fn bound(snapshot: u64, entry: u64) -> u64 {
+    const JOURNAL: u64 = 80 << 20;
+    const SLED_MIN: u64 = 8 << 20;
+    const SLED_AMPLIFICATION: u64 = 4;
+    let log = (2 * SNAPSHOT_ENTRIES + KEEP_ENTRIES) * entry + snapshot / 2 + BACKLOG_BYTES_MAX;
+    JOURNAL + SLED_MIN + SLED_AMPLIFICATION * log + 3 * snapshot
+}
+
+fn data(cluster: &LocalCluster, node: u64) -> PathBuf {
+    cluster.node(node).config().data_dir.clone()
+}
+
+/// The names of the files below a directory, with their sizes.
+fn files(directory: &Path) -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        match entry.metadata() {
+            Ok(meta) if meta.is_dir() => found.extend(files(&entry.path())),
+            Ok(meta) => drop(found.insert(entry.file_name().to_string_lossy().into_owned(), meta.len())),
+            Err(_) => {}
+        }
+    }
+    found
+}
+
+/// Updates the data of a lock until it is stopped. The bytes differ, so that nothing compresses them.
+async fn update(session: Session, number: usize, going: Arc<AtomicBool>, written: Arc<AtomicU64>) {
+    let name = format!("data/{number}");
+    let guard = session.acquire(&name).await.expect("free");
+    let mut noise = number as u64 + 1;
+    while going.load(Ordering::Relaxed) {
+        let bytes: Vec<u8> = (0..DATA_BYTES)
+            .map(|_| {
+                noise = noise.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                (noise >> 56) as u8
+            })
+            .collect();
+        if guard.update(&name, NewData::Held(&bytes)).await.is_ok() {
+            written.fetch_add(DATA_BYTES as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_stays_within_the_bound_under_load_with_a_slow_follower() {
+    let mut cluster = cluster_with(|options| {
+        options.raft.snapshot_entries = SNAPSHOT_ENTRIES;
+        options.raft.keep_entries = KEEP_ENTRIES;
+        options.raft.backlog_bytes_max = BACKLOG_BYTES_MAX;
+        options.raft.election_timeout_ms_min = 2_000;
+        options.raft.election_timeout_ms_max = 4_000;
+    })
+    .await;
+    let client = client(&cluster);
+    let holder = long_session(&client).await;
+    let leads = leader(&cluster).await;
+    let slow = (1..=3).find(|node| *node != leads).expect("three nodes");
+    let (going, written) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
+    let tasks: Vec<_> = (0..LOCKS)
+        .map(|number| tokio::spawn(update(holder.clone(), number, Arc::clone(&going), Arc::clone(&written))))
+        .collect();
+
+    let (mut most, mut snapshot, deadline) = (BTreeMap::<u64, u64>::new(), 0, Instant::now() + LONG);
+    for round in 0_u64.. {
+        if written.load(Ordering::Relaxed) >= WRITTEN {
+            break;
+        }
+        assert!(Instant::now() < deadline, "only {} bytes in {LONG:?}", written.load(Ordering::Relaxed));
+        // Slow, not away: it takes entries now and then.
+        match round % 20 {
+            0 => cluster.node(slow).signal(Signal::STOP),
+            15 => cluster.node(slow).signal(Signal::CONT),
+            _ => {}
+        }
+        for node in 1..=3 {
+            let used = bytes_used(&data(&cluster, node));
+            let known = most.entry(node).or_default();
+            *known = used.max(*known);
+            let snapshots = files(&data(&cluster, node).join("snapshots"));
+            snapshot = snapshots.into_values().fold(snapshot, u64::max);
+        }
+        sleep(Duration::from_millis(40)).await;
+    }
+    cluster.node(slow).signal(Signal::CONT);
+    going.store(false, Ordering::Relaxed);
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    // A batch of the proposer holds up to 256 KiB, and at most what all tasks have in flight.
+    let entry = (LOCKS * (DATA_BYTES + 100)).min((256 << 10) + DATA_BYTES) as u64;
+    let bound = bound(snapshot, entry);
+    println!("written {}, snapshot {snapshot}, bound {bound}, most {most:?}", written.load(Ordering::Relaxed));
+    let purged = cluster.node(leads).status().await.expect("it answers").purged_index;
+    assert!(purged > 0 && snapshot > (LOCKS * DATA_BYTES) as u64 / 2, "purged {purged}, snapshot {snapshot}");
+    for (node, used) in &most {
+        assert!(used <= &bound, "node {node} used {used} bytes; the bound is {bound}");
+    }
+
+    // A crash while files are being written leaves them; a restart removes them, and the journal has its first size again.
+    cluster.kill().await;
+    let leftovers = ["snapshots/7.partial", "snapshots/snapshot-00000000000000000001"];
+    for leftover in leftovers {
+        fs::write(data(&cluster, slow).join(leftover), [0; 4096]).expect("written");
+    }
+    for node in 1..=3 {
+        cluster.node_mut(node).spawn().expect("it starts");
+    }
+    cluster.ready(LONG).await.expect("they start");
+    for leftover in leftovers {
+        assert!(!data(&cluster, slow).join(leftover).exists(), "{leftover} is left");
+    }
+    until("one snapshot is left", async || (files(&data(&cluster, slow).join("snapshots")).len() == 1).then_some(()))
+        .await;
+    for (name, bytes) in files(&data(&cluster, slow)).iter().filter(|(name, _)| name.starts_with("journal")) {
+        assert!(*bytes < 6 << 20, "{name} has {bytes} bytes after a restart");
+    }
+}

@@ -1,0 +1,26 @@
+//! Disks that fill up: the reserve, really full disks, and the bound of a node's disk space.
+//!
+//! By module:
+//! * `short`: below the reserve the cluster refuses what adds, and says so; one short disk of three refuses nothing;
+//! * `full`: a disk without a free byte ends its node with a clear message; what was acknowledged is there once space is freed;
+//! * `bound`: under load a node stays within the bound that `cluster-configs/README.md` states; restarts remove leftovers;
+//! * `growth`: measures sled's files over many entries; run it by hand.
+//!
+//! The first two need small disks: `mounts` runs a test again in a mount namespace of its own, with file systems in memory. Where that is
+//! not permitted, they are skipped, and say so.
+
+#![cfg(target_os = "linux")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "real processes run in real time; figures and skipped tests are for people to read"
+)]
+
+mod bound;
+mod full;
+mod growth;
+mod mounts;
+mod short;
+#[path = "../cluster/support.rs"]
+mod support;
