@@ -4,6 +4,7 @@
 //!
 //! * `renewals`: batches renewals of sessions into one command; [`proposer`] and [`leadership`]: batches of commands, stamped by the
 //!   leader's [`clock`]; [`fast_election`] and [`liveness`]: fast detection of a leader whose process was killed;
+//!   [`handover`]: transfer of leadership to another voter;
 //! * [`log`]: the log on disk; [`network`]: replication to the peers; openraft between them; [`slow_followers`]: limits the log kept for
 //!   a slow follower;
 //! * [`disk`]: watches the free space of all members, and refuses commands that add when it runs out;

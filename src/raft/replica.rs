@@ -205,6 +205,11 @@ impl Replica {
         self.silence_max
     }
 
+    /// While this node leads in this term: the age of the last request that this peer has acknowledged. `None`: it acknowledged none.
+    pub fn silence_of(&self, peer: u64, term: u64) -> Option<Duration> {
+        self.acknowledgements.silence_of(peer, term)
+    }
+
     /// The leader that this node knows, and its addresses. Not this node itself while it is cut off: other nodes may know a later leader.
     pub fn leader(&self) -> Option<(u64, Node)> {
         self.look_at_leader(|id, node| (id, node.clone()))
@@ -234,13 +239,8 @@ impl Replica {
 
     /// Whether a member has answered this node, as leader, within [`silence_max`](Self::silence_max); or is this node.
     pub fn hears(&self, node_id: u64) -> bool {
-        node_id == self.node_id() || self.silence_of(node_id).is_some_and(|silence| silence <= self.silence_max)
-    }
-
-    /// The time since this node, as leader, sent the latest request that a peer has answered; `None`: none in this term.
-    pub fn silence_of(&self, node_id: u64) -> Option<Duration> {
         let term = self.raft.server_metrics().borrow_watched().vote.leader_id.term;
-        Some(self.acknowledgements.latest_of(node_id, term)?.elapsed())
+        node_id == self.node_id() || self.silence_of(node_id, term).is_some_and(|silence| silence <= self.silence_max)
     }
 
     /// openraft's handle.

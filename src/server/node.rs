@@ -57,7 +57,7 @@ use lockkeeper_raft::{
     disk::{self, Disks},
     fast_election,
     forming::{self, FormingConfig, FormingError},
-    handover::{self, TransferError},
+    handover,
     identity::{ClusterId, Identity, IdentityError},
     log::{self, LogStore, OpenError},
     members::{Addresses, Members},
@@ -451,11 +451,13 @@ async fn raft_stops(replica: Replica) -> Result<(), ServeError> {
     replica.raft().metrics().borrow_watched().running_state.as_ref().map_err(stopped).copied()
 }
 
-/// If this node leads, hands leadership over, and waits at most [`DRAIN`] for that to happen.
+/// If this node leads, hands leadership to the best successor, and waits at most [`DRAIN`] for that to happen.
 async fn hand_over(replica: &Replica) {
-    match handover::transfer(replica, None, DRAIN).await {
-        Ok(_) | Err(TransferError::NotLeader) => {}
-        Err(error) => tracing::info!(%error, "the others elect a leader"),
+    if !replica.leads() {
+        return;
+    }
+    if let Err(error) = handover::transfer(replica, None, DRAIN).await {
+        tracing::info!(%error, "leadership was not handed over; the other members elect a leader");
     }
 }
 

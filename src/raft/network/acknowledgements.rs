@@ -22,6 +22,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use tokio::{sync::watch, time::Instant};
@@ -88,6 +89,11 @@ impl Acknowledgements {
         *known = acknowledged.max(*known);
     }
 
+    /// The time since this node sent the last request of this term that the peer has acknowledged. `None`: it acknowledged none.
+    pub fn silence_of(&self, peer: u64, term: u64) -> Option<Duration> {
+        self.latest.borrow().get(&peer).filter(|sent| sent.term == term).map(|sent| sent.at.elapsed())
+    }
+
     /// The last entry that a peer acknowledged to this node.
     pub fn of(&self, peer: u64) -> Option<Acknowledged> {
         lock(&self.matched).get(&peer).copied()
@@ -96,11 +102,6 @@ impl Acknowledgements {
     /// The last acknowledged entries of all peers.
     pub fn of_all(&self) -> BTreeMap<u64, Acknowledged> {
         lock(&self.matched).clone()
-    }
-
-    /// When the latest request of this term that a peer acknowledged was sent.
-    pub fn latest_of(&self, peer: u64, term: u64) -> Option<Instant> {
-        self.latest.borrow().get(&peer).filter(|sent| sent.term == term).map(|sent| sent.at)
     }
 
     /// Returns once a quorum of the members, including this node, has acknowledged requests of this term that were sent after `since`.
@@ -150,8 +151,6 @@ fn is_quorum(membership: &Membership, is_in: impl Fn(u64) -> bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use futures::FutureExt as _;
 
     use super::*;

@@ -288,29 +288,16 @@ impl Error {
     /// The leadership was not handed over.
     pub(crate) fn transfer(why: TransferError) -> Self {
         match why {
-            TransferError::NotLeader => Self::no_leader(),
-            TransferError::NotTaken { .. } => {
+            TransferError::NotLeader { .. } | TransferError::Stopped => Self::no_leader(),
+            TransferError::Unfinished { .. } => {
                 Self::new(Reason::OutcomeUnknown { is_late: true }, Retry::SameId, why.to_string())
             }
             TransferError::NotVoter { .. }
-            | TransferError::Silent { .. }
+            | TransferError::Alone
+            | TransferError::Unreachable { .. }
             | TransferError::Behind { .. }
-            | TransferError::Nobody => Self::new(Reason::MembershipRefused, Retry::No, why.to_string()),
+            | TransferError::Other { .. } => Self::new(Reason::MembershipRefused, Retry::No, why.to_string()),
         }
-    }
-
-    /// The cluster version does not cover the command. `without`: the members that keep it where it is, each with the reason.
-    pub(crate) fn version_too_low(needs: Version, has: Version, without: &BTreeMap<u64, &'static str>) -> Self {
-        let members: Vec<_> = without.iter().map(|(id, why)| format!("node {id} ({why})")).collect();
-        let members = match members.is_empty() {
-            true => "some member".to_owned(),
-            false => members.join(", "),
-        };
-        let message = format!(
-            "the cluster has version {has}, and this request needs version {needs}, which waits for {members}: install a version of \
-             Lockkeeper that supports version {needs} on all members, and try again"
-        );
-        Self::new(Reason::ClusterVersion, Retry::No, message).with("version", has).with("needs", needs)
     }
 
     /// No leader is known.

@@ -126,7 +126,7 @@ impl Cluster {
             })
             .collect();
         for (member, reason) in status.members.iter_mut().zip(reasons) {
-            let silence = self.replica.silence_of(member.node_id);
+            let silence = self.replica.silence_of(member.node_id, status.term);
             member.silent_ms = silence.map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX));
             (member.safe_to_stop, member.unsafe_reason) = (reason.is_empty(), reason);
         }
