@@ -1,8 +1,11 @@
-//! `failover`: the time without service after the leader is killed.
+//! `failover`: the time without service after the leader is killed, or falls silent.
 //!
 //! One client acquires and releases locks, one after another. The leader is killed (SIGKILL) between two pairs; the
 //! figure is the time to the next completed pair, with the client's own retries. Then the node is restarted, and after
 //! it has caught up the next leader is killed.
+//!
+//! A leader that falls silent is frozen (SIGSTOP) instead: its connections stay open and its port still accepts new
+//! ones, but nothing answers, as after a power failure or a pulled cable. It is killed after the measurement.
 
 use std::time::{Duration, Instant};
 
@@ -29,9 +32,28 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// Longer than any failover, so that the session survives.
 const TTL: Duration = Duration::from_secs(120);
 
-/// Kills one leader per repetition.
+/// The end of a leader.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// SIGKILL: its connections are closed.
+    Killed,
+    /// SIGSTOP: its connections stay open, and nothing answers.
+    Silent,
+}
+
+impl End {
+    fn signal(self) -> Signal {
+        match self {
+            Self::Killed => Signal::KILL,
+            Self::Silent => Signal::STOP,
+        }
+    }
+}
+
+/// Ends one leader per repetition.
 pub(super) async fn failover(
     target: &mut Target,
+    end: End,
     timing: &Timing,
     stop: &CancellationToken,
     tell: &super::Tell,
@@ -43,7 +65,7 @@ pub(super) async fn failover(
     let mut latencies = Latencies::default();
     let mut repetitions = Vec::with_capacity(timing.repetitions);
     for number in 1..=timing.repetitions {
-        let once = once(cluster, &session, &prefix, timing.warm_up);
+        let once = once(cluster, &session, &prefix, end, timing.warm_up);
         let took = stop.run_until_cancelled(once).await.ok_or(BenchError::Stopped)??;
         latencies.record(took);
         let mut figures = Figures::default();
@@ -60,6 +82,7 @@ async fn once(
     cluster: &mut LocalCluster,
     session: &Session,
     prefix: &str,
+    end: End,
     warm_up: Duration,
 ) -> Result<Duration, BenchError> {
     let began = Instant::now();
@@ -69,16 +92,16 @@ async fn once(
     let leader = leader(cluster).await?;
     pair(session, prefix).await?;
 
-    let killed = Instant::now();
-    cluster.node(leader).signal(Signal::KILL);
+    let ended = Instant::now();
+    cluster.node(leader).signal(end.signal());
     loop {
-        match time::timeout(LIMIT.saturating_sub(killed.elapsed()), pair(session, prefix)).await {
+        match time::timeout(LIMIT.saturating_sub(ended.elapsed()), pair(session, prefix)).await {
             Ok(Ok(())) => break,
             Ok(Err(_)) => sleep(Duration::from_millis(5)).await,
             Err(_) => return Err(BenchError::NoFailover(LIMIT)),
         }
     }
-    let took = killed.elapsed();
+    let took = ended.elapsed();
 
     cluster.node_mut(leader).kill().await;
     restart(cluster, leader).await?;

@@ -58,6 +58,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use background::Beside;
 pub use closed_loop::{Worker, measure};
+pub use failover::End;
 pub use figures::{Condition, Figure, Figures, Series, Spread};
 pub use held::Held;
 pub use keep_alive::{KeepAlive, Rate};
@@ -91,8 +92,8 @@ pub enum Work {
     },
     /// Renewals of sessions.
     KeepAlive(KeepAlive),
-    /// Kills the leader in each repetition, and measures the time to the next completed pair.
-    Failover,
+    /// Ends the leader in each repetition, and measures the time to the next completed pair.
+    Failover(End),
     /// Holds many locks, and measures memory and a restart. Always one repetition.
     Held(Held),
     /// More acquires than the cluster can serve: goodput and load shedding.
@@ -107,7 +108,7 @@ impl Work {
             Self::Contended { .. } => "contended",
             Self::Read { .. } => "read",
             Self::KeepAlive(_) => "keepalive",
-            Self::Failover => "failover",
+            Self::Failover(_) => "failover",
             Self::Held(_) => "held",
             Self::Overload(_) => "overload",
         }
@@ -122,7 +123,10 @@ impl Work {
             }
             Self::Read { .. } => "an operation is a linearizable read of a held lock",
             Self::KeepAlive(_) => "an operation is a renewal of a session",
-            Self::Failover => "time from the kill of the leader to the next completed acquire and release",
+            Self::Failover(End::Killed) => "time from the kill of the leader to the next completed acquire and release",
+            Self::Failover(End::Silent) => {
+                "time from the freeze of the leader to the next completed acquire and release"
+            }
             Self::Held(_) => "an operation is an acquire; the locks stay held",
             Self::Overload(_) => "an operation is a pair of acquire and release of an uncontended lock",
         }
@@ -240,7 +244,7 @@ pub async fn run(options: Options, stop: CancellationToken, tell: &Tell) -> Resu
                 series.push(told(keep_alive.measure(case, &target, timing, &stop).await?, tell));
             }
         }
-        Work::Failover => series.push(failover::failover(&mut target, timing, &stop, tell).await?),
+        Work::Failover(end) => series.push(failover::failover(&mut target, *end, timing, &stop, tell).await?),
         Work::Held(held) => series.push(held.measure(&mut target, &stop, tell).await?),
         Work::Overload(overload) => series = overload.measure(&target, timing, &stop, tell).await?,
     }
@@ -315,7 +319,7 @@ impl Options {
             Work::Held(held) if held.locks == 0 => Some("0 locks: choose at least 1".to_owned()),
             Work::Held(held) => problem_of(&[held.workers]),
             Work::Overload(overload) => overload.problem().or_else(|| problem_of(&[overload.workers])),
-            Work::Failover => match &self.place {
+            Work::Failover(_) => match &self.place {
                 Where::Endpoints(_) => return Err(BenchError::OwnOnly),
                 Where::Own { nodes, .. } if *nodes < 3 => {
                     Some(format!("{nodes} nodes have no quorum after a kill: choose at least 3"))

@@ -15,7 +15,7 @@ use super::{
     signals::Signals,
 };
 use crate::bench::{
-    BenchError, Beside, Held, KeepAlive, Options, Overload, Rate, Report, Timing, Where, Work, picture, run,
+    BenchError, Beside, End, Held, KeepAlive, Options, Overload, Rate, Report, Timing, Where, Work, picture, run,
 };
 
 /// Measures the throughput, latency and resource use of a cluster.
@@ -41,7 +41,7 @@ enum WorkWanted {
     /// Renewals of sessions
     #[command(name = "keepalive")]
     KeepAlive(KeepAliveWanted),
-    /// Kills the leader and measures the time to the next completed acquire and release
+    /// Kills or freezes the leader and measures the time to the next completed acquire and release
     Failover(FailoverWanted),
     /// Holds many locks and measures memory and restart time
     Held(HeldWanted),
@@ -108,6 +108,10 @@ struct FailoverWanted {
     /// Leaders to kill, one after another
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = repetitions)]
     repetitions: usize,
+    /// Freezes the leader (SIGSTOP) instead: it answers nothing, and its connections stay open, as after a power failure. It is killed
+    /// after each measurement
+    #[arg(long)]
+    silent: bool,
     /// Load before each kill
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = super::arguments::duration)]
     warm_up: Duration,
@@ -212,9 +216,10 @@ impl WorkWanted {
                 let work = KeepAlive { sessions, ttl, streams, rates: rate, in_flight: workers };
                 (Work::KeepAlive(work), timing.into(), common)
             }
-            Self::Failover(FailoverWanted { repetitions, warm_up, common }) => {
+            Self::Failover(FailoverWanted { repetitions, silent, warm_up, common }) => {
                 // A failover has no fixed duration.
-                (Work::Failover, Timing { warm_up, duration: Duration::MAX, repetitions }, common)
+                let end = if silent { End::Silent } else { End::Killed };
+                (Work::Failover(end), Timing { warm_up, duration: Duration::MAX, repetitions }, common)
             }
             Self::Held(HeldWanted { locks, workers, common }) => {
                 let timing = Timing { warm_up: Duration::ZERO, duration: Duration::MAX, repetitions: 1 };
