@@ -47,7 +47,7 @@ impl Backup {
             Err(_) => Failure::timed_out(),
         };
         Err(match failure {
-            Failure::Refused(refused) => Error::Refused(refused),
+            Failure::Refused(refused) | Failure::NotNow(refused) => Error::Refused(refused),
             Failure::Again { why, .. } => Error::NoCluster { why },
         })
     }

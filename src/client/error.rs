@@ -282,7 +282,7 @@ mod tests {
         let Failure::NotNow(refused) = status(Code::ResourceExhausted, "DISK_SPACE_LOW", "safe").into() else {
             panic!("space does not come back within a call");
         };
-        assert_eq!((refused.reason, refused.message.as_str()), (Reason::DiskSpaceLow, "because"));
+        assert_eq!((refused.reason, refused.message.as_str()), (Refusal::DiskSpaceLow, "because"));
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl Machine {
                 last_ticket: Ticket(last_ticket.0.saturating_add(TOKEN_STEP)),
                 is_behind,
             },
-            Record::Ended { .. } | Record::Lock { .. } => record,
+            Record::Version { .. } | Record::Ended { .. } | Record::Lock { .. } => record,
             Record::Session { session: id, label, ttl, deadline, opened, address, .. } => Record::Session {
                 session: another(id),
                 label,

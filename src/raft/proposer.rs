@@ -126,6 +126,8 @@ pub(super) fn asks_for_more(command: &Command) -> bool {
         | Command::LiftDelay { .. }
         | Command::DropData { .. }
         | Command::Resize { .. }
+        | Command::RaiseVersion { .. }
+        | Command::Probe
         | Command::Tick => false,
     }
 }

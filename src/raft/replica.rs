@@ -64,17 +64,7 @@ impl Replica {
         let (renewals, wanted) = Renewals::new();
         tokio::spawn(renewals::run(wanted, proposer.clone(), RENEWALS_PATIENCE));
         tokio::spawn(addresses.clone().follow(raft.clone()));
-        Self {
-            raft,
-            table,
-            proposer,
-            renewals,
-            led,
-            acknowledgements,
-            addresses,
-            silence_max,
-            disks: Disks::default(),
-        }
+        Self { raft, table, proposer, renewals, led, acknowledgements, addresses, silence_max, disks: Disks::default() }
     }
 
     /// Refuses commands that add while these disks are short of space: see [`disk`](super::disk).

@@ -184,7 +184,7 @@ async fn after_a_restore_old_holders_are_fenced_out_and_fences_go_on() {
 
     // A lock that was held in the backup stays closed for the TTL of its holder, and keeps its data.
     assert!(early.loss().is_some() || timeout(LONG, early.lost()).await.is_ok());
-    let found = after.get("early").await.expect("it answers").lock.expect("a lock");
+    let found = after.get("early").await.expect("it answers").lock;
     assert_eq!(found.data.as_deref(), Some(&b"kept"[..]));
     let held = acquire_again(&after, "early").await;
     write(&resources, "early", held.token()).await;

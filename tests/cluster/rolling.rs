@@ -45,7 +45,7 @@ async fn work(client: Client, tally: Arc<Tally>, worker: usize) {
     let options = SessionOptions { ttl: Duration::from_secs(30), label: format!("worker {worker}") };
     let session = client.open(options).await.expect("a session");
     while !tally.stop.load(Ordering::Relaxed) {
-        let acquired = tally.count("acquire", session.acquire(&format!("rolling/{worker}"))).await;
+        let acquired = tally.count("acquire", session.acquire(&format!("rolling/{worker}")).into_future()).await;
         if let Some(guard) = acquired {
             tally.count("release", guard.release()).await;
         }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use lockkeeper::{
-    client::{self, Client, Session, SessionOptions},
+    client::{self, Client, Refusal, Session, SessionOptions},
     local::LocalCluster,
-    proto::v1::{Reason, StatusResponse},
+    proto::v1::StatusResponse,
     server::config::DiskConfig,
 };
 use tokio::time::timeout;
@@ -36,7 +36,7 @@ pub(crate) async fn cluster_on(disks: &Disks, reserve_mib: u64) -> LocalCluster 
 fn refusal<T>(answer: Result<T, client::Error>) -> Option<client::Refused> {
     match answer {
         Ok(_) => None,
-        Err(client::Error::Refused(refused)) if refused.reason == Reason::DiskSpaceLow => Some(refused),
+        Err(client::Error::Refused(refused)) if refused.reason == Refusal::DiskSpaceLow => Some(refused),
         Err(error) => panic!("{error:?}"),
     }
 }

@@ -7,6 +7,7 @@ use lockkeeper::{
     machine::Versions,
     proto::v1::{self, locks_client::LocksClient, sessions_client::SessionsClient},
     raft::{
+        disk::Space,
         identity::Identity,
         log::{self, LogStore},
         snapshot::SnapshotStore,
@@ -72,6 +73,7 @@ pub(crate) fn run<F: Future<Output = ()>>(directory: &Path, work: impl FnOnce(St
             identity,
             log: log.clone(),
             snapshots,
+            disk: Arc::new(Space { free: u64::MAX, total: u64::MAX }),
             places: Places::default(),
             inspector: None,
             versions: Versions::OWN,

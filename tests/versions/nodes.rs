@@ -9,6 +9,7 @@ use lockkeeper::{
     proto::v1::{Role, StatusRequest, StatusResponse, cluster_client::ClusterClient},
     raft::{
         Replica,
+        disk::Space,
         identity::Identity,
         log::{self, LogStore},
         snapshot::SnapshotStore,
@@ -124,6 +125,7 @@ impl Cluster {
             identity,
             log: log.clone(),
             snapshots,
+            disk: Arc::new(Space { free: u64::MAX, total: u64::MAX }),
             places: Places::default(),
             inspector: None,
             versions: program,

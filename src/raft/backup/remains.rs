@@ -24,6 +24,7 @@ use crate::{
     state_machine,
     table::{Applied, Table},
     types::{LogId, Vote},
+    versions::PeerVersions,
 };
 use lockkeeper_storage::database::{LockFile, NotLocked};
 
@@ -141,7 +142,7 @@ impl Remains {
 fn restore(table: &Table, path: &Path) -> Result<Option<LogId>, RemainsError> {
     let damaged = |error: io::Error| RemainsError::Snapshot { path: path.to_owned(), what: error.to_string() };
     let file = SnapshotFile::open(path).map_err(damaged)?;
-    drop(table.restore(state_machine::read(&file).map_err(damaged)?));
+    drop(table.restore(state_machine::read(&file, &PeerVersions::default()).map_err(damaged)?));
     Ok(file.meta().last_log_id)
 }
 

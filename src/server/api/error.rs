@@ -300,6 +300,20 @@ impl Error {
         }
     }
 
+    /// The cluster version does not cover the command. `without`: the members that keep it where it is, each with the reason.
+    pub(crate) fn version_too_low(needs: Version, has: Version, without: &BTreeMap<u64, &'static str>) -> Self {
+        let members: Vec<_> = without.iter().map(|(id, why)| format!("node {id} ({why})")).collect();
+        let members = match members.is_empty() {
+            true => "some member".to_owned(),
+            false => members.join(", "),
+        };
+        let message = format!(
+            "the cluster has version {has}, and this request needs version {needs}, which waits for {members}: install a version of \
+             Lockkeeper that supports version {needs} on all members, and try again"
+        );
+        Self::new(Reason::ClusterVersion, Retry::No, message).with("version", has).with("needs", needs)
+    }
+
     /// No leader is known.
     pub(crate) fn no_leader() -> Self {
         let message = "no leader is known right now: try again in a moment, here or at another node";
