@@ -80,7 +80,7 @@ impl RollingRestart {
             ));
         }
         let client = self.cluster.client()?;
-        let survey = self.survey(&client).await?;
+        let survey = self.first_survey(&client).await?;
         let order = self.order(&survey)?;
         if let Some(doubt) = survey.doubt() {
             return Err(stopped(&format!("nothing was restarted: {doubt}")));
@@ -89,11 +89,13 @@ impl RollingRestart {
             return self.show_plan(&survey, &order);
         }
         let began = Instant::now();
-        for (done, node_id) in order.iter().enumerate() {
-            self.restart_one(&client, *node_id).await.map_err(|why| {
-                let left: Vec<_> = order[done..].iter().map(u64::to_string).collect();
+        let mut left: BTreeSet<u64> = order.iter().copied().collect();
+        while !left.is_empty() {
+            let done = self.restart_one(&client, &left).await.map_err(|why| {
+                let left: Vec<_> = left.iter().map(u64::to_string).collect();
                 stopped(&format!("{why}; not restarted, or not back: node {}", left.join(", ")))
             })?;
+            left.remove(&done);
         }
         let nodes = show::count(order.len(), "node", "nodes");
         print(&format!("done: {nodes} restarted in {:.1}s\n", began.elapsed().as_secs_f64()))?;
@@ -127,13 +129,10 @@ impl RollingRestart {
         Ok(Exit::Success)
     }
 
-    /// Restarts a node and waits until it is back.
-    async fn restart_one(&self, client: &Client, node_id: u64) -> Result<(), String> {
-        let survey = self.healthy(client).await?;
+    /// Restarts one of these nodes, the leader only if it is the last one, and waits until it is back. Returns its id.
+    async fn restart_one(&self, client: &Client, left: &BTreeSet<u64>) -> Result<u64, String> {
+        let (survey, node_id) = self.healthy(client, left).await?;
         let member = survey.member(node_id).ok_or(format!("node {node_id} is no member any more"))?.clone();
-        if !member.safe_to_stop && !self.allow_outage {
-            return Err(format!("node {node_id} may not be taken down now: {}", show::text(&member.unsafe_reason)));
-        }
         if node_id == survey.leader.node_id && survey.leader.members.iter().filter(|member| member.voter).count() > 1 {
             let leader = client.transfer_leader(None).await;
             let leader = leader.map_err(|error| format!("node {node_id} did not hand the leadership over: {error}"))?;
@@ -151,7 +150,8 @@ impl RollingRestart {
             ))?,
         }
         self.is_back(node_id, &member.client_address, &before, tip, deadline).await?;
-        say(&format!("node {node_id} is back and has caught up"))
+        say(&format!("node {node_id} is back and has caught up"))?;
+        Ok(node_id)
     }
 
     async fn run_command(&self, command: &str, node_id: u64) -> Result<(), String> {
@@ -202,15 +202,32 @@ impl RollingRestart {
         }
     }
 
-    /// Waits until there is no doubt about the cluster: after a restart a leader may be elected.
-    async fn healthy(&self, client: &Client) -> Result<Survey, String> {
+    /// The cluster before the first restart. A leader may just be elected, so one is waited for; every other doubt counts at once.
+    async fn first_survey(&self, client: &Client) -> Result<Survey, Failure> {
+        let deadline = Instant::now() + self.cluster.timeout;
+        loop {
+            match self.survey(client).await {
+                Err(_) if Instant::now() < deadline => sleep(LOOK).await,
+                survey => return survey,
+            }
+        }
+    }
+
+    /// Waits until there is no doubt about the cluster, and the leader says that the next node may be taken down: the node before may still
+    /// catch up, or a leader be elected. Returns the id of that node.
+    async fn healthy(&self, client: &Client, left: &BTreeSet<u64>) -> Result<(Survey, u64), String> {
         let deadline = Instant::now() + self.limit;
         loop {
             let doubt = match self.survey(client).await {
-                Ok(survey) => match survey.doubt() {
-                    None => return Ok(survey),
-                    Some(doubt) => doubt,
-                },
+                Ok(survey) => {
+                    // The leadership may have moved since the last one.
+                    let follower = left.iter().find(|id| **id != survey.leader.node_id);
+                    let next = follower.or(left.first()).copied().ok_or("no node is left")?;
+                    match survey.doubt().or_else(|| self.unsafe_to_stop(&survey, next)) {
+                        None => return Ok((survey, next)),
+                        Some(doubt) => doubt,
+                    }
+                }
                 Err(failure) => failure.message,
             };
             if Instant::now() >= deadline {
@@ -218,6 +235,11 @@ impl RollingRestart {
             }
             sleep(LOOK).await;
         }
+    }
+
+    fn unsafe_to_stop(&self, survey: &Survey, node_id: u64) -> Option<String> {
+        let member = survey.member(node_id).filter(|member| !member.safe_to_stop && !self.allow_outage)?;
+        Some(format!("node {node_id} may not be taken down now: {}", show::text(&member.unsafe_reason)))
     }
 
     /// Asks all endpoints, and all members that the leader names.
