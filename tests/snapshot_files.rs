@@ -141,3 +141,22 @@ fn every_damage_to_the_newest_is_refused() {
     fs::rename(&path, directory.path().join("snapshot-00000000000000000101")).expect("renamed");
     SnapshotStore::open(directory.path()).expect_err("its name does not match its index");
 }
+
+#[test]
+fn a_later_format_is_refused_and_not_taken_for_damage() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = open(directory.path());
+    store.write(&meta(100), &BTreeSet::new(), [vec![1; 10]].into_iter()).expect("written");
+    drop(store);
+    let path = directory.path().join("snapshot-00000000000000000100");
+    let mut later = fs::read(&path).expect("readable");
+    let content = later.len() - 4;
+    later[7] += 1;
+    let checksum = crc32fast::hash(&later[..content]);
+    later[content..].copy_from_slice(&checksum.to_be_bytes());
+    fs::write(&path, &later).expect("written");
+    let error = SnapshotStore::open(directory.path()).expect_err("a later format").to_string();
+    assert!(error.contains("snapshot-00000000000000000100: it has format"), "{error}");
+    assert!(error.contains("and this program reads format") && error.contains("start the version"), "{error}");
+    assert!(!error.contains("damaged"), "{error}");
+}

@@ -35,6 +35,7 @@ use tokio::sync::{Mutex, watch};
 
 pub use super::ids::{ClusterId, Incarnation, InvalidId};
 use super::types::Node;
+use lockkeeper_storage::files::OTHER_FORMAT;
 
 mod file;
 mod made;
@@ -174,6 +175,16 @@ pub enum IdentityError {
         file: PathBuf,
         /// The damage.
         reason: String,
+    },
+    /// The file has a format that this program does not know.
+    #[error("{} has format {found}, and this program reads format {reads}: {OTHER_FORMAT}", .file.display())]
+    Format {
+        /// The file.
+        file: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The format that this program reads.
+        reads: u32,
     },
     /// The log ends before an entry that it is known to have held.
     #[error(

@@ -100,7 +100,7 @@ pub fn unseal<'a>(version: u8, context: &[u8], sealed: &'a [u8]) -> Result<&'a [
     }
     // Checked last: a flipped bit in the version byte is damage, not a newer version.
     if head[0] != version {
-        return Err(SealError::Version(head[0]));
+        return Err(SealError::Version { found: head[0], reads: version });
     }
     Ok(message)
 }
@@ -115,8 +115,29 @@ pub enum SealError {
     #[error("its checksum does not match")]
     Checksum,
     /// Undamaged, but of another version.
-    #[error("it has format {0}, which this version of the program does not know")]
-    Version(u8),
+    #[error("it has format {found}, and this program reads format {reads}: {OTHER_FORMAT}")]
+    Version {
+        /// Its version.
+        found: u8,
+        /// The version that this program reads.
+        reads: u8,
+    },
+}
+
+/// What to do with data of an unknown format.
+pub const OTHER_FORMAT: &str = "start the version of Lockkeeper that wrote it, or a later one";
+
+/// An error: the data are intact, and of a format that this program does not know. Not an error of damage: nothing is lost.
+pub fn unknown_format(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, what.into())
+}
+
+/// An error: this thing, whose bytes were sealed, cannot be used.
+pub fn unsealable(what: &str, why: &SealError) -> io::Error {
+    match why {
+        SealError::Version { .. } => unknown_format(format!("{what}: {why}")),
+        SealError::Short | SealError::Checksum => damaged(format!("{what} cannot be read: {why}")),
+    }
 }
 
 /// An error: the disk's content differs from what was written.
@@ -143,7 +164,7 @@ mod tests {
         let sealed = seal(1, b"vote", b"message");
         assert_eq!(unseal(1, b"vote", &sealed), Ok(&b"message"[..]));
         assert_eq!(unseal(1, b"purged", &sealed), Err(SealError::Checksum));
-        assert_eq!(unseal(1, b"vote", &seal(2, b"vote", b"message")), Err(SealError::Version(2)));
+        assert_eq!(unseal(1, b"vote", &seal(2, b"vote", b"message")), Err(SealError::Version { found: 2, reads: 1 }));
         assert_eq!(unseal(1, b"vote", b"1234"), Err(SealError::Short));
         for bit in 0..sealed.len() * 8 {
             let mut flipped = sealed.clone();

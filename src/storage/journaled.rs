@@ -29,7 +29,7 @@ use super::{
     journal::{Journal, JournalContent, Operation, first_format, operations},
     panics::{self, Doing},
 };
-use crate::files;
+use crate::files::{self, SealError};
 
 /// The store's key for the [`JournalState`] of the journal.
 const STATE_KEY: &[u8] = b"journal";
@@ -209,7 +209,10 @@ impl JournalState {
         let Some(sealed) = disk.get(Tree::Meta, STATE_KEY)? else { return Ok(None) };
         let unreadable = |why: String| damaged(format!("the state of its journal cannot be read: {why}"));
         let version = if sealed.first() == Some(&FIRST_STATE_VERSION) { FIRST_STATE_VERSION } else { STATE_VERSION };
-        let state = files::unseal(version, STATE_KEY, &sealed).map_err(|why| unreadable(why.to_string()))?;
+        let state = files::unseal(version, STATE_KEY, &sealed).map_err(|why| match why {
+            SealError::Version { .. } => files::unsealable("its journal", &why),
+            SealError::Short | SealError::Checksum => unreadable(why.to_string()),
+        })?;
         let numbers = state.split_first_chunk().and_then(|(&salt, rest)| Some((salt, rest.try_into().ok()?)));
         let Some((salt, settled)) = numbers else { return Err(unreadable("it has another length".to_owned())) };
         Ok(Some(Self { version, salt: u64::from_be_bytes(salt), settled: u64::from_be_bytes(settled) }))

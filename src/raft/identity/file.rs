@@ -18,6 +18,12 @@ pub(super) const FORMAT: u32 = 1;
 const HEADING: &str =
     "# Identity of a Lockkeeper node. Written by the program: do not edit it, do not copy it to another node.\n\n";
 
+/// The part of the file that all formats have.
+#[derive(serde::Deserialize)]
+struct Format {
+    format: u32,
+}
+
 /// The content of the file in `directory`; `None` if the directory does not exist or is empty.
 pub(super) fn read(directory: &Path) -> Result<Option<IdentityRecord>, IdentityError> {
     let path = directory.join(FILE_NAME);
@@ -32,10 +38,12 @@ pub(super) fn read(directory: &Path) -> Result<Option<IdentityRecord>, IdentityE
         Err(error) => return Err(failed("read", &path)(error)),
     };
     let damaged = |reason: String| IdentityError::Damaged { file: path.clone(), reason };
-    let record: IdentityRecord = toml::from_str(&text).map_err(|error| damaged(error.message().into()))?;
-    if record.format != FORMAT {
-        return Err(damaged(format!("format {}, this program knows {FORMAT}", record.format)));
+    // First: a later format may have other fields.
+    let Format { format } = toml::from_str(&text).map_err(|error| damaged(error.message().into()))?;
+    if format != FORMAT {
+        return Err(IdentityError::Format { file: path, found: format, reads: FORMAT });
     }
+    let record: IdentityRecord = toml::from_str(&text).map_err(|error| damaged(error.message().into()))?;
     Ok(Some(record))
 }
 

@@ -36,7 +36,9 @@ impl Identity {
     pub fn is_free(directory: &Path) -> Result<bool, IdentityError> {
         match file::read(directory) {
             Ok(found) => Ok(found.is_none()),
-            Err(IdentityError::Foreign { .. } | IdentityError::Damaged { .. }) => Ok(false),
+            Err(IdentityError::Foreign { .. } | IdentityError::Damaged { .. } | IdentityError::Format { .. }) => {
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }

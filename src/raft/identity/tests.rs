@@ -73,11 +73,23 @@ fn refuses_a_damaged_file() {
     let path = home.path().join(FILE_NAME);
     let text = fs::read_to_string(&path).expect("read");
 
-    for damaged in ["", &text[..text.len() / 2], &text.replace("format = 1", "format = 2")] {
+    for damaged in ["", &text[..text.len() / 2], &text.replace("node_id = 1", "node_id = \"x\"")] {
         fs::write(&path, damaged).expect("written");
         let error = open(home.path(), "blue", 1).expect_err("not what was written");
         assert!(matches!(error, IdentityError::Damaged { .. }), "{error}");
     }
+}
+
+#[test]
+fn refuses_a_later_format_and_says_so() {
+    let home = tempfile::tempdir().expect("a directory");
+    open(home.path(), "blue", 1).expect("an empty directory is taken");
+    let path = home.path().join(FILE_NAME);
+    // A later format may have other fields.
+    fs::write(&path, "format = 2\nname = \"n\"\n").expect("written");
+    let error = open(home.path(), "blue", 1).expect_err("a later format").to_string();
+    let expected = format!("{} has format 2, and this program reads format 1: start the version", path.display());
+    assert!(error.starts_with(&expected), "{error}");
 }
 
 #[tokio::test]

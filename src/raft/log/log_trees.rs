@@ -84,7 +84,10 @@ impl<D: Disk> LogTrees<D> {
     pub(super) fn is_formatted(&self) -> io::Result<bool> {
         match self.meta::<u64>(FORMAT_KEY)? {
             Some(FORMAT | FORMAT_WITHOUT_JOURNAL) => Ok(true),
-            Some(other) => Err(damaged(format!("its format is {other}; this version of the program knows {FORMAT}"))),
+            Some(other) => Err(files::unknown_format(format!(
+                "it has format {other}, and this program reads formats {FORMAT_WITHOUT_JOURNAL} and {FORMAT}: {}",
+                files::OTHER_FORMAT
+            ))),
             None => Ok(false),
         }
     }
@@ -178,7 +181,7 @@ impl<D: Disk> LogTrees<D> {
     fn meta<M: Message + Default>(&self, key: &str) -> io::Result<Option<M>> {
         let Some(sealed) = self.disk.get(Tree::Meta, key.as_bytes())? else { return Ok(None) };
         let message = files::unseal(META_VERSION, key.as_bytes(), &sealed);
-        let message = message.map_err(|why| damaged(format!("`{key}` cannot be read: {why}")))?;
+        let message = message.map_err(|why| files::unsealable(&format!("`{key}`"), &why))?;
         M::decode(message).map(Some).map_err(|why| damaged(format!("`{key}` cannot be read: {why}")))
     }
 
@@ -190,6 +193,9 @@ impl<D: Disk> LogTrees<D> {
 
 /// An error: the entry at this index cannot be read.
 pub(super) fn unreadable(index: u64, why: &record::Unreadable) -> io::Error {
+    if let record::Unreadable::SealError(version @ files::SealError::Version { .. }) = why {
+        return files::unsealable(&format!("entry {index}"), version);
+    }
     damaged(format!("entry {index} cannot be read: {why}"))
 }
 

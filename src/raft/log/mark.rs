@@ -49,7 +49,10 @@ impl MarkFile {
             Err(error) => return Err(error),
         };
         let bad = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-        let message = files::unseal(VERSION, CONTEXT, &sealed).map_err(|why| bad(why.to_string()))?;
+        let message = files::unseal(VERSION, CONTEXT, &sealed).map_err(|why| match why {
+            files::SealError::Version { .. } => files::unsealable("it", &why),
+            files::SealError::Short | files::SealError::Checksum => bad(why.to_string()),
+        })?;
         let mark = pb::LogMark::decode(message).map_err(|why| bad(why.to_string()))?;
         let written = Mark { vote: mark.vote.map(Vote::from), last: mark.last.map(LogId::from) };
         Ok(Some(Self { path, written }))

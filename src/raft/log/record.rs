@@ -112,7 +112,7 @@ impl Assembly {
         let Some((head, first)) = head.split_first_chunk::<HEAD_BYTES>() else { return Err(SealError::Short.into()) };
         let [version, c0, c1, c2, c3, l0, l1, l2, l3, term_before @ ..] = *head;
         if version != VERSION {
-            return Err(SealError::Version(version).into());
+            return Err(SealError::Version { found: version, reads: VERSION }.into());
         }
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
         Ok(Self {

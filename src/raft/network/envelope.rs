@@ -240,6 +240,7 @@ fn refusal(error: IdentityError) -> Status {
         | IdentityError::OtherNode { .. }
         | IdentityError::Foreign { .. }
         | IdentityError::Damaged { .. }
+        | IdentityError::Format { .. }
         | IdentityError::LogLost { .. }
         | IdentityError::Outdated { .. }
         | IdentityError::Removed { .. }

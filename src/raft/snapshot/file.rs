@@ -18,7 +18,8 @@ use lockkeeper_environment::Blocking;
 use lockkeeper_planted::Planted;
 use lockkeeper_storage::files;
 
-/// The last byte is the version.
+/// The last byte is the version. Every later format keeps these 8 bytes in front and the checksum of all before it at the end, so that an
+/// older program can tell a later format from damage.
 const MAGIC: &[u8; 8] = b"LKSNAP\0\x01";
 /// In place of a record's length: no record follows.
 const END: u32 = u32::MAX;
@@ -245,8 +246,17 @@ fn check_records(input: &mut impl Read) -> io::Result<Header> {
 fn read_header(input: &mut impl Read) -> io::Result<Header> {
     let mut magic = [0; MAGIC.len()];
     input.read_exact(&mut magic)?;
+    let (name, version) = (&magic[..MAGIC.len() - 1], magic[MAGIC.len() - 1]);
+    if *name == MAGIC[..MAGIC.len() - 1] && version != MAGIC[MAGIC.len() - 1] {
+        let text = format!(
+            "it has format {version}, and this program reads format {}: {}",
+            MAGIC[MAGIC.len() - 1],
+            files::OTHER_FORMAT
+        );
+        return Err(files::unknown_format(text));
+    }
     if magic != *MAGIC {
-        return Err(broken("it is not a snapshot, or has a format that this version of the program does not know"));
+        return Err(broken("it is not a snapshot"));
     }
     let mut header = Vec::new();
     if !read_record(input, &mut header)? {

@@ -53,6 +53,14 @@ pub enum SnapshotError {
         /// The damage that was found.
         what: String,
     },
+    /// The newest snapshot has a format that this program does not know.
+    #[error("cannot use the snapshot {}: {what}", path.display())]
+    Format {
+        /// Its file.
+        path: PathBuf,
+        /// Its format, and what to do.
+        what: String,
+    },
     /// The operating system returned an error.
     #[error("the snapshots in {} cannot be opened: {source}", directory.display())]
     Io {
@@ -95,6 +103,9 @@ impl SnapshotStore {
         let found = Self::prepare(directory).map_err(failed)?;
         let latest = found.last().map(|(_, path)| Self::open_latest(path, blocking).map_err(|error| (path, error)));
         let latest = latest.transpose().map_err(|(path, error)| match error.raw_os_error() {
+            None if error.kind() == io::ErrorKind::Unsupported => {
+                SnapshotError::Format { path: path.clone(), what: error.to_string() }
+            }
             None => SnapshotError::Damaged { path: path.clone(), what: error.to_string() },
             Some(_) => failed(error),
         })?;

@@ -169,7 +169,10 @@ impl Trees {
         match self.meta.get(FORMATTED)?.as_deref() {
             None => Ok(false),
             Some([FORMAT]) => Ok(true),
-            Some(other) => Err(broken(format!("its format is {other:?}; this version of the program knows {FORMAT}"))),
+            Some(other) => Err(broken(format!(
+                "it has format {other:?}, and this program reads format {FORMAT}: {}",
+                files::OTHER_FORMAT
+            ))),
         }
     }
 
