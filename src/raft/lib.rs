@@ -3,7 +3,8 @@
 //! [`Replica`] is the interface for the layer above: propose a command, read the table. Below it, in the order in which a command passes:
 //!
 //! * `renewals`: batches renewals of sessions into one command; [`proposer`] and [`leadership`]: batches of commands, stamped by the
-//!   leader's [`clock`]; [`fast_election`] and [`liveness`]: fast detection of a leader whose process was killed;
+//!   leader's [`clock`]; [`fast_election`] and [`liveness`]: [`silent_leader`]: fast detection of a leader whose process was killed, or that fell
+//!   silent;
 //!   [`handover`]: transfer of leadership to another voter;
 //! * [`log`]: the log on disk; [`network`]: replication to the peers; openraft between them; [`slow_followers`]: limits the log kept for
 //!   a slow follower;
@@ -39,6 +40,7 @@ pub mod network;
 pub mod proposer;
 pub mod read_index;
 pub mod records;
+pub mod silent_leader;
 pub mod slow_followers;
 pub mod snapshot;
 pub mod state_machine;

@@ -62,7 +62,7 @@ use lockkeeper_raft::{
     log::{self, LogStore, OpenError},
     members::{Addresses, Members},
     network::{Acknowledgements, Network, PeerService, hello},
-    slow_followers,
+    silent_leader, slow_followers,
     snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
     state_machine::StateMachine,
     table::{Inspect, Table},
@@ -281,7 +281,7 @@ where
     let network =
         Network::<C, SnapshotFile>::new(connector.clone(), Arc::clone(&identity)).with_addresses(addresses.clone());
     let network = network.with_versions(Arc::clone(&versions)).with_disks(disks.clone());
-    let (acknowledgements, cuts) = (network.acknowledgements(), network.cuts());
+    let (acknowledgements, cuts, prober) = (network.acknowledgements(), network.cuts(), network.prober());
     let raft_config = Arc::new(raft_config(&config)?);
     let raft = Raft::new(config.node_id, raft_config, network, log, machine).await.map_err(stopped)?;
     let applied = Arc::clone(&table);
@@ -340,8 +340,9 @@ where
     if environment.blocking == Blocking::OnThreads {
         background.spawn(services.cluster.pulse.clone().beat());
     }
+    let heartbeat = Duration::from_millis(config.raft.heartbeat_ms);
+    background.spawn(silent_leader::watch(replica.clone(), prober, Arc::clone(&liveness), heartbeat));
     if let Some(broken_streams) = broken_streams {
-        let heartbeat = Duration::from_millis(config.raft.heartbeat_ms);
         background.spawn(fast_election::watch(replica.clone(), connector, broken_streams, liveness, heartbeat));
     }
     environment.clients.spawn(&mut background, services.unread.clone().watch_over());

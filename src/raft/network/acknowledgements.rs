@@ -144,7 +144,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Whether the members for which `is_in` returns true are a majority in each part of the membership.
-fn is_quorum(membership: &Membership, is_in: impl Fn(u64) -> bool) -> bool {
+pub(crate) fn is_quorum(membership: &Membership, is_in: impl Fn(u64) -> bool) -> bool {
     let is_majority = |voters: &BTreeSet<u64>| voters.iter().filter(|voter| is_in(**voter)).count() > voters.len() / 2;
     membership.get_joint_config().iter().all(is_majority)
 }

@@ -57,6 +57,19 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
         self.acknowledgements.clone()
     }
 
+    /// Questions to the members of this network.
+    pub fn prober(&self) -> Prober<C, D> {
+        let network = Self {
+            connector: self.connector.clone(),
+            identity: self.identity.clone(),
+            configured: self.configured.clone(),
+            acknowledgements: self.acknowledgements(),
+            cuts: self.cuts(),
+            snapshots: PhantomData,
+        };
+        Prober { network }
+    }
+
     /// The handle that ends its streams of entries.
     pub fn cuts(&self) -> StreamCuts {
         self.cuts.clone()
@@ -95,6 +108,29 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
             snapshots: PhantomData,
             disks: self.disks.clone(),
         }
+    }
+}
+
+/// Asks members for how long they have not heard the leader. Each question uses a connection of its own.
+pub struct Prober<C, D> {
+    network: Network<C, D>,
+}
+
+impl<C: Connect, D: SnapshotSource> Prober<C, D> {
+    /// Asks one member, for at most `patience`. Returns the leader's silence there and the end of that member's log. Cancel safe.
+    pub async fn ask(
+        &self,
+        target: u64,
+        node: &Node,
+        (leader, vote): (u64, Vote),
+        patience: Duration,
+    ) -> Result<(Duration, Option<LogId>), Status> {
+        let method = |mut stub: Stub<Channel>, request| async move { stub.leader_silence(request).await };
+        let message = pb::LeaderSilenceRequest { leader, vote: Some((&vote).into()) };
+        let mut client = self.network.client(target, node, Purpose::Heartbeats);
+        let answer = client.call(RPCTypes::Vote, patience, Counts::No, method, message).await;
+        let answer = answer.map_err(|error| Status::unavailable(error.to_string()))?;
+        Ok((Duration::from_millis(answer.silence_ms), answer.last_log_id.map(LogId::from)))
     }
 }
 

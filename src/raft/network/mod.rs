@@ -32,8 +32,9 @@ mod peer;
 mod service;
 mod snapshot;
 
+pub(crate) use acknowledgements::is_quorum;
 pub use acknowledgements::{Acknowledgements, Number};
-pub use client::{Network, hello};
+pub use client::{Network, Prober, hello};
 pub use peer::PeerClient;
 pub use service::PeerService;
 pub use snapshot::{SnapshotReceiver, SnapshotSink, SnapshotSource};

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, OnceLock},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -271,6 +272,23 @@ where
         own_vote(request.from_leader(), caller.node_id)?;
         let answer = raft.handle_transfer_leader(request).await.map_err(stopped)?;
         Ok(Response::new(answer.into()))
+    }
+
+    async fn leader_silence(
+        &self,
+        request: Request<pb::LeaderSilenceRequest>,
+    ) -> Result<Response<pb::LeaderSilenceResponse>, Status> {
+        let (raft, _) = self.admit(&request).await?;
+        let pb::LeaderSilenceRequest { leader, vote } = request.into_inner();
+        let vote = Vote::from(vote.ok_or_else(|| Status::invalid_argument("a question without a vote"))?);
+        let seen = raft.with_raft_state(|state| (*state.vote_ref(), state.log_ids.last().copied()));
+        let (known, last) = seen.await.map_err(stopped)?;
+        // A node that restarted has the vote, not committed, until it hears the leader.
+        let follows =
+            known <= vote && raft.server_metrics().borrow_watched().current_leader.is_none_or(|led| led == leader);
+        let silence = if follows { self.shared.liveness.counted_silence(leader) } else { Duration::ZERO };
+        let silence_ms = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
+        Ok(Response::new(pb::LeaderSilenceResponse { silence_ms, last_log_id: last.as_ref().map(Into::into) }))
     }
 
     async fn install_snapshot(

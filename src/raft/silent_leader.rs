@@ -1,0 +1,207 @@
+//! Fast election after the leader fell silent.
+//!
+//! A machine without power, an unplugged cable and a frozen process close no connection ([`super::fast_election`] sees nothing): only time
+//! tells. openraft's followers wait for a lease and a random election timeout, 900 to 1,200 ms by default, since a follower by itself cannot
+//! tell a dead leader from its own bad link. Several can: a follower that has not heard the leader for [`SILENT_HEARTBEATS`] asks the other
+//! voters by a small RPC. If a majority, itself included, has heard nothing for that time, the one with the longest log stands for election
+//! at once; among equal logs that with the lowest id. The others take turns after it ([`TURN`]).
+//!
+//! A living leader is not disturbed by one bad link, since the others hear it. Nor by a busy machine: stalls of a follower do not count
+//! ([`super::liveness`]); and after [`PROBED_HEARTBEATS`] the follower asks the leader itself, on a new connection, and any answer ends the
+//! silence.
+//!
+//! The election is always safe: it needs the votes of a majority, and a vote needs a log that is not shorter. Its vote requests are marked
+//! as those of a transfer, so that voters grant them within the lease. Nothing else relies on the lease: reads ask a quorum
+//! ([`super::read_index`]), and of two leaders only that of the higher term can commit. No lease is dropped before: a suspicion that was
+//! wrong leaves no trace. A leader that wakes finds the higher term, at its first message or earlier, and follows.
+//!
+//! A member that does not know the RPC (an older version) does not answer it. Without a majority the election timeouts decide, as they do
+//! for a leader that answers but sends no heartbeats.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use openraft::async_runtime::WatchReceiver;
+use tokio::time::sleep;
+
+use super::{
+    liveness::{PeerLiveness, STEP},
+    network::{Prober, SnapshotSource, is_quorum},
+    replica::Replica,
+    types::{LogId, Node, StoredMembership, TransferLeaderRequest, Vote},
+};
+use lockkeeper_transport::Connect;
+
+/// Heartbeat intervals without a message after which a follower asks the leader itself for a sign of life.
+const PROBED_HEARTBEATS: u32 = 2;
+/// Heartbeat intervals without a message after which a leader is silent.
+const SILENT_HEARTBEATS: u32 = 3;
+/// Delay of each further candidate: longer than an election takes.
+const TURN: Duration = Duration::from_millis(100);
+/// The longest pause between two rounds of questions while a majority does not agree. The first is a [`STEP`]; each doubles.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Watches for a leader that falls silent. `heartbeat`: the longest time between two of its calls. Does not end.
+pub async fn watch<C: Connect, D: SnapshotSource>(
+    replica: Replica,
+    prober: Prober<C, D>,
+    liveness: Arc<PeerLiveness>,
+    heartbeat: Duration,
+) {
+    tokio::join!(liveness.count(), suspect(&replica, &prober, &liveness, heartbeat));
+}
+
+async fn suspect<C: Connect, D: SnapshotSource>(
+    replica: &Replica,
+    prober: &Prober<C, D>,
+    liveness: &PeerLiveness,
+    heartbeat: Duration,
+) {
+    let mut pause = STEP;
+    loop {
+        sleep(pause).await;
+        let Some(followed) = Followed::of(replica, liveness, PROBED_HEARTBEATS * heartbeat) else {
+            pause = STEP;
+            continue;
+        };
+        if followed.answers(prober, liveness, heartbeat).await {
+            liveness.spoke(followed.leader);
+            tracing::debug!(leader = followed.leader, "the leader sends no heartbeats, but answers");
+            pause = STEP;
+            continue;
+        }
+        if liveness.counted_silence(followed.leader) >= SILENT_HEARTBEATS * heartbeat {
+            followed.consult(replica, prober, liveness, heartbeat).await;
+        }
+        pause = (2 * pause).min(PAUSE_MAX);
+    }
+}
+
+/// A leader that this node follows, and has not heard for a while.
+struct Followed {
+    own: u64,
+    leader: u64,
+    /// The vote by which it leads.
+    vote: Vote,
+    membership: Arc<StoredMembership>,
+}
+
+/// A voter that has not heard the leader, and the end of its log.
+type Agreeing = BTreeMap<u64, Option<LogId>>;
+
+impl Followed {
+    /// `None`: this node follows no leader, or heard it within `silence`, or does not vote.
+    fn of(replica: &Replica, liveness: &PeerLiveness, silence: Duration) -> Option<Self> {
+        let metrics = replica.raft().server_metrics();
+        let metrics = metrics.borrow_watched();
+        let (own, leader, vote) = (metrics.id, metrics.current_leader?, metrics.vote);
+        let is_silent = leader != own && vote.committed && liveness.counted_silence(leader) >= silence;
+        let membership = &metrics.membership_config;
+        let votes = is_silent && membership.voter_ids().any(|voter| voter == own);
+        votes.then(|| Self { own, leader, vote, membership: Arc::clone(membership) })
+    }
+
+    /// Whether the leadership that fell silent is still the last one that this node knows.
+    fn lasts(&self, replica: &Replica) -> bool {
+        let metrics = replica.raft().server_metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.vote == self.vote && metrics.current_leader == Some(self.leader)
+    }
+
+    /// Whether the leader gives a sign of life within a heartbeat interval.
+    async fn answers<C: Connect, D: SnapshotSource>(
+        &self,
+        prober: &Prober<C, D>,
+        liveness: &PeerLiveness,
+        patience: Duration,
+    ) -> bool {
+        let before = liveness.counted_silence(self.leader);
+        let asked = match self.membership.get_node(&self.leader) {
+            Some(node) => prober.ask(self.leader, node, (self.leader, self.vote), patience).await.is_ok(),
+            None => false,
+        };
+        asked || liveness.counted_silence(self.leader) < before
+    }
+
+    /// Asks the other voters, and stands for election when it is this node's turn, if a majority has not heard the leader for as long.
+    async fn consult<C: Connect, D: SnapshotSource>(
+        &self,
+        replica: &Replica,
+        prober: &Prober<C, D>,
+        liveness: &PeerLiveness,
+        patience: Duration,
+    ) {
+        let limit = SILENT_HEARTBEATS * patience;
+        let Ok(last) = replica.raft().with_raft_state(|state| state.log_ids.last().copied()).await else { return };
+        let mut agreeing = self.ask_others(prober, limit, patience).await;
+        agreeing.insert(self.own, last);
+        let Some(turn) = turn(self.own, &agreeing) else { return };
+        let supports = |id: u64| agreeing.get(&id).is_some_and(|end| *end <= last);
+        if !is_quorum(self.membership.membership(), supports) {
+            return;
+        }
+        sleep(TURN * turn).await;
+        if self.lasts(replica) && liveness.counted_silence(self.leader) >= limit {
+            tracing::info!(leader = self.leader, turn, "the leader is silent; this node stands for election");
+            self.stand(replica).await;
+        }
+    }
+
+    /// The other voters that have not heard the leader for `limit`.
+    async fn ask_others<C: Connect, D: SnapshotSource>(
+        &self,
+        prober: &Prober<C, D>,
+        limit: Duration,
+        patience: Duration,
+    ) -> Agreeing {
+        let others = self.membership.voter_ids().filter(|voter| ![self.own, self.leader].contains(voter));
+        let others = others.filter_map(|voter| Some((voter, self.membership.get_node(&voter)?)));
+        let agrees = async |(voter, node): (u64, &Node)| {
+            let followed = (self.leader, self.vote);
+            let (mut silence, mut last) = prober.ask(voter, node, followed, patience).await.ok()?;
+            // The leader's last message reached it a little later.
+            if (limit.saturating_sub(patience)..limit).contains(&silence) {
+                sleep(limit - silence + STEP).await;
+                (silence, last) = prober.ask(voter, node, followed, patience).await.ok()?;
+            }
+            (silence >= limit).then_some((voter, last))
+        };
+        join_all(others.map(agrees)).await.into_iter().flatten().collect()
+    }
+
+    /// Stands for election as if the leader had transferred the leadership to this node.
+    async fn stand(&self, replica: &Replica) {
+        let transfer = TransferLeaderRequest::new(self.vote, self.own, None);
+        match replica.raft().handle_transfer_leader(transfer).await {
+            Ok(Ok(())) => {}
+            Ok(Err(refused)) => tracing::info!(%refused, "this node does not stand for election"),
+            Err(fatal) => tracing::debug!(%fatal, "raft has stopped"),
+        }
+    }
+}
+
+/// The place of this node in the order of the candidates: a longer log first, then a lower id. `None`: it does not agree.
+fn turn(own: u64, agreeing: &Agreeing) -> Option<u32> {
+    let last = agreeing.get(&own)?;
+    let is_before = |(id, end): &(&u64, &Option<LogId>)| (*end, own) > (last, **id);
+    u32::try_from(agreeing.iter().filter(is_before).count()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::CommittedLeaderId;
+
+    fn agreeing(ends: &[(u64, u64)]) -> Agreeing {
+        let end = |(id, index): &(u64, u64)| (*id, Some(LogId { leader_id: CommittedLeaderId::new(1), index: *index }));
+        ends.iter().map(end).collect()
+    }
+
+    #[test]
+    fn the_longest_log_comes_first_then_the_lowest_id() {
+        let ends = agreeing(&[(2, 7), (3, 9), (4, 9), (5, 7)]);
+        let turns = [2, 3, 4, 5].map(|id| turn(id, &ends));
+        assert_eq!(turns, [Some(2), Some(0), Some(1), Some(3)]);
+        assert_eq!(turn(1, &ends), None, "it has heard the leader");
+    }
+}
