@@ -162,18 +162,39 @@ impl LocalCluster {
 
     /// Lays out one more node, which joins the cluster once it is started. Panics if this cluster has a node with this id.
     pub fn add(&mut self, node_id: u64) -> Result<&mut Node, LocalError> {
-        let known = self.nodes.values().next().expect("a cluster has a node");
-        let (program, known) = (known.program().to_owned(), known.config());
         let member = ports::members([node_id].into_iter())?.remove(0);
+        let join = self.nodes().map(|node| node.config().client_listen.clone()).collect();
+        self.add_at(&member, Vec::new(), join)
+    }
+
+    /// Free addresses for nodes that may join later.
+    pub fn spare(&self, ids: impl Iterator<Item = u64>) -> Result<Vec<Member>, LocalError> {
+        ports::members(ids)
+    }
+
+    /// Names nodes that may join later in the configurations of all nodes, for [`LocalCluster::route`]. As that, for a founded cluster only.
+    pub fn foresee(&mut self, spares: &[Member]) -> Result<(), LocalError> {
+        for node in self.nodes.values_mut() {
+            node.foresee(spares);
+            self.directory.write(node.config())?;
+        }
+        Ok(())
+    }
+
+    /// As [`LocalCluster::add`], with the addresses at which it listens, those at which it reaches all members, itself included, and those
+    /// of the nodes that it asks to be added.
+    pub fn add_at(&mut self, listens: &Member, members: Vec<Member>, join: Vec<String>) -> Result<&mut Node, LocalError> {
+        let known = self.nodes.values().next().expect("a cluster has a node");
+        let (program, node_id) = (known.program().to_owned(), listens.node_id);
         let config = Config {
             node_id,
             data_dir: self.directory.node(node_id).join("data"),
-            client_listen: member.client_address,
-            peer_listen: member.peer_address,
+            client_listen: listens.client_address.clone(),
+            peer_listen: listens.peer_address.clone(),
             bootstrap: false,
-            join: self.nodes().map(|node| node.config().client_listen.clone()).collect(),
-            members: Vec::new(),
-            ..known.clone()
+            join,
+            members,
+            ..known.config().clone()
         };
         self.directory.write(&config)?;
         let node = Node::new(program, config, self.directory.node(node_id));
@@ -197,6 +218,13 @@ impl LocalCluster {
             self.directory.delete(node_id)?;
         }
         Ok(())
+    }
+
+    /// Kills a node if it runs, and forgets it. Its files stay.
+    pub async fn forget(&mut self, node_id: u64) {
+        if let Some(mut node) = self.nodes.remove(&node_id) {
+            node.kill().await;
+        }
     }
 
     /// The directory of the cluster.

@@ -73,6 +73,10 @@ impl Node {
         self.config.members = members.to_vec();
     }
 
+    pub(super) fn foresee(&mut self, spares: &[Member]) {
+        self.config.members.extend_from_slice(spares);
+    }
+
     pub(super) fn route(&mut self, way: impl Fn(u64, &Member) -> Member) {
         let node_id = self.id();
         self.config.members.iter_mut().for_each(|member| *member = way(node_id, member));

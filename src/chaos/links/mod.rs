@@ -5,6 +5,9 @@
 //! packets, so to stop node 1 from sending to node 2, both the forward direction from 1 to 2 and the backward direction of
 //! the link from 2 to 1 are held: [`Links::silence`].
 //!
+//! A node that joins later needs links too, and the others must know them from their start on: so links to and from a number of *spare*
+//! nodes exist from the beginning. The addresses of a spare node are held until it starts.
+//!
 //! Deliberately absent: loss and reordering of single packets, since TCP hides both and only delay remains; and a link
 //! for each client, since a node announces *one* address for clients.
 
@@ -24,18 +27,31 @@ use crate::{local::free_port, server::config::Member};
 pub struct Links {
     peers: BTreeMap<(u64, u64), Link>,
     clients: BTreeMap<u64, Link>,
+    /// The addresses of nodes that do not exist yet.
+    held: BTreeMap<u64, Vec<TcpListener>>,
 }
 
 impl Links {
     /// Links to and between these nodes, at their listen addresses.
     pub fn new(members: &[Member], seed: u64) -> io::Result<Self> {
+        Self::with_spares(members, &[], seed)
+    }
+
+    /// Links to and between these nodes and spare ones, which do not exist yet.
+    pub fn with_spares(members: &[Member], spares: &[Member], seed: u64) -> io::Result<Self> {
         // Held until all links have ports: no link may take the port of a node that does not run at the moment.
         let addresses = members.iter().flat_map(|member| [&member.client_address, &member.peer_address]);
         let _held: Vec<_> = addresses.filter_map(|address| TcpListener::bind(address).ok()).collect();
-        let mut links = Self { peers: BTreeMap::new(), clients: BTreeMap::new() };
-        for to in members {
+        let hold = |spare: &Member| {
+            let addresses = [&spare.client_address, &spare.peer_address].into_iter();
+            Ok((spare.node_id, addresses.map(TcpListener::bind).collect::<io::Result<_>>()?))
+        };
+        let held = spares.iter().map(hold).collect::<io::Result<_>>()?;
+        let mut links = Self { peers: BTreeMap::new(), clients: BTreeMap::new(), held };
+        let all = || members.iter().chain(spares);
+        for to in all() {
             links.clients.insert(to.node_id, link(&to.client_address, seed)?);
-            for from in members.iter().filter(|from| from.node_id != to.node_id) {
+            for from in all().filter(|from| from.node_id != to.node_id) {
                 links.peers.insert((from.node_id, to.node_id), link(&to.peer_address, seed)?);
             }
         }
@@ -52,9 +68,14 @@ impl Links {
         }
     }
 
-    /// The addresses of the nodes for clients: host:port.
-    pub fn client_addresses(&self) -> impl Iterator<Item = String> {
-        self.clients.values().map(|link| link.address().to_string())
+    /// Gives the addresses of a spare node free, just before it starts.
+    pub fn release(&mut self, spare: u64) {
+        self.held.remove(&spare);
+    }
+
+    /// The address of a node for clients: host:port. Panics if there is no such node.
+    pub fn client_address(&self, node: u64) -> String {
+        self.of_clients(node).address().to_string()
     }
 
     /// The link from the clients to a node. Panics if there is no such node.
@@ -117,6 +138,22 @@ mod tests {
         assert_eq!(addresses.len(), 6);
         assert_eq!(links.member(2, &members[1]).peer_address, members[1].peer_address);
         assert_eq!(links.member(1, &members[1]).client_address, links.member(3, &members[1]).client_address);
+    }
+
+    #[tokio::test]
+    async fn the_addresses_of_a_spare_node_are_held_until_it_starts() {
+        let spare = {
+            let listener = [free_port().unwrap(), free_port().unwrap()];
+            let [client_address, peer_address] = listener.map(|listener| listener.local_addr().unwrap().to_string());
+            Member { node_id: 4, client_address, peer_address }
+        };
+        let mut links = Links::with_spares(&members(3), std::slice::from_ref(&spare), 1).unwrap();
+        assert!(TcpListener::bind(&spare.peer_address).is_err() && TcpListener::bind(&spare.client_address).is_err());
+        links.release(4);
+        assert!(TcpListener::bind(&spare.peer_address).is_ok() && TcpListener::bind(&spare.client_address).is_ok());
+        assert_ne!(links.member(1, &spare).peer_address, links.member(2, &spare).peer_address);
+        links.silence(4, 2);
+        assert_eq!(broken(&links), [(2, 4), (4, 2)]);
     }
 
     #[tokio::test]

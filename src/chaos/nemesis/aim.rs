@@ -48,6 +48,9 @@ impl Aim {
             Fault::PartitionClients | Fault::ReplyLost | Fault::PauseLeader | Fault::KillLeader => nodes(&[leader]),
             Fault::PauseFollower | Fault::KillFollower => nodes(&[follower]),
             Fault::KillAll | Fault::KillStaggered | Fault::DataGone => nodes(&shuffled),
+            Fault::Transfer | Fault::Add => Self::default(),
+            Fault::RollingRestart => nodes(&shuffled),
+            Fault::Restart | Fault::Remove | Fault::Replace => nodes(&[any]),
             Fault::ClockJump | Fault::SlowSync | Fault::FailedSync | Fault::DiskFull => nodes(&[any]),
         }
     }
@@ -102,6 +105,9 @@ mod tests {
             assert_eq!(aim(fault, 9), aim(fault, 9));
         }
         assert!((0..20).all(|seed| aim(Fault::KillFollower, seed).nodes != [2]));
-        assert!((0..20).any(|seed| aim(Fault::ClockJump, seed).nodes == [2]));
+        for fault in [Fault::ClockJump, Fault::Restart, Fault::Remove, Fault::Replace] {
+            assert!((0..20).any(|seed| aim(fault, seed).nodes == [2]), "{fault}");
+            assert!((0..20).any(|seed| aim(fault, seed).nodes != [2]), "{fault}");
+        }
     }
 }

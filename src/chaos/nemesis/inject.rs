@@ -14,13 +14,14 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Fault,
     aim::Aim,
+    operations::{Operation, Roster},
     tools::{Tools, Trace},
 };
 use crate::{
     chaos::{
         history::Fact,
         links::{Direction, Links},
-        parties::{clients::Clients, observe::Observer, operator::Operator},
+        parties::{LIVENESS_BOUND, clients::Clients, observe::Observer, operator::Operator},
         record::Recorder,
         workload::locks::Lock,
     },
@@ -70,6 +71,10 @@ pub(in crate::chaos) struct World {
     pub(in crate::chaos) may_end: Vec<u64>,
     /// Nodes whose data directories are moved aside.
     pub(in crate::chaos) set_aside: Vec<u64>,
+    /// The nodes that may join.
+    pub(in crate::chaos) roster: Roster,
+    /// The operation that is under way.
+    pub(in crate::chaos) operation: Option<Operation>,
     /// Cancelled to end faults early. Faults are not dropped, so that each kill is recorded.
     pub(in crate::chaos) stop: CancellationToken,
 }
@@ -96,6 +101,9 @@ impl World {
         let Some(leader) = self.observer.leader_by(Instant::now() + LEADER_WAIT).await else { return Ok(false) };
         let ids: Vec<u64> = self.cluster.nodes().map(crate::local::Node::id).collect();
         let aim = Aim::take(fault, leader, &ids, &mut self.random);
+        if fault.is_request() {
+            return self.begin(fault, &aim).await;
+        }
         let (name, nodes, silent) = (fault.name().to_owned(), aim.nodes.clone(), aim.silent.clone());
         self.recorder.fact(Fact::Fault { name, nodes, silent });
         aim.silent.iter().for_each(|(from, to)| self.links.silence(*from, *to));
@@ -105,6 +113,17 @@ impl World {
             self.rest_until(until).await;
         }
         Ok(hit)
+    }
+
+    /// Injects a fault as [`World::inject_fault`] does, and its companion before it has taken effect.
+    pub(in crate::chaos) async fn inject_together(&mut self, fault: Fault, companion: Option<Fault>) -> io::Result<bool> {
+        let began = self.inject_fault(fault).await?;
+        if let (true, Some(companion)) = (began, companion) {
+            self.rest(0..500).await;
+            // The companion may lack a target: the first fault is to take effect anyway.
+            self.inject_fault(companion).await?;
+        }
+        Ok(began)
     }
 
     async fn rest(&mut self, ms: Range<u64>) {
@@ -131,6 +150,8 @@ impl World {
             (Fault::KillAll, _) => self.kill_all().await,
             (Fault::KillStaggered, _) => self.kill_one_by_one(nodes).await?,
             (Fault::DataGone, _) => self.lose_data(nodes).await?,
+            (Fault::RollingRestart, _) => self.restart_one_by_one(nodes).await?,
+            (Fault::Transfer | Fault::Add, _) => return Ok(false),
             (_, &[]) => return Ok(false),
             (Fault::PartitionClients, &[node, ..]) => self.cut_from_clients(node),
             (Fault::ReplyLost, &[node, ..]) => self.lose_replies_until(node, until).await,
@@ -141,6 +162,8 @@ impl World {
             }
             (Fault::PauseFollower, &[node, ..]) => self.cluster.node(node).signal(Signal::STOP),
             (Fault::KillLeader | Fault::KillFollower, &[node, ..]) => self.kill(node).await,
+            (Fault::Restart, &[node, ..]) => self.restart(node).await?,
+            (Fault::Remove | Fault::Replace, _) => return Ok(false),
             (Fault::ClockJump, &[node, ..]) => self.set_clock(node, JUMP)?,
             (Fault::SlowSync, &[node, ..]) => return self.trace(node, SYNCS, "delay_enter=120000").await,
             (Fault::FailedSync, &[node, ..]) => return self.trace(node, SYNCS, "error=EIO").await,
@@ -298,7 +321,26 @@ impl World {
         }
     }
 
-    async fn kill(&mut self, id: u64) {
+    /// Stops a node gracefully, and starts it. Fails if it does not end as it should.
+    async fn restart(&mut self, id: u64) -> io::Result<()> {
+        let Some(status) = self.cluster.node_mut(id).stop().await else { return Ok(()) };
+        self.recorder.fact(Fact::Stopped { node: id });
+        if !status.success() {
+            return Err(io::Error::other(format!("node {id} was asked to stop, and ended with {status}")));
+        }
+        self.rest(0..1_000).await;
+        start(&mut self.cluster, id, &mut self.tools, &self.recorder).map_err(io::Error::other)
+    }
+
+    async fn restart_one_by_one(&mut self, nodes: &[u64]) -> io::Result<()> {
+        for id in nodes {
+            self.restart(*id).await?;
+            self.cluster.ready(LIVENESS_BOUND).await.map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn kill(&mut self, id: u64) {
         if self.cluster.node_mut(id).kill().await.is_some() {
             self.recorder.fact(Fact::Killed { node: id });
         }

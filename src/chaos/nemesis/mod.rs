@@ -1,13 +1,14 @@
 //! Fault injection.
 //!
 //! A run alternates between calm, a fault and its end, with a check that the cluster serves again. [`Fault`] lists the
-//! faults, `schedule` orders them, `aim` selects their targets, `inject` executes them, and `tools` finds the programs that
-//! some need.
+//! faults, `schedule` orders them, `aim` selects their targets, `inject` executes them, `operations` those that an operator causes, and
+//! `tools` finds the programs that some need.
 //!
 //! Deliberately absent: faults that need root. Without namespaces and mounts, a run works on any machine.
 
 mod aim;
 pub(super) mod inject;
+pub(super) mod operations;
 mod schedule;
 pub(super) mod tools;
 
@@ -61,6 +62,18 @@ pub enum Fault {
     FailedSync,
     /// A node's disk is full. The node exits and is restarted.
     DiskFull,
+    /// The leadership is handed to random voters, several times.
+    Transfer,
+    /// A node is stopped gracefully, and started again.
+    Restart,
+    /// All nodes are stopped gracefully and started again, one after another. The cluster serves in between.
+    RollingRestart,
+    /// A new node joins and becomes a voter.
+    Add,
+    /// A voter, perhaps the leader, is removed. Its process must end by itself.
+    Remove,
+    /// A node's machine dies with its data, and a new node takes its place under a new id.
+    Replace,
 }
 
 /// Groups of faults, with names for the command line.
@@ -73,9 +86,11 @@ pub enum Group {
     Kill,
     Clock,
     Disk,
+    Operation,
+    Membership,
 }
 
-const FAULTS: [(Fault, Group, &str); 21] = [
+const FAULTS: [(Fault, Group, &str); 27] = [
     (Fault::PartitionHalves, Group::Partition, "partition-halves"),
     (Fault::PartitionOneWay, Group::Partition, "partition-one-way"),
     (Fault::PartitionBridge, Group::Partition, "partition-bridge"),
@@ -97,6 +112,12 @@ const FAULTS: [(Fault, Group, &str); 21] = [
     (Fault::SlowSync, Group::Disk, "slow-sync"),
     (Fault::FailedSync, Group::Disk, "failed-sync"),
     (Fault::DiskFull, Group::Disk, "disk-full"),
+    (Fault::Transfer, Group::Operation, "transfer"),
+    (Fault::Restart, Group::Operation, "restart"),
+    (Fault::RollingRestart, Group::Operation, "rolling-restart"),
+    (Fault::Add, Group::Membership, "add"),
+    (Fault::Remove, Group::Membership, "remove"),
+    (Fault::Replace, Group::Membership, "replace"),
 ];
 
 impl Fault {
@@ -112,7 +133,20 @@ impl Fault {
 
     /// Whether the fault ends by itself. The other faults last for a random time.
     fn has_its_own_time(self) -> bool {
-        matches!(self, Self::PauseClient | Self::KillAll | Self::KillStaggered | Self::DataGone)
+        let kills = matches!(self, Self::KillAll | Self::KillStaggered | Self::DataGone);
+        kills || matches!(self, Self::PauseClient | Self::Restart | Self::RollingRestart)
+    }
+
+    /// Whether it is a request to the cluster that takes effect after a while: other faults may strike meanwhile.
+    pub(super) fn is_request(self) -> bool {
+        self == Self::Transfer || self.group() == Group::Membership
+    }
+
+    /// Whether it may strike while a request is under way. The others end nodes by themselves, move their data, or take long.
+    fn is_companion(self) -> bool {
+        let kills = matches!(self, Self::KillLeader | Self::KillFollower | Self::KillAll | Self::Restart);
+        let pauses = matches!(self, Self::PauseLeader | Self::PauseFollower);
+        kills || pauses || self == Self::SlowSync || matches!(self.group(), Group::Partition | Group::Network)
     }
 
     /// Its group.
@@ -131,6 +165,8 @@ impl Group {
             Self::Kill => "kill",
             Self::Clock => "clock",
             Self::Disk => "disk",
+            Self::Operation => "operation",
+            Self::Membership => "membership",
         }
     }
 }
@@ -163,7 +199,7 @@ impl FromStr for Faults {
                 let names: Vec<_> = FAULTS.iter().map(|(.., name)| *name).collect();
                 let names = names.join(", ");
                 return Err(format!(
-                    "{word:?} is no fault: choose all, a group (partition, network, pause, kill, clock, disk) or one of {names}"
+                    "{word:?} is no fault: choose all, a group (partition, network, pause, kill, clock, disk, operation, membership) or one of {names}"
                 ));
             }
         }
@@ -183,6 +219,8 @@ mod tests {
         assert_eq!(chosen("all").len(), FAULTS.len());
         assert_eq!(chosen("kill-all, delay,delay"), [Fault::Delay, Fault::KillAll]);
         assert_eq!(chosen("pause"), [Fault::PauseLeader, Fault::PauseFollower, Fault::PauseClient]);
+        assert_eq!(chosen("membership,transfer"), [Fault::Transfer, Fault::Add, Fault::Remove, Fault::Replace]);
+        assert_eq!(chosen("operation"), [Fault::Transfer, Fault::Restart, Fault::RollingRestart]);
         assert!("pause,earthquake".parse::<Faults>().unwrap_err().contains("\"earthquake\" is no fault"));
         assert!("".parse::<Faults>().is_err());
     }

@@ -2,7 +2,11 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use rand::{SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
+use rand::{
+    Rng as _, SeedableRng as _,
+    rngs::StdRng,
+    seq::{IndexedRandom as _, SliceRandom as _},
+};
 
 use super::{Fault, Group};
 
@@ -30,6 +34,15 @@ impl Schedule {
         let count = (duration.as_secs_f64() / CYCLE.as_secs_f64()).floor().max(1.0);
         // Far below the limit at which floats are exact.
         self.left.iter().copied().take(count as usize).collect()
+    }
+
+    /// The fault that strikes while this one is under way: every second time one of the others, if this one allows it.
+    pub fn companion(&mut self, fault: Fault) -> Option<Fault> {
+        let companions: Vec<_> = self.deck.iter().copied().filter(|other| other.is_companion()).collect();
+        if !fault.is_request() || self.random.random() {
+            return None;
+        }
+        companions.choose(&mut self.random).copied()
     }
 
     /// Alternates between the groups, so that a short run covers all groups.
@@ -77,12 +90,26 @@ mod tests {
     }
 
     #[test]
+    fn half_of_the_requests_have_a_companion_of_those_that_were_chosen() {
+        let chosen = [Fault::Transfer, Fault::Add, Fault::KillLeader, Fault::Delay, Fault::DataGone, Fault::RollingRestart];
+        let mut schedule = Schedule::new(&chosen, 5);
+        let found: Vec<_> = (0..200).map(|_| schedule.companion(Fault::Add)).collect();
+        let count = |wanted: Option<Fault>| found.iter().filter(|found| **found == wanted).count();
+        assert!((70..=130).contains(&count(None)), "{found:?}");
+        assert_eq!(count(None) + count(Some(Fault::KillLeader)) + count(Some(Fault::Delay)), found.len());
+        assert!(count(Some(Fault::KillLeader)) > 20 && count(Some(Fault::Delay)) > 20, "{found:?}");
+        assert!((0..50).all(|_| schedule.companion(Fault::KillLeader).is_none()), "it is no request");
+        let mut alone = Schedule::new(&[Fault::Add, Fault::Replace], 5);
+        assert!((0..50).all(|_| alone.companion(Fault::Add).is_none()));
+    }
+
+    #[test]
     fn a_short_run_sees_something_of_each_group() {
         let all: Vec<_> = Fault::all().collect();
-        let mut groups: Vec<_> = Schedule::new(&all, 3).within(CYCLE * 6).iter().map(|fault| fault.group()).collect();
+        let mut groups: Vec<_> = Schedule::new(&all, 3).within(CYCLE * 8).iter().map(|fault| fault.group()).collect();
         groups.sort_unstable();
         groups.dedup();
-        assert_eq!(groups.len(), 6);
+        assert_eq!(groups.len(), 8);
         assert_eq!(Schedule::new(&all, 3).within(Duration::ZERO).len(), 1);
     }
 }

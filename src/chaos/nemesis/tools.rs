@@ -14,6 +14,7 @@ use tokio::{
 };
 
 use super::{Fault, Group};
+use crate::local::LocalCluster;
 
 /// Environment variable with the path of the library.
 const LIBFAKETIME: &str = "LOCKKEEPER_LIBFAKETIME";
@@ -62,11 +63,28 @@ impl Tools {
                 Some("strace is not installed, or may not attach to other processes")
             }
             Group::Partition | Group::Network | Group::Pause | Group::Kill | Group::Clock | Group::Disk => None,
+            Group::Operation | Group::Membership => None,
         }
     }
 
     pub(in crate::chaos) fn libfaketime(&self) -> Option<&Path> {
         self.libfaketime.as_deref()
+    }
+
+    /// Lets a node run under libfaketime from its next start on, if it is installed. It fakes the wall clock only, not the monotonic
+    /// clock.
+    pub(in crate::chaos) fn fake_clock(&self, cluster: &mut LocalCluster, id: u64) -> io::Result<()> {
+        let Some(library) = self.libfaketime() else { return Ok(()) };
+        let clock = cluster.path().join(format!("node{id}")).join("clock");
+        fs::write(&clock, "+0")?;
+        let variables = [
+            ("LD_PRELOAD", library.as_os_str()),
+            ("FAKETIME_TIMESTAMP_FILE", clock.as_os_str()),
+            ("FAKETIME_NO_CACHE", "1".as_ref()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".as_ref()),
+        ];
+        cluster.node_mut(id).set_environment(variables.map(|(name, value)| (name.into(), value.into())));
+        Ok(())
     }
 
     /// Must be called for each process into which the library is loaded.

@@ -110,6 +110,11 @@ impl Clients {
         Ok(Client { number, generation, child, stdin })
     }
 
+    /// The addresses of the nodes for clients that start from now on.
+    pub(in crate::chaos) fn set_endpoints(&mut self, endpoints: String) {
+        self.setting.endpoints = endpoints;
+    }
+
     pub(in crate::chaos) fn totals(&self) -> Totals {
         self.totals.clone()
     }

@@ -12,7 +12,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::{
     chaos::{history::Fact, record::Recorder},
-    local::LocalCluster,
+    local::{LocalCluster, Node},
     proto::v1::{Role, StatusRequest, StatusResponse, cluster_client::ClusterClient},
 };
 
@@ -31,7 +31,7 @@ pub struct Observer {
     nodes: BTreeMap<u64, Channel>,
     seen: Observations,
     recorder: Recorder,
-    _watching: Vec<AbortOnDropHandle<()>>,
+    watching: BTreeMap<u64, AbortOnDropHandle<()>>,
 }
 
 /// The latest observations. Cheap to clone.
@@ -52,13 +52,28 @@ impl Observer {
 
     /// Observes these nodes in the background until it is dropped.
     pub fn watch(nodes: BTreeMap<u64, Channel>, recorder: Recorder) -> Self {
-        let seen = Observations::default();
-        let watching = nodes.iter().map(|(id, channel)| {
-            let task = watch(*id, channel.clone(), seen.clone(), recorder.clone());
-            AbortOnDropHandle::new(tokio::spawn(task))
-        });
-        let watching = watching.collect();
-        Self { nodes, seen, recorder, _watching: watching }
+        let (seen, watching) = (Observations::default(), BTreeMap::new());
+        let mut observer = Self { nodes: BTreeMap::new(), seen, recorder, watching };
+        nodes.into_iter().for_each(|(id, channel)| observer.insert(id, channel));
+        observer
+    }
+
+    fn insert(&mut self, id: u64, channel: Channel) {
+        let task = watch(id, channel.clone(), self.seen.clone(), self.recorder.clone());
+        self.watching.insert(id, AbortOnDropHandle::new(tokio::spawn(task)));
+        self.nodes.insert(id, channel);
+    }
+
+    /// Observes one more node.
+    pub(in crate::chaos) fn add(&mut self, node: &Node) {
+        self.insert(node.id(), channel(&node.endpoint()));
+    }
+
+    /// Observes this node no longer.
+    pub(in crate::chaos) fn forget(&mut self, node: u64) {
+        self.watching.remove(&node);
+        self.nodes.remove(&node);
+        self.seen.lock().statuses.remove(&node);
     }
 
     /// The leader of the highest term, as soon as a node reports to be one. `None`: no node did by this time.
@@ -115,6 +130,18 @@ impl Observations {
         let fresh = seen.statuses.values().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, status)| status);
         let leaders = fresh.filter(|status| status.role() == Role::Leader && status.serving);
         leaders.max_by_key(|status| status.term).map(|status| status.node_id)
+    }
+
+    /// The voters and all members, as the leader knows them.
+    pub(in crate::chaos) fn members(&self) -> Option<(BTreeSet<u64>, BTreeSet<u64>)> {
+        let leader = self.leader()?;
+        let seen = self.lock();
+        let members = &seen.statuses.get(&leader)?.1.members;
+        let ids = |only_voters: bool| {
+            let members = members.iter().filter(move |member| member.voter || !only_voters);
+            members.map(|member| member.node_id).collect()
+        };
+        Some((ids(true), ids(false)))
     }
 
     /// Number of observed elections.

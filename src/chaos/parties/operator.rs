@@ -1,7 +1,12 @@
 //! The runner's own operations: reads locks, revokes grants, acquires the locks of stopped clients, and checks after
 //! each heal that locks are served.
 
-use std::{path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
 
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio::time::{Instant, sleep};
@@ -27,20 +32,48 @@ pub(in crate::chaos) const PROBE_TTL: Duration = Duration::from_secs(20);
 /// Longer than the time before a fault, its duration and the recovery.
 pub(in crate::chaos) const LASTING_TTL: Duration = super::LIVENESS_BOUND.saturating_mul(3);
 
+/// The channels to the nodes by id. Clones share them, since nodes come and go.
+#[derive(Clone, Debug, Default)]
+pub(in crate::chaos) struct Nodes(Arc<Mutex<BTreeMap<u64, Channel>>>);
+
+impl Nodes {
+    pub(in crate::chaos) fn insert(&self, node: u64, channel: Channel) {
+        self.lock().insert(node, channel);
+    }
+
+    pub(in crate::chaos) fn remove(&self, node: u64) {
+        self.lock().remove(&node);
+    }
+
+    /// Panics if there is no such node.
+    pub(in crate::chaos) fn of(&self, node: u64) -> Channel {
+        self.lock()[&node].clone()
+    }
+
+    pub(in crate::chaos) fn all(&self) -> Vec<Channel> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Channel>> {
+        self.0.lock().expect("no code panics while it holds this lock")
+    }
+}
+
 /// The runner's own client.
 #[derive(Clone, Debug)]
 pub struct Operator {
     pub(in crate::chaos) client: Client,
     pub(in crate::chaos) recorder: Recorder,
     /// A channel to each node.
-    pub(in crate::chaos) nodes: Vec<Channel>,
+    pub(in crate::chaos) nodes: Nodes,
     /// The protected registers.
     place: Place,
 }
 
 impl Operator {
-    /// An operator with this client and these channels to the nodes, whose limits are those of the workload.
+    /// An operator with this client and these channels to the nodes 1, 2, …, whose limits are those of the workload.
     pub fn new(client: Client, nodes: Vec<Channel>, place: Place, recorder: Recorder) -> Self {
+        let nodes = Nodes(Arc::new(Mutex::new((1..).zip(nodes).collect())));
         Self { client, recorder, nodes, place }
     }
 

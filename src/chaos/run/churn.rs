@@ -60,7 +60,7 @@ impl Operator {
 
     /// Asks each node directly.
     async fn ask_all(&self, lock: &str) {
-        future::join_all(self.nodes.iter().map(|node| self.ask(node.clone(), lock))).await;
+        future::join_all(self.nodes.all().into_iter().map(|node| self.ask(node, lock))).await;
     }
 
     async fn ask(&self, node: Channel, lock: &str) {

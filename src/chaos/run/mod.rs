@@ -26,9 +26,9 @@ mod sentinel;
 mod two_leaders;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -45,8 +45,9 @@ use super::{
     history::{Fact, Meta},
     links::Links,
     nemesis::{
-        Fault, Schedule,
+        Fault, Group, Schedule,
         inject::{self, World},
+        operations::Roster,
         tools::Tools,
     },
     parties::{
@@ -74,6 +75,8 @@ const SNAPSHOT_ENTRIES: u64 = 25;
 const KEEP_ENTRIES: u64 = 10;
 /// The fault at the end of each run.
 const RESTART: &str = "restart-at-rest";
+/// Nodes that can join during one run. The number of links rises with its square.
+const SPARES_MAX: u64 = 16;
 /// How long to wait for a snapshot before it.
 const SNAPSHOT_BOUND: Duration = Duration::from_secs(10);
 /// A run ends before all faults were injected if the machine is slower than expected by more than this factor.
@@ -126,6 +129,8 @@ pub struct Outcome {
     pub troubles: Vec<String>,
     /// Planned faults without a target.
     pub missed: Vec<Fault>,
+    /// How often each fault had no effect, although it was tried.
+    pub without_effect: BTreeMap<Fault, u32>,
     /// Chosen faults that were not possible, with the reason.
     pub skipped: Vec<(Fault, String)>,
     /// Chosen faults for which there was no time.
@@ -200,9 +205,9 @@ impl Run {
         let recorder = |name: &str| Recorder::create(&clients::part(parts.path(), name), name, timeline);
         let nemesis = recorder("nemesis")?;
 
-        let (cluster, links, tools) = start(options, &nemesis).await?;
+        let (cluster, links, tools, roster) = start(options, &nemesis).await?;
         let observer = Observer::of_cluster(&cluster, recorder("observer")?);
-        let endpoints = links.client_addresses().collect::<Vec<_>>().join(",");
+        let endpoints = cluster.nodes().map(|node| links.client_address(node.id())).collect::<Vec<_>>().join(",");
         let sockets = tempfile::tempdir()?;
         let socket = sockets.path().join("resource");
         let resource = Resource::serve(&socket)?;
@@ -229,6 +234,8 @@ impl Run {
             traces: Vec::new(),
             may_end: Vec::new(),
             set_aside: Vec::new(),
+            roster,
+            operation: None,
             stop: stop.clone(),
         };
         let outcome = Outcome { history: options.directory.join("history.jsonl"), ..Outcome::default() };
@@ -256,10 +263,16 @@ impl Run {
             let Some(fault) = schedule.next().filter(|_| self.goes_on()) else { break };
             let late = operator.request_before(&format!("retried/{tried}/late")).await;
             tried += 1;
-            if self.inject_fault(fault).await? {
-                fired.insert(fault);
+            let companion = schedule.companion(fault);
+            let is_possible = match self.world.first(fault) {
+                Some(first) => self.inject_fault(first, None).await? && self.end_fault(first, None).await,
+                None => true,
+            };
+            match is_possible && self.inject_fault(fault, companion).await? {
+                true => drop(fired.insert(fault)),
+                false => *self.outcome.without_effect.entry(fault).or_default() += 1,
             }
-            self.recover(fault, late, sentinel).await;
+            self.recover(fault, companion, late, sentinel).await;
         }
         finish.cancel();
         let _ = churning.await;
@@ -300,18 +313,44 @@ impl Run {
         Ok(())
     }
 
-    async fn inject_fault(&mut self, fault: Fault) -> io::Result<bool> {
-        self.set_phase(fault.name());
-        self.world.inject_fault(fault).await
+    async fn inject_fault(&mut self, fault: Fault, companion: Option<Fault>) -> io::Result<bool> {
+        match companion {
+            Some(companion) => self.set_phase(&format!("{fault} + {companion}")),
+            None => self.set_phase(fault.name()),
+        }
+        self.world.inject_together(fault, companion).await
+    }
+
+    /// Ends the fault and its companion. A request must have taken effect then.
+    async fn end_fault(&mut self, fault: Fault, companion: Option<Fault>) -> bool {
+        let healed = self.world.heal().await.map_err(|error| error.to_string());
+        let healed = healed.inspect(|()| {
+            let name = companion.map(|companion| companion.name().to_owned());
+            name.into_iter().for_each(|name| self.world.recorder.fact(Fact::Heal { name: Some(name) }));
+        });
+        let ended = match healed {
+            Ok(()) => self.world.settle().await,
+            failed @ Err(_) => failed,
+        };
+        match ended {
+            Ok(()) => self.world.recorder.fact(Fact::Heal { name: Some(fault.name().to_owned()) }),
+            Err(ref error) => self.outcome.troubles.push(format!("after {fault}{}: {error}", with(companion))),
+        }
+        ended.is_ok()
     }
 
     /// Ends the fault and checks that the cluster recovers.
-    async fn recover(&mut self, fault: Fault, late: Option<RetriedRequest>, sentinel: Option<Sentinel>) {
+    async fn recover(
+        &mut self,
+        fault: Fault,
+        companion: Option<Fault>,
+        late: Option<RetriedRequest>,
+        sentinel: Option<Sentinel>,
+    ) {
         self.set_phase("healing");
-        if let Err(error) = self.world.heal().await {
-            return self.outcome.troubles.push(format!("after {fault}: {error}"));
+        if !self.end_fault(fault, companion).await {
+            return;
         }
-        self.world.recorder.fact(Fact::Heal { name: Some(fault.name().to_owned()) });
         let by = Instant::now() + LIVENESS_BOUND;
         if let Err(error) = self.world.cluster.ready(LIVENESS_BOUND).await {
             return self.outcome.troubles.push(format!("after {fault}: {error}"));
@@ -396,6 +435,11 @@ impl Run {
     }
 }
 
+/// The companion of a fault, for people.
+fn with(companion: Option<Fault>) -> String {
+    companion.map_or_else(String::new, |companion| format!(" with {companion}"))
+}
+
 /// Reports the progress until it is dropped.
 fn tell(
     world: &World,
@@ -436,8 +480,16 @@ fn meta(seed: u64) -> Meta {
     }
 }
 
+/// The number of nodes that may join during a run: each change of the membership may need one, and another one before it.
+fn spares(options: &Options) -> u64 {
+    match options.faults.iter().any(|fault| fault.group() == Group::Membership) {
+        true => (2 * Schedule::new(&options.faults, options.seed).within(options.duration).len() as u64 + 2).min(SPARES_MAX),
+        false => 0,
+    }
+}
+
 /// Founds the cluster with direct addresses, on which its nodes must agree; then routes it through the links.
-async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, Links, Tools), RunError> {
+async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, Links, Tools, Roster), RunError> {
     let raft = RaftConfig { snapshot_entries: SNAPSHOT_ENTRIES, keep_entries: KEEP_ENTRIES, ..RaftConfig::default() };
     let mut cluster = LocalCluster::start(local::Options {
         nodes: Some(options.nodes),
@@ -452,29 +504,19 @@ async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, 
     }
     cluster.stop().await;
 
-    let links = Links::new(&cluster.node(1).config().members.clone(), options.seed)?;
+    let members = cluster.node(1).config().members.clone();
+    let first = options.nodes as u64 + 1;
+    let spares = cluster.spare(first..first + spares(options))?;
+    let links = Links::with_spares(&members, &spares, options.seed)?;
+    cluster.foresee(&spares)?;
     cluster.route(|node, member| links.member(node, member))?;
     let ids: Vec<u64> = cluster.nodes().map(local::Node::id).collect();
     for id in ids {
-        if let Some(library) = tools.libfaketime() {
-            fake_clock(&mut cluster, id, library)?;
-        }
+        tools.fake_clock(&mut cluster, id)?;
         inject::start(&mut cluster, id, &mut tools, recorder)?;
     }
     cluster.ready(LIVENESS_BOUND).await?;
-    Ok((cluster, links, tools))
-}
-
-/// Fakes the wall clock only, not the monotonic clock.
-fn fake_clock(cluster: &mut LocalCluster, id: u64, library: &Path) -> io::Result<()> {
-    let clock = cluster.path().join(format!("node{id}")).join("clock");
-    fs::write(&clock, "+0")?;
-    let variables = [
-        ("LD_PRELOAD", library.as_os_str()),
-        ("FAKETIME_TIMESTAMP_FILE", clock.as_os_str()),
-        ("FAKETIME_NO_CACHE", "1".as_ref()),
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".as_ref()),
-    ];
-    cluster.node_mut(id).set_environment(variables.map(|(name, value)| (name.into(), value.into())));
-    Ok(())
+    let all = members.into_iter().chain(spares.iter().cloned()).collect();
+    let roster = Roster { initial: options.nodes, all, spares: spares.into_iter().rev().collect() };
+    Ok((cluster, links, tools, roster))
 }

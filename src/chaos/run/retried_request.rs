@@ -48,8 +48,8 @@ impl Operator {
     }
 
     async fn send_until_answered(&self, request: &RetriedRequest, mut is_again: bool, by: Instant) {
-        for node in self.nodes.iter().cycle() {
-            if self.send(LocksClient::new(node.clone()), request, is_again).await || Instant::now() >= by {
+        for node in self.nodes.all().into_iter().cycle() {
+            if self.send(LocksClient::new(node), request, is_again).await || Instant::now() >= by {
                 return;
             }
             is_again = true;

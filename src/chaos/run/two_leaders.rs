@@ -52,7 +52,7 @@ impl Operator {
 
     /// Whether this node reports at once that it is a serving leader.
     pub async fn leads(&self, node: u64) -> bool {
-        let mut node = ClusterClient::new(self.nodes[node as usize - 1].clone());
+        let mut node = ClusterClient::new(self.nodes.of(node));
         let status = timeout(AT_ONCE, node.status(v1::StatusRequest::default())).await;
         let serves = |status: v1::StatusResponse| status.role() == v1::Role::Leader && status.serving;
         status.is_ok_and(|status| status.is_ok_and(|status| serves(status.into_inner())))
@@ -96,7 +96,7 @@ impl Operator {
     }
 
     fn at(&self, node: u64) -> LocksClient<Channel> {
-        LocksClient::new(self.nodes[node as usize - 1].clone())
+        LocksClient::new(self.nodes.of(node))
     }
 }
 

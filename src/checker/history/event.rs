@@ -343,6 +343,26 @@ pub enum Fact {
         /// The node.
         node: u64,
     },
+    /// A node was stopped gracefully.
+    Stopped {
+        /// The node.
+        node: u64,
+    },
+    /// A node that was added is a voter now.
+    Joined {
+        /// The node.
+        node: u64,
+    },
+    /// A node is no member any more, and its process has ended.
+    Removed {
+        /// The node.
+        node: u64,
+    },
+    /// The leadership was handed over to a node.
+    Transferred {
+        /// The new leader.
+        node: u64,
+    },
     /// A node became leader.
     Elected {
         /// The node.

@@ -235,8 +235,23 @@ fn answer(f: Function, value: &str) -> Result<Answer, String> {
     })
 }
 
-const FACTS: [&str; 11] =
-    ["meta", "renewed", "lost", "died", "fault", "heal", "killed", "started", "elected", "snapshot_installed", "table"];
+const FACTS: [&str; 15] = [
+    "meta",
+    "renewed",
+    "lost",
+    "died",
+    "fault",
+    "heal",
+    "killed",
+    "started",
+    "stopped",
+    "joined",
+    "removed",
+    "transferred",
+    "elected",
+    "snapshot_installed",
+    "table",
+];
 
 fn fact(f: &str, line: &str, has_value: bool) -> Result<Fact, String> {
     match f {

@@ -52,6 +52,9 @@
 //! | `fault` | `name`; `nodes`: its targets; `silent`: pairs of nodes between which nothing passes in this direction, `[[1,2],[1,3]]` | a fault begins |
 //! | `heal` | `name` | the fault is over. Without a name: all faults |
 //! | `killed`, `started` | `node` | a node was killed; runs again |
+//! | `stopped` | `node` | a node was stopped gracefully; `started` follows when it runs again |
+//! | `joined`, `removed` | `node` | a node that was added is a voter; a node is no member any more, and its process has ended |
+//! | `transferred` | `node` | the leadership was handed over to this node on request |
 //! | `elected` | `node`, `term` | a node became leader |
 //! | `snapshot_installed` | `node`, `index` | a node installed a snapshot from its leader |
 //! | `table` | `node`, `index`, `hash` | a node's table hash at an applied index |

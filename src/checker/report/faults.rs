@@ -33,6 +33,8 @@ pub(super) struct Node {
     pub(super) led: Vec<(u64, Span)>,
     /// Times between kill and restart.
     pub(super) down: Vec<Span>,
+    /// Times before the start of a node that joins, and after its removal.
+    pub(super) absent: Vec<Span>,
     /// Faults that hit the node.
     pub(super) faulty: Vec<(String, Injected)>,
     /// Snapshots and tables.
@@ -107,21 +109,34 @@ pub(super) fn nodes(history: &History) -> BTreeMap<u64, Node> {
     let mut nodes: BTreeMap<u64, Node> = BTreeMap::new();
     let mut leader: Option<(u64, u64, u64, usize)> = None;
     let mut down: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
+    let mut started: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
     for (line, event) in &history.events {
         let (at_ns, line) = (event.time_ns, *line);
         let What::Fact(fact) = &event.what else { continue };
         if let Fact::Elected { node, term } = fact {
             nodes.entry(*node).or_default();
             deposed(&mut nodes, leader.replace((*node, *term, at_ns, line)), at_ns, line);
-        } else if let Fact::Killed { node } = fact {
+        } else if let Fact::Killed { node } | Fact::Stopped { node } = fact {
             nodes.entry(*node).or_default();
             down.entry(*node).or_insert((at_ns, line));
             deposed(&mut nodes, leader.take_if(|(leading, ..)| leading == node), at_ns, line);
         } else if let Fact::Started { node } = fact {
             let known = nodes.entry(*node).or_default();
+            started.entry(*node).or_insert((at_ns, line));
             if let Some((from_ns, begun)) = down.remove(node) {
                 known.down.push(Span { from_ns, to_ns: at_ns, lines: (begun, line) });
             }
+        } else if let Fact::Joined { node } = fact {
+            let (to_ns, begun) = started.get(node).copied().unwrap_or((at_ns, line));
+            let before = Span { from_ns: first_ns(history), to_ns, lines: (begun, line) };
+            nodes.entry(*node).or_default().absent.push(before);
+        } else if let Fact::Removed { node } = fact {
+            let known = nodes.entry(*node).or_default();
+            if let Some((from_ns, begun)) = down.remove(node) {
+                known.down.push(Span { from_ns, to_ns: at_ns, lines: (begun, line) });
+            }
+            known.absent.push(Span { from_ns: at_ns, to_ns: last_ns(history), lines: (line, line) });
+            deposed(&mut nodes, leader.take_if(|(leading, ..)| leading == node), at_ns, line);
         } else if let Fact::SnapshotInstalled { node, .. } = fact {
             nodes.entry(*node).or_default().moments.push((Moment::Snapshot, at_ns, line));
         } else if let Fact::Table { node, .. } = fact {
@@ -155,6 +170,10 @@ fn mark_faulty(nodes: &mut BTreeMap<u64, Node>, history: &History) {
             }
         }
     }
+}
+
+fn first_ns(history: &History) -> u64 {
+    history.events.first().map_or(0, |(_, event)| event.time_ns)
 }
 
 fn last_ns(history: &History) -> u64 {
@@ -220,6 +239,26 @@ mod tests {
         let (name, slow) = &nodes[&1].faulty[0];
         assert_eq!((&**name, slow.span, &*slow.hit), ("slow-sync", span(30, 70, (4, 4)), "node 1"));
         assert!(nodes[&2].faulty.is_empty());
+    }
+
+    #[test]
+    fn a_node_is_absent_until_it_joins_and_after_it_is_removed() {
+        let history = history(&[
+            r#""f":"started","value":{"node":1}"#,
+            r#""f":"stopped","value":{"node":1}"#,
+            r#""f":"started","value":{"node":4}"#,
+            r#""f":"joined","value":{"node":4}"#,
+            r#""f":"removed","value":{"node":1}"#,
+            r#""f":"elected","value":{"node":4,"term":3}"#,
+            r#""f":"removed","value":{"node":4}"#,
+            r#""f":"end""#,
+        ]);
+        let nodes = nodes(&history);
+        assert_eq!(nodes[&1].down, [span(20, 50, (3, 6))]);
+        assert_eq!(nodes[&1].absent, [span(50, 80, (6, 6))]);
+        assert_eq!(nodes[&4].absent, [span(0, 30, (4, 5)), span(70, 80, (8, 8))]);
+        assert_eq!(nodes[&4].led, [(3, span(60, 70, (7, 8)))]);
+        assert_eq!(nodes[&4].down, []);
     }
 
     #[test]

@@ -98,12 +98,12 @@ const sections = [
   },
   {
     title: 'Nodes',
-    lanes: timeline.nodes.map(({ name, led, down, faulty, marks }) => ({
+    lanes: timeline.nodes.map(({ name, led, down, absent, faulty, marks }) => ({
       name,
       layers: [
         // A separate layer: in the leader's layer they would be skipped as covered by its bar.
         bars('faulty', faulty.map(([fault, one, row]) => ({ ...span('faulty', one), row, name: fault, hit: one.hit }))),
-        bars('node', [...led.map(([term, one]) => ({ ...span('led', one), term })), ...down.map((one) => span('down', one))].sort(byBegin)),
+        bars('node', [...led.map(([term, one]) => ({ ...span('led', one), term })), ...down.map((one) => span('down', one)), ...absent.map((one) => span('absent', one))].sort(byBegin)),
         bars('marks', marks.map(mark).sort(byBegin)),
       ],
     })),

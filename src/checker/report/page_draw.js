@@ -127,6 +127,9 @@ const PAINTERS = {
     pen.lineWidth = 1;
     pen.strokeRect(left + 0.5, y + 0.5, Math.max(right - left - 1, 1), height - 1);
   },
+  absent(item, left, right, y, height) {
+    box(left, right, y + height / 2 - 1, 2, look.rule);
+  },
   faulty(item, left, right, y, height) {
     box(left, right, y, height, look['fault-edge']);
   },

@@ -95,7 +95,8 @@ function writeSummary() {
     ['expiries', summary.expiries], ['forced releases', summary.forced_releases], ['refused writes', summary.refused_writes],
     ...Object.entries(summary.losses).map(([why, count]) => [`lost: ${why}`, count]),
     ['clients killed', summary.clients_killed], ['elections', summary.elections], ['nodes killed', summary.nodes_killed],
-    ['nodes started', summary.nodes_started], ['snapshots installed', summary.snapshots_installed],
+    ['nodes started', summary.nodes_started], ['nodes stopped', summary.nodes_stopped], ['nodes joined', summary.nodes_joined],
+    ['nodes removed', summary.nodes_removed], ['leaderships transferred', summary.transfers], ['snapshots installed', summary.snapshots_installed],
   ];
   const place = document.getElementById('summary');
   place.append(make('h2', { textContent: 'Summary' }));
@@ -134,6 +135,7 @@ function titleOf(item, lane) {
     case 'session': return `session ${item.session} of ${lane.name}: ${lasted}; end: ${item.end}`;
     case 'led': return `${lane.name} led term ${item.term} for ${lasted}`;
     case 'down': return `${lane.name} was down for ${lasted}`;
+    case 'absent': return `${lane.name} was no member for ${lasted}`;
     case 'faulty': case 'fault': return `fault: ${item.name}${item.hit && ` (${item.hit})`}, for ${lasted}`;
     default: return `${lane.name}: ${MARK_NAMES[item.what] ?? item.what.replace('_', ' ')}`;
   }

@@ -46,8 +46,16 @@ pub struct Summary {
     pub elections: usize,
     /// Nodes that were killed.
     pub nodes_killed: usize,
-    /// Restarts of nodes.
+    /// Starts of nodes.
     pub nodes_started: usize,
+    /// Nodes that were stopped gracefully.
+    pub nodes_stopped: usize,
+    /// Nodes that joined and became voters.
+    pub nodes_joined: usize,
+    /// Members that were removed.
+    pub nodes_removed: usize,
+    /// Leaderships that were handed over on request.
+    pub transfers: usize,
     /// Snapshots that a node installed from its leader.
     pub snapshots_installed: usize,
     /// Injected faults. Kills that are part of a fault are counted separately.
@@ -123,6 +131,10 @@ impl Summary {
             Fact::Died { .. } => self.clients_killed += 1,
             Fact::Killed { .. } => self.nodes_killed += 1,
             Fact::Started { .. } => self.nodes_started += 1,
+            Fact::Stopped { .. } => self.nodes_stopped += 1,
+            Fact::Joined { .. } => self.nodes_joined += 1,
+            Fact::Removed { .. } => self.nodes_removed += 1,
+            Fact::Transferred { .. } => self.transfers += 1,
             Fact::Elected { .. } => self.elections += 1,
             Fact::SnapshotInstalled { .. } => self.snapshots_installed += 1,
             Fact::End => self.ended = true,

@@ -75,6 +75,14 @@ fn counts(summary: &Summary) -> Rows {
     .into_iter()
     .map(|(what, count)| row([what, &count.to_string()]))
     .collect();
+    // Most runs have none of these.
+    let operations = [
+        ("nodes stopped", summary.nodes_stopped),
+        ("nodes joined", summary.nodes_joined),
+        ("nodes removed", summary.nodes_removed),
+        ("leaderships transferred", summary.transfers),
+    ];
+    rows.extend(operations.iter().filter(|(_, count)| *count > 0).map(|(what, count)| row([what, &count.to_string()])));
     rows.extend(summary.losses.iter().map(|(why, count)| row([&format!("lost: {}", plain(why)), &count.to_string()])));
     rows
 }

@@ -43,6 +43,8 @@ struct NodeLane {
     name: String,
     led: Vec<(u64, Span)>,
     down: Vec<Span>,
+    /// Before it joined, and after it was removed.
+    absent: Vec<Span>,
     /// Concurrent faults of a node are in separate rows.
     faulty: Vec<(String, Injected, usize)>,
     marks: Vec<Mark>,
@@ -165,6 +167,7 @@ fn node_lanes(history: &History) -> Vec<NodeLane> {
         name: format!("node {node}"),
         led: known.led,
         down: known.down,
+        absent: known.absent,
         faulty: in_rows(known.faulty),
         marks: known.moments.into_iter().map(mark).collect(),
     };
@@ -258,6 +261,7 @@ impl<'h> LaneBuilder<'h> {
                 Fact::Meta(_) | Fact::Fault { .. } | Fact::Heal { .. } | Fact::Killed { .. } | Fact::Started { .. } => {
                     continue;
                 }
+                Fact::Stopped { .. } | Fact::Joined { .. } | Fact::Removed { .. } | Fact::Transferred { .. } => continue,
                 Fact::Elected { .. } | Fact::SnapshotInstalled { .. } | Fact::Table { .. } | Fact::End => continue,
             };
             let who = if let Fact::Died { process } = fact { process } else { &event.process };

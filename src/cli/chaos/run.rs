@@ -46,7 +46,7 @@ pub(super) struct Run {
     /// Seed of the faults and of the clients' operations [default: random]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// Faults, separated by commas: partition, network, pause, kill, clock, disk, all; or single faults by name
+    /// Faults, separated by commas: partition, network, pause, kill, clock, disk, operation, membership, all; or single faults by name
     #[arg(long, value_name = "FAULT,…", default_value = "all")]
     faults: Faults,
     /// Number of client processes, each with several concurrent operations
@@ -215,13 +215,16 @@ impl Judged {
     }
 
     fn text(&self) -> String {
-        let Outcome { troubles, skipped, not_reached, refused_writes, late_writes, .. } = &self.outcome;
+        let Outcome { troubles, without_effect, skipped, not_reached, refused_writes, late_writes, .. } = &self.outcome;
         let mut text = format!(
             "{}\nlate writes: {refused_writes} refused by fenced resources, {late_writes} accepted by unfenced ones\n",
             self.report
         );
         for (fault, why) in skipped {
             text.push_str(&format!("skipped: {fault}: {why}\n"));
+        }
+        for (fault, times) in without_effect {
+            text.push_str(&format!("without effect: {fault}, {}\n", show::count(*times as usize, "time", "times")));
         }
         if !not_reached.is_empty() {
             let names: Vec<_> = not_reached.iter().map(|fault: &Fault| fault.name()).collect();

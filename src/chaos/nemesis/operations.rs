@@ -1,0 +1,283 @@
+//! What operators do while the cluster serves: hand the leadership over, add, remove and replace nodes.
+//!
+//! Such an operation is a fault that takes its time: [`World::begin`] asks for it, other faults may strike meanwhile, and
+//! [`World::settle`] waits, after their end, until it has taken effect. It must take effect: an operation that does not is an error of the
+//! run. The requests are those of an operator: they are repeated until they are answered.
+//!
+//! A new node gets an id and addresses that were set aside at the begin of the run, so that all traffic to and from it goes through
+//! links of its own ([`Links::with_spares`](crate::chaos::links::Links::with_spares)). The one exception is the leader's first question to
+//! it, which goes to the address that the node announces.
+
+use std::{collections::BTreeSet, io, time::Duration};
+
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep, timeout_at},
+};
+
+use super::{
+    Fault,
+    aim::Aim,
+    inject::{World, start},
+};
+use crate::{
+    chaos::{history::Fact, parties::observe::Observations, parties::operator::Operator, workload},
+    client::Error,
+    local::{LocalError, Node},
+    server::config::Member,
+};
+
+/// How long an operation may take after the other faults are over.
+const SETTLE_BOUND: Duration = Duration::from_secs(30);
+/// How long an operator repeats a request: through all faults, and after them.
+const ASK_BOUND: Duration = Duration::from_secs(60);
+/// Between two requests, and two looks.
+const PAUSE: Duration = Duration::from_millis(150);
+/// Transfers of one fault.
+const TRANSFERS: std::ops::RangeInclusive<u32> = 2..=4;
+const BETWEEN_TRANSFERS_MS: std::ops::Range<u64> = 200..900;
+/// Nodes above the initial number at the most.
+const GROWTH_MAX: usize = 2;
+/// Exit code of a node that was removed.
+const EXIT_REMOVED: i32 = 20;
+
+/// An operation that is under way.
+#[derive(Debug)]
+pub(in crate::chaos) struct Operation {
+    fault: Fault,
+    /// The request to the cluster.
+    request: Option<JoinHandle<Result<(), String>>>,
+    /// A new node, until it is started.
+    starts: Option<Member>,
+    /// A new node.
+    joins: Option<u64>,
+    leaves: Option<u64>,
+}
+
+/// The addresses for an operation.
+#[derive(Debug)]
+pub(in crate::chaos) struct Roster {
+    /// Initial number of nodes.
+    pub(in crate::chaos) initial: usize,
+    /// The addresses of all nodes that there were and may be.
+    pub(in crate::chaos) all: Vec<Member>,
+    /// Those of them that were not used yet, the next one last.
+    pub(in crate::chaos) spares: Vec<Member>,
+}
+
+impl World {
+    /// The operation that must come first, since there are too few or too many nodes for this one.
+    pub(in crate::chaos) fn first(&self, fault: Fault) -> Option<Fault> {
+        let nodes = self.cluster.nodes().count();
+        match fault {
+            Fault::Add if nodes >= self.roster.initial + GROWTH_MAX => Some(Fault::Remove),
+            Fault::Remove if nodes <= self.roster.initial => Some(Fault::Add),
+            _ => None,
+        }
+    }
+
+    /// Begins an operation. `false`: there is no id left for a new node.
+    pub(super) async fn begin(&mut self, fault: Fault, aim: &Aim) -> io::Result<bool> {
+        let spare = match fault {
+            Fault::Add | Fault::Replace => match self.roster.spares.pop() {
+                None => return Ok(false),
+                spare => spare,
+            },
+            _ => None,
+        };
+        let joins = spare.as_ref().map(|spare| spare.node_id);
+        let leaves = aim.nodes.first().copied().filter(|_| matches!(fault, Fault::Remove | Fault::Replace));
+        let nodes = leaves.into_iter().chain(joins).collect();
+        self.recorder.fact(Fact::Fault { name: fault.name().to_owned(), nodes, silent: Vec::new() });
+        if let (Fault::Replace, Some(old)) = (fault, leaves) {
+            self.lose_machine(old).await?;
+        }
+        let (operator, seen) = (self.operator.clone(), self.observer.observations());
+        let request = match (fault, leaves) {
+            (Fault::Transfer, _) => Some(tokio::spawn(operator.transfer(seen, self.random.random()))),
+            (Fault::Remove, Some(node)) => Some(tokio::spawn(operator.remove(node, seen))),
+            (Fault::Replace, Some(node)) => Some(tokio::spawn(operator.replace(node))),
+            _ => None,
+        };
+        let mut operation = Operation { fault, request, starts: spare, joins, leaves };
+        if fault == Fault::Add {
+            self.start_new(&mut operation)?;
+        } else if fault == Fault::Replace && self.random.random() {
+            // Faults from now on strike while the new node joins, otherwise while the cluster is asked.
+            let ended = self.asked(&mut operation, Instant::now() + SETTLE_BOUND).await;
+            ended.map_err(io::Error::other)?;
+            self.start_new(&mut operation)?;
+        }
+        self.operation = Some(operation);
+        Ok(true)
+    }
+
+    /// The node's machine is gone, with all its data. Its log stays for people.
+    async fn lose_machine(&mut self, node: u64) -> io::Result<()> {
+        let data = self.cluster.node(node).config().data_dir.clone();
+        self.kill(node).await;
+        self.forget(node).await;
+        std::fs::remove_dir_all(data)
+    }
+
+    async fn forget(&mut self, node: u64) {
+        self.observer.forget(node);
+        self.operator.nodes.remove(node);
+        self.cluster.forget(node).await;
+        // Clients that start from now on do not try the node; those that run have to find the others by themselves.
+        let addresses: Vec<_> = self.cluster.nodes().map(|node| self.links.client_address(node.id())).collect();
+        self.clients.set_endpoints(addresses.join(","));
+    }
+
+    /// Starts the new node. It asks the cluster to be added.
+    fn start_new(&mut self, operation: &mut Operation) -> io::Result<()> {
+        let Some(member) = operation.starts.take() else { return Ok(()) };
+        let id = member.node_id;
+        let join: Vec<_> = self.cluster.nodes().map(|node| self.links.client_address(node.id())).collect();
+        let members = self.roster.all.iter().map(|to| self.links.member(id, to)).collect();
+        self.links.release(id);
+        self.cluster.add_at(&member, members, join).map_err(io::Error::other)?;
+        self.tools.fake_clock(&mut self.cluster, id)?;
+        start(&mut self.cluster, id, &mut self.tools, &self.recorder).map_err(io::Error::other)?;
+        self.observer.add(self.cluster.node(id));
+        let address = self.links.client_address(id);
+        workload::channel(&address).into_iter().for_each(|channel| self.operator.nodes.insert(id, channel));
+        let addresses: Vec<_> = self.cluster.nodes().map(|node| self.links.client_address(node.id())).collect();
+        self.clients.set_endpoints(addresses.join(","));
+        Ok(())
+    }
+
+    async fn asked(&self, operation: &mut Operation, by: Instant) -> Result<(), String> {
+        let Some(mut request) = operation.request.take() else { return Ok(()) };
+        match timeout_at(by, &mut request).await {
+            Ok(Ok(ended)) => ended,
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => {
+                request.abort();
+                Err(format!("the cluster did not do it within {} s", SETTLE_BOUND.as_secs()))
+            }
+        }
+    }
+
+    /// Waits until the operation that is under way has taken effect. Call it when all other faults are over.
+    pub(in crate::chaos) async fn settle(&mut self) -> Result<(), String> {
+        let Some(mut operation) = self.operation.take() else { return Ok(()) };
+        let by = Instant::now() + SETTLE_BOUND;
+        self.asked(&mut operation, by).await?;
+        self.start_new(&mut operation).map_err(|error| error.to_string())?;
+        if operation.joins.or(operation.leaves).is_some() {
+            self.has_members(operation.leaves, by).await?;
+        }
+        if let Some(node) = operation.joins {
+            self.recorder.fact(Fact::Joined { node });
+        }
+        if let Some(node) = operation.leaves {
+            if operation.fault == Fault::Remove {
+                self.ends_by_itself(node, by).await?;
+                self.forget(node).await;
+            }
+            self.recorder.fact(Fact::Removed { node });
+        }
+        Ok(())
+    }
+
+    /// Waits until all nodes but this one are voters, and no other node is a member.
+    async fn has_members(&mut self, leaves: Option<u64>, by: Instant) -> Result<(), String> {
+        let expected: BTreeSet<u64> = self.cluster.nodes().map(Node::id).filter(|id| Some(*id) != leaves).collect();
+        let seen = self.observer.observations();
+        loop {
+            let members = seen.members();
+            if members.as_ref().is_some_and(|(voters, all)| *voters == expected && *all == expected) {
+                return Ok(());
+            }
+            if Instant::now() >= by {
+                let bound = SETTLE_BOUND.as_secs();
+                return Err(format!("within {bound} s the voters were not {expected:?} alone, but (voters, members) {members:?}"));
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Waits until the process of a node that was removed has ended, as it must.
+    async fn ends_by_itself(&mut self, node: u64, by: Instant) -> Result<(), String> {
+        loop {
+            match self.cluster.node_mut(node).has_died() {
+                Some(LocalError::Died { status, .. }) if status.code() == Some(EXIT_REMOVED) => return Ok(()),
+                Some(error) => return Err(format!("node {node} was removed, and ended otherwise than it should: {error}")),
+                None if Instant::now() >= by => {
+                    let log = self.cluster.node(node).log_tail();
+                    return Err(format!("node {node} was removed, and did not end by itself; its log ends with:\n{log}"));
+                }
+                None => sleep(PAUSE).await,
+            }
+        }
+    }
+}
+
+impl Operator {
+    /// Hands the leadership to random voters, several times.
+    async fn transfer(self, seen: Observations, seed: u64) -> Result<(), String> {
+        let mut random = StdRng::seed_from_u64(seed);
+        let by = Instant::now() + ASK_BOUND;
+        for _ in 0..random.random_range(TRANSFERS) {
+            self.transfer_once(&seen, &mut random, by).await?;
+            sleep(Duration::from_millis(random.random_range(BETWEEN_TRANSFERS_MS))).await;
+        }
+        Ok(())
+    }
+
+    async fn transfer_once(&self, seen: &Observations, random: &mut StdRng, by: Instant) -> Result<(), String> {
+        let mut problem = "there is no leader".to_owned();
+        while Instant::now() < by {
+            let (leader, voters) = (seen.leader(), seen.members().map(|(voters, _)| voters).unwrap_or_default());
+            let others: Vec<u64> = voters.into_iter().filter(|voter| Some(*voter) != leader).collect();
+            if let Some(to) = others.choose(random) {
+                match self.client.transfer_leader(Some(*to)).await {
+                    Ok(node) if node == *to => {
+                        self.recorder.fact(Fact::Transferred { node });
+                        return Ok(());
+                    }
+                    Ok(other) => problem = format!("node {to} was to lead, and node {other} does"),
+                    Err(error) => problem = error.to_string(),
+                }
+            }
+            sleep(PAUSE).await;
+        }
+        Err(format!("the leadership could not be handed over; at last: {problem}"))
+    }
+
+    async fn remove(self, node: u64, seen: Observations) -> Result<(), String> {
+        // The answer to an earlier request may have been lost.
+        let is_gone = || seen.members().is_some_and(|(_, all)| !all.contains(&node));
+        let by = Instant::now() + ASK_BOUND;
+        loop {
+            let answer = self.client.remove_member(node).await;
+            if answer.is_ok() || is_gone() {
+                return Ok(());
+            }
+            wait_to_repeat(answer, by).await?;
+        }
+    }
+
+    async fn replace(self, node: u64) -> Result<(), String> {
+        let by = Instant::now() + ASK_BOUND;
+        loop {
+            match self.client.replace_member(node, None).await {
+                Ok(()) => return Ok(()),
+                refused => wait_to_repeat(refused, by).await?,
+            }
+        }
+    }
+}
+
+/// Fails when a request was repeated for long enough.
+async fn wait_to_repeat(last: Result<(), Error>, by: Instant) -> Result<(), String> {
+    match last {
+        Err(error) if Instant::now() >= by => Err(error.to_string()),
+        Ok(()) | Err(_) => {
+            sleep(PAUSE).await;
+            Ok(())
+        }
+    }
+}
