@@ -80,7 +80,7 @@ async fn all_holds_under_a_fault_of_each_kind() {
     let _alone = ONE_AT_A_TIME.lock().await;
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
-    // One fault of each of the six kinds takes 48 s by the plan of faults, and longer on a busy machine.
+    // One fault of each of the eight kinds takes 64 s by the plan of faults, and longer on a busy machine.
     let (code, text) = output(chaos(&out, &["--duration", "75s", "--seed", "5"])).await;
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("linearizability") && text.contains("--seed 5"), "{text}");
@@ -92,10 +92,32 @@ async fn all_holds_under_a_fault_of_each_kind() {
     let names: BTreeSet<_> = names.collect();
     let groups: BTreeSet<_> =
         Fault::all().filter(|fault| names.contains(fault.name())).map(|fault| fault.group().name()).collect();
-    let always = BTreeSet::from(["kill", "network", "partition", "pause"]);
+    let always = BTreeSet::from(["kill", "membership", "network", "operation", "partition", "pause"]);
     assert!(groups.is_superset(&always), "{groups:?}: {text}");
     assert!(facts(&history).any(|fact| matches!(fact, Fact::End)), "{text}");
     assert!(facts(&history).any(|fact| matches!(fact, Fact::Table { .. })), "{text}");
+}
+
+/// A voter is removed (a node joins before) or replaced, the leadership is handed over, and a leader is killed.
+#[tokio::test]
+async fn all_holds_while_nodes_come_and_go() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let arguments = ["--duration", "25s", "--faults", "remove,replace,transfer,kill-leader", "--clients", "2"];
+    let (code, text) = output(chaos(&out, &arguments)).await;
+    assert!(code == 0 || code == 31 && !text.contains("TROUBLE"), "{code}: {text}");
+    assert_eq!(left_over(&out), [] as [String; 0]);
+    let history = history(&out);
+    let count = |wanted: fn(&Fact) -> bool| facts(&history).filter(|fact| wanted(fact)).count();
+    assert!(count(|fact| matches!(fact, Fact::Joined { .. })) >= 1, "{text}");
+    assert!(count(|fact| matches!(fact, Fact::Removed { .. })) >= 1, "{text}");
+    assert!(count(|fact| matches!(fact, Fact::Transferred { .. })) >= 2, "{text}");
+    // All nodes were at one index at the end, those that joined among them.
+    let tables: BTreeSet<u64> = facts(&history)
+        .filter_map(|fact| if let Fact::Table { node, .. } = fact { Some(*node) } else { None })
+        .collect();
+    assert!(tables.iter().any(|node| *node > 3), "{tables:?}: {text}");
 }
 
 #[tokio::test]

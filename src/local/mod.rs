@@ -183,7 +183,12 @@ impl LocalCluster {
 
     /// As [`LocalCluster::add`], with the addresses at which it listens, those at which it reaches all members, itself included, and those
     /// of the nodes that it asks to be added.
-    pub fn add_at(&mut self, listens: &Member, members: Vec<Member>, join: Vec<String>) -> Result<&mut Node, LocalError> {
+    pub fn add_at(
+        &mut self,
+        listens: &Member,
+        members: Vec<Member>,
+        join: Vec<String>,
+    ) -> Result<&mut Node, LocalError> {
         let known = self.nodes.values().next().expect("a cluster has a node");
         let (program, node_id) = (known.program().to_owned(), listens.node_id);
         let config = Config {

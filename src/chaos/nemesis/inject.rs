@@ -116,7 +116,11 @@ impl World {
     }
 
     /// Injects a fault as [`World::inject_fault`] does, and its companion before it has taken effect.
-    pub(in crate::chaos) async fn inject_together(&mut self, fault: Fault, companion: Option<Fault>) -> io::Result<bool> {
+    pub(in crate::chaos) async fn inject_together(
+        &mut self,
+        fault: Fault,
+        companion: Option<Fault>,
+    ) -> io::Result<bool> {
         let began = self.inject_fault(fault).await?;
         if let (true, Some(companion)) = (began, companion) {
             self.rest(0..500).await;

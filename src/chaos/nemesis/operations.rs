@@ -193,7 +193,9 @@ impl World {
             }
             if Instant::now() >= by {
                 let bound = SETTLE_BOUND.as_secs();
-                return Err(format!("within {bound} s the voters were not {expected:?} alone, but (voters, members) {members:?}"));
+                return Err(format!(
+                    "within {bound} s the voters were not {expected:?} alone, but (voters, members) {members:?}"
+                ));
             }
             sleep(PAUSE).await;
         }
@@ -204,10 +206,14 @@ impl World {
         loop {
             match self.cluster.node_mut(node).has_died() {
                 Some(LocalError::Died { status, .. }) if status.code() == Some(EXIT_REMOVED) => return Ok(()),
-                Some(error) => return Err(format!("node {node} was removed, and ended otherwise than it should: {error}")),
+                Some(error) => {
+                    return Err(format!("node {node} was removed, and ended otherwise than it should: {error}"));
+                }
                 None if Instant::now() >= by => {
                     let log = self.cluster.node(node).log_tail();
-                    return Err(format!("node {node} was removed, and did not end by itself; its log ends with:\n{log}"));
+                    return Err(format!(
+                        "node {node} was removed, and did not end by itself; its log ends with:\n{log}"
+                    ));
                 }
                 None => sleep(PAUSE).await,
             }

@@ -91,7 +91,8 @@ mod tests {
 
     #[test]
     fn half_of_the_requests_have_a_companion_of_those_that_were_chosen() {
-        let chosen = [Fault::Transfer, Fault::Add, Fault::KillLeader, Fault::Delay, Fault::DataGone, Fault::RollingRestart];
+        let chosen =
+            [Fault::Transfer, Fault::Add, Fault::KillLeader, Fault::Delay, Fault::DataGone, Fault::RollingRestart];
         let mut schedule = Schedule::new(&chosen, 5);
         let found: Vec<_> = (0..200).map(|_| schedule.companion(Fault::Add)).collect();
         let count = |wanted: Option<Fault>| found.iter().filter(|found| **found == wanted).count();

@@ -483,7 +483,9 @@ fn meta(seed: u64) -> Meta {
 /// The number of nodes that may join during a run: each change of the membership may need one, and another one before it.
 fn spares(options: &Options) -> u64 {
     match options.faults.iter().any(|fault| fault.group() == Group::Membership) {
-        true => (2 * Schedule::new(&options.faults, options.seed).within(options.duration).len() as u64 + 2).min(SPARES_MAX),
+        true => {
+            (2 * Schedule::new(&options.faults, options.seed).within(options.duration).len() as u64 + 2).min(SPARES_MAX)
+        }
         false => 0,
     }
 }

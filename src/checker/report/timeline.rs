@@ -261,7 +261,9 @@ impl<'h> LaneBuilder<'h> {
                 Fact::Meta(_) | Fact::Fault { .. } | Fact::Heal { .. } | Fact::Killed { .. } | Fact::Started { .. } => {
                     continue;
                 }
-                Fact::Stopped { .. } | Fact::Joined { .. } | Fact::Removed { .. } | Fact::Transferred { .. } => continue,
+                Fact::Stopped { .. } | Fact::Joined { .. } | Fact::Removed { .. } | Fact::Transferred { .. } => {
+                    continue;
+                }
                 Fact::Elected { .. } | Fact::SnapshotInstalled { .. } | Fact::Table { .. } | Fact::End => continue,
             };
             let who = if let Fact::Died { process } = fact { process } else { &event.process };

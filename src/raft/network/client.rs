@@ -62,10 +62,12 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
         let network = Self {
             connector: self.connector.clone(),
             identity: self.identity.clone(),
-            configured: self.configured.clone(),
+            addresses: self.addresses.clone(),
             acknowledgements: self.acknowledgements(),
             cuts: self.cuts(),
+            versions: Arc::clone(&self.versions),
             snapshots: PhantomData,
+            disks: self.disks.clone(),
         };
         Prober { network }
     }
