@@ -82,6 +82,13 @@ impl Peer for Stub {
         Err(Status::unimplemented("not part of this test"))
     }
 
+    async fn leader_silence(
+        &self,
+        _: Request<pb::LeaderSilenceRequest>,
+    ) -> Result<Response<pb::LeaderSilenceResponse>, Status> {
+        Err(Status::unimplemented("not part of this test"))
+    }
+
     async fn install_snapshot(
         &self,
         _: Request<Streaming<pb::SnapshotPiece>>,
