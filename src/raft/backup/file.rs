@@ -29,7 +29,7 @@ use crate::{
     types::{LogId, StoredMembership},
     versions::PeerVersions,
 };
-use lockkeeper_machine::{Machine, WallTime};
+use lockkeeper_machine::{Machine, Record, WallTime};
 
 /// The last byte is the version.
 const MAGIC: &[u8; 8] = b"LKBACK\0\x01";
@@ -263,7 +263,7 @@ fn read_table(input: &mut impl Read, header: pb::BackupHeader) -> Result<Applied
     let (mut failed, mut count, mut bytes) = (None, 0_u64, Vec::new());
     let records = std::iter::from_fn(|| {
         let record = match read_content_piece(input, &mut bytes) {
-            Ok(true) => records::decode(&bytes).map_err(Unread::unknown),
+            Ok(true) => decode(&bytes),
             Ok(false) => return None,
             Err(error) => Err(error),
         };
@@ -283,6 +283,13 @@ fn read_table(input: &mut impl Read, header: pb::BackupHeader) -> Result<Applied
     // Of the members before, a cluster that is made from the backup knows nothing.
     let ids_used = membership.membership().nodes().map(|(id, _)| *id).collect();
     Ok(Applied { machine, log_id, membership, ids_used })
+}
+
+/// Fails on a record that this program does not know, or whose cluster version it does not support.
+fn decode(bytes: &[u8]) -> Result<Record, Unread> {
+    let record = records::decode(bytes).map_err(Unread::unknown)?;
+    PeerVersions::default().check_record(&record).map_err(Unread::unknown)?;
+    Ok(record)
 }
 
 fn read_content_piece(input: &mut impl Read, piece: &mut Vec<u8>) -> Result<bool, Unread> {

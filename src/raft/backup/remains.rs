@@ -26,6 +26,7 @@ use crate::{
     types::{LogId, Vote},
     versions::PeerVersions,
 };
+use lockkeeper_machine::Versions;
 use lockkeeper_storage::database::{LockFile, NotLocked};
 
 /// The content of a stopped node's data directory.
@@ -124,6 +125,13 @@ impl Remains {
         let (vote, in_log, committed) = read.map_err(|error| damaged(error.to_string()))?;
         closed.map_err(failed)?;
         let applied = table.read(Clone::clone);
+        let version = applied.machine.version();
+        if !Versions::OWN.include(version) {
+            let own = Versions::OWN;
+            return Err(damaged(format!(
+                "it has cluster version {version}, and this program supports {own}: use a later program"
+            )));
+        }
         Ok(Self { identity, vote, last: in_log.max(snapshot), committed: committed.max(snapshot), snapshot, applied })
     }
 

@@ -13,7 +13,7 @@ use crate::{
 };
 use lockkeeper_machine::{
     Acquire, Command, Data, Label, Limits, LockName, Mode, OpenIds, Operation, Request, SessionId, Stamp, Time, Ttl,
-    Wait, Want,
+    Version, Versions, Wait, Want,
 };
 
 fn header() -> Header {
@@ -166,25 +166,30 @@ fn errors_name_the_file_the_place_and_the_remedy() {
     );
 }
 
-/// A record of a kind that this program does not know, in sound blocks: not damage.
+/// A record that this program does not know, or of a cluster version that it does not support, in sound blocks: not damage.
 #[test]
 fn a_record_from_a_newer_version_is_told_from_damage() {
-    let mut bytes = MAGIC.to_vec();
-    let mut output = BlockWriter::new(&mut bytes);
-    let applied = applied(0);
-    let header = pb::BackupHeader {
-        cluster_id: "prod".into(),
-        version: "9.9.9".into(),
-        membership: Some((&applied.membership).into()),
-        ..pb::BackupHeader::default()
-    };
-    write_piece(&mut output, &header.encode_to_vec()).unwrap();
-    write_piece(&mut output, &[0xfa, 0x07, 0x00]).unwrap();
-    write_end(&mut output, 1).unwrap();
-    output.finish().unwrap();
-    let (_directory, path) = file(&bytes);
-    let said = BackupFile::read(&path).unwrap_err().to_string();
-    assert!(said.contains("use the version that wrote it, 9.9.9"), "{said}");
+    let later = Version(Versions::OWN.highest.0 + 1);
+    let of_later_cluster = records::encode(&Record::Version { version: later });
+    let clock = records::encode(&applied(0).machine.records().next().expect("the clock is first"));
+    for (record, says) in [(vec![0xfa, 0x07, 0x00], "unknown kind"), (of_later_cluster, "it needs cluster version")] {
+        let mut bytes = MAGIC.to_vec();
+        let mut output = BlockWriter::new(&mut bytes);
+        let header = pb::BackupHeader {
+            cluster_id: "prod".into(),
+            version: "9.9.9".into(),
+            membership: Some((&applied(0).membership).into()),
+            ..pb::BackupHeader::default()
+        };
+        write_piece(&mut output, &header.encode_to_vec()).unwrap();
+        write_piece(&mut output, &clock).unwrap();
+        write_piece(&mut output, &record).unwrap();
+        write_end(&mut output, 2).unwrap();
+        output.finish().unwrap();
+        let (_directory, path) = file(&bytes);
+        let said = BackupFile::read(&path).unwrap_err().to_string();
+        assert!(said.contains(says) && said.contains("use the version that wrote it, 9.9.9"), "{said}");
+    }
 }
 
 proptest! {
