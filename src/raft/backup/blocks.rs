@@ -132,9 +132,9 @@ impl<R: Read> BlockReader<R> {
     }
 
     fn fill(&mut self, buffer: &mut [u8]) -> io::Result<()> {
-        self.input.read_exact(buffer).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => self.bad("it is cut short"),
-            _ => error,
+        self.input.read_exact(buffer).map_err(|error| match error.kind() == io::ErrorKind::UnexpectedEof {
+            true => self.bad("it is cut short"),
+            false => error,
         })
     }
 

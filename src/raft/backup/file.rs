@@ -299,10 +299,12 @@ fn read_content_piece(input: &mut impl Read, piece: &mut Vec<u8>) -> Result<bool
 /// Sound blocks that end too early were written so.
 fn cut_short(error: io::Error) -> Unread {
     let is_bad_block = error.get_ref().is_some_and(|why| why.is::<BadBlock>());
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => Unread::unknown("its records are incomplete"),
-        io::ErrorKind::InvalidData if !is_bad_block => Unread::unknown(error),
-        _ => error.into(),
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        Unread::unknown("its records are incomplete")
+    } else if error.kind() == io::ErrorKind::InvalidData && !is_bad_block {
+        Unread::unknown(error)
+    } else {
+        error.into()
     }
 }
 
@@ -334,11 +336,9 @@ fn explain(path: &Path, at: u64, error: io::Error) -> BackupError {
     if let Some(bad) = error.get_ref().and_then(|why| why.downcast_ref::<BadBlock>()) {
         return BackupError::Damaged { path, at: bad.at, what: bad.what.into() };
     }
-    match error.kind() {
-        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
-            BackupError::Damaged { path, at, what: error.to_string() }
-        }
-        _ => BackupError::Io { path, source: error },
+    match [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof].contains(&error.kind()) {
+        true => BackupError::Damaged { path, at, what: error.to_string() },
+        false => BackupError::Io { path, source: error },
     }
 }
 

@@ -118,7 +118,11 @@ impl Remains {
         let damaged = |what: String| RemainsError::Log { directory: directory.to_owned(), what };
         let log = LogStore::open(aside, options).map_err(|error| match error {
             OpenError::Damaged { what, .. } | OpenError::NotOwn { what, .. } => damaged(what),
-            other => damaged(other.to_string()),
+            other @ (OpenError::Locked { .. }
+            | OpenError::NotDurable { .. }
+            | OpenError::Late { .. }
+            | OpenError::Full { .. }
+            | OpenError::Io { .. }) => damaged(other.to_string()),
         })?;
         let read = replay(log.clone(), &table, snapshot).await;
         let closed = log.close().await;
