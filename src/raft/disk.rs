@@ -12,6 +12,9 @@
 //! disk that is short: the cluster refuses, before that node ends too. A silent member is not refused for by itself: if no voter is known to
 //! be short, nothing is refused.
 //!
+//! A leader that is short of space while the others suffice [hands over](super::handover) to a voter that is not: a full disk then ends a
+//! follower, which costs no election.
+//!
 //! **What is refused**: commands that add ([`asks_for_more`](super::proposer)), before they reach the log; except those that the table
 //! knows already, such as a waiting acquire whose call broke and is repeated. Releases, renewals, closes, expiries and operators' commands
 //! go on. They write to the log too: that is what the reserve is for, and log purge and snapshots keep it bounded.
@@ -33,7 +36,7 @@ use std::{
 use openraft::async_runtime::WatchReceiver;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Replica, messages as pb, snapshot::SnapshotStore};
+use super::{Replica, handover, messages as pb, snapshot::SnapshotStore};
 use lockkeeper_environment::Blocking;
 pub use lockkeeper_storage::space::{FreeSpace, Space};
 
@@ -45,6 +48,10 @@ const READING_MAX: Duration = Duration::from_secs(10);
 pub const REPORT_AGE_MAX: Duration = Duration::from_secs(5);
 /// After this many readings as the leader, a voter that has not reported counts as without space. Before, its report is under way.
 const READINGS_UNTIL_KNOWN: u32 = 3;
+/// A leader that is short of space tries to hand over once in this number of readings.
+const READINGS_PER_HAND_OVER: u32 = 10;
+/// How long a hand-over may take.
+const HAND_OVER_MAX: Duration = Duration::from_secs(2);
 /// A node is no longer short of space this part of the reserve above it: 1 / `CLEARLY`. Plus the size of a snapshot.
 const CLEARLY: u64 = 8;
 /// Snapshots for which the reserve has room: one that the node writes, and one that arrives.
@@ -264,6 +271,9 @@ pub async fn watch(
         }
         readings_as_leader = if replica.leads() { readings_as_leader + 1 } else { 0 };
         decide(&disks, &replica, readings_as_leader);
+        if readings_as_leader % READINGS_PER_HAND_OVER == READINGS_UNTIL_KNOWN {
+            hand_over_if_short(&disks, &replica).await;
+        }
         sleep(POLL).await;
     }
 }
@@ -311,6 +321,23 @@ fn decide(disks: &Disks, replica: &Replica, readings_as_leader: u32) {
             tracing::info!("the cluster takes new sessions and acquires again")
         }
         (Some(_), None | Some(_)) | (None, None) => {}
+    }
+}
+
+/// If this leader is short of space and the cluster is not: hands over to a voter with space.
+async fn hand_over_if_short(disks: &Disks, replica: &Replica) {
+    let Some(own) = disks.own().filter(|own| own.is_low && disks.shortage().is_none()) else { return };
+    let voters: Vec<u64> = {
+        let metrics = replica.raft().server_metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.membership_config.voter_ids().collect()
+    };
+    let has_space = |voter: &u64| disks.of_peer(*voter).is_some_and(|report| !report.is_low);
+    let is_fit = |voter: &u64| handover::successor(replica, Some(*voter)).is_ok();
+    let Some(successor) = voters.into_iter().filter(has_space).find(is_fit) else { return };
+    tracing::warn!(successor, "this leader's disk is nearly full: {own}; it hands over to a voter whose disk is not");
+    if let Err(error) = handover::transfer(replica, Some(successor), HAND_OVER_MAX).await {
+        tracing::warn!(%error, successor, "the hand-over failed; another attempt follows");
     }
 }
 

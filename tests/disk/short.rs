@@ -5,10 +5,11 @@ use std::time::Duration;
 use lockkeeper::{
     client::{self, Client, Refusal, Session, SessionOptions},
     local::LocalCluster,
-    proto::v1::StatusResponse,
+    proto::v1::{AcquireRequest, RequestId, StatusResponse, Want, locks_client::LocksClient},
     server::config::DiskConfig,
 };
 use tokio::time::timeout;
+use tonic::Code;
 
 use crate::{
     mounts::{self, Disks},
@@ -19,6 +20,8 @@ use crate::{
 const DATA: [u8; 16 << 10] = [7; 16 << 10];
 /// Acquires in flight.
 const AT_ONCE: usize = 16;
+/// A request id that the client of the session does not use.
+const FIRST_ID: u64 = 1 << 40;
 const MIB: u64 = 1 << 20;
 
 /// Three nodes on small disks, with this reserve. Long election timeouts: a busy machine must not change the leader.
@@ -75,8 +78,8 @@ async fn acquires_that_fill_the_disks_are_refused_and_all_else_goes_on() {
     if !mounts::is_inside("short::acquires_that_fill_the_disks_are_refused_and_all_else_goes_on") {
         return;
     }
-    let disks = Disks::mount(3, 64);
-    let cluster = cluster_on(&disks, 30).await;
+    let disks = Disks::mount(3, 48);
+    let cluster = cluster_on(&disks, 26).await;
     let client = client(&cluster);
     let (holder, other) = (long_session(&client).await, long_session(&client).await);
     let held = holder.acquire("held").await.expect("free");
@@ -84,17 +87,31 @@ async fn acquires_that_fill_the_disks_are_refused_and_all_else_goes_on() {
     let waiter = tokio::spawn(async move { queued.acquire(&waiting).await });
     until("the waiter queues", async || (status_of_leader(&cluster).await.waiters == 1).then_some(())).await;
 
+    let leads = leader(&cluster).await;
+    let mut locks = LocksClient::new(cluster.node(leads).channel().await.expect("it serves"));
+    let by_id = |id| AcquireRequest {
+        session_id: other.id().to_string(),
+        request: Some(RequestId { id, lowest: 1, ..RequestId::default() }),
+        locks: vec![Want { name: format!("by id/{id}"), ..Want::default() }],
+        ..AcquireRequest::default()
+    };
+    let first = locks.acquire(by_id(FIRST_ID)).await.expect("granted").into_inner();
+
     let (refused, acquired) = fill_by_acquires(&holder).await;
     println!("refused after {acquired} acquires of 16 KiB: {refused}");
-    assert!(refused.message.contains("below its reserve of 30.0 MiB"), "{refused}");
-    assert_eq!(refused.details["reserve_bytes"], (30 * MIB).to_string());
+    assert!(refused.message.contains("below its reserve of 26.0 MiB"), "{refused}");
+    assert_eq!(refused.details["reserve_bytes"], (26 * MIB).to_string());
     let free: u64 = refused.details["free_bytes"].parse().expect("a number");
-    assert!(free < 30 * MIB && free > 10 * MIB, "the refusal comes long before the disk is full: {free}");
+    assert!(free < 26 * MIB && free > 8 * MIB, "the refusal comes long before the disk is full: {free}");
 
     // What adds is refused, what gives back or renews is not, nor what the cluster knows already.
     assert!(refusal(client.open(SessionOptions::default()).await).is_some());
     let late = timeout(Duration::from_secs(5), async { refusal(holder.acquire("late").await) }).await;
     assert!(late.expect("refused at once, not at the call's deadline").is_some());
+    let status = locks.acquire(by_id(FIRST_ID + 1)).await.expect_err("it adds");
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    let again = locks.acquire(by_id(FIRST_ID)).await.expect("the cluster knows it already").into_inner();
+    assert_eq!(again, first);
     holder.renew().await.expect("renewed");
     held.release().await.expect("released");
     let granted = timeout(LONG, waiter).await.expect("in time").expect("no panic").expect("the lock was released");
@@ -171,9 +188,11 @@ async fn one_short_disk_refuses_nothing_and_a_quorums_worth_does() {
     cluster.node_mut(others[1]).spawn().expect("it starts");
     until_served(&holder).await;
 
-    // The leader alone: nothing is refused either.
+    // The leader alone: it hands over to a voter with space, and nothing is refused either.
     disks.free(others[0]);
+    until_known_as_short(&cluster, &[]).await;
     disks.fill_but(leads, 8);
+    until("another leader", async || (leader(&cluster).await != leads).then_some(())).await;
     until_known_as_short(&cluster, &[leads]).await;
     assert_eq!(try_acquire(&holder, "leader").await, None);
 
