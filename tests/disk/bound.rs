@@ -18,25 +18,36 @@ use lockkeeper::{
 use tokio::time::{Instant, sleep};
 
 use crate::{
+    growth,
     mounts::bytes_used,
     support::{LONG, client, cluster_with, leader, long_session, until},
 };
 
 const DATA_BYTES: usize = 16 << 10;
-const LOCKS: usize = 48;
-const SNAPSHOT_ENTRIES: u64 = 200;
-const KEEP_ENTRIES: u64 = 50;
-const BACKLOG_BYTES_MAX: u64 = 4 << 20;
-/// Bytes of updates, over which the log would grow far beyond the bound if it were not purged.
-const WRITTEN: u64 = 200 << 20;
+const LOCKS: usize = 8;
+const SNAPSHOT_ENTRIES: u64 = 10;
+const KEEP_ENTRIES: u64 = 5;
+const BACKLOG_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of updates in the test of a cluster: several times the bound of the log.
+const WRITTEN: u64 = 7 << 20;
+/// Bytes of entries in the test of the log: several times its bound.
+const APPENDED: u64 = 96 << 20;
 
-/// The bound: see "Disk" in `cluster-configs/README.md`. `snapshot`: bytes of the largest snapshot; `entry`: of the largest entry.
-fn bound(snapshot: u64, entry: u64) -> u64 {
-    const JOURNAL: u64 = 80 << 20;
-    const SLED_MIN: u64 = 8 << 20;
-    const SLED_AMPLIFICATION: u64 = 4;
-    let log = (2 * SNAPSHOT_ENTRIES + KEEP_ENTRIES) * entry + snapshot / 2 + BACKLOG_BYTES_MAX;
-    JOURNAL + SLED_MIN + SLED_AMPLIFICATION * log + 3 * snapshot
+/// The parts of the bound: see "Disk" in `cluster-configs/README.md`.
+const FIXED: u64 = 16 << 20;
+/// A file of the journal grows to eight times its target size, and is allocated an eighth larger.
+const JOURNAL_GROWTH: u64 = 9;
+const SLED_FACTOR: u64 = 3;
+
+/// The bytes of log that are kept. `snapshot`: bytes of the largest snapshot; `entry`: of an entry.
+fn log_bound(snapshot: u64, entry: u64) -> u64 {
+    (2 * SNAPSHOT_ENTRIES + KEEP_ENTRIES) * entry + snapshot / 2 + BACKLOG_BYTES_MAX
+}
+
+/// The bytes of a log's files, for this target size of each file of the journal and this much log.
+fn files_bound(journal_bytes: u64, log: u64) -> u64 {
+    let journal_file = JOURNAL_GROWTH * journal_bytes;
+    FIXED + 2 * journal_file + SLED_FACTOR * (log + journal_file)
 }
 
 fn data(cluster: &LocalCluster, node: u64) -> PathBuf {
@@ -94,6 +105,7 @@ async fn a_node_stays_within_the_bound_under_load_with_a_slow_follower() {
         .collect();
 
     let (mut most, mut snapshot, deadline) = (BTreeMap::<u64, u64>::new(), 0, Instant::now() + LONG);
+    let (mut entries, mut last) = (0, 1);
     for round in 0_u64.. {
         if written.load(Ordering::Relaxed) >= WRITTEN {
             break;
@@ -110,7 +122,13 @@ async fn a_node_stays_within_the_bound_under_load_with_a_slow_follower() {
             let known = most.entry(node).or_default();
             *known = used.max(*known);
             let snapshots = files(&data(&cluster, node).join("snapshots"));
+            assert!(snapshots.len() <= 3, "node {node}: {snapshots:?}");
             snapshot = snapshots.into_values().fold(snapshot, u64::max);
+        }
+        // A busy leader may answer late.
+        if let Ok(status) = cluster.node(leads).status().await {
+            entries = (status.last_log_index - status.purged_index).max(entries);
+            last = status.last_log_index;
         }
         sleep(Duration::from_millis(40)).await;
     }
@@ -119,12 +137,16 @@ async fn a_node_stays_within_the_bound_under_load_with_a_slow_follower() {
     for task in tasks {
         task.await.expect("no panic");
     }
-    // A batch of the proposer holds up to 256 KiB, and at most what all tasks have in flight.
-    let entry = (LOCKS * (DATA_BYTES + 100)).min((256 << 10) + DATA_BYTES) as u64;
-    let bound = bound(snapshot, entry);
-    println!("written {}, snapshot {snapshot}, bound {bound}, most {most:?}", written.load(Ordering::Relaxed));
-    let purged = cluster.node(leads).status().await.expect("it answers").purged_index;
-    assert!(purged > 0 && snapshot > (LOCKS * DATA_BYTES) as u64 / 2, "purged {purged}, snapshot {snapshot}");
+    let written = written.load(Ordering::Relaxed);
+    // With its record in the log: some bytes for each command.
+    let entry = written / last + written / last / 16 + 200;
+    let log = log_bound(snapshot, entry);
+    let bound = files_bound(4 << 20, log) + 3 * snapshot;
+    println!(
+        "written {written} in {last} entries, at most {entries} kept; snapshot {snapshot}; log {log}, bound {bound}, most {most:?}"
+    );
+    assert!(written > 2 * log, "too little was written: {written}; the log may have {log}");
+    assert!(entries * entry <= log, "{entries} entries of {entry} bytes are kept: more than {log}");
     for (node, used) in &most {
         assert!(used <= &bound, "node {node} used {used} bytes; the bound is {bound}");
     }
@@ -147,4 +169,16 @@ async fn a_node_stays_within_the_bound_under_load_with_a_slow_follower() {
     for (name, bytes) in files(&data(&cluster, slow)).iter().filter(|(name, _)| name.starts_with("journal")) {
         assert!(*bytes < 6 << 20, "{name} has {bytes} bytes after a restart");
     }
+}
+
+/// The files of a log over many entries, of which few are kept: the journal and sled, without a cluster.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_files_of_a_purged_log_stay_within_the_bound() {
+    const JOURNAL_BYTES: u64 = 256 << 10;
+    let directory = tempfile::tempdir().expect("a directory");
+    let grown = growth::grow(directory.path(), JOURNAL_BYTES, APPENDED / (16 << 10), 16 << 10, 100, 50).await;
+    let bound = files_bound(JOURNAL_BYTES, grown.log_max);
+    println!("{grown:?}, bound {bound}");
+    assert!(APPENDED > 2 * bound, "too little to tell");
+    assert!(grown.files_max <= bound, "{grown:?}; the bound is {bound}");
 }

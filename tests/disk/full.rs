@@ -24,7 +24,10 @@ use crate::{
 
 const DATA: [u8; 16 << 10] = [5; 16 << 10];
 /// Tasks that acquire.
-const WORKERS: usize = 8;
+const WORKERS: usize = 16;
+
+/// Checks in flight.
+const CHECKS: usize = 64;
 
 /// Acquires locks with data until it is stopped, and records each acknowledged grant.
 struct Load {
@@ -98,9 +101,12 @@ fn judge_end(code: Option<i32>, tail: &str, node: u64) {
 }
 
 async fn must_be_held(client: &Client, grants: &[(String, Token)]) {
-    for (name, token) in grants {
-        let answer = until("an answer", async || client.check(name, *token).await.ok()).await;
+    let held = async |name: &str, token: Token| {
+        let answer = until("an answer", async || client.check(name, token).await.ok()).await;
         assert!(answer.held, "{name} was acknowledged with token {}, and is lost", token.0);
+    };
+    for together in grants.chunks(CHECKS) {
+        futures::future::join_all(together.iter().map(|(name, token)| held(name, *token))).await;
     }
 }
 
@@ -135,8 +141,15 @@ async fn full_disks_of_one_two_and_all_nodes_lose_nothing_that_was_acknowledged(
 
         let first = *ended.first().expect("at least one");
         must_not_start(&mut cluster, first).await;
+        // The third of three may meet its full disk later, when it moves its journal into sled; or it is stopped.
+        for node in full.difference(&ended) {
+            let status = cluster.node_mut(*node).stop().await.expect("it was started");
+            if status.code() != Some(0) {
+                judge_end(status.code(), &cluster.node(*node).log_tail(), *node);
+            }
+        }
         full.iter().for_each(|node| disks.free(*node));
-        for node in &ended {
+        for node in &full {
             cluster.node_mut(*node).spawn().expect("it starts");
         }
         cluster.ready(LONG).await.unwrap_or_else(|error| panic!("with {count} that were full: {error}"));

@@ -16,7 +16,7 @@ use openraft::{
 };
 
 /// Entries in one append.
-const APPEND: u64 = 500;
+const APPEND: u64 = 50;
 
 fn id(index: u64) -> LogId {
     LogId { leader_id: CommittedLeaderId::new(1), index }
@@ -39,17 +39,34 @@ fn size(directory: &Path) -> Vec<(String, u64)> {
     found
 }
 
-/// Appends entries; after each `purge_every` of them, purges all but `keep`. Prints the size of the files beside the bytes of the entries
-/// in the log. Returns the largest ratio of sled's files to the largest log.
-async fn grow(entries: u64, bytes: usize, purge_every: u64, keep: u64) -> f64 {
-    let directory = tempfile::tempdir().expect("a directory");
-    let mut store = LogStore::open(directory.path(), Options::default()).expect("a new log");
+/// The largest sizes of a log.
+#[derive(Debug)]
+pub(crate) struct Grown {
+    /// Bytes of the entries in the log.
+    pub(crate) log_max: u64,
+    /// Bytes of sled's file.
+    pub(crate) sled_max: u64,
+    /// Bytes of all files.
+    pub(crate) files_max: u64,
+}
+
+/// Appends entries; after each `purge_every` of them, purges all but `keep`. Prints the sizes of the files now and then.
+pub(crate) async fn grow(
+    directory: &Path,
+    journal_bytes: u64,
+    entries: u64,
+    bytes: usize,
+    purge_every: u64,
+    keep: u64,
+) -> Grown {
+    let options = Options { journal_bytes, ..Options::default() };
+    let mut store = LogStore::open(directory, options).expect("a new log");
     let report = (entries / 10).max(APPEND);
     let log_max = (purge_every + keep) * (bytes as u64 + 40);
     println!(
         "{entries} entries of {bytes} B; purged every {purge_every}, {keep} are kept: at most {log_max} B in the log"
     );
-    let mut most = 0;
+    let mut grown = Grown { log_max, sled_max: 0, files_max: 0 };
     let mut noise: u64 = 1;
     for first in (0..entries).step_by(APPEND as usize) {
         let mut entry = |index| {
@@ -70,29 +87,35 @@ async fn grow(entries: u64, bytes: usize, purge_every: u64, keep: u64) -> f64 {
         if next.is_multiple_of(purge_every) && next > keep {
             store.purge(id(next - keep - 1)).await.expect("purged");
         }
-        let files = size(directory.path());
+        let files = size(directory);
+        let all: u64 = files.iter().map(|(_, bytes)| bytes).sum();
         let sled: u64 = files.iter().filter(|(name, _)| name == "db").map(|(_, bytes)| bytes).sum();
-        most = most.max(sled);
+        (grown.sled_max, grown.files_max) = (grown.sled_max.max(sled), grown.files_max.max(all));
         if next.is_multiple_of(report) {
-            let all: u64 = files.iter().map(|(_, bytes)| bytes).sum();
-            println!("{next} entries: sled {sled} B (at most {most}), all files {all} B");
+            println!("{next} entries: sled {sled} B, all files {all} B");
         }
     }
     store.close().await.expect("closed");
-    let ratio = most as f64 / log_max as f64;
-    println!("sled's file took at most {ratio:.2} times the largest log");
-    ratio
+    println!("sled's file took at most {:.2} times the largest log", grown.sled_max as f64 / log_max as f64);
+    grown
+}
+
+/// As the log of a node, in a temporary directory.
+async fn measure(entries: u64, bytes: usize, purge_every: u64, keep: u64) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let journal_bytes = Options::default().journal_bytes;
+    println!("{:?}", grow(directory.path(), journal_bytes, entries, bytes, purge_every, keep).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement of minutes"]
 async fn sleds_file_over_many_entries() {
     let entries = number("LOCKKEEPER_GROWTH_ENTRIES", 2_000_000);
-    grow(entries, number("LOCKKEEPER_GROWTH_BYTES", 100) as usize, 10_000, 1_000).await;
+    measure(entries, number("LOCKKEEPER_GROWTH_BYTES", 100) as usize, 10_000, 1_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement of minutes"]
 async fn sleds_file_with_large_entries() {
-    grow(number("LOCKKEEPER_GROWTH_LARGE", 40_000), 16 << 10, 1_000, 500).await;
+    measure(number("LOCKKEEPER_GROWTH_LARGE", 40_000), 16 << 10, 1_000, 500).await;
 }
