@@ -69,23 +69,16 @@ pub(in crate::chaos) struct Roster {
 impl World {
     /// The operation that must come first, since there are too few or too many nodes for this one.
     pub(in crate::chaos) fn first(&self, fault: Fault) -> Option<Fault> {
-        let nodes = self.cluster.nodes().count();
-        match fault {
-            Fault::Add if nodes >= self.roster.initial + GROWTH_MAX => Some(Fault::Remove),
-            Fault::Remove if nodes <= self.roster.initial => Some(Fault::Add),
-            _ => None,
-        }
+        first(fault, self.cluster.nodes().count(), self.roster.initial)
     }
 
     /// Begins an operation. `false`: there is no id left for a new node.
     pub(super) async fn begin(&mut self, fault: Fault, aim: &Aim) -> io::Result<bool> {
-        let spare = match fault {
-            Fault::Add | Fault::Replace => match self.roster.spares.pop() {
-                None => return Ok(false),
-                spare => spare,
-            },
-            _ => None,
-        };
+        let needs_node = matches!(fault, Fault::Add | Fault::Replace);
+        let spare = if needs_node { self.roster.spares.pop() } else { None };
+        if needs_node && spare.is_none() {
+            return Ok(false);
+        }
         let joins = spare.as_ref().map(|spare| spare.node_id);
         let leaves = aim.nodes.first().copied().filter(|_| matches!(fault, Fault::Remove | Fault::Replace));
         let nodes = leaves.into_iter().chain(joins).collect();
@@ -126,15 +119,19 @@ impl World {
         self.operator.nodes.remove(node);
         self.cluster.forget(node).await;
         // Clients that start from now on do not try the node; those that run have to find the others by themselves.
-        let addresses: Vec<_> = self.cluster.nodes().map(|node| self.links.client_address(node.id())).collect();
-        self.clients.set_endpoints(addresses.join(","));
+        self.clients.set_endpoints(self.client_addresses().join(","));
+    }
+
+    /// Where clients reach the present nodes.
+    fn client_addresses(&self) -> Vec<String> {
+        self.cluster.nodes().map(|node| self.links.client_address(node.id())).collect()
     }
 
     /// Starts the new node. It asks the cluster to be added.
     fn start_new(&mut self, operation: &mut Operation) -> io::Result<()> {
         let Some(member) = operation.starts.take() else { return Ok(()) };
         let id = member.node_id;
-        let join: Vec<_> = self.cluster.nodes().map(|node| self.links.client_address(node.id())).collect();
+        let join = self.client_addresses();
         let members = self.roster.all.iter().map(|to| self.links.member(id, to)).collect();
         self.links.release(id);
         self.cluster.add_at(&member, members, join).map_err(io::Error::other)?;
@@ -143,8 +140,7 @@ impl World {
         self.observer.add(self.cluster.node(id));
         let address = self.links.client_address(id);
         workload::channel(&address).into_iter().for_each(|channel| self.operator.nodes.insert(id, channel));
-        let addresses: Vec<_> = self.cluster.nodes().map(|node| self.links.client_address(node.id())).collect();
-        self.clients.set_endpoints(addresses.join(","));
+        self.clients.set_endpoints(self.client_addresses().join(","));
         Ok(())
     }
 
@@ -221,6 +217,15 @@ impl World {
     }
 }
 
+/// See [`World::first`].
+fn first(fault: Fault, nodes: usize, initial: usize) -> Option<Fault> {
+    let is_full = nodes >= initial + GROWTH_MAX;
+    if fault == Fault::Add && is_full {
+        return Some(Fault::Remove);
+    }
+    (fault == Fault::Remove && nodes <= initial).then_some(Fault::Add)
+}
+
 impl Operator {
     /// Hands the leadership to random voters, several times.
     async fn transfer(self, seen: Observations, seed: u64) -> Result<(), String> {
@@ -285,5 +290,31 @@ async fn wait_to_repeat(last: Result<(), Error>, by: Instant) -> Result<(), Stri
             sleep(PAUSE).await;
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_nodes_stays_between_the_initial_one_and_two_more() {
+        for initial in [3, 5] {
+            for fault in [Fault::Add, Fault::Remove, Fault::Replace, Fault::Transfer] {
+                for nodes in initial..=initial + GROWTH_MAX {
+                    let change = |fault| i32::from(fault == Fault::Add) - i32::from(fault == Fault::Remove);
+                    let mut count = nodes as i32;
+                    for step in first(fault, nodes, initial).into_iter().chain([fault]) {
+                        count += change(step);
+                        assert!(
+                            (initial as i32..=(initial + GROWTH_MAX) as i32).contains(&count),
+                            "{fault} of {nodes}"
+                        );
+                    }
+                }
+            }
+        }
+        assert_eq!(first(Fault::Remove, 4, 3), None);
+        assert_eq!(first(Fault::Add, 4, 3), None);
     }
 }
