@@ -190,7 +190,7 @@ mod tests {
         let now = machine.now().0;
         let mut restored = machine.restored(None).unwrap();
         assert_eq!((restored.counts().sessions, restored.counts().waiters), (2, 0));
-        let renewed = apply(&mut restored, now, [Command::Renew { sessions: vec![SessionId(1)].into() }]);
+        let renewed = apply(&mut restored, now, [Command::Renew { sessions: vec![SessionId(1)] }]);
         assert_eq!(renewed, [Reply::Renewed(vec![Renewal::Ended(SessionEnd::Unknown)])]);
 
         let replies = apply(&mut restored, now, [open(3), acquire(3, 1, "a", Wait::Never)]);
@@ -198,7 +198,7 @@ mod tests {
         let last_moment = now + u64::from(TTL_MS) - 1;
         let replies = apply(&mut restored, last_moment, [acquire(3, 2, "a", Wait::Never)]);
         assert!(matches!(replies[0], Reply::Busy(_)), "{replies:?}");
-        let replies = apply(&mut restored, last_moment, [Command::Renew { sessions: vec![SessionId(3)].into() }]);
+        let replies = apply(&mut restored, last_moment, [Command::Renew { sessions: vec![SessionId(3)] }]);
         assert!(matches!(&replies[0], Reply::Renewed(renewed) if matches!(renewed[0], Renewal::Renewed { .. })));
         let replies = apply(&mut restored, last_moment + 1, [acquire(3, 3, "a", Wait::Never)]);
         let Reply::Acquired(WaitEnd::Granted(grant)) = &replies[0] else { panic!("{replies:?}") };

@@ -82,7 +82,7 @@ async fn request<C: Connect>(
         node_id: own.node_id,
         client_address: own.client_address.clone(),
         peer_address: own.peer_address.clone(),
-        incarnation: identity.incarnation().as_bytes().to_vec().into(),
+        incarnation: identity.incarnation().as_bytes().to_vec(),
         stays_learner: false,
     };
     let mut reason = String::new();

@@ -11,7 +11,6 @@
 
 #![cfg(target_os = "linux")]
 #![expect(
-    clippy::disallowed_methods,
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "real processes run in real time; figures and skipped tests are for people to read"

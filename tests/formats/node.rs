@@ -103,7 +103,7 @@ pub(crate) async fn open_session(url: &str, id: u8) -> String {
             if let Ok(mut stub) = SessionsClient::connect(url.to_owned()).await {
                 let session_id = format!("{id:032x}");
                 let label = format!("fixture-{id}");
-                let request = v1::OpenSessionRequest { ttl_ms: 86_400_000, label, session_id, ..Default::default() };
+                let request = v1::OpenSessionRequest { ttl_ms: 86_400_000, label, session_id };
                 if let Ok(opened) = stub.open(request).await {
                     return opened.into_inner().session_id;
                 }

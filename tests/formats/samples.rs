@@ -14,11 +14,14 @@ use lockkeeper::{
 };
 use prost::Message;
 
+/// Checks decoded bytes; panics if they are not as expected.
+type Check = Box<dyn Fn(&[u8])>;
+
 /// A name, its encoding by the present build, and a check of an encoding by an earlier one.
 pub(crate) struct Sample {
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
-    pub(crate) check: Box<dyn Fn(&[u8])>,
+    pub(crate) check: Check,
 }
 
 /// All samples.

@@ -64,7 +64,9 @@ fn after(membership: &Membership, change: Change) -> Membership {
             Change::SetNodes(new) => nodes.extend(new),
             Change::AddNodes(new) => new.into_iter().for_each(|(id, node)| _ = nodes.entry(id).or_insert(node)),
             Change::RemoveNodes(ids) => nodes.retain(|id, _| !ids.contains(id)),
-            other => panic!("not one of ours: {other}"),
+            Change::AddVoters(_) | Change::ReplaceAllVoters(_) | Change::ReplaceAllNodes(_) | Change::Batch(_) => {
+                panic!("not one of ours")
+            }
         }
     }
     Membership::new(vec![voters], nodes).expect("all voters are nodes")

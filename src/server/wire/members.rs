@@ -27,7 +27,7 @@ impl Encode for AddMember {
 
     fn encode(self) -> Self::Message {
         let Self { node_id, client_address, peer_address, incarnation, stays_learner } = self;
-        let incarnation = incarnation.map(|incarnation| incarnation.as_bytes().to_vec().into()).unwrap_or_default();
+        let incarnation = incarnation.map(|incarnation| incarnation.as_bytes().to_vec()).unwrap_or_default();
         v1::AddMemberRequest { node_id, client_address, peer_address, incarnation, stays_learner }
     }
 
