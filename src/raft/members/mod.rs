@@ -126,7 +126,7 @@ pub enum MemberError {
         /// The learner.
         node_id: u64,
     },
-    /// Only one voter is left.
+    /// There is only one voter.
     #[error("node {node_id} is the only voter: without it there is no cluster; add another node first")]
     LastVoter {
         /// The voter.
@@ -253,7 +253,13 @@ impl Members {
         self.judge(&self.membership(), |view| rules::remove(view, node_id).map(drop))
     }
 
-    /// Marks a voter: the next learner that is promoted takes its place, in one change. `with`: this member.
+    /// Whether a member is a voter now.
+    pub fn is_voter(&self, node_id: u64) -> bool {
+        self.membership().membership().voter_ids().any(|voter| voter == node_id)
+    }
+
+    /// Marks a voter: the next learner that is promoted takes its place, in one change. `with`: this member. If that is a voter already,
+    /// the old one is only removed, as by [`remove`](Self::remove).
     pub async fn replace(&self, old: u64, with: Option<u64>) -> Result<(), MemberError> {
         self.change_if(|view| rules::replace(view, old, with)).await
     }

@@ -145,6 +145,10 @@ pub(super) fn replace(view: &View<'_>, old: u64, with: Option<u64>) -> Result<Op
     if node.is_leaving {
         return Ok(None);
     }
+    // A leader that is replaced hands its leadership over first: the only voter could not.
+    if view.voters().len() == 1 {
+        return Err(MemberError::LastVoter { node_id: old });
+    }
     view.nobody_leaves()?;
     view.settled()?;
     view.no_candidate_but(with.or_else(|| view.candidates().next()))?;
@@ -176,6 +180,10 @@ pub(super) fn remove(view: &View<'_>, node_id: u64) -> Result<Change, MemberErro
     let rest: Vec<u64> = view.voters().into_iter().filter(|voter| *voter != node_id).collect();
     if rest.is_empty() {
         return Err(MemberError::LastVoter { node_id });
+    }
+    // As the only voter, the one that is being replaced could not hand its leadership over.
+    if view.leaving().is_some_and(|leaving| rest == [leaving]) {
+        view.nobody_leaves()?;
     }
     view.serves(&rest)?;
     Ok(Change::RemoveVoters([node_id].into()))

@@ -139,6 +139,19 @@ fn what_would_stop_the_cluster_is_refused() {
 }
 
 #[test]
+fn the_only_voter_is_not_replaced_since_no_other_could_lead_meanwhile() {
+    let one = added(&membership(&[&[1]], &[], |_, _| {}), &candidate(2));
+    for new in [None, Some(2)] {
+        let refused = with(&one, &[], |view| rules::replace(view, 1, new));
+        assert_eq!(refused, Err(MemberError::LastVoter { node_id: 1 }));
+    }
+    let leaves = membership(&[&[1, 2]], &[], |id, node| node.is_leaving = id == 1);
+    let refused = with(&leaves, &[], |view| rules::remove(view, 2)).map(|_| ());
+    assert!(matches!(refused, Err(MemberError::UnderWay { .. })), "{refused:?}");
+    assert!(with(&leaves, &[], |view| rules::remove(view, 1)).is_ok());
+}
+
+#[test]
 fn an_id_is_never_used_again() {
     let add = |id, made: u64| {
         let candidate = Candidate { incarnation: incarnation(made), ..candidate(id) };

@@ -35,20 +35,28 @@ impl Serve for RemoveMember {
         let Self { node_id } = self;
         tracing::info!(node_id, from = %caller.shown(), "asked to remove a member");
         if node_id == node.replica.node_id() {
-            node.members.may_remove(node_id).map_err(Error::membership)?;
-            // The next leader removes this one: the caller asks again, there.
-            handover::transfer(&node.replica, None, TRANSFER_TIMEOUT).await.map_err(Error::transfer)?;
-            return Err(Error::no_leader());
+            return leave(node).await;
         }
         node.members.remove(node_id).await.map_err(Error::membership)?;
         Ok(Form::Typed(MembersChanged))
     }
 }
 
+/// This leader is to be removed. Its successor removes it: the caller asks again, there.
+async fn leave(node: &Local) -> Result<Form<MembersChanged>, Error> {
+    node.members.may_remove(node.replica.node_id()).map_err(Error::membership)?;
+    handover::transfer(&node.replica, None, TRANSFER_TIMEOUT).await.map_err(Error::transfer)?;
+    Err(Error::no_leader())
+}
+
 impl Serve for ReplaceMember {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<MembersChanged>, Error> {
         let Self { node_id, with, keep } = self;
         tracing::info!(node_id, ?with, keep, from = %caller.shown(), "asked to replace a member");
+        let is_own_place = node_id == node.replica.node_id() && with != Some(node_id);
+        if is_own_place && !keep && with.is_some_and(|with| node.members.is_voter(with)) {
+            return leave(node).await;
+        }
         let changed = match keep {
             true => node.members.keep(node_id).await,
             false => node.members.replace(node_id, with).await,
