@@ -188,7 +188,7 @@ async fn convicted(case: &Case) -> Option<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_planted_bug_is_found_as_a_violation_of_its_property() {
     let is_here = |bug: &Planted| CASES.iter().any(|case| case.bug == *bug);
-    assert!(Planted::ALL.iter().all(|bug| bug.is_staged() || is_here(bug)));
+    assert!(Planted::ALL.iter().all(|bug| bug.is_staged() || bug.is_seeded() || is_here(bug)));
     let escaped: Vec<_> =
         stream::iter(&CASES).map(convicted).buffer_unordered(AT_ONCE).filter_map(async |wrong| wrong).collect().await;
     assert!(escaped.is_empty(), "{}", escaped.join("\n\n"));

@@ -35,6 +35,8 @@ pub enum Planted {
     OlderCopyTakenIn,
     /// A node that was removed still takes part: the others admit its calls, and it does not end.
     RemovedTakenIn,
+    /// A leader counts the acknowledgements of learners as those of voters: with a learner on its side it does not notice its deposition.
+    LearnerCounts,
     /// A wait whose call broke off is never answered, even if the same request is repeated.
     WaitLostOnDisconnect,
     /// A release ends the oldest grant of its session, whatever its token.
@@ -93,7 +95,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::AckBeforeSync,
         Self::TokenNotInSnapshot,
         Self::RepliesNotInSnapshot,
@@ -103,6 +105,7 @@ impl Planted {
         Self::LostDataTakenIn,
         Self::OlderCopyTakenIn,
         Self::RemovedTakenIn,
+        Self::LearnerCounts,
         Self::WaitLostOnDisconnect,
         Self::ReleaseIgnoresToken,
         Self::StampFromWallClock,
@@ -136,7 +139,6 @@ impl Planted {
         Self::LateAnswersConfirm,
         Self::LostDataTakenIn,
         Self::OlderCopyTakenIn,
-        Self::RemovedTakenIn,
         Self::DeadlineFromReceipt,
         Self::SnapshotNotSynced,
         Self::SnapshotUsedBeforePublished,
@@ -158,6 +160,10 @@ impl Planted {
         Self::RestoreForgetsTokenOffset,
     ];
 
+    /// Bugs that need a change of the membership at a certain moment: the seeds of `tests/simulation` find them, other runs are not expected
+    /// to.
+    pub const SEEDED: &[Self] = &[Self::RemovedTakenIn, Self::LearnerCounts];
+
     /// The name for the environment variable.
     pub fn name(self) -> &'static str {
         match self {
@@ -170,6 +176,7 @@ impl Planted {
             Self::LostDataTakenIn => "lost-data-taken-in",
             Self::OlderCopyTakenIn => "older-copy-taken-in",
             Self::RemovedTakenIn => "removed-taken-in",
+            Self::LearnerCounts => "learner-counts",
             Self::WaitLostOnDisconnect => "wait-lost-on-disconnect",
             Self::ReleaseIgnoresToken => "release-ignores-token",
             Self::StampFromWallClock => "stamp-from-wall-clock",
@@ -202,6 +209,11 @@ impl Planted {
     /// Whether it is one of [`STAGED`](Self::STAGED).
     pub fn is_staged(self) -> bool {
         Self::STAGED.contains(&self)
+    }
+
+    /// Whether it is one of [`SEEDED`](Self::SEEDED).
+    pub fn is_seeded(self) -> bool {
+        Self::SEEDED.contains(&self)
     }
 
     /// The bug with this name.

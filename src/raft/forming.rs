@@ -269,7 +269,7 @@ fn hear(
     let Ok(incarnation) = Incarnation::try_from(said.incarnation.as_ref()) else {
         return reason("it has no incarnation".into());
     };
-    if said.formed && said.asker_removed && !Planted::RemovedTakenIn.is_on() {
+    if said.formed && said.asker_removed {
         identity.mark_removed(asked);
         return Err(FormingError::Removed { asked, node_id: own_id });
     }

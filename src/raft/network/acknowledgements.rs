@@ -29,6 +29,7 @@ use tokio::{sync::watch, time::Instant};
 
 use crate::identity::Acknowledged;
 use crate::types::{LogId, Membership, StoredMembership};
+use lockkeeper_planted::Planted;
 
 /// The latest request that each peer acknowledged. Clones share the state.
 #[derive(Clone, Debug)]
@@ -128,7 +129,8 @@ impl Acknowledgements {
         let latest = self.latest.borrow();
         let sent_at = |peer: &u64| latest.get(peer).filter(|sent| sent.term == term).map(|sent| sent.at);
         let reached = |voters: &BTreeSet<u64>| {
-            let mut times: Vec<_> = voters.iter().filter(|voter| **voter != node_id).map(sent_at).collect();
+            let others = voters.iter().chain(learners_by_mistake(membership)).filter(|peer| **peer != node_id);
+            let mut times: Vec<_> = others.map(sent_at).collect();
             times.sort_unstable_by(|a, b| b.cmp(a));
             let others_needed = (voters.len() / 2 + 1).checked_sub(usize::from(voters.contains(&node_id)))?;
             times.get(others_needed.checked_sub(1)?).copied()
@@ -145,8 +147,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Whether the members for which `is_in` returns true are a majority in each part of the membership.
 pub(crate) fn is_quorum(membership: &Membership, is_in: impl Fn(u64) -> bool) -> bool {
-    let is_majority = |voters: &BTreeSet<u64>| voters.iter().filter(|voter| is_in(**voter)).count() > voters.len() / 2;
+    let is_majority = |voters: &BTreeSet<u64>| {
+        let all = voters.iter().chain(learners_by_mistake(membership));
+        all.filter(|peer| is_in(**peer)).count() > voters.len() / 2
+    };
     membership.get_joint_config().iter().all(is_majority)
+}
+
+/// The learners with the planted bug that counts them; else none.
+fn learners_by_mistake(membership: &Membership) -> impl Iterator<Item = &u64> {
+    let voters: BTreeSet<u64> = membership.voter_ids().filter(|_| Planted::LearnerCounts.is_on()).collect();
+    let nodes = membership.nodes().map(|(id, _)| id);
+    nodes.filter(move |id| Planted::LearnerCounts.is_on() && !voters.contains(id))
 }
 
 #[cfg(test)]
@@ -180,6 +192,18 @@ mod tests {
         assert!(is_confirmed(&acknowledgements, &all, read));
         acknowledgements.acknowledged(3, before);
         assert!(is_confirmed(&acknowledgements, &all, read), "a late answer takes nothing back");
+    }
+
+    #[test]
+    fn a_learner_confirms_nothing() {
+        let voters = [BTreeSet::from([1, 2, 3])];
+        let nodes: BTreeMap<u64, _> = (1..=4).map(|id| (id, Default::default())).collect();
+        let membership = Membership::new(voters.into(), nodes).expect("all of them are nodes");
+        let (all, acknowledgements) = (Arc::new(StoredMembership::new(None, membership)), Acknowledgements::default());
+        let read = acknowledgements.draw();
+        acknowledgements.acknowledged(4, acknowledgements.sending(5));
+        assert!(!is_confirmed(&acknowledgements, &all, read));
+        assert_eq!(acknowledgements.quorum_reached_at(1, all.membership(), 5), None);
     }
 
     #[test]

@@ -132,7 +132,7 @@ pub(super) async fn admit(
         return Err(refusal(IdentityError::OtherIncarnation { node_id: to, known, found: identity.incarnation() }));
     }
     let from = parse(metadata, FROM)?;
-    if was_removed(from) && !Planted::RemovedTakenIn.is_on() {
+    if was_removed(from) {
         let mut status = Status::failed_precondition(format!("node {from} was removed from this cluster"));
         status.metadata_mut().insert(REMOVED, from.into());
         return Err(status);

@@ -37,6 +37,7 @@ use crate::{
     versions::PeerVersions,
     wire::Malformed,
 };
+use lockkeeper_planted::Planted;
 use lockkeeper_transport::Remote;
 
 /// Answers the peers' calls for one node: for its state machine `M`, with snapshots arriving in `K`.
@@ -198,7 +199,8 @@ where
 
 impl<M: RaftStateMachine<TypeConfig>, K> Shared<M, K> {
     fn was_removed(&self, node_id: u64) -> bool {
-        self.was_removed.get().is_some_and(|was_removed| was_removed(node_id))
+        let was_removed = self.was_removed.get().is_some_and(|was_removed| was_removed(node_id));
+        was_removed && !Planted::RemovedTakenIn.is_on()
     }
 
     fn versions(&self) -> &Arc<PeerVersions> {
