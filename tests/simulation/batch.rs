@@ -12,10 +12,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::child::{self, Asked, Report};
+use crate::{
+    changes,
+    child::{self, Asked, Report},
+};
 
 /// One vacuous run of this number is no failure. More mean that the faults do not hit, or that the clients do nothing.
 const RUNS_PER_VACUOUS: u64 = 8;
+
+/// In this many runs, each kind of change of the membership occurs.
+const RUNS_WITH_ALL_CHANGES: u64 = 20;
 
 /// Runs per progress line.
 const PROGRESS_EVERY: u64 = 20;
@@ -116,6 +122,9 @@ impl Results {
         let failed: Vec<_> = self.failed.iter().map(|(seed, _)| seed).collect();
         assert!(failed.is_empty(), "these seeds failed, see above: {failed:?}");
         let vacuous = self.vacuous.len() as u64;
+        let count = |kind: &str| self.counts.get(kind).copied().unwrap_or_default();
+        let never: Vec<_> = changes::KINDS.into_iter().filter(|kind| count(kind) == 0).collect();
+        assert!(self.runs < RUNS_WITH_ALL_CHANGES || never.is_empty(), "no node was {never:?} in {} runs", self.runs);
         assert!(vacuous <= 1 + self.runs / RUNS_PER_VACUOUS, "too many vacuous runs: {:?}", self.vacuous);
     }
 

@@ -62,6 +62,7 @@ impl std::io::Write for Page {
 /// State shared by the client processes of a run.
 pub(crate) struct Clients {
     pub(crate) count: u32,
+    /// Number of endpoints.
     pub(crate) nodes: u64,
     pub(crate) seed: u64,
     pub(crate) book: Book,
@@ -107,7 +108,7 @@ impl Desk {
             seed,
             clients: clients.count,
             client: client(clients.nodes, seed)?,
-            nodes: (1..=clients.nodes).map(|node| channel(&network::client_address(node))).collect(),
+            nodes: (1..=clients.nodes).map(|seat| channel(&network::seat_address(seat))).collect(),
             place: Place::Here(Arc::clone(&clients.registers)),
             recorder: clients.book.recorder(&name),
             going: self.going.subscribe(),
@@ -121,7 +122,7 @@ impl Desk {
 
 /// The client library, connected to the cluster.
 pub(crate) fn client(nodes: u64, seed: u64) -> Result<Client, client::Error> {
-    let endpoints: Vec<_> = (1..=nodes).map(network::client_address).collect();
+    let endpoints: Vec<_> = (1..=nodes).map(network::seat_address).collect();
     let builder = Client::builder(&endpoints.join(",")).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT);
     builder.clock(Arc::new(SimulatedClock)).connect(Arc::new(network::dial)).seed(seed).build()
 }

@@ -5,6 +5,7 @@
 
 use std::{
     cell::RefCell,
+    collections::BTreeMap,
     rc::Rc,
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -24,9 +25,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     clients::{self, Clients, Desk},
-    faults::{Order, World},
+    faults::{Order, Sites, World},
     network,
-    node::Site,
     plan::Plan,
 };
 
@@ -49,7 +49,9 @@ const DOWN: Duration = Duration::from_millis(300);
 /// Runs the schedule, on its own host.
 pub(crate) struct Director {
     pub(crate) plan: Plan,
-    pub(crate) sites: Vec<Arc<Site>>,
+    pub(crate) sites: Sites,
+    /// Changes of the membership made, by kind.
+    pub(crate) changes: Rc<RefCell<BTreeMap<&'static str, u64>>>,
     pub(crate) desks: Vec<Arc<Desk>>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) orders: Rc<RefCell<Vec<Order>>>,
@@ -62,17 +64,19 @@ impl Director {
     pub(crate) async fn direct(self) -> turmoil::Result {
         let channels = self.nodes().map(|node| (node, clients::channel(&network::client_address(node)))).collect();
         let observer = Observer::watch(channels, self.clients.book.recorder("observer"));
-        let (sites, desks, orders) = (self.sites.clone(), self.desks.clone(), Rc::clone(&self.orders));
+        let (sites, desks, orders) = (Rc::clone(&self.sites), self.desks.clone(), Rc::clone(&self.orders));
         let operator = self.operator()?;
         let mut world =
             World::new(self.plan.clone(), sites, desks, orders, observer, operator.clone(), self.nemesis.clone());
+        world.changes.made = Rc::clone(&self.changes);
         self.nodes().for_each(|node| self.nemesis.fact(Fact::Started { node }));
         self.expect(operator.probe(Instant::now() + LIVENESS_BOUND).await, "the cluster did not form");
-        self.break_things(&operator, &mut world).await;
+        self.break_things(&operator, &mut world).await?;
         self.close(&operator, &mut world).await;
         Ok(())
     }
 
+    /// The founders.
     fn nodes(&self) -> impl Iterator<Item = u64> + use<> {
         1..=self.plan.nodes
     }
@@ -84,8 +88,9 @@ impl Director {
         Ok(Operator::new(client, nodes, place, self.clients.book.recorder("operator")))
     }
 
-    async fn break_things(&self, operator: &Operator, world: &mut World) {
+    async fn break_things(&self, operator: &Operator, world: &mut World) -> Result<(), client::Error> {
         let began = Instant::now();
+        let changer = clients::client(self.plan.nodes, !self.plan.seed ^ 0xc4a6)?;
         let _reading = operator.read_and_revoke(self.plan.seed);
         let finish = CancellationToken::new();
         let churning = operator.churn(finish.clone());
@@ -94,6 +99,7 @@ impl Director {
             number += 1;
             let sentinel = operator.set_up_sentinel(number).await;
             self.calm(operator, world).await;
+            world.begin_change(&changer).await;
             let faults = world.choose();
             let late = operator.request_before(&format!("retried/{number}/late")).await;
             world.inflict(&faults).await;
@@ -102,6 +108,7 @@ impl Director {
         finish.cancel();
         // An error says that it had ended by itself.
         let _ = churning.await;
+        Ok(())
     }
 
     /// A client that holds locks is killed, and its locks are granted to others.
@@ -133,6 +140,8 @@ impl Director {
             self.expect(served, &format!("after {after}, not all waiters were served"));
         }
         self.expect(operator.probe(by).await, &format!("after {after}, not all locks were served in time"));
+        let settled = world.settle_change(Instant::now() + LIVENESS_BOUND).await;
+        self.expect(settled.is_ok(), &format!("after {after}, {}", settled.err().unwrap_or_default()));
         world.observer.compare_tables(Instant::now() + COMPARE).await;
     }
 
@@ -147,6 +156,8 @@ impl Director {
             sleep(Duration::from_millis(20)).await;
         }
         self.expect(finished(), "not all clients finished in time");
+        let running = world.removed_have_ended(Instant::now() + LIVENESS_BOUND).await;
+        self.expect(running.is_empty(), &format!("nodes {running:?} were removed and have not ended"));
         self.restart_at_rest(operator, world).await;
         operator.read_all().await;
         let is_equal = world.observer.compare_tables(Instant::now() + COMPARE_AT_END).await;
@@ -159,7 +170,7 @@ impl Director {
     async fn restart_at_rest(&self, operator: &Operator, world: &mut World) {
         let index = world.observer.applied_index();
         operator.renew_until(Instant::now() + SNAPSHOT_BOUND, async || world.observer.snapshots_reach(index)).await;
-        let nodes = self.nodes().collect();
+        let nodes = world.members.clone();
         self.nemesis.fact(Fact::Fault { name: RESTART.to_owned(), nodes, silent: Vec::new() });
         world.kill_all();
         sleep(DOWN).await;

@@ -19,9 +19,10 @@ use rand::{
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
+    changes::Changes,
     clients::Desk,
     director::DIRECTOR,
-    network::{Way, node_host},
+    network::{self, Way, node_host},
     node::Site,
     plan::Plan,
 };
@@ -33,6 +34,8 @@ pub(crate) enum Order {
     Crash(String),
     /// Starts a killed process.
     Start(String),
+    /// Adds the host of a new node, which asks these addresses to be added.
+    Admit { node: u64, through: Vec<String> },
     /// Empties the data directory of a stopped node.
     LoseData(u64),
     /// Restores the lost data of a node, if any.
@@ -89,10 +92,19 @@ const STEP: Duration = Duration::from_millis(5);
 /// Longer than followers without a leader need to elect one.
 const TWO_LEADERS: Duration = Duration::from_millis(1_500);
 
+/// All nodes, also those to come.
+pub(crate) type Sites = Rc<RefCell<Vec<Arc<Site>>>>;
+
 /// The cluster under test, its current faults and the faults to come.
 pub(crate) struct World {
     pub(crate) plan: Plan,
-    pub(crate) sites: Vec<Arc<Site>>,
+    /// All nodes that there were and are: node 1 is the first.
+    pub(crate) sites: Sites,
+    /// The members, as the operator knows them.
+    pub(crate) members: Vec<u64>,
+    /// Nodes whose machine is lost.
+    pub(crate) dead: BTreeSet<u64>,
+    pub(crate) changes: Changes,
     pub(crate) desks: Vec<Arc<Desk>>,
     pub(crate) orders: Rc<RefCell<Vec<Order>>>,
     pub(crate) observer: Observer,
@@ -113,7 +125,7 @@ impl World {
     /// A world without faults.
     pub(crate) fn new(
         plan: Plan,
-        sites: Vec<Arc<Site>>,
+        sites: Sites,
         desks: Vec<Arc<Desk>>,
         orders: Rc<RefCell<Vec<Order>>>,
         observer: Observer,
@@ -122,7 +134,38 @@ impl World {
     ) -> Self {
         let random = StdRng::seed_from_u64(plan.seed ^ 0x5eed);
         let (down, paused, lost, deck) = Default::default();
-        Self { plan, sites, desks, orders, observer, operator, recorder, random, down, paused, lost, deck }
+        let (dead, changes, members) = (BTreeSet::new(), Changes::default(), (1..=plan.nodes).collect::<Vec<_>>());
+        network::seat(&members);
+        Self {
+            plan,
+            sites,
+            members,
+            dead,
+            changes,
+            desks,
+            orders,
+            observer,
+            operator,
+            recorder,
+            random,
+            down,
+            paused,
+            lost,
+            deck,
+        }
+    }
+
+    /// A node, which may have been removed.
+    pub(crate) fn site(&self, node: u64) -> Arc<Site> {
+        Arc::clone(&self.sites.borrow()[node as usize - 1])
+    }
+
+    /// Members, and nodes on their way to be, that run or will run again.
+    pub(crate) fn living(&self) -> Vec<u64> {
+        let hosts = self.sites.borrow().len() as u64;
+        let joins = self.changes.current.as_ref().and_then(|change| change.new).filter(|node| *node <= hosts);
+        let all = self.members.iter().copied().chain(joins);
+        all.filter(|node| !self.dead.contains(node)).collect()
     }
 
     /// Draws the next fault, or two that can be combined.
@@ -130,6 +173,10 @@ impl World {
         if self.deck.is_empty() {
             self.deck = FAULTS.to_vec();
             self.deck.shuffle(&mut self.random);
+        }
+        // A deposed leader with a learner on its side: rare without help.
+        if self.adds_learner() && self.random.random_bool(0.5) {
+            return vec!["partition-learner"];
         }
         let mut chosen: Vec<_> = self.deck.pop().into_iter().collect();
         if self.random.random_range(0..100) < 35 {
@@ -174,6 +221,13 @@ impl World {
             "partition-leader" => {
                 let leader = self.leader().await;
                 self.between(&[node_host(leader)], &self.other_nodes(leader), Order::Cut);
+            }
+            "partition-learner" => {
+                let (leader, learner) = (self.leader().await, self.learner().await);
+                let with_leader: Vec<_> = learner.into_iter().chain([leader]).map(node_host).collect();
+                let mut others = self.nodes();
+                others.retain(|node| !with_leader.contains(node));
+                self.between(&with_leader, &others, Order::Cut);
             }
             "partition-all" => {
                 let nodes = self.nodes();
@@ -227,13 +281,13 @@ impl World {
             "kill-all" => {
                 self.wait_for_pending_writes().await;
                 self.kill_all();
-                self.sites.iter().for_each(|site| site.disk().set_sync_ms(self.plan.sync_ms));
+                self.sites.borrow().iter().for_each(|site| site.disk().set_sync_ms(self.plan.sync_ms));
                 let time = self.some_ms(10, 2_500);
                 sleep(time).await;
                 self.start_all();
             }
             "kill-staggered" => {
-                for node in 1..=self.plan.nodes {
+                for node in self.living() {
                     self.kill_for_a_while(node).await;
                     let time = self.some_ms(0, 700);
                     sleep(time).await;
@@ -242,7 +296,7 @@ impl World {
             "kill-client" => self.replace_client(),
             "slow-sync" => {
                 let most = self.random.random_range(50..900);
-                for site in &self.sites {
+                for site in self.sites.borrow().iter() {
                     if self.random.random_bool(0.5) {
                         site.disk().set_sync_ms((most / 3, most));
                     }
@@ -262,7 +316,7 @@ impl World {
             self.kill(node);
             self.order(Order::FindData(node));
         }
-        for site in &self.sites {
+        for site in self.sites.borrow().iter() {
             site.clock.stop(false);
             site.disk().set_sync_ms(self.plan.sync_ms);
         }
@@ -316,7 +370,7 @@ impl World {
             }
             let by = Instant::now() + TWO_LEADERS;
             let successor = loop {
-                let nodes = (1..=self.plan.nodes).filter(|node| *node != leader);
+                let nodes = self.members.iter().copied().filter(|node| *node != leader);
                 let asked = nodes.map(async |node| operator.leads(node).await.then_some(node));
                 match join_all(asked).await.into_iter().flatten().next() {
                     None if Instant::now() < by => sleep(STEP).await,
@@ -352,7 +406,12 @@ impl World {
     /// Some nodes are down for a while, then one of the running nodes loses its data. The other running nodes are killed: the restarted
     /// nodes form a majority with the empty node, if they accept it under its old identity.
     async fn lose_data(&mut self) {
-        let mut nodes: Vec<u64> = (1..=self.plan.nodes).collect();
+        let leaves = self.changes.current.as_ref().and_then(|change| change.old);
+        let is_lasting = |node: &u64| !self.dead.contains(node) && Some(*node) != leaves;
+        let mut nodes: Vec<u64> = self.members.iter().copied().filter(is_lasting).collect();
+        if nodes.len() < 2 {
+            return;
+        }
         nodes.shuffle(&mut self.random);
         let going_on = nodes.split_off(nodes.len() / 2);
         nodes.iter().for_each(|node| self.kill(*node));
@@ -373,13 +432,13 @@ impl World {
         self.paused.insert(node);
         self.around(node, Order::Hold);
         self.order(Order::Hold(node_host(node), DIRECTOR.to_owned()));
-        self.sites[node as usize - 1].clock.stop(true);
+        self.site(node).clock.stop(true);
     }
 
     /// In half of all cases, makes the disks busy for a while, so that there are unsynced writes to lose.
     async fn wait_for_pending_writes(&mut self) {
         if self.random.random_bool(0.5) {
-            self.sites.iter().for_each(|site| site.disk().set_sync_ms(BUSY_SYNC_MS));
+            self.sites.borrow().iter().for_each(|site| site.disk().set_sync_ms(BUSY_SYNC_MS));
             let time = self.some_ms(20, BUSY_SYNC_MS.0);
             sleep(time).await;
         }
@@ -393,13 +452,13 @@ impl World {
     }
 
     pub(crate) fn kill_all(&mut self) {
-        for node in 1..=self.plan.nodes {
+        for node in self.living() {
             self.kill(node);
         }
     }
 
-    fn kill(&mut self, node: u64) {
-        if self.down.insert(node) {
+    pub(crate) fn kill(&mut self, node: u64) {
+        if !self.dead.contains(&node) && self.down.insert(node) {
             self.recorder.fact(Fact::Killed { node });
             // A machine that lost power is silent; after the kill of a process, its system resets the connections.
             if self.random.random_bool(0.5) {
@@ -410,7 +469,7 @@ impl World {
     }
 
     fn start(&mut self, node: u64) {
-        if self.down.remove(&node) {
+        if !self.dead.contains(&node) && self.down.remove(&node) {
             self.recorder.fact(Fact::Started { node });
             self.order(Order::Start(node_host(node)));
             self.around(node, Order::Mend);
@@ -418,7 +477,8 @@ impl World {
     }
 
     fn start_all(&mut self) {
-        for node in 1..=self.plan.nodes {
+        // Removed nodes too: they must find out that they were.
+        for node in self.down.clone() {
             self.start(node);
         }
     }
@@ -451,11 +511,11 @@ impl World {
     }
 
     pub(crate) fn nodes(&self) -> Vec<String> {
-        (1..=self.plan.nodes).map(node_host).collect()
+        (1..=self.sites.borrow().len() as u64).map(node_host).collect()
     }
 
     fn other_nodes(&self, node: u64) -> Vec<String> {
-        (1..=self.plan.nodes).filter(|other| *other != node).map(node_host).collect()
+        (1..=self.sites.borrow().len() as u64).filter(|other| *other != node).map(node_host).collect()
     }
 
     fn clients(&self) -> Vec<String> {
@@ -486,28 +546,30 @@ impl World {
     }
 
     fn halves(&mut self) -> (Vec<String>, Vec<String>) {
-        let mut nodes = self.nodes();
+        let mut nodes: Vec<_> = self.living().into_iter().map(node_host).collect();
         nodes.shuffle(&mut self.random);
         let other = nodes.split_off(nodes.len().div_ceil(2));
         (nodes, other)
     }
 
     /// The leader's id; a random node's if no leader is known.
-    async fn leader(&mut self) -> u64 {
+    pub(crate) async fn leader(&mut self) -> u64 {
         let leader = self.observer.leader_by(Instant::now() + Duration::from_secs(2)).await;
-        leader.unwrap_or_else(|| self.random.random_range(1..=self.plan.nodes))
+        let living = self.living();
+        let leader = leader.filter(|leader| living.contains(leader));
+        leader.unwrap_or_else(|| *living.choose(&mut self.random).expect("some member lives"))
     }
 
     async fn follower(&mut self) -> u64 {
         let leader = self.leader().await;
-        let step = self.random.random_range(1..self.plan.nodes);
-        (leader - 1 + step) % self.plan.nodes + 1
+        let others: Vec<u64> = self.living().into_iter().filter(|node| *node != leader).collect();
+        others.choose(&mut self.random).copied().unwrap_or(leader)
     }
 
     async fn some_node(&mut self) -> u64 {
         match self.random.random_bool(0.5) {
             true => self.leader().await,
-            false => self.random.random_range(1..=self.plan.nodes),
+            false => *self.living().choose(&mut self.random).expect("some member lives"),
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! * `system`: random numbers and time of a simulated process; `network`, `log`: replace TCP and sled;
 //! * `node`, `clients`: the server and the workload on top of them;
-//! * `plan`, `faults`, `holders`: the choices of a seed; `director`: the schedule;
+//! * `plan`, `faults`, `holders`, `changes`: the choices of a seed; `director`: the schedule;
 //! * `run`: one run, from set-up to verdict, by the same checker as real runs;
 //! * `trace`: the events, one a line; `child`: a run in its own process; `batch`: many runs;
 //! * `planted`: whether planted bugs are found.
@@ -16,6 +16,7 @@
 #![cfg(target_os = "linux")]
 
 mod batch;
+mod changes;
 mod child;
 mod clients;
 mod director;

@@ -149,9 +149,32 @@ impl Listen for Door {
 pub(crate) fn dial(endpoint: Endpoint) -> Channel {
     let connect = |uri: Uri| async move {
         let authority = uri.authority().ok_or(io::ErrorKind::InvalidInput)?;
-        TcpStream::connect(authority.as_str()).await.map(TokioIo::new)
+        TcpStream::connect(behind(authority.as_str())).await.map(TokioIo::new)
     };
     endpoint.connect_with_connector_lazy(tower::service_fn(connect))
+}
+
+/// The members behind the clients' endpoints. A process has one simulation.
+static SEATED: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+
+/// An endpoint of clients: a fixed name, behind which there is a member, as with names in DNS.
+pub(crate) fn seat_address(seat: u64) -> String {
+    format!("seat{seat}:{CLIENT_PORT}")
+}
+
+/// Sets the members behind the clients' endpoints: connections that are opened from now on reach them.
+pub(crate) fn seat(members: &[u64]) {
+    *SEATED.lock().expect("nothing panics while it has the seats") = members.to_vec();
+}
+
+/// The address behind an endpoint of clients. Other addresses stay as they are.
+fn behind(address: &str) -> String {
+    let seat = address.strip_prefix("seat").and_then(|rest| rest.split(':').next()?.parse::<usize>().ok());
+    let seated = SEATED.lock().expect("nothing panics while it has the seats");
+    match seat {
+        Some(seat) if !seated.is_empty() => client_address(seated[seat % seated.len()]),
+        _ => address.to_owned(),
+    }
 }
 
 /// The name of a node's host.

@@ -47,6 +47,17 @@ pub(crate) struct Site {
     ledger: Arc<Ledger>,
     gates: Gates,
     seed: u64,
+    may_end: AtomicBool,
+    has_ended: AtomicBool,
+}
+
+/// How a node comes into its cluster.
+#[derive(Clone, Debug)]
+pub(crate) enum Origin {
+    /// It founds it, with the nodes from 1 to `nodes`.
+    Founder { nodes: u64 },
+    /// It asks these addresses to be added; without any, it waits until an operator adds it.
+    Joins { through: Vec<String> },
 }
 
 /// Contents of a node's data directory.
@@ -61,10 +72,10 @@ struct Data {
 }
 
 impl Site {
-    /// A node of a cluster of `nodes`, before its first start.
+    /// A node before its first start.
     pub(crate) fn new(
         node: u64,
-        nodes: u64,
+        origin: Origin,
         raft: RaftConfig,
         disk: Disk,
         directory: PathBuf,
@@ -77,12 +88,17 @@ impl Site {
             client_address: network::client_address(node_id),
             peer_address: network::peer_address(node_id),
         };
+        let (bootstrap, members, join) = match origin {
+            Origin::Founder { nodes } => (true, (1..=nodes).map(member).collect(), Vec::new()),
+            Origin::Joins { through } => (false, vec![member(node)], through),
+        };
         let config = Config {
             cluster_id: CLUSTER_ID.to_owned(),
             node_id: node,
-            bootstrap: true,
+            bootstrap,
             raft,
-            members: (1..=nodes).map(member).collect(),
+            members,
+            join,
             ..Config::default()
         };
         let mut random = StdRng::seed_from_u64(seed);
@@ -96,7 +112,18 @@ impl Site {
             clients: Tasks::Here,
         };
         let data = Mutex::new(Data { disk: Arc::new(disk), identity, directory });
-        Self { config, data, own: Mutex::default(), environment, clock, ledger, gates, seed }
+        let (own, may_end, has_ended) = Default::default();
+        Self { config, data, own, environment, clock, ledger, gates, seed, may_end, has_ended }
+    }
+
+    /// An operator asks for its removal: from now on its process may end by itself.
+    pub(crate) fn will_be_removed(&self) {
+        self.may_end.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its process ended by itself after its removal.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
     }
 
     fn data(&self) -> Data {
@@ -126,7 +153,8 @@ impl Site {
     pub(crate) fn find_data(&self) -> bool {
         let Some(own) = self.own.lock().expect("nothing panics while it has the data").take() else { return false };
         let empty = std::mem::replace(&mut *self.data.lock().expect("nothing panics while it has the data"), own);
-        empty.identity.stage() != Stage::New
+        // Without its data it may learn that it was removed; but it must not become a member.
+        !matches!(empty.identity.stage(), Stage::New | Stage::Removed)
     }
 
     fn has_lost_data(&self) -> bool {
@@ -167,6 +195,11 @@ impl Site {
         if self.has_lost_data() {
             // Expected: the cluster refuses the node without its data. A supervisor would restart it, with the same result.
             trace::say(&network::node_host(self.id()), format_args!("refused: {ended:?}"));
+            std::future::pending::<()>().await;
+        }
+        if self.may_end.load(Ordering::Relaxed) {
+            trace::say(&network::node_host(self.id()), format_args!("removed: {ended:?}"));
+            self.has_ended.store(true, Ordering::Relaxed);
             std::future::pending::<()>().await;
         }
         Err(format!("node {} ended by itself: {ended:?}", self.id()).into())

@@ -2,8 +2,9 @@
 
 use std::{
     cell::RefCell,
+    collections::BTreeMap,
     fmt::Write as _,
-    path::Path,
+    path::{Path, PathBuf},
     rc::Rc,
     sync::{Arc, atomic::AtomicUsize},
     time::Duration,
@@ -23,13 +24,14 @@ use tokio_util::sync::CancellationToken;
 use turmoil::Sim;
 
 use crate::{
+    changes::KINDS,
     child::Report,
     clients::{Book, Clients, Desk},
     director::{DIRECTOR, Director, LIVENESS_BOUND},
-    faults::Order,
+    faults::{Order, Sites},
     log::Disk,
     network::{self, Gates},
-    node::{Ledger, Site},
+    node::{Ledger, Origin, Site},
     plan::Plan,
     system, trace,
 };
@@ -59,8 +61,9 @@ pub(crate) struct Outcome {
     pub(crate) missing: Vec<String>,
     pub(crate) summary: Summary,
     pub(crate) simulated: Duration,
-    /// Entries applied; snapshots installed; writes lost in crashes; writes refused by fences; late writes accepted without a fence.
-    pub(crate) counts: [(&'static str, u64); 5],
+    /// Entries applied; snapshots installed; writes lost in crashes; writes refused by fences; late writes accepted without a fence;
+    /// changes of the membership by kind.
+    pub(crate) counts: Vec<(&'static str, u64)>,
 }
 
 impl Outcome {
@@ -78,7 +81,7 @@ impl Outcome {
             ("faults", summary.faults.iter().map(|fault| fault.times).sum()),
         ];
         let seen = seen.into_iter().map(|(what, count)| (what, count as u64));
-        let counts = seen.chain(self.counts).map(|(what, count)| (what.to_owned(), count)).collect();
+        let counts = seen.chain(self.counts.iter().copied()).map(|(what, count)| (what.to_owned(), count)).collect();
         Report {
             troubles: self.troubles.clone(),
             violated: self.violated.iter().map(ToString::to_string).collect(),
@@ -101,7 +104,9 @@ pub(crate) fn run(plan: Plan, directory: &Path) -> std::io::Result<Outcome> {
 struct Stage {
     plan: Plan,
     sim: Sim<'static>,
-    sites: Vec<Arc<Site>>,
+    directory: PathBuf,
+    sites: Sites,
+    changes: Rc<RefCell<BTreeMap<&'static str, u64>>>,
     ledger: Arc<Ledger>,
     gates: Gates,
     orders: Rc<RefCell<Vec<Order>>>,
@@ -124,23 +129,17 @@ impl Stage {
             .fail_rate(0.0)
             .repair_rate(0.01)
             .enable_random_order();
-        let (ledger, gates) = (Arc::new(Ledger::default()), Gates::default());
-        let site = |node: u64| {
-            let seed = plan.seed.wrapping_mul(31).wrapping_add(node);
-            let disk = Disk::new(seed, plan.sync_ms);
-            let directory = directory.join(network::node_host(node));
-            let ledger = Arc::clone(&ledger);
-            Arc::new(Site::new(node, plan.nodes, plan.raft.clone(), disk, directory, ledger, gates.clone(), seed))
-        };
         let mut stage = Self {
             sim: builder.build(),
-            sites: (1..=plan.nodes).map(site).collect(),
-            ledger: Arc::clone(&ledger),
+            directory: directory.to_owned(),
+            sites: Rc::default(),
+            changes: Rc::default(),
+            ledger: Arc::default(),
             orders: Rc::default(),
             troubles: Rc::default(),
             book: Book::new(),
             registers: Arc::new(Registers::new()?),
-            gates,
+            gates: Gates::default(),
             plan,
         };
         stage.enter();
@@ -149,9 +148,8 @@ impl Stage {
 
     /// Adds all hosts to the simulation.
     fn enter(&mut self) {
-        for site in &self.sites {
-            let site = Arc::clone(site);
-            self.sim.host(network::node_host(site.id()), move || Arc::clone(&site).serve());
+        for node in 1..=self.plan.nodes {
+            self.admit(node, Origin::Founder { nodes: self.plan.nodes });
         }
         let clients = Arc::new(Clients {
             count: self.plan.clients,
@@ -169,7 +167,8 @@ impl Stage {
         }
         let director = Director {
             plan: self.plan.clone(),
-            sites: self.sites.clone(),
+            sites: Rc::clone(&self.sites),
+            changes: Rc::clone(&self.changes),
             desks,
             clients,
             orders: Rc::clone(&self.orders),
@@ -177,6 +176,19 @@ impl Stage {
             nemesis: self.book.recorder("nemesis"),
         };
         self.sim.client(DIRECTOR, director.direct());
+    }
+
+    /// Adds the host of a node.
+    fn admit(&mut self, node: u64, origin: Origin) {
+        let Self { plan, ledger, gates, .. } = &*self;
+        let seed = plan.seed.wrapping_mul(31).wrapping_add(node);
+        let disk = Disk::new(seed, plan.sync_ms);
+        let directory = self.directory.join(network::node_host(node));
+        let ledger = Arc::clone(ledger);
+        let site = Site::new(node, origin, plan.raft.clone(), disk, directory, ledger, gates.clone(), seed);
+        let site = Arc::new(site);
+        self.sites.borrow_mut().push(Arc::clone(&site));
+        self.sim.host(network::node_host(node), move || Arc::clone(&site).serve());
     }
 
     /// Steps the simulation until the director ends or a check fails.
@@ -202,15 +214,16 @@ impl Stage {
     fn carry_out(&mut self, order: Order) {
         let Self { sim, plan, gates, .. } = self;
         match order {
+            Order::Admit { node, through } => self.admit(node, Origin::Joins { through }),
             Order::Crash(host) => {
                 sim.crash(host.as_str());
-                if let Some(site) = self.sites.iter().find(|site| network::node_host(site.id()) == host) {
+                if let Some(site) = self.sites.borrow().iter().find(|site| network::node_host(site.id()) == host) {
                     site.disk().crash();
                 }
             }
-            Order::LoseData(node) => self.sites[node as usize - 1].lose_data(plan.sync_ms),
+            Order::LoseData(node) => self.sites.borrow()[node as usize - 1].lose_data(plan.sync_ms),
             Order::FindData(node) => {
-                if self.sites[node as usize - 1].find_data() && planted().is_none() {
+                if self.sites.borrow()[node as usize - 1].find_data() && planted().is_none() {
                     self.troubles.borrow_mut().push(format!("node {node} was taken in without its data"));
                 }
             }
@@ -254,8 +267,13 @@ impl Stage {
         let violated = findings.iter().filter(is_violated).map(|finding| finding.property).collect();
         let told = Told::of(&history, About::default(), Vec::new()).map_err(std::io::Error::other)?;
         let summary = told.summary().clone();
-        let missing = missing(&summary, &findings);
-        let dropped = self.sites.iter().map(|site| site.disk().dropped()).sum();
+        let mut missing = missing(&summary, &findings);
+        let changes = self.changes.borrow();
+        if changes.is_empty() {
+            missing.push("no change of the membership".to_owned());
+        }
+        let changes = KINDS.map(|kind| (kind, changes.get(kind).copied().unwrap_or_default()));
+        let dropped = self.sites.borrow().iter().map(|site| site.disk().dropped()).sum();
         let counts = [
             ("entries", self.ledger.entries() as u64),
             ("snapshots installed", self.ledger.installed()),
@@ -263,6 +281,7 @@ impl Stage {
             ("writes refused by fences", self.registers.refused()),
             ("late writes without a fence", self.registers.late()),
         ];
+        let counts = counts.into_iter().chain(changes).collect();
         Ok(Outcome { history: lines, troubles, violated, missing, summary, simulated: self.sim.elapsed(), counts })
     }
 }

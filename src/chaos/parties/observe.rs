@@ -58,7 +58,8 @@ impl Observer {
         observer
     }
 
-    fn insert(&mut self, id: u64, channel: Channel) {
+    /// Observes one more node.
+    pub fn insert(&mut self, id: u64, channel: Channel) {
         let task = watch(id, channel.clone(), self.seen.clone(), self.recorder.clone());
         self.watching.insert(id, AbortOnDropHandle::new(tokio::spawn(task)));
         self.nodes.insert(id, channel);
@@ -70,7 +71,7 @@ impl Observer {
     }
 
     /// Observes this node no longer.
-    pub(in crate::chaos) fn forget(&mut self, node: u64) {
+    pub fn forget(&mut self, node: u64) {
         self.watching.remove(&node);
         self.nodes.remove(&node);
         self.seen.lock().statuses.remove(&node);

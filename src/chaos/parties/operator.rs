@@ -77,6 +77,16 @@ impl Operator {
         Self { client, recorder, nodes, place }
     }
 
+    /// Adds a channel to one more node.
+    pub fn insert(&self, node: u64, channel: Channel) {
+        self.nodes.insert(node, channel);
+    }
+
+    /// Uses the channel to this node no longer.
+    pub fn forget(&self, node: u64) {
+        self.nodes.remove(node);
+    }
+
     pub(in crate::chaos) fn of_cluster(endpoints: &str, socket: &Path, recorder: Recorder) -> Result<Self, Error> {
         let nodes = endpoints.split(',').filter_map(channel).collect();
         let client = Client::builder(endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build()?;
