@@ -327,9 +327,11 @@ impl World {
 
     /// Stops a node gracefully, and starts it. Fails if it does not end as it should.
     async fn restart(&mut self, id: u64) -> io::Result<()> {
+        // A node that was started a moment ago may not handle the signal yet: then the signal kills it, as it may.
+        let answers = self.cluster.node(id).status().await.is_ok();
         let Some(status) = self.cluster.node_mut(id).stop().await else { return Ok(()) };
         self.recorder.fact(Fact::Stopped { node: id });
-        if !status.success() {
+        if answers && !status.success() {
             return Err(io::Error::other(format!("node {id} was asked to stop, and ended with {status}")));
         }
         self.rest(0..1_000).await;
