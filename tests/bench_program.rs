@@ -93,10 +93,12 @@ async fn sessions_are_renewed_at_a_rate_and_as_fast_as_it_goes() {
 }
 
 #[tokio::test]
-async fn leaders_are_killed_one_after_the_other() {
-    let document = document("failover --repetitions 2 --warm-up 100ms").await;
-    assert_eq!(document["series"][0]["repetitions"].as_array().map(Vec::len), Some(2));
-    assert!(medians(&document, "failover_ms")[0] > 0.0, "{document}");
+async fn leaders_are_killed_or_frozen_one_after_the_other() {
+    for line in ["failover --repetitions 2 --warm-up 100ms", "failover --silent --repetitions 2 --warm-up 100ms"] {
+        let document = document(line).await;
+        assert_eq!(document["series"][0]["repetitions"].as_array().map(Vec::len), Some(2));
+        assert!(medians(&document, "failover_ms")[0] > 0.0, "{document}");
+    }
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@
 //! A follower also asks the others first, by Raft's pre-vote (§9.6 of Ongaro's thesis): each refuses as long as it trusts the leader's
 //! lease, so each must have detected the end of the leader itself. Without a majority nothing happens, and the usual timeouts decide.
 //!
-//! Deliberately absent: detection of machines that vanish. They refuse no connections, and look like a network partition.
+//! Deliberately absent: detection of machines that vanish. They refuse no connections: see [`super::silent_leader`].
 
 use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 

@@ -5,7 +5,7 @@
 //! * `renewals`: batches renewals of sessions into one command; [`proposer`] and [`leadership`]: batches of commands, stamped by the
 //!   leader's [`clock`]; [`fast_election`] and [`liveness`]: [`silent_leader`]: fast detection of a leader whose process was killed, or that fell
 //!   silent;
-//!   [`handover`]: transfer of leadership to another voter;
+//!   [`handover`]: transfer of leadership to another voter; [`slow_disk`]: when a leader does so by itself;
 //! * [`log`]: the log on disk; [`network`]: replication to the peers; openraft between them; [`slow_followers`]: limits the log kept for
 //!   a slow follower;
 //! * [`disk`]: watches the free space of all members, and refuses commands that add when it runs out;
@@ -41,6 +41,7 @@ pub mod proposer;
 pub mod read_index;
 pub mod records;
 pub mod silent_leader;
+pub mod slow_disk;
 pub mod slow_followers;
 pub mod snapshot;
 pub mod state_machine;

@@ -6,6 +6,9 @@
 //! There are two measures of a silence. [`PeerLiveness::silence`] is the plain time. [`PeerLiveness::counted_silence`] leaves out the stalls
 //! of this node: while its process is paused or starved of CPU, messages wait in its sockets, and their sender is not silent. The time is
 //! counted in steps of [`STEP`], at most [`STEP_MAX`] each, so a node on a busy machine needs more time to suspect a peer.
+//!
+//! A peer on a busy machine speaks irregularly. [`PeerLiveness::tolerated`] adapts to the longest gap between two of its messages in the last
+//! minute ([`SPAN`], [`SPANS`]).
 
 use std::{
     collections::HashMap,
@@ -21,6 +24,14 @@ use lockkeeper_transport::Remote;
 pub const STEP: Duration = Duration::from_millis(15);
 /// The most that counts of the time between two steps; the rest is a stall.
 pub const STEP_MAX: Duration = Duration::from_millis(40);
+
+/// The longest gap is kept for each [`SPAN`] of the last [`SPANS`].
+const SPAN: Duration = Duration::from_secs(20);
+const SPANS: usize = 3;
+/// How many times as long as its longest gap a peer may be silent.
+const GAPS_TOLERATED: u32 = 2;
+/// Longer gaps are not counted: the peer had no reason to speak, since it did not lead, or it was replaced as the leader.
+const GAP_MAX: Duration = Duration::from_secs(1);
 
 /// The liveness of each peer, by its id.
 #[derive(Debug, Default)]
@@ -43,6 +54,8 @@ struct Seen {
     heard: Instant,
     /// The counted time at that moment.
     heard_counted: Duration,
+    /// The longest gap between two messages of each span of counted time, by the span's number; the latest span is last.
+    gaps: [(u128, Duration); SPANS],
     /// The connections of its calls. Some may be closed.
     connections: Vec<Remote>,
 }
@@ -50,10 +63,11 @@ struct Seen {
 impl PeerLiveness {
     /// Records a call by a peer on this connection. `None`: the connection is unknown.
     pub fn called(&self, peer: u64, connection: Option<&Remote>) {
-        let (heard, heard_counted) = (Instant::now(), self.counted());
+        let now = (Instant::now(), self.counted());
         let mut peers = self.peers();
-        let seen = peers.entry(peer).or_insert_with(|| Seen { heard, heard_counted, connections: Vec::new() });
-        (seen.heard, seen.heard_counted) = (heard, heard_counted);
+        let new = || Seen { heard: now.0, heard_counted: now.1, gaps: Default::default(), connections: Vec::new() };
+        let seen = peers.entry(peer).or_insert_with(new);
+        seen.hear(now);
         if let Some(connection) = connection
             && !seen.connections.iter().any(|known| known.is_same(connection))
         {
@@ -66,7 +80,7 @@ impl PeerLiveness {
     pub fn spoke(&self, peer: u64) {
         let now = (Instant::now(), self.counted());
         if let Some(seen) = self.peers().get_mut(&peer) {
-            (seen.heard, seen.heard_counted) = now;
+            seen.hear(now);
         }
     }
 
@@ -99,6 +113,16 @@ impl PeerLiveness {
         self.peers().get(&peer).map(|seen| seen.heard.elapsed())
     }
 
+    /// The counted silence that is usual for this peer, and at least `least`: [`GAPS_TOLERATED`] times its longest gap in the last minute.
+    pub fn tolerated(&self, peer: u64, least: Duration) -> Duration {
+        let now = span(self.counted());
+        let longest = self.peers().get(&peer).and_then(|seen| {
+            let recent = seen.gaps.iter().filter(|(span, _)| now.saturating_sub(*span) < SPANS as u128);
+            recent.map(|(_, gap)| *gap).max()
+        });
+        least.max(GAPS_TOLERATED * longest.unwrap_or_default())
+    }
+
     /// Whether one of the connections by which it called is still open.
     pub fn is_connected(&self, peer: u64) -> bool {
         self.peers().get(&peer).is_some_and(|seen| seen.connections.iter().any(Remote::is_connected))
@@ -108,6 +132,29 @@ impl PeerLiveness {
     fn peers(&self) -> MutexGuard<'_, HashMap<u64, Seen>> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Seen {
+    /// Records a message at this time, plain and counted.
+    fn hear(&mut self, (now, counted): (Instant, Duration)) {
+        let gap = counted.saturating_sub(self.heard_counted);
+        (self.heard, self.heard_counted) = (now, counted);
+        if gap > GAP_MAX {
+            return;
+        }
+        let span = span(counted);
+        if self.gaps[SPANS - 1].0 < span {
+            self.gaps.rotate_left(1);
+            self.gaps[SPANS - 1] = (span, Duration::ZERO);
+        }
+        let latest = &mut self.gaps[SPANS - 1].1;
+        *latest = gap.max(*latest);
+    }
+}
+
+/// The number of the span of counted time.
+fn span(counted: Duration) -> u128 {
+    counted.as_millis() / SPAN.as_millis()
 }
 
 #[cfg(test)]
@@ -136,5 +183,30 @@ mod tests {
         assert_eq!(liveness.counted_silence(PEER), Duration::ZERO, "the time before the first step is unknown");
         liveness.step(start + STEP);
         assert_eq!(liveness.counted_silence(PEER), STEP);
+    }
+
+    #[test]
+    fn a_peer_that_speaks_irregularly_is_tolerated_for_a_minute() {
+        let (liveness, mut now) = (PeerLiveness::default(), Instant::now());
+        let mut pass = |steps: u32| {
+            for _ in 0..steps {
+                now += STEP;
+                liveness.step(now);
+            }
+        };
+        pass(1);
+        liveness.called(PEER, None);
+        let least = 15 * STEP;
+        assert_eq!(liveness.tolerated(PEER, least), least);
+        pass(20);
+        liveness.spoke(PEER);
+        assert_eq!(liveness.tolerated(PEER, least), 40 * STEP);
+        assert_eq!(liveness.tolerated(3, least), least, "another peer");
+        // It does not lead for a while.
+        pass(100);
+        liveness.spoke(PEER);
+        assert_eq!(liveness.tolerated(PEER, least), 40 * STEP);
+        pass(u32::try_from(60_000 / STEP.as_millis()).expect("a minute"));
+        assert_eq!(liveness.tolerated(PEER, least), least);
     }
 }

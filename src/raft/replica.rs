@@ -9,6 +9,7 @@ use super::{
     Raft,
     disk::Disks,
     leadership::{Led, follow_leadership},
+    liveness::PeerLiveness,
     members::Addresses,
     network::Acknowledgements,
     proposer::{self, NoReply, Proposer},
@@ -38,6 +39,14 @@ pub struct Replica {
     addresses: Addresses,
     silence_max: Duration,
     disks: Disks,
+    hearing: Option<Hearing>,
+}
+
+/// When this node last heard from its peers, and the silence after which a leader counts as silent.
+#[derive(Clone, Debug)]
+struct Hearing {
+    liveness: Arc<PeerLiveness>,
+    limit: Duration,
 }
 
 impl Replica {
@@ -64,12 +73,25 @@ impl Replica {
         let (renewals, wanted) = Renewals::new();
         tokio::spawn(renewals::run(wanted, proposer.clone(), RENEWALS_PATIENCE));
         tokio::spawn(addresses.clone().follow(raft.clone()));
-        Self { raft, table, proposer, renewals, led, acknowledgements, addresses, silence_max, disks: Disks::default() }
+        let (disks, hearing) = Default::default();
+        Self { raft, table, proposer, renewals, led, acknowledgements, addresses, silence_max, disks, hearing }
     }
 
     /// Refuses commands that add while these disks are short of space: see [`disk`](super::disk).
     pub fn with_disks(self, disks: Disks) -> Self {
         Self { disks, ..self }
+    }
+
+    /// This replica with knowledge of its peers' liveness: a leader that was not heard for `limit` counts as silent.
+    pub fn with_liveness(self, liveness: Arc<PeerLiveness>, limit: Duration) -> Self {
+        Self { hearing: Some(Hearing { liveness, limit }), ..self }
+    }
+
+    /// Whether this node has heard nothing from a peer for so long that it would not answer a request. This node's own stalls do not count.
+    pub fn is_silent(&self, peer: u64) -> bool {
+        self.hearing.as_ref().is_some_and(|Hearing { liveness, limit }| {
+            liveness.counted_silence(peer) >= liveness.tolerated(peer, *limit)
+        })
     }
 
     /// Whether a command that asks for more would be refused now by load shedding: see [`Proposer::is_overloaded`].

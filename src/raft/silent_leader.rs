@@ -6,9 +6,9 @@
 //! voters by a small RPC. If a majority, itself included, has heard nothing for that time, the one with the longest log stands for election
 //! at once; among equal logs that with the lowest id. The others take turns after it ([`TURN`]).
 //!
-//! A living leader is not disturbed by one bad link, since the others hear it. Nor by a busy machine: stalls of a follower do not count
-//! ([`super::liveness`]); and after [`PROBED_HEARTBEATS`] the follower asks the leader itself, on a new connection, and any answer ends the
-//! silence.
+//! A living leader is not disturbed by one bad link, since the others hear it. Nor by a busy machine: stalls of a follower do not count, and
+//! a leader that sent irregularly in the last minute may be silent for twice its longest gap ([`super::liveness`]); after
+//! [`PROBED_HEARTBEATS`] the follower asks the leader itself, on a new connection, and any answer ends the silence.
 //!
 //! The election is always safe: it needs the votes of a majority, and a vote needs a log that is not shorter. Its vote requests are marked
 //! as those of a transfer, so that voters grant them within the lease. Nothing else relies on the lease: reads ask a quorum
@@ -35,11 +35,11 @@ use lockkeeper_transport::Connect;
 /// Heartbeat intervals without a message after which a follower asks the leader itself for a sign of life.
 const PROBED_HEARTBEATS: u32 = 2;
 /// Heartbeat intervals without a message after which a leader is silent.
-const SILENT_HEARTBEATS: u32 = 3;
+pub const SILENT_HEARTBEATS: u32 = 3;
 /// Delay of each further candidate: longer than an election takes.
-const TURN: Duration = Duration::from_millis(100);
+const TURN: Duration = Duration::from_millis(150);
 /// The longest pause between two rounds of questions while a majority does not agree. The first is a [`STEP`]; each doubles.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_millis(240);
 
 /// Watches for a leader that falls silent. `heartbeat`: the longest time between two of its calls. Does not end.
 pub async fn watch<C: Connect, D: SnapshotSource>(
@@ -64,15 +64,14 @@ async fn suspect<C: Connect, D: SnapshotSource>(
             pause = STEP;
             continue;
         };
-        if followed.answers(prober, liveness, heartbeat).await {
+        let limit = liveness.tolerated(followed.leader, SILENT_HEARTBEATS * heartbeat);
+        if followed.answers(prober, liveness, limit, heartbeat).await {
             liveness.spoke(followed.leader);
             tracing::debug!(leader = followed.leader, "the leader sends no heartbeats, but answers");
             pause = STEP;
             continue;
         }
-        if liveness.counted_silence(followed.leader) >= SILENT_HEARTBEATS * heartbeat {
-            followed.consult(replica, prober, liveness, heartbeat).await;
-        }
+        followed.consult(replica, prober, liveness, (limit, heartbeat)).await;
         pause = (2 * pause).min(PAUSE_MAX);
     }
 }
@@ -108,19 +107,36 @@ impl Followed {
         metrics.vote == self.vote && metrics.current_leader == Some(self.leader)
     }
 
-    /// Whether the leader gives a sign of life within a heartbeat interval.
+    /// Whether the leader gives a sign of life before its silence has lasted for `limit`.
     async fn answers<C: Connect, D: SnapshotSource>(
         &self,
         prober: &Prober<C, D>,
         liveness: &PeerLiveness,
+        limit: Duration,
         patience: Duration,
     ) -> bool {
-        let before = liveness.counted_silence(self.leader);
-        let asked = match self.membership.get_node(&self.leader) {
-            Some(node) => prober.ask(self.leader, node, (self.leader, self.vote), patience).await.is_ok(),
-            None => false,
+        let answer = async {
+            let node = self.membership.get_node(&self.leader)?;
+            prober.ask(self.leader, node, (self.leader, self.vote), patience).await.ok()
         };
-        asked || liveness.counted_silence(self.leader) < before
+        let silence_lasts = async {
+            let mut before = liveness.counted_silence(self.leader);
+            loop {
+                sleep(STEP).await;
+                let silence = liveness.counted_silence(self.leader);
+                if silence < before || silence >= limit {
+                    // Shorter than before: it was heard.
+                    return silence < before;
+                }
+                before = silence;
+            }
+        };
+        tokio::pin!(silence_lasts);
+        tokio::select! {
+            biased;
+            heard = &mut silence_lasts => heard,
+            answer = answer => answer.is_some() || silence_lasts.await,
+        }
     }
 
     /// Asks the other voters, and stands for election when it is this node's turn, if a majority has not heard the leader for as long.
@@ -129,9 +145,8 @@ impl Followed {
         replica: &Replica,
         prober: &Prober<C, D>,
         liveness: &PeerLiveness,
-        patience: Duration,
+        (limit, patience): (Duration, Duration),
     ) {
-        let limit = SILENT_HEARTBEATS * patience;
         let Ok(last) = replica.raft().with_raft_state(|state| state.log_ids.last().copied()).await else { return };
         let mut agreeing = self.ask_others(prober, limit, patience).await;
         agreeing.insert(self.own, last);

@@ -62,7 +62,7 @@ use lockkeeper_raft::{
     log::{self, LogStore, OpenError},
     members::{Addresses, Members},
     network::{Acknowledgements, Network, PeerService, hello},
-    silent_leader, slow_followers,
+    silent_leader, slow_disk, slow_followers,
     snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
     state_machine::StateMachine,
     table::{Inspect, Table},
@@ -290,7 +290,9 @@ where
     let silence_max = 2 * Duration::from_millis(config.raft.election_timeout_ms_max);
     let limits = (&config.limits).into();
     let replica = Replica::start(raft, table, &environment, acknowledgements.clone(), addresses, silence_max, limits);
-    let replica = replica.with_disks(disks.clone());
+    let heartbeat = Duration::from_millis(config.raft.heartbeat_ms);
+    let silent = heartbeat * silent_leader::SILENT_HEARTBEATS;
+    let replica = replica.with_disks(disks.clone()).with_liveness(Arc::clone(&liveness), silent);
     let members = members(&config, &replica, &identity, connector.clone());
 
     if let Some(wanted) = replica_wanted {
@@ -336,11 +338,11 @@ where
     background.spawn(slow_followers::limit(replica.raft().metrics(), log_bytes, cuts, keep_entries, backlog_bytes_max));
     let reserve_bytes = config.disk.reserve_bytes;
     background.spawn(disk::watch(disks, replica.clone(), environment.blocking, space, reserve_bytes, for_space));
+    background.spawn(slow_disk::watch(replica.clone()));
     // In a simulation, time stands still while the thread computes.
     if environment.blocking == Blocking::OnThreads {
         background.spawn(services.cluster.pulse.clone().beat());
     }
-    let heartbeat = Duration::from_millis(config.raft.heartbeat_ms);
     background.spawn(silent_leader::watch(replica.clone(), prober, Arc::clone(&liveness), heartbeat));
     if let Some(broken_streams) = broken_streams {
         background.spawn(fast_election::watch(replica.clone(), connector, broken_streams, liveness, heartbeat));

@@ -2,13 +2,41 @@
 
 use lockkeeper::{
     local::Signal,
-    proto::v1::{AcquireRequest, GetRequest, Want, locks_client::LocksClient},
+    proto::v1::{AcquireRequest, GetRequest, Role, Want, locks_client::LocksClient},
 };
 
 use crate::{
     load::Load,
-    support::{LONG, client, cluster, leader, long_session, until},
+    support::{LONG, client, cluster, cluster_with, leader, long_session, until},
 };
+
+/// With these election timeouts a follower by itself waits for 110 s at least, which is longer than this test does.
+#[tokio::test(flavor = "multi_thread")]
+async fn followers_agree_that_the_leader_is_silent_and_elect_at_once() {
+    let mut cluster = cluster_with(|options| {
+        (options.raft.election_timeout_ms_min, options.raft.election_timeout_ms_max) = (50_000, 60_000);
+    })
+    .await;
+    for _ in 0..2 {
+        let frozen = leader(&cluster).await;
+        cluster.node(frozen).signal(Signal::STOP);
+        let next = until("another leader", async || {
+            let statuses = cluster.statuses().await;
+            let next =
+                statuses.iter().find(|(id, status)| **id != frozen && status.role() == Role::Leader && status.serving);
+            next.map(|(id, _)| *id)
+        })
+        .await;
+        cluster.node(frozen).signal(Signal::CONT);
+        cluster.ready(LONG).await.expect("it serves again");
+        // The former leader follows.
+        until("one leader", async || {
+            let status = cluster.node(frozen).status().await.ok()?;
+            (status.role() == Role::Follower && cluster.node(next).status().await.ok()?.serving).then_some(())
+        })
+        .await;
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_acknowledged_is_lost_when_leaders_are_paused() {

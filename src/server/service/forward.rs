@@ -216,7 +216,7 @@ pub(crate) fn named_caller(metadata: &MetadataMap) -> Option<Address> {
     metadata.get(CALLER_KEY)?.to_str().ok()?.parse().ok()
 }
 
-/// Returns when another node is known to lead, and the one before has had [`LAST_ANSWERS`] to answer.
+/// Returns when another node is known to lead, and the one before has had [`LAST_ANSWERS`] to answer, unless it is silent.
 async fn led_by_other(replica: Replica, leader: u64) {
     let mut metrics = replica.raft().server_metrics();
     while metrics.borrow_watched().current_leader.is_none_or(|known| known == leader) {
@@ -225,7 +225,9 @@ async fn led_by_other(replica: Replica, leader: u64) {
             return std::future::pending().await;
         }
     }
-    sleep(LAST_ANSWERS).await;
+    if !replica.is_silent(leader) {
+        sleep(LAST_ANSWERS).await;
+    }
 }
 
 /// A deposed leader did not answer.

@@ -133,9 +133,11 @@ impl Service {
         !self.stopping.is_cancelled() && self.replica().is_overloaded()
     }
 
-    /// Where clients reach the leader, if it is known.
+    /// Where clients reach the leader, if it is known and not silent.
     pub(crate) fn leader(&self) -> Option<String> {
-        self.replica().look_at_leader(|_, node| node.client_address.clone())
+        let replica = self.replica();
+        let is_silent = |id| id != *replica.raft().node_id() && replica.is_silent(id);
+        replica.look_at_leader(|id, node| (!is_silent(id)).then(|| node.client_address.clone())).flatten()
     }
 
     /// Cancelled when the node drains.
@@ -158,6 +160,8 @@ impl Service {
         match replica.leader() {
             // This node was elected, and has not applied yet what its predecessors left.
             Some((id, _)) if id == *replica.raft().node_id() => Err(Error::no_leader()),
+            // It would not answer. Its end is not agreed yet, or no other node is elected.
+            Some((id, _)) if replica.is_silent(id) => Err(Error::no_leader()),
             Some((id, Node { peer_address, .. })) => Ok(Route::There(Leader { id, peer_address })),
             None => Err(Error::no_leader()),
         }

@@ -1,0 +1,215 @@
+//! A leader whose disk has become slow hands leadership over; the cluster serves meanwhile.
+
+#![expect(clippy::disallowed_methods, reason = "session ids differ between runs")]
+
+use std::{
+    fmt::Debug,
+    io,
+    ops::RangeBounds,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use lockkeeper::{
+    client::{Client, SessionOptions},
+    environment::Environment,
+    proto::v1::{Role, StatusResponse},
+    raft::{
+        identity::Identity,
+        log::{self, LogReader, LogStore},
+        snapshot::SnapshotStore,
+        types::{Entry, LogId, TypeConfig, Vote},
+    },
+    server::{
+        config::{Config, Member},
+        descriptors::Places,
+        node::{Parts, run},
+    },
+    transport::TcpConnector,
+};
+use openraft::{
+    LogState, OptionalSend,
+    storage::{IOFlushed, RaftLogStorage},
+};
+use tempfile::TempDir;
+use tokio::{
+    net::TcpListener,
+    sync::oneshot,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+/// Deadline: longer than any step takes on a busy machine.
+const LONG: Duration = Duration::from_secs(120);
+/// The time that a sync takes longer on a slow disk.
+const DELAY: Duration = Duration::from_millis(900);
+const CLUSTER: &str = "slow-disk";
+
+/// A log whose disk can become slow: entries are reported as durable later than they are.
+#[derive(Clone)]
+struct SlowLog {
+    log: LogStore,
+    is_slow: Arc<AtomicBool>,
+}
+
+impl RaftLogStorage<TypeConfig> for SlowLog {
+    type LogReader = LogReader;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
+        self.log.get_log_state().await
+    }
+
+    async fn get_log_reader(&mut self) -> LogReader {
+        self.log.get_log_reader().await
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        self.log.save_vote(vote).await
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
+        self.log.save_committed(committed).await
+    }
+
+    async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
+        self.log.read_committed().await
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        if !self.is_slow.load(Ordering::Relaxed) {
+            return self.log.append(entries, callback).await;
+        }
+        let (flushed, is_flushed) = oneshot::channel();
+        self.log.append(entries, IOFlushed::signal(flushed)).await?;
+        tokio::spawn(async move {
+            sleep(DELAY).await;
+            if let Ok(result) = is_flushed.await {
+                callback.io_completed(result);
+            }
+        });
+        Ok(())
+    }
+
+    async fn truncate_after(&mut self, after: Option<LogId>) -> io::Result<()> {
+        self.log.truncate_after(after).await
+    }
+
+    async fn purge(&mut self, upto: LogId) -> io::Result<()> {
+        self.log.purge(upto).await
+    }
+}
+
+/// Three nodes in this process.
+struct Cluster {
+    addresses: Vec<String>,
+    slow: Vec<Arc<AtomicBool>>,
+    _nodes: JoinSet<()>,
+    _directory: TempDir,
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let directory = tempfile::tempdir().expect("a place for temporary files");
+        let (mut members, mut listeners) = (Vec::new(), Vec::new());
+        for node_id in 1..=3 {
+            let bind = async || {
+                let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+                let address = listener.local_addr().expect("it is bound").to_string();
+                (listener, address)
+            };
+            let ((clients, client_address), (peers, peer_address)) = (bind().await, bind().await);
+            members.push(Member { node_id, client_address, peer_address });
+            listeners.push((clients, peers));
+        }
+        let (mut slow, mut nodes) = (Vec::new(), JoinSet::new());
+        for (member, (clients, peers)) in members.iter().zip(listeners) {
+            let config = Config {
+                cluster_id: CLUSTER.to_owned(),
+                node_id: member.node_id,
+                bootstrap: true,
+                members: members.clone(),
+                ..Config::default()
+            };
+            let place = directory.path().join(member.node_id.to_string());
+            let log = LogStore::open(&place.join("log"), log::Options::default()).expect("a new log");
+            let is_slow = Arc::new(AtomicBool::new(false));
+            slow.push(Arc::clone(&is_slow));
+            let cluster_id = CLUSTER.parse().expect("a cluster id");
+            let parts = Parts {
+                config,
+                clients,
+                peers,
+                connector: TcpConnector,
+                environment: Environment::system(),
+                identity: Arc::new(Identity::in_memory(&cluster_id, member.node_id, &mut rand::rng())),
+                log: SlowLog { log, is_slow },
+                snapshots: SnapshotStore::open(&place.join("snapshots")).expect("no snapshots"),
+                places: Places::default(),
+                inspector: None,
+            };
+            nodes.spawn(async { run(parts, std::future::pending()).await.expect("it serves") });
+        }
+        let addresses = members.into_iter().map(|member| member.client_address).collect();
+        Self { addresses, slow, _nodes: nodes, _directory: directory }
+    }
+
+    fn client(&self) -> Client {
+        Client::new(&self.addresses.join(",")).expect("valid endpoints")
+    }
+
+    /// The leader's place among the nodes, and its status; waits for one that is fit.
+    async fn leader(&self, is_fit: impl Fn(usize) -> bool) -> (usize, StatusResponse) {
+        let client = self.client();
+        let search = async {
+            loop {
+                for (place, address) in self.addresses.iter().enumerate() {
+                    match client.status(address, Duration::from_secs(1)).await {
+                        Ok(status) if status.role() == Role::Leader && is_fit(place) => return (place, status),
+                        _ => {}
+                    }
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(LONG, search).await.expect("such a leader")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn leadership_leaves_a_slow_disk_and_does_not_return() {
+    let cluster = Cluster::start().await;
+    let client = cluster.client();
+    let options = SessionOptions { ttl: LONG, ..SessionOptions::default() };
+    let session = timeout(LONG, client.open(options)).await.expect("in time").expect("a session");
+    let load = tokio::spawn(async move {
+        loop {
+            match session.acquire("busy").no_wait().await {
+                Ok(guard) => _ = guard.release().await,
+                Err(_) => sleep(Duration::from_millis(20)).await,
+            }
+        }
+    });
+    let (slow, before) = cluster.leader(|_| true).await;
+    cluster.slow[slow].store(true, Ordering::Relaxed);
+    let (_, after) = cluster.leader(|place| place != slow).await;
+    assert!(after.term > before.term, "{after:?}");
+
+    // All other disks become as slow: then there is no better leader.
+    cluster.slow.iter().for_each(|is_slow| is_slow.store(true, Ordering::Relaxed));
+    let index = async || cluster.leader(|place| place != slow).await.1.applied_index;
+    let begun = index().await;
+    let moved_on = async {
+        while index().await < begun + 24 {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(LONG, moved_on).await.expect("entries are committed by a leader other than the first");
+    load.abort();
+}
