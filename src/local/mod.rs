@@ -172,7 +172,8 @@ impl LocalCluster {
         ports::members(ids)
     }
 
-    /// Names nodes that may join later in the configurations of all nodes, for [`LocalCluster::route`]. As that, for a founded cluster only.
+    /// Names nodes that may join later in the configurations of all nodes, for [`LocalCluster::route`]. As that, for a founded
+    /// cluster only.
     pub fn foresee(&mut self, spares: &[Member]) -> Result<(), LocalError> {
         for node in self.nodes.values_mut() {
             node.foresee(spares);

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Fault,
     aim::Aim,
-    operations::{Operation, Roster},
+    roster::{Operation, Roster},
     tools::{Tools, Trace},
 };
 use crate::{

@@ -8,7 +8,8 @@
 
 mod aim;
 pub(super) mod inject;
-pub(super) mod operations;
+mod operations;
+pub(super) mod roster;
 mod schedule;
 pub(super) mod tools;
 

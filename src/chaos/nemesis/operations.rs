@@ -11,21 +11,18 @@
 use std::{collections::BTreeSet, io, time::Duration};
 
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
-use tokio::{
-    task::JoinHandle,
-    time::{Instant, sleep, timeout_at},
-};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     Fault,
     aim::Aim,
     inject::{World, start},
+    roster::Operation,
 };
 use crate::{
     chaos::{history::Fact, parties::observe::Observations, parties::operator::Operator, workload},
     client::Error,
     local::{LocalError, Node},
-    server::config::Member,
 };
 
 /// How long an operation may take after the other faults are over.
@@ -41,30 +38,6 @@ const BETWEEN_TRANSFERS_MS: std::ops::Range<u64> = 200..900;
 const GROWTH_MAX: usize = 2;
 /// Exit code of a node that was removed.
 const EXIT_REMOVED: i32 = 20;
-
-/// An operation that is under way.
-#[derive(Debug)]
-pub(in crate::chaos) struct Operation {
-    fault: Fault,
-    /// The request to the cluster.
-    request: Option<JoinHandle<Result<(), String>>>,
-    /// A new node, until it is started.
-    starts: Option<Member>,
-    /// A new node.
-    joins: Option<u64>,
-    leaves: Option<u64>,
-}
-
-/// The addresses for an operation.
-#[derive(Debug)]
-pub(in crate::chaos) struct Roster {
-    /// Initial number of nodes.
-    pub(in crate::chaos) initial: usize,
-    /// The addresses of all nodes that there were and may be.
-    pub(in crate::chaos) all: Vec<Member>,
-    /// Those of them that were not used yet, the next one last.
-    pub(in crate::chaos) spares: Vec<Member>,
-}
 
 impl World {
     /// The operation that must come first, since there are too few or too many nodes for this one.

@@ -47,7 +47,7 @@ use super::{
     nemesis::{
         Fault, Group, Schedule,
         inject::{self, World},
-        operations::Roster,
+        roster::Roster,
         tools::Tools,
     },
     parties::{
