@@ -3,9 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "session ids differ between runs")]
 
 use std::{
-    fmt::Debug,
     io,
-    ops::RangeBounds,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -14,10 +12,11 @@ use std::{
 };
 
 use lockkeeper::{
-    client::{Client, SessionOptions},
+    client::{Client, NodeStatus, Role, SessionOptions},
     environment::Environment,
-    proto::v1::{Role, StatusResponse},
+    machine::Versions,
     raft::{
+        disk::Space,
         identity::Identity,
         log::{self, LogReader, LogStore},
         snapshot::SnapshotStore,
@@ -33,11 +32,11 @@ use lockkeeper::{
 use openraft::{
     LogState, OptionalSend,
     storage::{IOFlushed, RaftLogStorage},
+    type_config::TypeConfigExt as _,
 };
 use tempfile::TempDir;
 use tokio::{
     net::TcpListener,
-    sync::oneshot,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -86,7 +85,7 @@ impl RaftLogStorage<TypeConfig> for SlowLog {
         if !self.is_slow.load(Ordering::Relaxed) {
             return self.log.append(entries, callback).await;
         }
-        let (flushed, is_flushed) = oneshot::channel();
+        let (flushed, is_flushed) = TypeConfig::oneshot();
         self.log.append(entries, IOFlushed::signal(flushed)).await?;
         tokio::spawn(async move {
             sleep(DELAY).await;
@@ -151,8 +150,11 @@ impl Cluster {
                 identity: Arc::new(Identity::in_memory(&cluster_id, member.node_id, &mut rand::rng())),
                 log: SlowLog { log, is_slow },
                 snapshots: SnapshotStore::open(&place.join("snapshots")).expect("no snapshots"),
+                disk: Arc::new(Space { free: u64::MAX, total: u64::MAX }),
                 places: Places::default(),
                 inspector: None,
+                versions: Versions::OWN,
+                replica: None,
             };
             nodes.spawn(async { run(parts, std::future::pending()).await.expect("it serves") });
         }
@@ -165,13 +167,13 @@ impl Cluster {
     }
 
     /// The leader's place among the nodes, and its status; waits for one that is fit.
-    async fn leader(&self, is_fit: impl Fn(usize) -> bool) -> (usize, StatusResponse) {
+    async fn leader(&self, is_fit: impl Fn(usize) -> bool) -> (usize, NodeStatus) {
         let client = self.client();
         let search = async {
             loop {
                 for (place, address) in self.addresses.iter().enumerate() {
                     match client.status(address, Duration::from_secs(1)).await {
-                        Ok(status) if status.role() == Role::Leader && is_fit(place) => return (place, status),
+                        Ok(status) if status.role == Role::Leader && is_fit(place) => return (place, status),
                         _ => {}
                     }
                 }
