@@ -40,6 +40,7 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
+use tokio_util::sync::CancellationToken;
 
 /// Deadline: longer than any step takes on a busy machine.
 const LONG: Duration = Duration::from_secs(120);
@@ -109,7 +110,8 @@ impl RaftLogStorage<TypeConfig> for SlowLog {
 struct Cluster {
     addresses: Vec<String>,
     slow: Vec<Arc<AtomicBool>>,
-    _nodes: JoinSet<()>,
+    nodes: JoinSet<()>,
+    stopping: CancellationToken,
     _directory: TempDir,
 }
 
@@ -127,7 +129,7 @@ impl Cluster {
             members.push(Member { node_id, client_address, peer_address });
             listeners.push((clients, peers));
         }
-        let (mut slow, mut nodes) = (Vec::new(), JoinSet::new());
+        let (mut slow, mut nodes, stopping) = (Vec::new(), JoinSet::new(), CancellationToken::new());
         for (member, (clients, peers)) in members.iter().zip(listeners) {
             let config = Config {
                 cluster_id: CLUSTER.to_owned(),
@@ -148,18 +150,30 @@ impl Cluster {
                 connector: TcpConnector,
                 environment: Environment::system(),
                 identity: Arc::new(Identity::in_memory(&cluster_id, member.node_id, &mut rand::rng())),
-                log: SlowLog { log, is_slow },
+                log: SlowLog { log: log.clone(), is_slow },
                 snapshots: SnapshotStore::open(&place.join("snapshots")).expect("no snapshots"),
-                disk: Arc::new(Space { free: u64::MAX, total: u64::MAX }),
                 places: Places::default(),
+                disk: Arc::new(Space { free: u64::MAX, total: u64::MAX }),
                 inspector: None,
                 versions: Versions::OWN,
                 replica: None,
             };
-            nodes.spawn(async { run(parts, std::future::pending()).await.expect("it serves") });
+            let stopped = stopping.clone().cancelled_owned();
+            nodes.spawn(async move {
+                run(parts, stopped).await.expect("it serves until it is stopped");
+                log.close().await.expect("closed");
+            });
         }
         let addresses = members.into_iter().map(|member| member.client_address).collect();
-        Self { addresses, slow, _nodes: nodes, _directory: directory }
+        Self { addresses, slow, nodes, stopping, _directory: directory }
+    }
+
+    /// Stops all nodes, before their directory is removed.
+    async fn stop(mut self) {
+        self.stopping.cancel();
+        while let Some(ended) = timeout(LONG, self.nodes.join_next()).await.expect("a node stops") {
+            ended.expect("no panic");
+        }
     }
 
     fn client(&self) -> Client {
@@ -214,4 +228,5 @@ async fn leadership_leaves_a_slow_disk_and_does_not_return() {
     };
     timeout(LONG, moved_on).await.expect("entries are committed by a leader other than the first");
     load.abort();
+    cluster.stop().await;
 }

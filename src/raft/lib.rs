@@ -3,9 +3,8 @@
 //! [`Replica`] is the interface for the layer above: propose a command, read the table. Below it, in the order in which a command passes:
 //!
 //! * `renewals`: batches renewals of sessions into one command; [`proposer`] and [`leadership`]: batches of commands, stamped by the
-//!   leader's [`clock`]; [`fast_election`] and [`liveness`]: [`silent_leader`]: fast detection of a leader whose process was killed, or that fell
-//!   silent;
-//!   [`handover`]: transfer of leadership to another voter; [`slow_disk`]: when a leader does so by itself;
+//!   leader's [`clock`]; [`fast_election`], [`silent_leader`] and [`liveness`]: fast detection of a leader whose process was killed, or
+//!   that fell silent; [`handover`]: transfer of leadership to another voter; [`slow_disk`]: when a leader does so by itself;
 //! * [`log`]: the log on disk; [`network`]: replication to the peers; openraft between them; [`slow_followers`]: limits the log kept for
 //!   a slow follower;
 //! * [`disk`]: watches the free space of all members, and refuses commands that add when it runs out;

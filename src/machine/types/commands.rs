@@ -129,6 +129,7 @@ pub enum Command {
         /// The new version. Lower than the present one: no effect.
         to: Version,
     },
-    /// Does nothing. It stands for the commands of the next release ([`crate::Versions::NEXT`]), so no release proposes it or reads it in a log.
+    /// Does nothing. It stands for the commands of the next release ([`crate::Versions::NEXT`]), so no release proposes it or reads it in a
+    /// log.
     Probe,
 }

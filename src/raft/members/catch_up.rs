@@ -1,7 +1,7 @@
 //! When a learner has caught up.
 //!
 //! By rounds, as in §4.2.1 of Ongaro's thesis: a round ends when the learner has everything that the leader had when the round began. A
-//! learner whose round took less than an election timeout lags by less than that: as a voter it does not delay commits for longer. A learner
+//! learner whose round took less than an election timeout lags by less than that: as a voter it does not delay commits for longer. One
 //! that is too slow for the load never ends such a round, and stays a learner.
 
 use std::time::Duration;

@@ -160,8 +160,6 @@ impl Service {
         match replica.leader() {
             // This node was elected, and has not applied yet what its predecessors left.
             Some((id, _)) if id == *replica.raft().node_id() => Err(Error::no_leader()),
-            // It would not answer. Its end is not agreed yet, or no other node is elected.
-            Some((id, _)) if replica.is_silent(id) => Err(Error::no_leader()),
             Some((id, Node { peer_address, .. })) => Ok(Route::There(Leader { id, peer_address })),
             None => Err(Error::no_leader()),
         }
