@@ -41,6 +41,12 @@ const TURN: Duration = Duration::from_millis(150);
 /// The longest pause between two rounds of questions while a majority does not agree. The first is a [`STEP`]; each doubles.
 const PAUSE_MAX: Duration = Duration::from_millis(240);
 
+/// The time that counts as one heartbeat interval here: a quarter of the shortest election timeout, which is one by default. So who raises
+/// the timeout, for slow disks or busy machines, raises the silence that is tolerated as well.
+pub fn beat(heartbeat: Duration, election_timeout_min: Duration) -> Duration {
+    heartbeat.max(election_timeout_min / 4)
+}
+
 /// Watches for a leader that falls silent. `heartbeat`: the longest time between two of its calls. Does not end.
 pub async fn watch<C: Connect, D: SnapshotSource>(
     replica: Replica,

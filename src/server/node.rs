@@ -291,7 +291,8 @@ where
     let limits = (&config.limits).into();
     let replica = Replica::start(raft, table, &environment, acknowledgements.clone(), addresses, silence_max, limits);
     let heartbeat = Duration::from_millis(config.raft.heartbeat_ms);
-    let silent = heartbeat * silent_leader::SILENT_HEARTBEATS;
+    let beat = silent_leader::beat(heartbeat, Duration::from_millis(config.raft.election_timeout_ms_min));
+    let silent = beat * silent_leader::SILENT_HEARTBEATS;
     let replica = replica.with_disks(disks.clone()).with_liveness(Arc::clone(&liveness), silent);
     let members = members(&config, &replica, &identity, connector.clone());
 
@@ -343,7 +344,7 @@ where
     if environment.blocking == Blocking::OnThreads {
         background.spawn(services.cluster.pulse.clone().beat());
     }
-    background.spawn(silent_leader::watch(replica.clone(), prober, Arc::clone(&liveness), heartbeat));
+    background.spawn(silent_leader::watch(replica.clone(), prober, Arc::clone(&liveness), beat));
     if let Some(broken_streams) = broken_streams {
         background.spawn(fast_election::watch(replica.clone(), connector, broken_streams, liveness, heartbeat));
     }
