@@ -115,9 +115,10 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// Whether this node was a member, and is none any more.
-    pub fn has_removed(&self, node_id: u64) -> bool {
-        self.ids_used.contains(&node_id) && self.membership.membership().get_node(&node_id).is_none()
+    /// The ids that were members', and are none's any more.
+    fn ids_removed(&self) -> BTreeSet<u64> {
+        let is_member = |id: &u64| self.membership.membership().get_node(id).is_some();
+        self.ids_used.iter().filter(|id| !is_member(id)).copied().collect()
     }
 
     /// The index of the last applied entry; 0: none.
@@ -140,6 +141,8 @@ pub struct Table {
     now: AtomicU64,
     index: AtomicU64,
     notified: AtomicU64,
+    /// See [`has_removed`](Self::has_removed). Apart from `applied`, whose lock a long apply holds.
+    removed: RwLock<BTreeSet<u64>>,
     inspector: Option<Arc<dyn Inspect>>,
     versions: Arc<PeerVersions>,
 }
@@ -164,6 +167,7 @@ impl Table {
             now: AtomicU64::new(0),
             index: AtomicU64::new(0),
             notified: AtomicU64::new(0),
+            removed: RwLock::default(),
             inspector,
             versions: Arc::default(),
         }
@@ -285,6 +289,7 @@ impl Table {
         if let Some(membership) = membership {
             applied.ids_used.extend(membership.nodes().map(|(id, _)| *id));
             applied.membership = StoredMembership::new(Some(log_id), membership);
+            self.note_removed(&applied);
         }
         self.publish(&applied);
         self.notified.store(applied.index(), Ordering::Release);
@@ -296,10 +301,20 @@ impl Table {
     pub(super) fn restore(&self, restored: Applied) -> Applied {
         let mut applied = self.write();
         let before = std::mem::replace(&mut *applied, restored);
+        self.note_removed(&applied);
         self.publish(&applied);
         self.history.forget(applied.index());
         self.notified.store(applied.index(), Ordering::Release);
         before
+    }
+
+    /// Whether a node was a member and is none any more, as far as this node has applied its log. Does not wait for an apply: peers ask.
+    pub fn has_removed(&self, node_id: u64) -> bool {
+        self.removed.read().unwrap_or_else(PoisonError::into_inner).contains(&node_id)
+    }
+
+    fn note_removed(&self, applied: &Applied) {
+        *self.removed.write().unwrap_or_else(PoisonError::into_inner) = applied.ids_removed();
     }
 
     /// The state for a snapshot: a cheap clone.

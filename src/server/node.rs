@@ -285,7 +285,7 @@ where
     let raft_config = Arc::new(raft_config(&config)?);
     let raft = Raft::new(config.node_id, raft_config, network, log, machine).await.map_err(stopped)?;
     let applied = Arc::clone(&table);
-    peer_service.attach(raft.clone(), move |node_id| applied.read(|applied| applied.has_removed(node_id)));
+    peer_service.attach(raft.clone(), move |node_id| applied.has_removed(node_id));
     let (broken_streams, liveness) = (peer_service.broken_streams(), peer_service.liveness());
     let silence_max = 2 * Duration::from_millis(config.raft.election_timeout_ms_max);
     let limits = (&config.limits).into();

@@ -192,7 +192,8 @@ async fn a_member_with_new_addresses_is_found() {
     .await;
     // It can lead, and the others find it.
     let admin = client(&cluster);
-    assert_eq!(admin.transfer_leader(Some(follower)).await.expect("it is caught up"), follower);
+    let led = until("a transfer", async || admin.transfer_leader(Some(follower)).await.ok()).await;
+    assert_eq!(led, follower);
     let session = long_session(&admin).await;
     let _guard = session.acquire("after").await.expect("a lock");
 }

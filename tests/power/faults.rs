@@ -59,7 +59,7 @@ fn judge_end(ended: &Ended, recording: &Recording, history: &History) -> Result<
 fn judge_advice(fault: Fault, end: End, ended: &Ended) -> Result<(), String> {
     let is_full = matches!(fault, Fault::Error(_, ENOSPC) | Fault::Errors(_, ENOSPC));
     let says_so = ended.errors.contains("the disk is full") && ended.errors.contains("free some space");
-    let gives_up = ended.errors.contains("leave this node stopped");
+    let gives_up = ended.errors.contains("replace this node");
     match end {
         End::Ended | End::Refused if is_full != says_so || (is_full && gives_up) => {
             Err(format!("the disk is full: {is_full}; it was told: {ended}"))

@@ -319,7 +319,7 @@ impl Members {
 
     fn judge<T>(&self, membership: &StoredMembership, judge: impl FnOnce(&View<'_>) -> T) -> T {
         let is_alive = |node_id| self.replica.hears(node_id);
-        let was_removed = |node_id| self.replica.table().read(|applied| applied.has_removed(node_id));
+        let was_removed = |node_id| self.replica.table().has_removed(node_id);
         judge(&View { membership: membership.membership(), is_alive: &is_alive, was_removed: &was_removed })
     }
 

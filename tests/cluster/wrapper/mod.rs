@@ -18,7 +18,7 @@ use lockkeeper::{
 };
 use tokio::{io::AsyncReadExt as _, time::timeout};
 
-use self::work::{Work, Wrapper, descendants, signal};
+use self::work::{Work, Wrapper, descendants, resume, signal};
 use crate::support::{LONG, client, cluster_with, long_session, until};
 
 /// One node suffices here, and starts fast.
@@ -159,7 +159,8 @@ async fn processes_stopped_together_end_when_resumed_and_their_late_writes_are_r
     let next = next.enters().await;
     assert!(!work.is_over(), "a stopped process is not dead");
     assert!(resource.accepts(format!("{}\n", next.token().0).as_bytes()), "the next holder may write");
-    all.iter().for_each(|&pid| signal(pid, Signal::CONT));
+    // The first that goes on kills the others.
+    all.iter().for_each(|&pid| resume(pid));
 
     let mut late = Vec::new();
     timeout(LONG, network.read_to_end(&mut late)).await.expect("it ends").expect("a pipe");

@@ -151,6 +151,11 @@ pub(super) fn signal(pid: Pid, signal: Signal) {
     kill_process(pid, signal).expect("it lives");
 }
 
+/// Lets a stopped process go on, if it still lives.
+pub(super) fn resume(pid: Pid) {
+    let _ = kill_process(pid, Signal::CONT);
+}
+
 /// The descendants of a process, the nearest first.
 pub(super) fn descendants(of: Pid) -> Vec<Pid> {
     let mut found = vec![of];
