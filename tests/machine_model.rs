@@ -483,8 +483,8 @@ impl Hurried {
     }
 }
 
-/// A cluster that is restored from this table has all its grants and none of its waiters, and issues tokens far above. Without their clients,
-/// all its sessions expire.
+/// A cluster that is restored from this table has all its grants and none of its waiters, and issues tokens far above. Without their
+/// clients, all its sessions expire.
 fn check_restored(machine: &Machine) {
     let mut restored = machine.restored(None).unwrap();
     let (then, now) = (machine.counts(), restored.counts());

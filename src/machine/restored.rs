@@ -8,8 +8,8 @@
 //! * **No client keeps a session.** Each session gets another id. A client of the old cluster is told that its session is unknown, and has
 //!   lost what it held. It must not go on: with its session alive, it would trust a lock that it was granted after the copy, and that the
 //!   restored table grants to another.
-//! * **Locks that were held stay closed for a full TTL.** Their sessions stay in the table without a client and expire after their TTL, from
-//!   the first stamp of the new cluster on. A holder that is still cut off trusts its grant no longer than that.
+//! * **Locks that were held stay closed for a full TTL.** Their sessions stay in the table without a client and expire after their TTL,
+//!   from the first stamp of the new cluster on. A holder that is still cut off trusts its grant no longer than that.
 //! * **Waits, remembered replies and notices of forced releases are dropped:** there is no client that could ask for them.
 //!
 //! Cluster time continues from the copy. Data of locks, lock-delays and sizes of semaphores in use are kept.

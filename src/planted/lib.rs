@@ -160,8 +160,8 @@ impl Planted {
         Self::RestoreForgetsTokenOffset,
     ];
 
-    /// Bugs that need a change of the membership at a certain moment: the seeds of `tests/simulation` find them, other runs are not expected
-    /// to.
+    /// Bugs that need a change of the membership at a certain moment: the seeds of `tests/simulation` find them, other runs are not
+    /// expected to.
     pub const SEEDED: &[Self] = &[Self::RemovedTakenIn, Self::LearnerCounts];
 
     /// The name for the environment variable.

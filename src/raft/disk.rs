@@ -1,16 +1,16 @@
 //! The free space of the members' disks, and the refusal of commands that add when it runs out.
 //!
-//! Each node reads the free space of its data directory once a [`POLL`], on a thread for blocking work. A node is *short of space* below its
-//! reserve: the configured bytes, and room for two snapshots of the present size (one being written, one arriving). It stays short until it
-//! is clearly above ([`Judge`]), so that a snapshot that is written and replaced does not make it flap. A follower reports its reading to
-//! the leader with an answer to an append, once for each reading and stream: no message and no connection of its own, and nothing is
-//! queued.
+//! Each node reads the free space of its data directory once a [`POLL`], on a thread for blocking work. A node is *short of space* below
+//! its reserve: the configured bytes, and room for two snapshots of the present size (one being written, one arriving). It stays short
+//! until it is clearly above ([`Judge`]), so that a snapshot that is written and replaced does not make it flap. A follower reports its
+//! reading to the leader with an answer to an append, once for each reading and stream: no message and no connection of its own, and
+//! nothing is queued.
 //!
 //! **Whose disk counts.** The leader refuses when the voters that have reported within [`REPORT_AGE_MAX`] and are not short are no longer a
 //! quorum, and at least one voter is short. So one full disk of three costs the cluster nothing but that node's redundancy, be it a
-//! follower's or the leader's: a commit needs a quorum, and the quorum has space. With one node down and another one short, commits need the
-//! disk that is short: the cluster refuses, before that node ends too. A silent member is not refused for by itself: if no voter is known to
-//! be short, nothing is refused.
+//! follower's or the leader's: a commit needs a quorum, and the quorum has space. With one node down and another one short, commits need
+//! the disk that is short: the cluster refuses, before that node ends too. A silent member is not refused for by itself: if no voter is
+//! known to be short, nothing is refused.
 //!
 //! A leader that is short of space while the others suffice [hands over](super::handover) to a voter that is not: a full disk then ends a
 //! follower, which costs no election.
@@ -33,10 +33,9 @@ use std::{
     time::Duration,
 };
 
-use openraft::async_runtime::WatchReceiver;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
-use super::{Replica, handover, messages as pb, snapshot::SnapshotStore};
+use super::messages as pb;
 use lockkeeper_environment::Blocking;
 pub use lockkeeper_storage::space::{FreeSpace, Space};
 
@@ -47,11 +46,7 @@ const READING_MAX: Duration = Duration::from_secs(10);
 /// An older report of a peer says nothing about its disk now.
 pub const REPORT_AGE_MAX: Duration = Duration::from_secs(5);
 /// After this many readings as the leader, a voter that has not reported counts as without space. Before, its report is under way.
-const READINGS_UNTIL_KNOWN: u32 = 3;
-/// A leader that is short of space tries to hand over once in this number of readings.
-const READINGS_PER_HAND_OVER: u32 = 10;
-/// How long a hand-over may take.
-const HAND_OVER_MAX: Duration = Duration::from_secs(2);
+pub(super) const READINGS_UNTIL_KNOWN: u32 = 3;
 /// A node is no longer short of space this part of the reserve above it: 1 / `CLEARLY`. Plus the size of a snapshot.
 const CLEARLY: u64 = 8;
 /// Snapshots for which the reserve has room: one that the node writes, and one that arrives.
@@ -191,7 +186,7 @@ impl Disks {
         self.0.readings.fetch_add(1, Ordering::Release);
     }
 
-    fn judge(&self, voters: &[BTreeSet<u64>], own_id: u64, readings_as_leader: u32) -> Option<DiskShortage> {
+    pub(super) fn judge(&self, voters: &[BTreeSet<u64>], own_id: u64, readings_as_leader: u32) -> Option<DiskShortage> {
         let is_known = readings_as_leader >= READINGS_UNTIL_KNOWN;
         let peers = lock(&self.0.peers).clone();
         let latest = |id: u64| if id == own_id { self.own() } else { peers.get(&id).map(|(report, _)| *report) };
@@ -199,6 +194,16 @@ impl Disks {
             id == own_id || peers.get(&id).map_or(!is_known, |(_, at)| at.elapsed() <= REPORT_AGE_MAX || !is_known)
         };
         shortage(voters, latest, is_fresh)
+    }
+
+    /// Records why this node's disk cannot be read.
+    pub(super) fn failed(&self, why: String) {
+        lock(&self.0.own).failure = Some(why);
+    }
+
+    /// Decides whether the cluster refuses commands that add; returns what was decided before.
+    pub(super) fn decide(&self, shortage: Option<DiskShortage>) -> Option<DiskShortage> {
+        std::mem::replace(&mut *lock(&self.0.shortage), shortage)
     }
 }
 
@@ -228,11 +233,11 @@ fn shortage(
 
 /// When a node is short of space.
 #[derive(Clone, Copy, Debug)]
-struct Judge {
+pub(super) struct Judge {
     /// The configured reserve, bytes. 0: never short.
-    reserve_bytes: u64,
+    pub(super) reserve_bytes: u64,
     /// The size of the newest snapshot, bytes.
-    snapshot_bytes: u64,
+    pub(super) snapshot_bytes: u64,
 }
 
 impl Judge {
@@ -247,38 +252,8 @@ impl Judge {
     }
 }
 
-/// Reads this node's disk once a [`POLL`], and decides as the leader whether the cluster refuses commands that add. `snapshots` are those of
-/// the node. Does not return.
-pub async fn watch(
-    disks: Disks,
-    replica: Replica,
-    blocking: Blocking,
-    disk: Arc<dyn FreeSpace>,
-    reserve_bytes: u64,
-    snapshots: SnapshotStore,
-) {
-    let mut readings_as_leader = 0;
-    loop {
-        let snapshot_bytes = snapshots.latest().map_or(0, |snapshot| snapshot.length());
-        match read(blocking, &disk, &disks).await {
-            Ok(space) => take(&disks, Judge { reserve_bytes, snapshot_bytes }, space),
-            Err(error) => {
-                if disks.failure().is_none() {
-                    tracing::warn!(%error, "cannot read the free space of the data directory; goes on with the last known");
-                }
-                lock(&disks.0.own).failure = Some(format!("its free space cannot be read: {error}"));
-            }
-        }
-        readings_as_leader = if replica.leads() { readings_as_leader + 1 } else { 0 };
-        decide(&disks, &replica, readings_as_leader);
-        if readings_as_leader % READINGS_PER_HAND_OVER == READINGS_UNTIL_KNOWN {
-            hand_over_if_short(&disks, &replica).await;
-        }
-        sleep(POLL).await;
-    }
-}
-
-async fn read(blocking: Blocking, disk: &Arc<dyn FreeSpace>, disks: &Disks) -> io::Result<Space> {
+/// Reads this node's free space. A reading that hangs is logged and shown.
+pub(super) async fn read(blocking: Blocking, disk: &Arc<dyn FreeSpace>, disks: &Disks) -> io::Result<Space> {
     let disk = Arc::clone(disk);
     let mut reading = pin!(blocking.run(move || disk.read()));
     loop {
@@ -287,13 +262,14 @@ async fn read(blocking: Blocking, disk: &Arc<dyn FreeSpace>, disks: &Disks) -> i
             Err(_) => {
                 let said = format!("its free space was not read within {READING_MAX:?}");
                 tracing::warn!("the disk of the data directory hangs: {said}");
-                lock(&disks.0.own).failure = Some(said);
+                disks.failed(said);
             }
         }
     }
 }
 
-fn take(disks: &Disks, judge: Judge, space: Space) {
+/// Takes a reading of this node's disk.
+pub(super) fn take(disks: &Disks, judge: Judge, space: Space) {
     let was_low = disks.own().is_some_and(|report| report.is_low);
     let report = judge.report(space, was_low);
     match (was_low, report.is_low) {
@@ -302,43 +278,6 @@ fn take(disks: &Disks, judge: Judge, space: Space) {
         (false, false) | (true, true) => {}
     }
     disks.note(report);
-}
-
-fn decide(disks: &Disks, replica: &Replica, readings_as_leader: u32) {
-    let shortage = match readings_as_leader {
-        0 => None,
-        _ => {
-            let metrics = replica.raft().server_metrics();
-            let metrics = metrics.borrow_watched();
-            let membership = metrics.membership_config.membership();
-            disks.judge(membership.get_joint_config(), metrics.id, readings_as_leader)
-        }
-    };
-    let before = std::mem::replace(&mut *lock(&disks.0.shortage), shortage);
-    match (before, shortage) {
-        (None, Some(shortage)) => tracing::warn!("{shortage}"),
-        (Some(_), None) if readings_as_leader > 0 => {
-            tracing::info!("the cluster takes new sessions and acquires again")
-        }
-        (Some(_), None | Some(_)) | (None, None) => {}
-    }
-}
-
-/// If this leader is short of space and the cluster is not: hands over to a voter with space.
-async fn hand_over_if_short(disks: &Disks, replica: &Replica) {
-    let Some(own) = disks.own().filter(|own| own.is_low && disks.shortage().is_none()) else { return };
-    let voters: Vec<u64> = {
-        let metrics = replica.raft().server_metrics();
-        let metrics = metrics.borrow_watched();
-        metrics.membership_config.voter_ids().collect()
-    };
-    let has_space = |voter: &u64| disks.of_peer(*voter).is_some_and(|report| !report.is_low);
-    let is_fit = |voter: &u64| handover::successor(replica, Some(*voter)).is_ok();
-    let Some(successor) = voters.into_iter().filter(has_space).find(is_fit) else { return };
-    tracing::warn!(successor, "this leader's disk is nearly full: {own}; it hands over to a voter whose disk is not");
-    if let Err(error) = handover::transfer(replica, Some(successor), HAND_OVER_MAX).await {
-        tracing::warn!(%error, successor, "the hand-over failed; another attempt follows");
-    }
 }
 
 /// No code panics while it holds this lock.
@@ -373,8 +312,8 @@ mod tests {
         assert!(!judge.report(Space { free: 0, total: 1 }, true).is_low);
     }
 
-    /// The reports of nodes 1, 2, …: `o`: above its reserve, `l`: short of space, `?`: never reported, `s`: was above and is silent, `z`: was
-    /// short and is silent. Returns how many are short, if the cluster refuses.
+    /// The reports of nodes 1, 2, …: `o`: above its reserve, `l`: short of space, `?`: never reported, `s`: was above and is silent, `z`:
+    /// was short and is silent. Returns how many are short, if the cluster refuses.
     fn refuses(sets: &[&[u64]], reports: &str) -> Option<usize> {
         let sets: Vec<BTreeSet<u64>> = sets.iter().map(|set| set.iter().copied().collect()).collect();
         let letter = |id: u64| reports.as_bytes()[id as usize - 1];

@@ -25,6 +25,7 @@ mod change_history;
 pub mod clock;
 pub mod commands;
 pub mod disk;
+pub mod disk_watch;
 pub mod fast_election;
 pub mod forming;
 pub mod handover;

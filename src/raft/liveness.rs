@@ -3,12 +3,12 @@
 //! When a process ends, its operating system closes all of its connections. So a peer with an open connection runs, whatever happened to
 //! its other connections.
 //!
-//! There are two measures of a silence. [`PeerLiveness::silence`] is the plain time. [`PeerLiveness::counted_silence`] leaves out the stalls
-//! of this node: while its process is paused or starved of CPU, messages wait in its sockets, and their sender is not silent. The time is
-//! counted in steps of [`STEP`], at most [`STEP_MAX`] each, so a node on a busy machine needs more time to suspect a peer.
+//! There are two measures of a silence. [`PeerLiveness::silence`] is the plain time. [`PeerLiveness::counted_silence`] leaves out the
+//! stalls of this node: while its process is paused or starved of CPU, messages wait in its sockets, and their sender is not silent. The
+//! time is counted in steps of [`STEP`], at most [`STEP_MAX`] each, so a node on a busy machine needs more time to suspect a peer.
 //!
-//! A peer on a busy machine speaks irregularly. [`PeerLiveness::tolerated`] adapts to the longest gap between two of its messages in the last
-//! minute ([`SPAN`], [`SPANS`]).
+//! A peer on a busy machine speaks irregularly. [`PeerLiveness::tolerated`] adapts to the longest gap between two of its messages in the
+//! last minute ([`SPAN`], [`SPANS`]).
 
 use std::{
     collections::HashMap,

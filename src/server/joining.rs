@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use super::{config::Member, node::ServeError};
+use super::config::Member;
 use lockkeeper_proto::v1::{self, cluster_client::ClusterClient};
 use lockkeeper_raft::{
     Replica,
@@ -35,19 +35,31 @@ const REQUESTS_PER_REMINDER: u64 = 40;
 /// How often a node without contact to a leader asks whether it was removed.
 const REMOVAL_PAUSE: Duration = Duration::from_secs(1);
 
-/// Has this node added to the cluster of `endpoints`, or its addresses brought up to date there. Returns only with an error: the cluster
-/// refuses this node for good.
+/// The cluster refuses this node as a member, for good: the reason lies in the node.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the cluster does not admit this node, as {endpoint} says: {reason}")]
+pub struct NotAdmitted {
+    /// The node that was asked.
+    pub endpoint: String,
+    /// The cluster's reason, and what to do.
+    pub reason: String,
+}
+
+/// Has this node added to the cluster of `endpoints`, or its addresses brought up to date there. Returns only when the
+/// cluster refuses this node.
 pub(super) async fn join<C: Connect>(
     identity: Arc<Identity>,
     replica: Replica,
     own: Member,
     endpoints: Vec<String>,
     connector: C,
-) -> Result<(), ServeError> {
+) -> NotAdmitted {
     let mut changes = replica.raft().server_metrics();
     loop {
-        if needs_request(&identity, &replica, &own, !endpoints.is_empty()) {
-            request(&identity, &replica, &own, &endpoints, &connector).await?;
+        if needs_request(&identity, &replica, &own, !endpoints.is_empty())
+            && let Err(refused) = request(&identity, &replica, &own, &endpoints, &connector).await
+        {
+            return refused;
         }
         if changes.changed().await.is_err() {
             return std::future::pending().await;
@@ -77,7 +89,7 @@ async fn request<C: Connect>(
     own: &Member,
     endpoints: &[String],
     connector: &C,
-) -> Result<(), ServeError> {
+) -> Result<(), NotAdmitted> {
     let message = v1::AddMemberRequest {
         node_id: own.node_id,
         client_address: own.client_address.clone(),
@@ -99,10 +111,7 @@ async fn request<C: Connect>(
                 Err(refusal) => refusal,
             };
             if is_final(&refusal) {
-                return Err(ServeError::NotAdmitted {
-                    endpoint: endpoint.clone(),
-                    reason: refusal.message().to_owned(),
-                });
+                return Err(NotAdmitted { endpoint: endpoint.clone(), reason: refusal.message().to_owned() });
             }
             let now = format!("{endpoint}: {}", refusal.message());
             if now != reason && (reason.is_empty() || !transport_only(&refusal))

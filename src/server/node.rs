@@ -30,7 +30,8 @@ use super::{
     cluster::Cluster,
     config::{Config, Member, RaftConfig},
     descriptors::Places,
-    health, joining,
+    health,
+    joining::{self, NotAdmitted},
     pulse::Pulse,
     service::{Local, Service as LockService, forward::Dial, waiting},
     unread::{self, Unread},
@@ -54,8 +55,8 @@ use lockkeeper_proto::{
 };
 use lockkeeper_raft::{
     Raft, Replica,
-    disk::{self, Disks},
-    fast_election,
+    disk::Disks,
+    disk_watch, fast_election,
     forming::{self, FormingConfig, FormingError},
     handover,
     identity::{ClusterId, Identity, IdentityError},
@@ -131,13 +132,8 @@ pub enum ServeError {
     #[error(transparent)]
     Forming(#[from] FormingError),
     /// The cluster refuses this node as a member, for good.
-    #[error("the cluster does not admit this node, as {endpoint} says: {reason}")]
-    NotAdmitted {
-        /// The node that was asked.
-        endpoint: String,
-        /// The cluster's reason, and what to do.
-        reason: String,
-    },
+    #[error(transparent)]
+    NotAdmitted(#[from] NotAdmitted),
     /// Raft stopped: its storage failed, or there is a bug.
     #[error("raft has stopped: {0}")]
     Raft(String),
@@ -323,7 +319,8 @@ where
     tasks.spawn(removed(Arc::clone(&identity)));
     if let Some(own) = config.this_member().cloned() {
         let (identity, replica, join) = (Arc::clone(&identity), replica.clone(), config.join.clone());
-        tasks.spawn(joining::join(identity, replica, own, join, connector.clone()));
+        let joins = joining::join(identity, replica, own, join, connector.clone());
+        tasks.spawn(async move { Err(joins.await.into()) });
     }
     tasks.spawn(outgrown(versions));
     tasks.spawn(raft_stops(replica.clone()));
@@ -338,7 +335,7 @@ where
     let RaftConfig { keep_entries, backlog_bytes_max, .. } = config.raft;
     background.spawn(slow_followers::limit(replica.raft().metrics(), log_bytes, cuts, keep_entries, backlog_bytes_max));
     let reserve_bytes = config.disk.reserve_bytes;
-    background.spawn(disk::watch(disks, replica.clone(), environment.blocking, space, reserve_bytes, for_space));
+    background.spawn(disk_watch::watch(disks, replica.clone(), environment.blocking, space, reserve_bytes, for_space));
     background.spawn(slow_disk::watch(replica.clone()));
     // In a simulation, time stands still while the thread computes.
     if environment.blocking == Blocking::OnThreads {

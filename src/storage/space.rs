@@ -1,7 +1,7 @@
 //! The free space of the file system that holds a directory.
 //!
-//! Left out: quotas of a user or a project. The kernel shows them in `statvfs` on some file systems only; a write beyond a quota fails as on
-//! a full disk does.
+//! Left out: quotas of a user or a project. The kernel shows them in `statvfs` on some file systems only; a write beyond a quota fails as
+//! on a full disk does.
 
 use std::{fmt, io, path::PathBuf};
 

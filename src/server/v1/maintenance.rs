@@ -213,6 +213,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_backup_that_is_read_too_slowly_ends_and_so_does_its_writer() {
         let (mut pieces, stream, saving) = sending(1);
+        pieces.write_all(b"the first").expect("there is room");
         let writer = std::thread::spawn(move || {
             loop {
                 if let Err(error) = pieces.write_all(&[7; 1000]) {
