@@ -2,7 +2,7 @@
 //!
 //! Each node reads the free space of its data directory once a [`POLL`], on a thread for blocking work. A node is *short of space* below
 //! its reserve: the configured bytes, and room for two snapshots of the present size (one being written, one arriving). It stays short
-//! until it is clearly above ([`Judge`]), so that a snapshot that is written and replaced does not make it flap. A follower reports its
+//! until it is clearly above (`Judge`), so that a snapshot that is written and replaced does not make it flap. A follower reports its
 //! reading to the leader with an answer to an append, once for each reading and stream: no message and no connection of its own, and
 //! nothing is queued.
 //!

@@ -2,7 +2,7 @@
 //!
 //! openraft's leader refuses new entries from the moment at which a transfer begins, and for the rest of its term: also if the successor
 //! never takes over. So a successor must be a voter that answers and has almost the whole log, and a transfer that fails is followed by a
-//! pause of the heartbeats ([`HEARTBEATS_PAUSED_MAX`]): the other members then elect a leader. This goes on when the caller no longer
+//! pause of the heartbeats (`HEARTBEATS_PAUSED_MAX`): the other members then elect a leader. This goes on when the caller no longer
 //! waits.
 
 use std::{collections::BTreeSet, fmt, time::Duration};

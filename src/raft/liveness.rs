@@ -8,7 +8,7 @@
 //! time is counted in steps of [`STEP`], at most [`STEP_MAX`] each, so a node on a busy machine needs more time to suspect a peer.
 //!
 //! A peer on a busy machine speaks irregularly. [`PeerLiveness::tolerated`] adapts to the longest gap between two of its messages in the
-//! last minute ([`SPAN`], [`SPANS`]).
+//! last minute (`SPAN`, `SPANS`).
 
 use std::{
     collections::HashMap,
@@ -113,7 +113,7 @@ impl PeerLiveness {
         self.peers().get(&peer).map(|seen| seen.heard.elapsed())
     }
 
-    /// The counted silence that is usual for this peer, and at least `least`: [`GAPS_TOLERATED`] times its longest gap in the last minute.
+    /// The counted silence that is usual for this peer, and at least `least`: `GAPS_TOLERATED` times its longest gap in the last minute.
     pub fn tolerated(&self, peer: u64, least: Duration) -> Duration {
         let now = span(self.counted());
         let longest = self.peers().get(&peer).and_then(|seen| {

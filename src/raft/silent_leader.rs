@@ -4,11 +4,11 @@
 //! tells. openraft's followers wait for a lease and a random election timeout, 900 to 1,200 ms by default, since a follower by itself
 //! cannot tell a dead leader from its own bad link. Several can: a follower that has not heard the leader for [`SILENT_HEARTBEATS`] asks
 //! the other voters by a small RPC. If a majority, itself included, has heard nothing for that time, the one with the longest log stands
-//! for election at once; among equal logs that with the lowest id. The others take turns after it ([`TURN`]).
+//! for election at once; among equal logs that with the lowest id. The others take turns after it (`TURN`).
 //!
 //! A living leader is not disturbed by one bad link, since the others hear it. Nor by a busy machine: stalls of a follower do not count,
 //! and a leader that sent irregularly in the last minute may be silent for twice its longest gap ([`super::liveness`]); after
-//! [`PROBED_HEARTBEATS`] the follower asks the leader itself, on a new connection, and any answer ends the silence.
+//! `PROBED_HEARTBEATS` the follower asks the leader itself, on a new connection, and any answer ends the silence.
 //!
 //! The election is always safe: it needs the votes of a majority, and a vote needs a log that is not shorter. Its vote requests are marked
 //! as those of a transfer, so that voters grant them within the lease. Nothing else relies on the lease: reads ask a quorum

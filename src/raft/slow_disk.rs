@@ -4,14 +4,14 @@
 //! queue and then delays every entry; and of three members, both others must answer each time, so that one slow follower more stops the
 //! cluster.
 //!
-//! **The measure.** About every [`INTERVAL`] while entries are written, the leader takes the newest entry, and the times from its append
+//! **The measure.** About every `INTERVAL` while entries are written, the leader takes the newest entry, and the times from its append
 //! until it is durable here, and until each peer has acknowledged it. The latter contain the network and the peer's own sync. The disk is
-//! slow if the median of the last [`SAMPLES`] times here is at least [`SLOW`] and at least [`RATIO`] times the median of a peer. That peer
+//! slow if the median of the last `SAMPLES` times here is at least `SLOW` and at least `RATIO` times the median of a peer. That peer
 //! gets the leadership, if it is a voter that answers and has almost the whole log ([`super::handover`]).
 //!
 //! **Stability.** If all disks are slow, the ratio is not reached, and nothing happens. The new leader measures the slow disk in the
-//! acknowledgements of the former leader, and does not hand back. One slow sync does not change a median; samples older than [`AGE_MAX`]
-//! do not count; and a node hands over at most once in [`REST`].
+//! acknowledgements of the former leader, and does not hand back. One slow sync does not change a median; samples older than `AGE_MAX`
+//! do not count; and a node hands over at most once in `REST`.
 //!
 //! Deliberately absent: a hand-over by an idle leader, since nothing is written, so nobody waits.
 

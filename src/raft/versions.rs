@@ -4,7 +4,7 @@
 //! the cluster version that the sender has applied. So a leader learns a member's versions with its first answer, and again after a
 //! restart with another program. A sender that says nothing supports version 1: its program is from before versions.
 //!
-//! * The leader [raises](crate::raising) the version when all members have said, lately, that they support the next one.
+//! * The leader raises (`raising`) the version when all members have said, lately, that they support the next one.
 //! * A node does not talk with one whose program does not support the cluster version: it refuses its calls and its answers, and says to
 //!   install another version on it.
 //! * A node that a member tells of a cluster version that it does not support ends ([`PeerVersions::outgrown`]).

@@ -1,11 +1,11 @@
 //! The members of the cluster, and how they change while it serves.
 //!
-//! A new node joins as a learner: it gets the snapshot and the log, and counts for nothing. Once it has caught up ([`catch_up`]) the leader
+//! A new node joins as a learner: it gets the snapshot and the log, and counts for nothing. Once it has caught up (`catch_up`) the leader
 //! makes it a voter by itself; if an operator has asked to replace a voter, in that voter's place, in one change. An id that was a member's
 //! is never given again, and a node that was removed is refused by all others and ends ([`crate::identity`]).
 //!
 //! * [`Members`]: what an operator, or a node that joins, asks of the leader;
-//! * [`rules`]: which of it is allowed now;
+//! * `rules`: which of it is allowed now;
 //! * `run`: the leader's task. It promotes learners that have caught up, and ends exchanges of voters that an earlier leader began. What is
 //!   still to be done is in the replicated membership, so the next leader goes on with it;
 //! * [`Addresses`]: where the members are reached.
