@@ -32,8 +32,8 @@ const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(500);
 /// While nothing changes, the reason for waiting is logged again after this many requests.
 const REQUESTS_PER_REMINDER: u64 = 40;
-/// How often a node without contact to a leader asks whether it was removed.
-const REMOVAL_PAUSE: Duration = Duration::from_secs(1);
+/// How often a node looks whether it hears a leader; without one it asks whether it was removed, or forgotten.
+const ALONE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The cluster refuses this node as a member, for good: the reason lies in the node.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -55,25 +55,44 @@ pub(super) async fn join<C: Connect>(
     connector: C,
 ) -> NotAdmitted {
     let mut changes = replica.raft().server_metrics();
+    let joins = !endpoints.is_empty();
     loop {
-        if needs_request(&identity, &replica, &own, !endpoints.is_empty())
+        if needs_request(&identity, &replica, &own, joins).await
             && let Err(refused) = request(&identity, &replica, &own, &endpoints, &connector).await
         {
             return refused;
         }
-        if changes.changed().await.is_err() {
-            return std::future::pending().await;
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() {
+                return std::future::pending().await;
+            },
+            // That no leader is heard is no change.
+            () = sleep(ALONE_PAUSE), if joins => {}
         }
     }
 }
 
 /// Whether the log lacks this node, or has other addresses for it. A founder is not in the log until the cluster is founded; a member that
 /// was removed must not ask again.
-fn needs_request(identity: &Identity, replica: &Replica, own: &Member, joins: bool) -> bool {
+async fn needs_request(identity: &Identity, replica: &Replica, own: &Member, joins: bool) -> bool {
     match in_log(replica, own.node_id) {
-        Some(node) => node.peer_address != own.peer_address || node.client_address != own.client_address,
+        Some(node) if node.peer_address == own.peer_address && node.client_address == own.client_address => {
+            joins && may_be_forgotten(replica).await
+        }
+        Some(_) => true,
         None => joins && identity.stage() == Stage::New,
     }
+}
+
+/// Whether the entry that makes this node a member is not committed, as far as this node knows, and it hears no leader: the leader that
+/// wrote it may have been replaced by one that does not have it, and so does not know of this node.
+async fn may_be_forgotten(replica: &Replica) -> bool {
+    let is_committed = {
+        let metrics = replica.raft().metrics();
+        let metrics = metrics.borrow_watched();
+        *metrics.membership_config.log_id() <= metrics.last_applied
+    };
+    !is_committed && is_alone(replica).await
 }
 
 fn in_log(replica: &Replica, node_id: u64) -> Option<Node> {
@@ -101,7 +120,7 @@ async fn request<C: Connect>(
     for attempt in 0_u64.. {
         let asked = if endpoints.is_empty() { members(replica, own.node_id) } else { endpoints.to_vec() };
         for endpoint in &asked {
-            if !needs_request(identity, replica, own, !endpoints.is_empty()) {
+            if !needs_request(identity, replica, own, !endpoints.is_empty()).await {
                 return Ok(());
             }
             let mut client = ClusterClient::new(channel(connector.clone(), endpoint));
@@ -171,7 +190,7 @@ pub(super) async fn cluster_id<C: Connect>(endpoints: &[String], connector: &C) 
 /// refused calls as well; a learner calls nobody. Does not return.
 pub(super) async fn notice_removal<C: Connect>(identity: Arc<Identity>, replica: Replica, connector: C) {
     loop {
-        sleep(REMOVAL_PAUSE).await;
+        sleep(ALONE_PAUSE).await;
         if identity.stage() != Stage::Member || !is_alone(&replica).await {
             continue;
         }
