@@ -42,6 +42,7 @@ use crate::{
     Replica, handover,
     identity::Incarnation,
     messages as pb,
+    table::Applied,
     types::{StoredMembership, TypeConfig},
 };
 
@@ -49,6 +50,8 @@ use crate::{
 pub const MEMBERS_MAX: usize = 15;
 /// Time limit of one change. One that is not committed by then may still be.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often an answer that says that all is as asked already looks whether that is committed.
+const CONFIRM_PAUSE: Duration = Duration::from_millis(20);
 /// How often the leader looks after a change that is under way.
 const TURN: Duration = Duration::from_millis(50);
 /// After a step that failed.
@@ -305,12 +308,34 @@ impl Members {
         if !self.replica.leads() || self.replica.cut_off() {
             return Err(MemberError::NotLeader);
         }
+        let term = self.term();
         let judged = self.membership();
         let change = self.judge(&judged, judge)?;
         match change {
-            None => Ok(()),
+            None => self.confirm(&judged, term).await,
             Some(change) => self.commit(&judged, change).await,
         }
+    }
+
+    /// Waits until this membership, which was the newest in `term`, is committed: what has only been written may be overwritten by another
+    /// leader. Fails if it is not in time, or if another term has begun.
+    async fn confirm(&self, judged: &StoredMembership, term: u64) -> Result<(), MemberError> {
+        let confirmed = async {
+            loop {
+                let has_applied = |applied: &Applied| applied.membership.log_id() >= judged.log_id();
+                match self.replica.read(CHANGE_TIMEOUT, has_applied).await {
+                    Ok(true) if self.term() == term => return Ok(()),
+                    Ok(true) => return Err(MemberError::Unconfirmed),
+                    Ok(false) => sleep(CONFIRM_PAUSE).await,
+                    Err(_) => return Err(MemberError::Unconfirmed),
+                }
+            }
+        };
+        timeout(CHANGE_TIMEOUT, confirmed).await.unwrap_or(Err(MemberError::Unconfirmed))
+    }
+
+    fn term(&self) -> u64 {
+        self.replica.raft().metrics().borrow_watched().current_term
     }
 
     fn membership(&self) -> Arc<StoredMembership> {
