@@ -15,7 +15,7 @@ use std::{
 use futures::{Stream, StreamExt as _, stream};
 use lockkeeper::{
     environment::{Clock, Environment},
-    machine::{Command, Label, Limits, Reply, SessionId, Stamp, Time, Ttl, WallTime},
+    machine::{Command, Label, Limits, Reply, SessionId, Stamp, Time, Ttl, Versions, WallTime},
     raft::{
         Raft, Replica, commands,
         identity::Identity,
@@ -135,10 +135,14 @@ impl Clock for Hand {
 }
 
 impl Alone {
-    /// Starts a node with its data in this directory, and waits until it leads.
+    /// Starts a node with its data in this directory, and waits until it leads and has raised the cluster version: from then on its log
+    /// grows only by what the test proposes.
     pub(crate) async fn lead(directory: &Path) -> Self {
         let node = Self::start(directory, Disk::default()).await;
         node.leadership_after(0).await;
+        let raised = || node.table.read(|applied| applied.machine.version() == Versions::OWN.highest);
+        let wait = node.raft.wait(Some(LONG));
+        wait.metrics(|_| raised(), "the cluster version").await.expect("it is raised");
         node
     }
 
