@@ -18,6 +18,7 @@
 //! short names; `tests/layers.rs` lists what each of them may be built on. A program that only needs locks depends on `lockkeeper-client`,
 //! a resource on `lockkeeper-fence`, a program that judges histories on `lockkeeper-checker`.
 
+pub use lockkeeper_certs as certs;
 pub use lockkeeper_client as client;
 pub use lockkeeper_environment as environment;
 pub use lockkeeper_fence as fence;

@@ -102,6 +102,7 @@ impl Node {
             clients: clients_in,
             peers: peers_in,
             connector: TcpConnector,
+            tls: None,
             identity: identity(1),
             log: LogStore::open(&directory.join("log"), log::Options::default()).expect("a new log"),
             snapshots: SnapshotStore::open(&directory.join("snapshots")).expect("no snapshots"),

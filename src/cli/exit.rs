@@ -145,7 +145,10 @@ impl Failure {
 impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
         let exit = match &error {
-            client::Error::Invalid(_) | client::Error::Endpoint(_) => Exit::Usage,
+            client::Error::Invalid(_)
+            | client::Error::Endpoint(_)
+            | client::Error::NoAuthorities(_)
+            | client::Error::BearerToken => Exit::Usage,
             // The cluster knows limits that this program does not.
             client::Error::Refused(refused) if refused.reason == client::Refusal::InvalidArgument => Exit::Usage,
             client::Error::Refused(_) => Exit::Refused,

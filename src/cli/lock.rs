@@ -138,6 +138,8 @@ fn was_lost(error: &Error) -> bool {
         Error::Refused(refused) => refused.reason == Refusal::NotHeld,
         Error::Invalid(_)
         | Error::Endpoint(_)
+        | Error::NoAuthorities(_)
+        | Error::BearerToken
         | Error::NotAcquired(_)
         | Error::NotEnsured { .. }
         | Error::NoCluster { .. }

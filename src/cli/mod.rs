@@ -6,9 +6,11 @@
 mod acquire;
 mod arguments;
 mod bench;
+mod certs;
 mod chaos;
 mod check;
 mod completions;
+mod credentials;
 mod dev;
 mod drop_data;
 mod elect;
@@ -51,7 +53,10 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 
-use self::exit::{Exit, Failure};
+use self::{
+    credentials::{Credentials, Profile},
+    exit::{Exit, Failure},
+};
 use crate::{
     client::{Client, DEFAULT_ENDPOINTS},
     planted::VERSION,
@@ -80,6 +85,7 @@ enum Command {
     Watch(watch::Watch),
     Sessions(sessions::Sessions),
     Check(check::Check),
+    Certs(certs::Certs),
     Chaos(chaos::Chaos),
     Bench(bench::Bench),
     ForceRelease(force_release::ForceRelease),
@@ -111,6 +117,8 @@ struct Cluster {
     /// How long to look for a node that can answer
     #[arg(long, value_parser = arguments::duration, default_value = "10s", value_name = "TIME")]
     timeout: Duration,
+    #[command(flatten)]
+    credentials: Credentials,
 }
 
 const ENDPOINTS_VARIABLE: &str = "LOCKKEEPER_ENDPOINTS";
@@ -127,10 +135,12 @@ fn endpoints_help(between: &str) -> String {
 impl Cluster {
     /// A client. If no node answers within [`SILENCE_MAX`], that is reported on stderr.
     fn client(&self) -> Result<Client, Failure> {
-        let (endpoints, source) = self.endpoints()?;
-        let client = Client::builder(&endpoints).call_limit(self.timeout).build();
+        let profile = Profile::read()?;
+        let (endpoints, source) = self.endpoints(&profile)?;
+        let credentials = self.credentials.clone().or(&profile);
+        let client = credentials.apply(Client::builder(&endpoints).call_limit(self.timeout))?.build();
         let client = client.map_err(|error| Failure::new(Exit::Usage, format_args!("{error} ({source})")))?;
-        tokio::spawn(complain_of_silence(client.clone(), source));
+        tokio::spawn(complain_of_silence(client.clone(), source.clone()));
         Ok(client)
     }
 
@@ -141,23 +151,27 @@ impl Cluster {
     }
 
     /// The endpoints and their source.
-    fn endpoints(&self) -> Result<(String, &'static str), Failure> {
+    fn endpoints(&self, profile: &Profile) -> Result<(String, String), Failure> {
         if let Some(endpoints) = &self.endpoints {
-            return Ok((endpoints.clone(), "from --endpoints"));
+            return Ok((endpoints.clone(), "from --endpoints".to_owned()));
         }
-        match env::var(ENDPOINTS_VARIABLE) {
-            Ok(endpoints) => Ok((endpoints, "from LOCKKEEPER_ENDPOINTS")),
-            Err(VarError::NotPresent) => {
-                Ok((DEFAULT_ENDPOINTS.to_owned(), "the default: neither --endpoints nor LOCKKEEPER_ENDPOINTS is given"))
+        match (env::var(ENDPOINTS_VARIABLE), &profile.endpoints) {
+            (Ok(endpoints), _) => Ok((endpoints, "from LOCKKEEPER_ENDPOINTS".to_owned())),
+            (Err(VarError::NotPresent), Some(endpoints)) => {
+                Ok((endpoints.clone(), format!("from {}", profile.file.display())))
             }
-            Err(VarError::NotUnicode(_)) => {
+            (Err(VarError::NotPresent), None) => {
+                let source = "the default: neither --endpoints nor LOCKKEEPER_ENDPOINTS is given";
+                Ok((DEFAULT_ENDPOINTS.to_owned(), source.to_owned()))
+            }
+            (Err(VarError::NotUnicode(_)), _) => {
                 Err(Failure::new(Exit::Usage, format_args!("{ENDPOINTS_VARIABLE} is not valid UTF-8: correct it")))
             }
         }
     }
 }
 
-async fn complain_of_silence(client: Client, source: &str) {
+async fn complain_of_silence(client: Client, source: String) {
     let Some(silence) = client.silent_for(SILENCE_MAX).await else { return };
     let last = silence.last.map(|why| format!("; last: {why}")).unwrap_or_default();
     complain(&format!("no answer yet from {} ({source}){last}", client.endpoints().join(",")));
@@ -179,6 +193,7 @@ pub fn run() -> ExitCode {
         Command::Watch(watch) => block_on(watch.run()),
         Command::Sessions(sessions) => block_on(sessions.run()),
         Command::Check(check) => block_on(check.run()),
+        Command::Certs(certs) => block_on(certs.run()),
         Command::Chaos(chaos) => block_on(chaos.run()),
         Command::Bench(bench) => block_on(bench.run()),
         Command::ForceRelease(force_release) => block_on(force_release.run()),

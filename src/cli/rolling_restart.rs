@@ -19,7 +19,6 @@ use tokio::{
     process::Command,
     time::{Instant, sleep, timeout},
 };
-use tonic::transport::Endpoint;
 
 use super::{Cluster, Exit, Failure, output::print, show, terminal};
 use crate::{
@@ -149,7 +148,7 @@ impl RollingRestart {
                 show::text(&member.client_address)
             ))?,
         }
-        self.is_back(node_id, &member.client_address, &before, tip, deadline).await?;
+        self.is_back(client, (node_id, &member.client_address), &before, tip, deadline).await?;
         say(&format!("node {node_id} is back and has caught up"))?;
         Ok(node_id)
     }
@@ -172,15 +171,15 @@ impl RollingRestart {
     /// a moment without an answer must be seen.
     async fn is_back(
         &self,
-        node_id: u64,
-        address: &str,
+        client: &Client,
+        (node_id, address): (u64, &str),
         before: &str,
         tip: u64,
         deadline: Instant,
     ) -> Result<(), String> {
         let mut was_down = false;
         loop {
-            let state = match self.ask(address).await {
+            let state = match self.ask(client, address).await {
                 Err(why) => {
                     was_down = true;
                     format!("does not answer ({why})")
@@ -244,12 +243,12 @@ impl RollingRestart {
 
     /// Asks all endpoints, and all members that the leader names.
     async fn survey(&self, client: &Client) -> Result<Survey, Failure> {
-        let asked = join_all(client.endpoints().iter().map(|address| self.ask(address))).await;
+        let asked = join_all(client.endpoints().iter().map(|address| self.ask(client, address))).await;
         let mut leading: Vec<_> = asked.iter().filter_map(|answer| answer.as_ref().ok()).collect();
         // The leader may not be among the endpoints.
         let named = leading.iter().flat_map(|status| status.members.iter().find(|it| it.node_id == status.leader_id));
         let named: BTreeSet<_> = named.map(|member| member.client_address.clone()).collect();
-        let named = join_all(named.iter().map(|address| self.ask(address))).await;
+        let named = join_all(named.iter().map(|address| self.ask(client, address))).await;
         leading.extend(named.iter().filter_map(|answer| answer.as_ref().ok()));
         leading.retain(|status| status.role() == Role::Leader && status.serving);
         let Some(leader) = leading.into_iter().max_by_key(|status| status.term).cloned() else {
@@ -257,15 +256,14 @@ impl RollingRestart {
             return Err(Failure::new(Exit::NoCluster, format!("no node serves as the leader{why}")));
         };
         let answers =
-            leader.members.iter().map(async |member| (member.node_id, self.ask(&member.client_address).await));
+            leader.members.iter().map(async |member| (member.node_id, self.ask(client, &member.client_address).await));
         let answers = join_all(answers).await.into_iter().collect();
         Ok(Survey { leader, answers })
     }
 
-    async fn ask(&self, address: &str) -> Result<StatusResponse, String> {
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| error.to_string())?;
+    async fn ask(&self, client: &Client, address: &str) -> Result<StatusResponse, String> {
+        let channel = client.channel_to(address).map_err(|error| error.to_string())?;
         let ask = async {
-            let channel = endpoint.connect().await.map_err(|error| innermost(&error))?;
             let answer = ClusterClient::new(channel).status(StatusRequest::default()).await;
             answer.map(tonic::Response::into_inner).map_err(|status| status.message().to_owned())
         };
@@ -315,14 +313,6 @@ fn stopped(why: &str) -> Failure {
 /// A line of progress.
 fn say(text: &str) -> Result<(), String> {
     print(&format!("{text}\n")).map_err(|error| format!("stdout is closed: {error}"))
-}
-
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut error = error;
-    while let Some(cause) = error.source() {
-        error = cause;
-    }
-    error.to_string()
 }
 
 /// Refuses names in braces that are no placeholders: a typo would reach the shell. `${name}` is the shell's.

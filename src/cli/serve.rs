@@ -66,6 +66,11 @@ pub(super) struct Serve {
     #[arg(long, env = "LOCKKEEPER_BOOTSTRAP", value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     bootstrap: Option<bool>,
+    /// Allow addresses beyond this machine without TLS: whoever reaches them may do anything. Overrides `insecure` of the
+    /// configuration
+    #[arg(long, env = "LOCKKEEPER_INSECURE", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    insecure: Option<bool>,
     /// Joins the cluster of these nodes: their addresses for clients. Overrides `join` of the configuration, which then
     /// needs no members
     #[arg(long, env = "LOCKKEEPER_JOIN", value_name = "HOST:PORT,…", value_delimiter = ',')]
@@ -119,9 +124,7 @@ impl Serve {
 
     fn into_parts(self) -> (PathBuf, Overrides) {
         let Self { config, cluster_id, node_id, data_dir, client_listen, peer_listen, bootstrap, .. } = self;
-        let Self { join, client_address, peer_address, log, .. } = self;
-        let addresses = (client_address, peer_address);
-        let (client_address, peer_address) = addresses;
+        let Self { insecure, join, client_address, peer_address, log, .. } = self;
         let overrides = Overrides {
             cluster_id,
             node_id,
@@ -129,6 +132,7 @@ impl Serve {
             client_listen,
             peer_listen,
             bootstrap,
+            insecure,
             join,
             client_address,
             peer_address,

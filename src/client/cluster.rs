@@ -3,16 +3,22 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
 use super::{
     BootClock, CheckAnswer, Clock, Connect, Error, LockAnswer, LockPage, NodeStatus, SessionPage,
     call::{self, Caller, with},
     contact::{Answered, Contact, Silence},
+    credentials::{Authorized, Credentials},
     nodes::Nodes,
 };
 use lockkeeper_proto::v1::{
     self, cluster_client::ClusterClient, locks_client::LocksClient, sessions_client::SessionsClient,
+};
+#[cfg(feature = "tls")]
+use lockkeeper_transport::{
+    TcpConnector, channel_of,
+    tls::{Tls, TlsConnector},
 };
 use lockkeeper_types::{LockName, Token};
 
@@ -59,6 +65,8 @@ pub struct Builder {
     attempt_limit: Duration,
     clock: Arc<dyn Clock>,
     connect: Connect,
+    credentials: Credentials,
+    is_secure: bool,
     seed: Option<u64>,
 }
 
@@ -78,6 +86,8 @@ impl Client {
             attempt_limit: Duration::from_secs(2),
             clock: Arc::new(BootClock),
             connect: Arc::new(|endpoint: Endpoint| endpoint.connect_lazy()),
+            credentials: Credentials::default(),
+            is_secure: false,
             seed: None,
         }
     }
@@ -196,8 +206,14 @@ impl Client {
     /// To the node that is asked now: the leader, or the next in turn while none is known.
     // For `lockkeeper bench`, which sends messages of its own making.
     #[doc(hidden)]
-    pub fn preferred_channel(&self) -> Channel {
+    pub fn preferred_channel(&self) -> Authorized {
         self.caller.nodes.preferred().channel
+    }
+
+    /// A channel to one node: host:port. With the certificates and the bearer token of this client. Connects on first use. Fails with
+    /// [`Error::Endpoint`].
+    pub fn channel_to(&self, address: &str) -> Result<Authorized, Error> {
+        Ok(self.caller.nodes.get(address)?.channel)
     }
 
     /// Waits until no node has answered for `limit`, and returns that silence; `None` as soon as a node answers.
@@ -244,6 +260,35 @@ impl Builder {
         self
     }
 
+    /// Connects by TLS, and trusts nodes whose certificates these files vouch for and name the hosts of the endpoints. With a certificate of
+    /// its own, the client shows it, and is known to the cluster by the name in it.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lockkeeper_client::{Client, Tls, TlsFiles};
+    ///
+    /// let files = TlsFiles { ca: "ca.pem".into(), own: Some(("client-shop.pem".into(), "client-shop-key.pem".into())) };
+    /// let client = Client::builder("10.0.0.1:7101,10.0.0.2:7101,10.0.0.3:7101").tls(&Tls::load(files)?).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: &Tls) -> Self {
+        let connector = TlsConnector::for_client(TcpConnector, tls.clone());
+        self.is_secure = true;
+        self.connect(Arc::new(move |endpoint: Endpoint| {
+            let address = endpoint.uri().authority().map(ToString::to_string).unwrap_or_default();
+            channel_of(endpoint, connector.clone(), &address)
+        }))
+    }
+
+    /// Sends this bearer token with each request: the cluster knows the client by the name that belongs to it. Without TLS others on the way
+    /// can read it. Fails with [`Error::BearerToken`].
+    pub fn bearer_token(mut self, token: &str) -> Result<Self, Error> {
+        self.credentials = Credentials::bearer(token)?;
+        Ok(self)
+    }
+
     /// Seeds the random numbers, for a simulation. Two clients with the same seed draw the same session ids.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
@@ -255,7 +300,7 @@ impl Builder {
         let mut random = call::random(self.seed);
         let first = rand::Rng::random_range(&mut random, 0..usize::from(u16::MAX));
         let caller = Caller {
-            nodes: Nodes::new(&self.endpoints, self.connect, first)?,
+            nodes: Nodes::new(&self.endpoints, self.connect, self.credentials, self.is_secure, first)?,
             clock: self.clock,
             random: std::sync::Mutex::new(random),
             call_limit: self.call_limit,

@@ -18,6 +18,14 @@ pub enum Error {
     /// An endpoint is not `host:port`. Nothing was sent.
     #[error("endpoint {0:?} is not of the form host:port, with a port of at most 65535: correct it")]
     Endpoint(String),
+    /// An endpoint is to be reached by TLS, and the client was given no authorities to trust. Nothing was sent.
+    #[error("endpoint {0:?} asks for TLS: name the authorities to trust, or leave out https://")]
+    NoAuthorities(String),
+    /// The bearer token cannot be sent. Nothing was sent.
+    #[error(
+        "the bearer token is empty, or has a blank or a character that is not printable ASCII: give it as it was made"
+    )]
+    BearerToken,
     /// The cluster refused the request. It changed nothing.
     #[error("{0}")]
     Refused(Refused),

@@ -50,8 +50,7 @@
 //!
 //! For programs without an asynchronous runtime, [`blocking`] is the same client with blocking calls.
 //!
-//! Deliberately left out: TLS and authentication (the cluster has neither yet), and a lock cache (cached answers would
-//! not be linearizable).
+//! Deliberately left out: a lock cache (cached answers would not be linearizable).
 
 mod acquire;
 mod attached;
@@ -63,6 +62,7 @@ mod clock;
 mod cluster;
 mod contact;
 mod core;
+mod credentials;
 mod election;
 mod error;
 mod force_release;
@@ -81,6 +81,9 @@ mod undo;
 mod views;
 mod watch;
 
+/// Certificates: [`Builder::tls`].
+#[cfg(feature = "tls")]
+pub use lockkeeper_transport::tls::{Subject, Tls, TlsError, TlsFiles};
 /// Names, tokens and limits.
 pub use lockkeeper_types as types;
 
@@ -92,6 +95,7 @@ pub use clock::{BootClock, Clock, Moment};
 pub use cluster::{Builder, Client, DEFAULT_ENDPOINTS};
 #[doc(hidden)]
 pub use contact::Silence;
+pub use credentials::{Authorized, Credentials};
 pub use election::{Campaign, Election, Leader, Leadership, Observe};
 pub use error::{Error, Loss, NotAcquired, Refused};
 pub use force_release::ForceRelease;

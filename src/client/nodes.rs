@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -16,12 +16,19 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use super::{Error, pipeline::Pipeline};
+use super::{
+    Error,
+    credentials::{Authorized, Credentials},
+    pipeline::Pipeline,
+};
 use lockkeeper_proto::LEADER_KEY;
 use lockkeeper_transport::Windows;
 
 /// Makes a channel to a node. A parameter, so that a simulation can replace the network.
 pub type Connect = Arc<dyn Fn(Endpoint) -> Channel + Send + Sync>;
+
+/// Before an endpoint that is to be reached by TLS.
+const HTTPS: &str = "https://";
 
 /// Remembered leaders that are not among the configured endpoints. Far more than a cluster has nodes.
 const LEARNED_MAX: usize = 32;
@@ -30,27 +37,43 @@ const LEARNED_MAX: usize = 32;
 #[derive(Clone)]
 pub(crate) struct Node {
     pub(crate) address: Arc<str>,
-    pub(crate) channel: Channel,
+    pub(crate) channel: Authorized,
     /// Uses `channel`.
     pub(crate) pipeline: Pipeline,
 }
 
 /// The configured nodes, and those learned from answers.
+///
+/// While no leader is known, the configured ones are asked in turn, and then the members that the cluster last named: all that were
+/// configured may have been replaced since.
 pub(crate) struct Nodes {
     configured: Vec<Node>,
+    /// The members that the cluster last named, without the configured ones.
+    members: Mutex<Vec<Node>>,
     learned: Mutex<BTreeMap<Arc<str>, Node>>,
     leader: watch::Sender<Option<Node>>,
-    /// Index of the configured node to ask next while no leader is known.
+    /// Index of the node to ask next while no leader is known: among the configured ones and the members.
     next: AtomicUsize,
     connect: Connect,
+    credentials: Credentials,
 }
 
 impl Nodes {
     /// `first` selects the node to ask first, so that clients spread over the nodes.
-    pub(crate) fn new(endpoints: &str, connect: Connect, first: usize) -> Result<Self, Error> {
+    pub(crate) fn new(
+        endpoints: &str,
+        connect: Connect,
+        credentials: Credentials,
+        is_secure: bool,
+        first: usize,
+    ) -> Result<Self, Error> {
         let mut configured: Vec<Node> = Vec::new();
         for address in endpoints.split(',').map(str::trim).filter(|address| !address.is_empty()) {
-            let node = node(address, &connect)?;
+            let says_tls = address.starts_with(HTTPS);
+            if says_tls && !is_secure {
+                return Err(Error::NoAuthorities(address.to_owned()));
+            }
+            let node = node(address, &connect, &credentials)?;
             if !configured.iter().any(|known| known.address == node.address) {
                 configured.push(node);
             }
@@ -59,12 +82,25 @@ impl Nodes {
             return Err(Error::Endpoint(endpoints.to_owned()));
         }
         let next = AtomicUsize::new(first % configured.len());
-        let (leader, learned) = (watch::Sender::new(None), Mutex::default());
-        Ok(Self { configured, learned, leader, next, connect })
+        let (leader, learned, members) = (watch::Sender::new(None), Mutex::default(), Mutex::default());
+        Ok(Self { configured, members, learned, leader, next, connect, credentials })
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.configured.len()
+        self.configured.len() + self.members().len()
+    }
+
+    fn members(&self) -> MutexGuard<'_, Vec<Node>> {
+        self.members.lock().expect("no code panics while it holds this lock")
+    }
+
+    /// Records the members that the cluster names.
+    pub(crate) fn note_members(&self, addresses: &[String]) {
+        let is_new = |address: &&String| !self.configured.iter().any(|node| *node.address == **address);
+        // An invalid address is a fault of the server; the client keeps using its other nodes.
+        let members = addresses.iter().take(LEARNED_MAX).filter(is_new).filter_map(|address| self.get(address).ok());
+        let members = members.collect();
+        *self.members() = members;
     }
 
     pub(crate) fn configured(&self) -> impl Iterator<Item = &Node> {
@@ -76,7 +112,9 @@ impl Nodes {
         if let Some(leader) = &*self.leader.borrow() {
             return leader.clone();
         }
-        self.configured[self.next.load(Ordering::Relaxed) % self.configured.len()].clone()
+        let members = self.members();
+        let next = self.next.load(Ordering::Relaxed) % (self.configured.len() + members.len());
+        self.configured.get(next).unwrap_or_else(|| &members[next - self.configured.len()]).clone()
     }
 
     /// A node by its address, configured or not.
@@ -89,7 +127,7 @@ impl Nodes {
         if let Some(node) = learned.get(address) {
             return Ok(node.clone());
         }
-        let node = node(address, &self.connect)?;
+        let node = node(address, &self.connect, &self.credentials)?;
         if learned.len() >= LEARNED_MAX {
             learned.clear();
         }
@@ -114,8 +152,10 @@ impl Nodes {
             Some(known) if known.address == node.address => leader.take().is_some(),
             _ => false,
         });
-        if let Some(place) = self.configured.iter().position(|known| known.address == node.address) {
-            self.next.store((place + 1) % self.configured.len(), Ordering::Relaxed);
+        let members = self.members();
+        let mut known = self.configured.iter().chain(members.iter());
+        if let Some(place) = known.position(|known| known.address == node.address) {
+            self.next.store((place + 1) % (self.configured.len() + members.len()), Ordering::Relaxed);
         }
     }
 
@@ -135,10 +175,11 @@ impl Nodes {
 }
 
 fn bare(address: &str) -> &str {
-    address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/')
+    let bare = address.strip_prefix("http://").or_else(|| address.strip_prefix(HTTPS));
+    bare.unwrap_or(address).trim_end_matches('/')
 }
 
-fn node(address: &str, connect: &Connect) -> Result<Node, Error> {
+fn node(address: &str, connect: &Connect, credentials: &Credentials) -> Result<Node, Error> {
     let invalid = || Error::Endpoint(address.to_owned());
     let address = bare(address);
     let (host, port) = address.rsplit_once(':').ok_or_else(invalid)?;
@@ -146,7 +187,7 @@ fn node(address: &str, connect: &Connect) -> Result<Node, Error> {
         return Err(invalid());
     }
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| invalid())?;
-    let channel = connect(configure(endpoint));
+    let channel = credentials.on(connect(configure(endpoint)));
     Ok(Node { address: address.into(), pipeline: Pipeline::on(channel.clone()), channel })
 }
 
@@ -179,7 +220,7 @@ mod tests {
     use super::*;
 
     fn nodes(endpoints: &str) -> Result<Nodes, Error> {
-        Nodes::new(endpoints, Arc::new(|endpoint: Endpoint| endpoint.connect_lazy()), 0)
+        Nodes::new(endpoints, Arc::new(|endpoint: Endpoint| endpoint.connect_lazy()), Credentials::default(), false, 0)
     }
 
     fn named(leader: &str) -> MetadataMap {
@@ -197,9 +238,10 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_no_endpoint_is_named() {
-        for endpoints in ["", "a", "a:port", ":1", "a:1,https://b:2"] {
+        for endpoints in ["", "a", "a:port", ":1", "a:1,ftp://b:2"] {
             assert!(matches!(nodes(endpoints), Err(Error::Endpoint(_))), "{endpoints:?}");
         }
+        assert!(matches!(nodes("a:1,https://b:2"), Err(Error::NoAuthorities(_))));
     }
 
     #[tokio::test]
@@ -212,6 +254,24 @@ mod tests {
         assert_eq!(&*nodes.preferred().address, "a:1");
         nodes.pass_over(&nodes.preferred());
         assert_eq!(&*nodes.preferred().address, "b:2");
+    }
+
+    /// All configured nodes may be gone by the time at which the leader is.
+    #[tokio::test]
+    async fn members_are_asked_after_the_configured_nodes() {
+        let nodes = nodes("a:1,b:2").unwrap();
+        nodes.note_members(&["c:3", "b:2", "nonsense"].map(str::to_owned));
+        assert_eq!(nodes.count(), 3);
+        let mut asked = Vec::new();
+        for _ in 0..4 {
+            let node = nodes.preferred();
+            asked.push(node.address.to_string());
+            nodes.pass_over(&node);
+        }
+        assert_eq!(asked, ["a:1", "b:2", "c:3", "a:1"]);
+        nodes.note_members(&["d:4".to_owned()]);
+        nodes.pass_over(&nodes.get("b:2").unwrap());
+        assert_eq!(&*nodes.preferred().address, "d:4");
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::error::LocalError;
+use super::{CERTIFICATES, error::LocalError};
 use crate::server::config::{Config, Overrides};
 
 const CONFIG: &str = "node.toml";
@@ -104,7 +104,10 @@ fn foreign(path: &Path) -> io::Result<Option<String>> {
     for entry in fs::read_dir(path)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         let is_node = name.strip_prefix("node").is_some_and(|id| id.parse::<u64>().is_ok());
-        if !is_node && name != LOCK && foreign.as_ref().is_none_or(|first| name < *first) {
+        if !is_node
+            && ![LOCK, CERTIFICATES].contains(&name.as_str())
+            && foreign.as_ref().is_none_or(|first| name < *first)
+        {
             foreign = Some(name);
         }
     }

@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
 use super::EXIT_ADDRESS_IN_USE;
-use crate::server::config::ConfigError;
+use crate::{certs::CertsError, server::config::ConfigError};
 
 /// Why a cluster on this machine does not run. After any of these errors none of its nodes runs.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +43,9 @@ pub enum LocalError {
     /// Nothing was started.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Nothing was started.
+    #[error(transparent)]
+    Certs(#[from] CertsError),
     /// Nothing was started.
     #[error("cannot find free ports on 127.0.0.1: {0}")]
     NoPorts(io::Error),

@@ -8,6 +8,7 @@
 //! DIR/node1/node.log  its log since its first start here
 //! DIR/node1/data/     its data
 //! DIR/node2/…
+//! DIR/certs/          with TLS: the certificates, and the authority that signed them
 //! ```
 //!
 //! No node outlives its cluster. Drop kills the nodes. If the process that runs the cluster is killed, the pipes to the
@@ -15,6 +16,7 @@
 //!
 //! Deliberately absent: automatic restarts of dead nodes, which would hide failures.
 
+mod certificates;
 mod directory;
 mod error;
 mod node;
@@ -36,6 +38,7 @@ use crate::{
 };
 use directory::Directory;
 pub use error::LocalError;
+use lockkeeper_transport::tls::TlsFiles;
 pub use node::{Node, Signal};
 pub(crate) use ports::any_free as free_port;
 
@@ -46,6 +49,8 @@ pub const NODES_DEFAULT: usize = 3;
 /// How long a node may take to exit after SIGTERM before it is killed.
 pub const STOP_GRACE: Duration = Duration::from_secs(10);
 
+/// The directory of the certificates.
+const CERTIFICATES: &str = "certs";
 /// Interval of the readiness checks.
 const READY_POLL: Duration = Duration::from_millis(50);
 /// Attempts with new ports: a free port can be taken before its node binds it.
@@ -64,6 +69,8 @@ pub struct Options {
     pub raft: RaftConfig,
     /// The disk settings of a new cluster.
     pub disk: DiskConfig,
+    /// TLS between all, with certificates by an authority of its own. A cluster that has it keeps it.
+    pub tls: bool,
     /// Log filter of the nodes; `None`: that of [`Config::default`].
     pub log: Option<String>,
     /// How long the cluster may take to serve.
@@ -79,6 +86,7 @@ impl Options {
             directory: None,
             raft: RaftConfig::default(),
             disk: DiskConfig::default(),
+            tls: false,
             log: None,
             timeout: Duration::from_secs(30),
         }
@@ -132,6 +140,9 @@ impl LocalCluster {
         }
         for config in &mut configs {
             config.log = options.log.clone().unwrap_or_else(|| config.log.clone());
+            if options.tls || config.tls.is_some() {
+                certificates::of_node(&directory.path().join(CERTIFICATES), config)?;
+            }
             directory.write(config)?;
         }
 
@@ -192,7 +203,7 @@ impl LocalCluster {
     ) -> Result<&mut Node, LocalError> {
         let known = self.nodes.values().next().expect("a cluster has a node");
         let (program, node_id) = (known.program().to_owned(), listens.node_id);
-        let config = Config {
+        let mut config = Config {
             node_id,
             data_dir: self.directory.node(node_id).join("data"),
             client_listen: listens.client_address.clone(),
@@ -202,6 +213,9 @@ impl LocalCluster {
             members,
             ..known.config().clone()
         };
+        if config.tls.is_some() {
+            certificates::of_node(&self.directory.path().join(CERTIFICATES), &mut config)?;
+        }
         self.directory.write(&config)?;
         let node = Node::new(program, config, self.directory.node(node_id));
         assert!(self.nodes.insert(node_id, node).is_none(), "node {node_id} exists");
@@ -256,6 +270,11 @@ impl LocalCluster {
     /// The addresses of its nodes for clients, as URLs.
     pub fn endpoints(&self) -> Vec<String> {
         self.nodes().map(Node::endpoint).collect()
+    }
+
+    /// The certificates of a client of this cluster. `None`: there is no TLS.
+    pub fn client_files(&self) -> Option<TlsFiles> {
+        self.nodes.values().next()?.client_files()
     }
 
     /// The status of each node that answers.

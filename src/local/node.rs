@@ -18,10 +18,14 @@ use tokio::{
 };
 use tonic::transport::{Channel, Endpoint};
 
-use super::{STOP_GRACE, directory::config_file, error::LocalError};
+use super::{STOP_GRACE, certificates, directory::config_file, error::LocalError};
 use crate::{
     proto::v1 as pb,
     server::config::{Config, Member},
+};
+use lockkeeper_transport::{
+    TcpConnector,
+    tls::{Tls, TlsConnector, TlsFiles},
 };
 
 /// Timeout of a status request.
@@ -30,7 +34,7 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 const TAIL_LINES: usize = 20;
 const TAIL_BYTES: u64 = 16 * 1024;
 /// Environment variables for a single node, which must not reach all nodes.
-const NOT_INHERITED: [&str; 10] = [
+const NOT_INHERITED: [&str; 11] = [
     "LOCKKEEPER_CONFIG",
     "LOCKKEEPER_CLUSTER_ID",
     "LOCKKEEPER_NODE_ID",
@@ -38,6 +42,7 @@ const NOT_INHERITED: [&str; 10] = [
     "LOCKKEEPER_CLIENT_LISTEN",
     "LOCKKEEPER_PEER_LISTEN",
     "LOCKKEEPER_BOOTSTRAP",
+    "LOCKKEEPER_INSECURE",
     "LOCKKEEPER_JOIN",
     "LOCKKEEPER_CLIENT_ADDRESS",
     "LOCKKEEPER_PEER_ADDRESS",
@@ -113,7 +118,13 @@ impl Node {
 
     /// Its address for clients, as a URL.
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.config.client_listen)
+        let scheme = if self.config.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.config.client_listen)
+    }
+
+    /// The certificates of a client. `None`: there is no TLS.
+    pub fn client_files(&self) -> Option<TlsFiles> {
+        Some(certificates::of_client(self.config.tls.as_ref()?))
     }
 
     /// Its process id; `None`: it does not run.
@@ -212,7 +223,12 @@ impl Node {
 
     /// A new connection to it.
     pub async fn channel(&self) -> Result<Channel, tonic::Status> {
-        let endpoint = Endpoint::from_shared(self.endpoint()).expect("an address of ours makes a URL");
+        let address = &self.config.client_listen;
+        if let Some(files) = self.client_files() {
+            let tls = Tls::load(files).map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+            return Ok(lockkeeper_transport::channel(TlsConnector::for_client(TcpConnector, tls), address));
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address of ours makes a URL");
         let connection = endpoint.connect_timeout(STATUS_TIMEOUT).connect().await;
         connection.map_err(|error| tonic::Status::unavailable(error.to_string()))
     }

@@ -195,7 +195,7 @@ async fn ask_all<C: Connect>(identity: &Identity, plan: &FormingConfig, connecto
     let members: Vec<_> = plan.members.iter().map(|(id, node)| pb::Node::new(*id, node)).collect();
     let others = plan.members.iter().filter(|(id, _)| **id != identity.node_id());
     let ask = async |(&node_id, node): (&u64, &Node)| {
-        let said = hello(connector, &node.peer_address, identity, members.clone()).await;
+        let said = hello(&connector.to_node(node_id), &node.peer_address, identity, members.clone()).await;
         HelloAnswer { node_id, said: said.map_err(|status| status.message().to_owned()) }
     };
     join_all(others.map(ask)).await

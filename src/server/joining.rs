@@ -201,7 +201,7 @@ pub(super) async fn notice_removal<C: Connect>(identity: Arc<Identity>, replica:
             others.map(|(id, node)| (*id, replica.addresses().of_peer(*id, node))).collect()
         };
         let ask = async |(id, address): (u64, String)| {
-            let answer = hello(&connector, &address, &identity, Vec::new()).await.ok()?;
+            let answer = hello(&connector.to_node(id), &address, &identity, Vec::new()).await.ok()?;
             (answer.node_id == id && answer.asker_removed).then_some(id)
         };
         if let Some(witness) = join_all(peers.into_iter().map(ask)).await.into_iter().flatten().next() {

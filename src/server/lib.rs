@@ -56,6 +56,7 @@
 pub mod config;
 pub mod descriptors;
 pub mod node;
+mod nodes_join;
 
 mod api;
 mod cluster;

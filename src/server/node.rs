@@ -28,10 +28,11 @@ use tower::{Layer as _, Service, util::MapResponse};
 use super::{
     MESSAGE_BYTES_MAX,
     cluster::Cluster,
-    config::{Config, Member, RaftConfig},
+    config::{Config, Member, RaftConfig, TlsConfig},
     descriptors::Places,
     health,
     joining::{self, NotAdmitted},
+    nodes_join::NodesJoin,
     pulse::Pulse,
     service::{Local, Service as LockService, forward::Dial, waiting},
     unread::{self, Unread},
@@ -75,7 +76,10 @@ use lockkeeper_storage::{
     files,
     space::{FreeSpace, OfDirectory},
 };
-use lockkeeper_transport::{Connect, Listen, Settings, TcpConnector};
+use lockkeeper_transport::{
+    Connect, Listen, Settings, TcpConnector,
+    tls::{Acceptor, Port, Subject, Tls, TlsConnector, TlsError, TlsFiles},
+};
 
 /// How long a node that ends waits for the requests under way.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -113,6 +117,9 @@ pub enum ServeError {
     /// The configuration cannot be used.
     #[error("{0}")]
     Config(String),
+    /// The certificates cannot be used. Nothing was started.
+    #[error("cannot use the certificates under [tls]: {0}")]
+    Tls(#[from] TlsError),
     /// The data directory is another node's, or damaged. Nothing was started.
     #[error(transparent)]
     Identity(#[from] IdentityError),
@@ -148,8 +155,10 @@ pub struct Parts<L, C, S> {
     pub clients: L,
     /// The listener for peers.
     pub peers: L,
-    /// How it reaches its peers.
+    /// How it reaches its peers: with the same certificates.
     pub connector: C,
+    /// Its certificates. `None`: its ports take plain text.
+    pub tls: Option<Tls>,
     /// Its clock, random numbers, and runtimes.
     pub environment: Environment,
     /// Its identity.
@@ -180,14 +189,25 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
     let shutdown = shutdown.shared();
+    let tls = match config.tls.clone() {
+        Some(files) => {
+            let loaded = tokio::task::spawn_blocking(move || load(&files)).await;
+            Some(loaded.map_err(|stopped| ServeError::Raft(stopped.to_string()))??)
+        }
+        None => None,
+    };
+    let connector = TlsConnector::for_node(TcpConnector, tls.clone());
     if config.cluster_id.is_empty() {
         config.cluster_id = match Identity::recorded_cluster(&config.data_dir)? {
             Some(cluster_id) => cluster_id.to_string(),
             None => tokio::select! {
-                cluster_id = joining::cluster_id(&config.join, &TcpConnector) => cluster_id,
+                cluster_id = joining::cluster_id(&config.join, &connector) => cluster_id,
                 () = shutdown.clone() => return Ok(()),
             },
         };
+    }
+    if let Some(tls) = &tls {
+        check_subject(&config, tls)?;
     }
     let clients = listen("client_listen", &config.client_listen).await?;
     let peers = listen("peer_listen", &config.peer_listen).await?;
@@ -201,7 +221,8 @@ pub async fn serve(
         config,
         clients,
         peers,
-        connector: TcpConnector,
+        connector,
+        tls,
         environment,
         identity,
         log: log.clone(),
@@ -217,6 +238,29 @@ pub async fn serve(
         tracing::warn!(%error, "the log was not closed in order; nothing that was acknowledged is lost");
     }
     ended
+}
+
+/// Reads the certificates. Blocks.
+fn load(files: &TlsConfig) -> Result<Tls, TlsError> {
+    let TlsConfig { ca, certificate, key } = files.clone();
+    let files = TlsFiles { ca, own: Some((certificate, key)) };
+    if let Some(warning) = files.warning() {
+        tracing::warn!("{warning}");
+    }
+    Tls::load(files)
+}
+
+/// Refuses the certificate of another node.
+fn check_subject(config: &Config, tls: &Tls) -> Result<(), ServeError> {
+    let own = Subject::Node { cluster: config.cluster_id.clone(), id: config.node_id };
+    match tls.subject() {
+        Some(subject) if subject == own => Ok(()),
+        Some(subject) => Err(ServeError::Config(format!(
+            "tls.certificate names {subject}, and this node is {own}: name its own certificate; \
+             `lockkeeper certs node` makes one"
+        ))),
+        None => Err(ServeError::Config("tls.certificate is missing: name this node's certificate".to_owned())),
+    }
 }
 
 async fn listen(key: &'static str, address: &str) -> Result<TcpListener, ServeError> {
@@ -255,7 +299,9 @@ where
     S: RaftLogStorage<TypeConfig>,
 {
     let Parts { config, clients, peers, connector, environment, identity, mut log, snapshots, places, .. } = parts;
-    let Parts { inspector, versions, replica: replica_wanted, disk: space, .. } = parts;
+    let acceptor = |port| parts.tls.clone().map(|tls| Acceptor::new(tls, port)).transpose();
+    let (peers_acceptor, clients_acceptor) = (acceptor(Port::Peers)?, acceptor(Port::Clients)?);
+    let Parts { tls, inspector, versions, replica: replica_wanted, disk: space, .. } = parts;
     check_log(&identity, &mut log, &snapshots).await?;
     let plan = plan(&config);
     let versions = Arc::new(PeerVersions::new(versions));
@@ -306,13 +352,19 @@ where
     let (mut tasks, mut client_server) = (JoinSet::new(), JoinSet::new());
     let peer_routes = services.for_peers().add_service(peer_service.server());
     let peer_settings = Settings::PEERS.with_connections_max(places.peers);
-    tasks.spawn(listen_to(peers, peer_settings, services.around(peer_routes), CancellationToken::new()));
+    tasks.spawn(listen_to(
+        peers,
+        peers_acceptor,
+        peer_settings,
+        services.around(peer_routes),
+        CancellationToken::new(),
+    ));
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let client_routes =
         services.for_clients().add_service(health_service).add_service(MaintenanceServer::new(maintenance));
     let client_settings = Settings::CLIENTS.with_connections_max(places.clients);
-    let clients_service = services.unread.layer(services.around(client_routes));
-    let serving = listen_to(clients, client_settings, clients_service, stopping.clone());
+    let clients_service = services.unread.layer(NodesJoin(services.around(client_routes)));
+    let serving = listen_to(clients, clients_acceptor, client_settings, clients_service, stopping.clone());
     environment.clients.spawn(&mut client_server, serving);
     tasks.spawn(take_part(Arc::clone(&identity), replica.clone(), plan, connector.clone()));
     tasks.spawn(outdated(Arc::clone(&identity)));
@@ -327,6 +379,9 @@ where
     tasks.spawn(take_snapshots(replica.clone(), snapshot_due));
     let mut background = JoinSet::new();
     background.spawn(members.run());
+    if let Some(tls) = tls {
+        background.spawn(tls.follow_files());
+    }
     background.spawn(joining::notice_removal(Arc::clone(&identity), replica.clone(), connector.clone()));
     background.spawn(note_progress(identity, replica.clone(), acknowledgements));
     environment.clients.spawn(&mut background, waiting::give_up_places(replica.clone()));
@@ -487,8 +542,9 @@ impl Services {
         stopping: CancellationToken,
     ) -> Self {
         let local = Local { replica: replica.clone(), members, random: Arc::clone(&environment.random) };
-        let dial: Dial =
-            Arc::new(move |address, windows| lockkeeper_transport::channel_with(connector.clone(), address, windows));
+        let dial: Dial = Arc::new(move |id, address, windows| {
+            lockkeeper_transport::channel_with(connector.to_node(id), address, windows)
+        });
         let service = LockService::new(local.clone(), dial, stopping);
         let (cluster_id, blocking) = (config.cluster_id.as_str().into(), environment.blocking);
         let (progress, members) = Default::default();
@@ -546,6 +602,7 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
 
 async fn listen_to<L, V>(
     listener: L,
+    acceptor: Option<Acceptor>,
     settings: Settings,
     service: V,
     stopping: CancellationToken,
@@ -555,7 +612,7 @@ where
     V: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible> + Clone + Send + 'static,
     V::Future: Send,
 {
-    lockkeeper_transport::serve(listener, settings, service, stopping).await;
+    lockkeeper_transport::serve(listener, acceptor, settings, service, stopping).await;
     Ok(())
 }
 

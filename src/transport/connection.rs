@@ -13,6 +13,8 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::tls::Subject;
+
 /// Bytes of HTTP/2's connection preface, which is constant.
 const PREFACE_BYTES: usize = 24;
 /// Bytes of a frame's header; the first three are the length.
@@ -22,6 +24,7 @@ const FRAME_HEADER_BYTES: usize = 9;
 pub struct Connection<S> {
     stream: S,
     remote: SocketAddr,
+    subject: Option<Arc<Subject>>,
     /// Dropped with the connection: see [`Remote`].
     token: Arc<()>,
     preface: Preface,
@@ -84,10 +87,20 @@ impl Preface {
 pub struct Remote {
     /// The address of the other end.
     pub address: SocketAddr,
+    /// Whom the certificate of the other end names. `None`: it showed none.
+    pub subject: Option<Arc<Subject>>,
     connection: Weak<()>,
 }
 
 impl Remote {
+    /// The id of the node that the certificate of the other end names.
+    pub fn node(&self) -> Option<u64> {
+        match self.subject.as_deref()? {
+            Subject::Node { id, .. } => Some(*id),
+            Subject::Client { .. } => None,
+        }
+    }
+
     /// Whether the connection is still open.
     pub fn is_connected(&self) -> bool {
         self.connection.strong_count() > 0
@@ -101,12 +114,17 @@ impl Remote {
 
 impl<S> Connection<S> {
     pub(super) fn new(stream: S, remote: SocketAddr, read_state: Arc<ReadState>) -> Self {
-        Self { stream, remote, token: Arc::default(), preface: Preface::default(), read_state }
+        Self { stream, remote, subject: None, token: Arc::default(), preface: Preface::default(), read_state }
+    }
+
+    /// The same, with whom the certificate of the other end names.
+    pub(super) fn with_subject(self, subject: Option<Subject>) -> Self {
+        Self { subject: subject.map(Arc::new), ..self }
     }
 
     /// The origin of the connection.
     pub fn remote(&self) -> Remote {
-        Remote { address: self.remote, connection: Arc::downgrade(&self.token) }
+        Remote { address: self.remote, subject: self.subject.clone(), connection: Arc::downgrade(&self.token) }
     }
 }
 

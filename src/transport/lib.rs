@@ -1,7 +1,7 @@
 //! Byte streams between nodes, and gRPC on top of them.
 //!
 //! Opening and accepting connections are parameters: production passes TCP, a simulation its own network. No other module of this crate
-//! opens a socket. This module adds to both: gRPC channels that connect on first use, keep-alive, flow-control windows that let a large
+//! opens a socket. TLS is a layer over either ([`tls`], a feature of the same name). This module adds to both: gRPC channels that connect on first use, keep-alive, flow-control windows that let a large
 //! message pass at once, and a listener that survives bad connections.
 //!
 //! The life of a connection: [`serve`] accepts it (`accept`), gives it a slot, for which another connection may be closed (`slots`),
@@ -10,6 +10,8 @@
 //!
 //! Deliberately absent: retries and pools. The caller knows what a failure means; a channel that failed is dropped and a new one made.
 
+#[cfg(feature = "tls")]
+pub mod tls;
 mod windows;
 
 #[cfg(feature = "serve")]
@@ -62,6 +64,12 @@ pub trait Connect: Clone + Send + Sync + 'static {
 
     /// Opens a connection to `address`, host:port. Need not have a time limit: the caller has one.
     fn connect(&self, address: &str) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+
+    /// The same, for connections to the node with this id. A connector that can tell nodes apart refuses any other.
+    #[must_use]
+    fn to_node(&self, _id: u64) -> Self {
+        self.clone()
+    }
 }
 
 /// Accepts connections.
@@ -104,6 +112,17 @@ pub fn channel<C: Connect>(connector: C, address: &str) -> Channel {
 
 /// As [`channel`], with these flow-control windows for its answers.
 pub fn channel_with<C: Connect>(connector: C, address: &str, windows: Windows) -> Channel {
+    // The connector knows the address. The URI only provides the authority, and must be valid whatever the address is.
+    let endpoint = Endpoint::from_static("http://lockkeeper")
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE)
+        .initial_stream_window_size(windows.stream)
+        .initial_connection_window_size(windows.connection);
+    channel_of(endpoint, connector, address)
+}
+
+/// A channel with the settings of `endpoint`, which connects to `address`, host:port, on first use.
+pub fn channel_of<C: Connect>(endpoint: Endpoint, connector: C, address: &str) -> Channel {
     let address: Arc<str> = address.into();
     let dial = move |_| {
         let (connector, address) = (connector.clone(), address.clone());
@@ -115,13 +134,7 @@ pub fn channel_with<C: Connect>(connector: C, address: &str, windows: Windows) -
             stream.map(TokioIo::new).map_err(explain)
         }
     };
-    // The connector knows the address. The URI only provides the authority, and must be valid whatever the address is.
-    Endpoint::from_static("http://lockkeeper")
-        .http2_keep_alive_interval(KEEP_ALIVE)
-        .keep_alive_timeout(KEEP_ALIVE)
-        .initial_stream_window_size(windows.stream)
-        .initial_connection_window_size(windows.connection)
-        .connect_with_connector_lazy(tower::service_fn(dial))
+    endpoint.connect_with_connector_lazy(tower::service_fn(dial))
 }
 
 /// Whether a call ended with this status because there was no connection: then its request was never sent.

@@ -5,7 +5,7 @@
 //!
 //! | because | after | how |
 //! |---|---|---|
-//! | its preface is not complete | [`HANDSHAKE_TIMEOUT`] | closed |
+//! | its handshake of TLS, if there is TLS, and its preface are not complete | [`HANDSHAKE_TIMEOUT`] | closed |
 //! | it makes no first call | [`FIRST_CALL_TIMEOUT`] | GOAWAY |
 //! | it has had no open call | [`IDLE_TIMEOUT`] | GOAWAY |
 //! | another connection needs its slot ([`slots`](super::slots)) | at once | GOAWAY, closed |
@@ -18,6 +18,7 @@
 use std::{
     convert::Infallible,
     future::Future,
+    io,
     net::SocketAddr,
     pin::{Pin, pin},
     sync::Arc,
@@ -31,7 +32,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::Semaphore,
     task::JoinSet,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
@@ -44,19 +45,27 @@ use super::{
     log_throttle::LogThrottle,
     settings::{CLOSING_TIMEOUT, FIRST_CALL_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Settings},
     slots::{Order, Slot, SlotGuard, Slots},
+    tls::{Acceptor, ServerStream},
 };
 
 /// Serves connections until `stopping`, and then the calls under way. Never fails: an error of one connection does not affect others.
 ///
+/// With an `acceptor` all connections use TLS; each call carries whom the certificate of its connection names ([`Remote`](super::Remote)).
 /// Dropping the future closes all connections.
-pub async fn serve<L, V>(mut listener: L, settings: Settings, service: V, stopping: CancellationToken)
-where
+pub async fn serve<L, V>(
+    mut listener: L,
+    acceptor: Option<Acceptor>,
+    settings: Settings,
+    service: V,
+    stopping: CancellationToken,
+) where
     L: Listen,
     V: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     V::Future: Send,
 {
     let slots = Slots::new(settings.connections_max);
     let (http, throttle) = (settings.http2(), LogThrottle::default());
+    let handshakes = acceptor.map(|acceptor| Handshakes { acceptor, failed: Arc::default() });
     let mut connections = JoinSet::new();
     loop {
         let (stream, remote) = tokio::select! {
@@ -67,15 +76,22 @@ where
         };
         let slot_guard = slots.admit(remote.ip(), ReadState::new(settings.turn_bytes));
         let without_message = settings.without_message_max;
-        connections.spawn(connection(
-            stream,
-            remote,
-            slot_guard,
-            http.clone(),
-            without_message,
-            service.clone(),
-            stopping.clone(),
-        ));
+        let (http, service, stopping) = (http.clone(), service.clone(), stopping.clone());
+        match &handshakes {
+            None => {
+                let read_state = Arc::clone(&slot_guard.0.read_state);
+                let stream = Connection::new(stream, remote, read_state);
+                connections.spawn(connection(stream, slot_guard, http, without_message, service, stopping));
+            }
+            Some(handshakes) => {
+                let handshakes = handshakes.clone();
+                connections.spawn(async move {
+                    if let Some(stream) = handshakes.secured(stream, remote, &slot_guard.0, &stopping).await {
+                        connection(stream, slot_guard, http, without_message, service, stopping).await;
+                    }
+                });
+            }
+        }
     }
     // The operating system refuses new connections from now on, so clients use another node.
     drop(listener);
@@ -84,8 +100,7 @@ where
 
 /// Serves one connection to its end.
 async fn connection<S, V>(
-    stream: S,
-    remote: SocketAddr,
+    connection: Connection<S>,
     slot_guard: SlotGuard,
     http: http2::Builder<TokioExecutor>,
     without_message_max: usize,
@@ -97,7 +112,7 @@ async fn connection<S, V>(
     V::Future: Send,
 {
     let slot = &slot_guard.0;
-    let connection = Connection::new(stream, remote, Arc::clone(&slot.read_state));
+    let remote = connection.remote().address;
     let without_message = Arc::new(Semaphore::new(without_message_max));
     let calls = CallHandler { slot: Arc::clone(slot), remote: connection.remote(), without_message, service };
     let answers = service_fn(move |request| calls.clone().answer(request));
@@ -133,6 +148,44 @@ async fn connection<S, V>(
                 let mut say = pin!(poll_fn(say));
                 let _ = futures::poll!(say.as_mut());
                 return;
+            }
+        }
+    }
+}
+
+/// The handshakes of a port.
+#[derive(Clone)]
+struct Handshakes {
+    acceptor: Acceptor,
+    failed: Arc<LogThrottle>,
+}
+
+impl Handshakes {
+    /// `None`: the handshake failed, was not complete in time, or the connection had to make room.
+    async fn secured<S>(
+        &self,
+        stream: S,
+        remote: SocketAddr,
+        slot: &Slot,
+        stopping: &CancellationToken,
+    ) -> Option<Connection<ServerStream<S>>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let secured = tokio::select! {
+            secured = timeout(HANDSHAKE_TIMEOUT, self.acceptor.accept(stream)) => secured,
+            () = stopping.cancelled() => return None,
+            () = slot.must_end() => return None,
+        };
+        match secured.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok((stream, subject)) => {
+                Some(Connection::new(stream, remote, Arc::clone(&slot.read_state)).with_subject(subject))
+            }
+            Err(error) => {
+                if let Some(count) = self.failed.count() {
+                    tracing::warn!(count, %remote, %error, "a connection was refused: its TLS handshake failed");
+                }
+                None
             }
         }
     }

@@ -282,6 +282,11 @@ impl Slot {
             _ => Order::Stay,
         }
     }
+
+    /// Returns once the connection must end.
+    pub(super) async fn must_end(&self) {
+        while self.ordered().await == Order::Stay {}
+    }
 }
 
 impl Drop for OpenCall {

@@ -127,7 +127,7 @@ impl Lab {
         let routes = Routes::new(service.server());
         let server = tokio::spawn(async move {
             let stopping = CancellationToken::new();
-            let serving = transport::serve(listener, transport::Settings::PEERS, routes, stopping.clone());
+            let serving = transport::serve(listener, None, transport::Settings::PEERS, routes, stopping.clone());
             let told = async {
                 stopped.await.unwrap_or(());
                 stopping.cancel();

@@ -102,7 +102,7 @@ async fn client_of(stub: Stub) -> PeerClient<TcpConnector, MemorySnapshot> {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let peer_address = listener.local_addr().expect("it is bound").to_string();
     let routes = Routes::new(PeerServer::new(stub));
-    tokio::spawn(transport::serve(listener, transport::Settings::PEERS, routes, CancellationToken::new()));
+    tokio::spawn(transport::serve(listener, None, transport::Settings::PEERS, routes, CancellationToken::new()));
 
     let identity = Identity::in_memory(&cluster_id(), 1, &mut rand::rng());
     let target = Member { node_id: 2, incarnation: Incarnation::draw(&mut rand::rng()), addresses: None };

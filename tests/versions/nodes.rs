@@ -121,6 +121,7 @@ impl Cluster {
             clients,
             peers,
             connector: TcpConnector,
+            tls: None,
             environment,
             identity,
             log: log.clone(),

@@ -16,7 +16,9 @@ use crate::{
 /// Ends an operation that failed.
 pub(in crate::chaos) fn end(begun: Begun, error: &Error) {
     match error {
-        Error::Invalid(_) | Error::Endpoint(_) => begun.failed("invalid"),
+        Error::Invalid(_) | Error::Endpoint(_) | Error::NoAuthorities(_) | Error::BearerToken => {
+            begun.failed("invalid")
+        }
         Error::Refused(refused) => begun.failed(reason(&refused.reason.to_string())),
         // It lost its place in the queue for a while, so it is no evidence about the order of grants.
         Error::NotAcquired(not) if not.place_lost => begun.failed("place_lost"),

@@ -32,7 +32,7 @@ const END_GRACE: Duration = Duration::from_secs(10);
 pub(super) async fn run(command_line: &[String], cluster: &mut LocalCluster, signals: Signals, program: &Path) -> u8 {
     let [name, arguments @ ..] = command_line else { return 0 };
     let mut command = Command::new(name);
-    command.args(arguments).env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(",")).kill_on_drop(true);
+    command.args(arguments).envs(report::variables(cluster)).kill_on_drop(true);
     command.env("PATH", with_program_first(program, env::var_os("PATH").unwrap_or_default()));
     let child = match command.spawn() {
         Ok(child) => child,

@@ -22,7 +22,10 @@ use super::{
     exit::{Exit, Failure},
     signals::Signals,
 };
-use crate::local::{LocalCluster, LocalError, Options};
+use crate::{
+    certs::CertsError,
+    local::{LocalCluster, LocalError, Options},
+};
 
 /// Runs a whole cluster on this machine, for tests and demonstrations.
 ///
@@ -37,6 +40,10 @@ pub(super) struct Dev {
     /// Directory of the cluster's data, kept and reused [default: a temporary directory, removed at the end]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Use TLS, with certificates by an authority of the cluster's own; COMMAND finds its own through LOCKKEEPER_CA,
+    /// LOCKKEEPER_CERT and LOCKKEEPER_KEY. A cluster in DIR that has it keeps it
+    #[arg(long)]
+    tls: bool,
     /// How long the cluster may take to start
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = arguments::duration)]
     timeout: Duration,
@@ -76,7 +83,8 @@ impl Dev {
         let mut signals = Signals::listen()?;
         let program = env::current_exe()?;
         let nodes = self.nodes.map(usize::from);
-        let options = Options { nodes, directory: self.data.clone(), timeout: self.timeout, ..Options::new(&program) };
+        let (directory, timeout, tls) = (self.data.clone(), self.timeout, self.tls);
+        let options = Options { nodes, directory, timeout, tls, ..Options::new(&program) };
 
         if self.output == Output::Text {
             say("starting a cluster on this machine");
@@ -111,7 +119,8 @@ impl From<LocalError> for Failure {
             | LocalError::Foreign { .. }
             | LocalError::OtherSize { .. }
             | LocalError::Config(_) => Exit::Usage,
-            LocalError::NoPorts(_) | LocalError::Spawn { .. } => Exit::Error,
+            LocalError::Certs(CertsError::File { source, .. }) => Exit::of_path(source),
+            LocalError::NoPorts(_) | LocalError::Certs(_) | LocalError::Spawn { .. } => Exit::Error,
             LocalError::Died { .. } | LocalError::NotReady { .. } => Exit::NoCluster,
         };
         Self::new(exit, error)

@@ -5,7 +5,10 @@ use std::{convert::Infallible, fmt::Write as _};
 use serde_json::json;
 
 use super::{Output, say};
-use crate::local::{LocalCluster, Node};
+use crate::{
+    client::TlsFiles,
+    local::{LocalCluster, Node},
+};
 
 /// The nodes and their endpoints.
 pub(super) fn of(cluster: &LocalCluster, output: Output) -> Result<String, serde_json::Error> {
@@ -32,7 +35,21 @@ fn text(cluster: &LocalCluster) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(text, "node {}  {}  pid {pid}", node.id(), node.endpoint());
     }
-    text + &format!("export LOCKKEEPER_ENDPOINTS={}", cluster.endpoints().join(","))
+    let variables = variables(cluster).into_iter().map(|(name, value)| format!("export {name}={value}"));
+    text + &variables.collect::<Vec<_>>().join("\n")
+}
+
+/// The environment variables by which commands find the cluster.
+pub(super) fn variables(cluster: &LocalCluster) -> Vec<(&'static str, String)> {
+    let mut variables = vec![("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(","))];
+    if let Some(TlsFiles { ca, own }) = cluster.client_files() {
+        variables.push(("LOCKKEEPER_CA", ca.display().to_string()));
+        if let Some((certificate, key)) = own {
+            variables.push(("LOCKKEEPER_CERT", certificate.display().to_string()));
+            variables.push(("LOCKKEEPER_KEY", key.display().to_string()));
+        }
+    }
+    variables
 }
 
 fn json_text(cluster: &LocalCluster) -> Result<String, serde_json::Error> {

@@ -104,7 +104,7 @@ pub(super) type Progress = (u64, Option<LogId>);
 
 /// Checks that a call is for this node, and that its caller has the expected incarnation and start. `named` returns the incarnation by
 /// which this node's log names a member, `was_removed` whether a node was a member and is none any more, `progress`
-/// this node's own term and end of log.
+/// this node's own term and end of log, `certified` the node that the caller's certificate names.
 ///
 /// A call that names the incarnation of a new node comes from a cluster that has added it: the node joins. A caller that the log does not
 /// name is admitted: its membership may be newer than this node's log, and Raft needs the two to communicate (§4.1 of Ongaro's thesis).
@@ -115,6 +115,7 @@ pub(super) async fn admit(
     named: impl Fn(u64) -> Option<Incarnation>,
     was_removed: impl Fn(u64) -> bool,
     progress: impl Future<Output = Result<Progress, Status>>,
+    certified: Option<u64>,
     metadata: &MetadataMap,
 ) -> Result<Caller, Status> {
     let cluster = field(metadata, CLUSTER)?;
@@ -132,6 +133,9 @@ pub(super) async fn admit(
         return Err(refusal(IdentityError::OtherIncarnation { node_id: to, known, found: identity.incarnation() }));
     }
     let from = parse(metadata, FROM)?;
+    if certified.is_some_and(|certified| certified != from) {
+        return Err(of_another_node(from));
+    }
     if was_removed(from) {
         let mut status = Status::failed_precondition(format!("node {from} was removed from this cluster"));
         status.metadata_mut().insert(REMOVED, from.into());
@@ -153,6 +157,11 @@ pub(super) async fn admit(
     identity.join().await.map_err(refusal)?;
     // Nodes that are not members are not remembered: their number is unbounded.
     Ok(Caller { node_id: from, start: start.filter(|_| known.is_some()) })
+}
+
+/// The refusal of a call whose caller's certificate names another node.
+pub(super) fn of_another_node(claimed: u64) -> Status {
+    Status::permission_denied(format!("the certificate of this connection is not node {claimed}'s"))
 }
 
 /// Checks that this node has on its disk what the caller remembers of it.

@@ -96,7 +96,7 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
     pub(super) fn open(&mut self) -> impl Future<Output = Result<(Stub<Channel>, Envelope), Status>> + Send + 'static {
         let connection = self.connection.get_or_insert_with(|| {
             self.address = self.addresses.of_peer(self.target, &self.in_log);
-            channel(self.connector.clone(), &self.address)
+            channel(self.connector.to_node(self.target), &self.address)
         });
         let stub = stub(connection.clone());
         let (identity, target, incarnation) = (self.identity.clone(), self.target, self.incarnation);

@@ -143,7 +143,9 @@ where
             progress.await.map_err(stopped)
         };
         let was_removed = |node_id| self.shared.was_removed(node_id);
-        let caller = envelope::admit(&self.shared.identity, named, was_removed, progress, request.metadata()).await;
+        let certified = certified(request);
+        let caller =
+            envelope::admit(&self.shared.identity, named, was_removed, progress, certified, request.metadata()).await;
         // `Unavailable` asks the caller for its earlier start; it repeats the call at once, so that is not worth a log line.
         let caller = caller.inspect_err(|status| {
             if status.code() != Code::Unavailable {
@@ -225,6 +227,11 @@ where
     K: SnapshotSink<SnapshotData = M::SnapshotData>,
 {
     async fn hello(&self, request: Request<pb::HelloRequest>) -> Result<Response<pb::HelloResponse>, Status> {
+        let (named, certified) = (request.get_ref().node_id, certified(&request));
+        if certified.is_some_and(|certified| certified != named) {
+            self.report(&format!("its certificate is not node {named}'s"));
+            return Err(envelope::of_another_node(named));
+        }
         Ok(Response::new(self.greeting(request.get_ref())))
     }
 
@@ -314,6 +321,11 @@ impl<M: RaftStateMachine<TypeConfig>, K> Clone for PeerService<M, K> {
     fn clone(&self) -> Self {
         Self { shared: self.shared.clone() }
     }
+}
+
+/// The node that the caller's certificate names. `None`: the connection has no certificates.
+fn certified<T>(request: &Request<T>) -> Option<u64> {
+    request.extensions().get::<Remote>()?.node()
 }
 
 /// Why a stream of appends was ended.

@@ -46,8 +46,13 @@ pub struct Config {
     pub client_address: String,
     /// As `client_address`: where its peers reach it. Empty: at `peer_listen`.
     pub peer_address: String,
+    /// Whether this node may listen beyond this machine without TLS: anyone who reaches it may then do anything. Logged at each start.
+    pub insecure: bool,
     /// The log filter, in the syntax of the crate `tracing-subscriber`.
     pub log: String,
+    /// The certificates. `None`: plain text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsConfig>,
     /// Replication.
     pub raft: RaftConfig,
     /// Limits of the table.
@@ -68,6 +73,18 @@ pub struct Member {
     pub client_address: String,
     /// Where its peers reach it: host:port.
     pub peer_address: String,
+}
+
+/// The certificates of a node, in PEM. Read again when the files change. A relative path is relative to the working directory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsConfig {
+    /// The file of the authorities that certificates of nodes and clients are signed by.
+    pub ca: PathBuf,
+    /// The file of this node's certificate.
+    pub certificate: PathBuf,
+    /// The file of its private key.
+    pub key: PathBuf,
 }
 
 /// Raft's timing and log retention. The same on all nodes.
@@ -120,6 +137,7 @@ pub struct Overrides {
     pub client_listen: Option<String>,
     pub peer_listen: Option<String>,
     pub bootstrap: Option<bool>,
+    pub insecure: Option<bool>,
     pub join: Option<Vec<String>>,
     pub client_address: Option<String>,
     pub peer_address: Option<String>,
@@ -172,6 +190,7 @@ impl Config {
         put(&mut self.client_listen, &overrides.client_listen);
         put(&mut self.peer_listen, &overrides.peer_listen);
         put(&mut self.bootstrap, &overrides.bootstrap);
+        put(&mut self.insecure, &overrides.insecure);
         put(&mut self.join, &overrides.join);
         put(&mut self.client_address, &overrides.client_address);
         put(&mut self.peer_address, &overrides.peer_address);
@@ -220,6 +239,7 @@ impl Overrides {
             "client_listen" => self.client_listen.is_some(),
             "peer_listen" => self.peer_listen.is_some(),
             "bootstrap" => self.bootstrap.is_some(),
+            "insecure" => self.insecure.is_some(),
             "join" => self.join.is_some(),
             "client_address" => self.client_address.is_some(),
             "peer_address" => self.peer_address.is_some(),
@@ -241,7 +261,9 @@ impl Default for Config {
             join: Vec::new(),
             client_address: String::new(),
             peer_address: String::new(),
+            insecure: false,
             log: "info,openraft=warn".to_owned(),
+            tls: None,
             raft: RaftConfig::default(),
             limits: LimitsConfig::default(),
             disk: DiskConfig::default(),

@@ -1,6 +1,6 @@
 //! Validation of a configuration that parses.
 
-use std::{collections::BTreeMap, fmt::Display};
+use std::{collections::BTreeMap, fmt::Display, net::IpAddr};
 
 use tracing_subscriber::EnvFilter;
 
@@ -41,6 +41,7 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     members(&config.members, &mut problems);
     join(config, &mut problems);
     listeners(config, &mut problems);
+    exposure(config, &mut problems);
     raft(&config.raft, &mut problems);
     limits(&config.limits, &mut problems);
     if let Err(error) = EnvFilter::try_new(&config.log) {
@@ -59,6 +60,12 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
             "members: {count} nodes outlive the loss of {spare}, as {} would: an odd number costs less",
             count - 1
         ));
+    }
+    if config.tls.is_none() && config.insecure {
+        warnings.push(
+            "insecure: there is no TLS, so whoever reaches this node's ports may take, release and forge locks: configure [tls]"
+                .to_owned(),
+        );
     }
     if let Some(member) = config.this_member() {
         let pairs = [
@@ -155,6 +162,30 @@ fn listeners(config: &Config, problems: &mut Vec<Problem>) {
         let what = format!("{:?} is client_listen already: listen for peers on another port", config.peer_listen);
         problems.push(Problem::new("peer_listen", what));
     }
+}
+
+/// Without TLS, whoever reaches a port may do anything.
+fn exposure(config: &Config, problems: &mut Vec<Problem>) {
+    if config.tls.is_some() || config.insecure {
+        return;
+    }
+    for (key, listen) in [("client_listen", &config.client_listen), ("peer_listen", &config.peer_listen)] {
+        if !listen.is_empty() && !is_loopback(listen) {
+            let what = format!(
+                "other machines can reach {listen}, and without [tls] whoever does may take, release and forge locks: \
+                 configure [tls] (`lockkeeper certs init` makes the files), or accept that with --insecure"
+            );
+            problems.push(Problem::new(key, what));
+        }
+    }
+}
+
+/// Whether only this machine reaches a listener on this address. An address that is malformed is reported elsewhere.
+pub(super) fn is_loopback(listen: &str) -> bool {
+    host_and_port(listen).is_ok_and(|(host, _)| {
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    })
 }
 
 fn raft(raft: &RaftConfig, problems: &mut Vec<Problem>) {

@@ -45,7 +45,7 @@ const LAST_ANSWERS: Duration = Duration::from_millis(500);
 const CALLER_KEY: &str = "lockkeeper-client-address";
 
 /// Makes a channel to a peer's address, with these flow-control windows for its answers.
-pub(crate) type Dial = Arc<dyn Fn(&str, Windows) -> Channel + Send + Sync>;
+pub(crate) type Dial = Arc<dyn Fn(u64, &str, Windows) -> Channel + Send + Sync>;
 
 /// Which connection to the leader a request uses. The requests of a connection share its limits: the number of calls and the bytes that are
 /// not read yet. So requests that take long, or whose answers a client reads at its leisure, have connections of their own.
@@ -70,7 +70,7 @@ pub(super) struct Leader {
 pub(super) struct Forwarder {
     replica: Replica,
     dial: Dial,
-    channels: Arc<Mutex<HashMap<(String, Lane), Channel>>>,
+    channels: Arc<Mutex<HashMap<(u64, String, Lane), Channel>>>,
 }
 
 impl fmt::Debug for Forwarder {
@@ -142,8 +142,8 @@ impl Forwarder {
             Lane::KeepAlives | Lane::Watches => Windows::RELAYED,
         };
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        let dial = || (self.dial)(address, windows);
-        channels.entry((address.clone(), lane)).or_insert_with(dial).clone()
+        let dial = || (self.dial)(leader.id, address, windows);
+        channels.entry((leader.id, address.clone(), lane)).or_insert_with(dial).clone()
     }
 
     /// The leader's answer, unless another node is known to lead before it comes.

@@ -56,7 +56,13 @@ impl Port {
             }
             Ok::<_, Infallible>(Status::ok("").into_http())
         });
-        tokio::spawn(serve(Incoming(receiver), settings, BoxCloneService::new(service), CancellationToken::new()));
+        tokio::spawn(serve(
+            Incoming(receiver),
+            None,
+            settings,
+            BoxCloneService::new(service),
+            CancellationToken::new(),
+        ));
         Self(sender)
     }
 

@@ -1,0 +1,305 @@
+//! Makes the certificates of a cluster: an authority of its own, and what it signs for nodes and clients.
+//!
+//! All of them are files in one directory, in PEM:
+//!
+//! ```text
+//! ca.pem, ca-key.pem              the authority; its key signs further certificates, and belongs on no node
+//! node-1.pem, node-1-key.pem      node 1
+//! client-ann.pem, client-ann-key.pem
+//! ```
+//!
+//! Keys are ECDSA on P-256, readable by their owner alone. A certificate names its end as a URI (`lockkeeper://CLUSTER/node/ID`,
+//! `lockkeeper://CLUSTER/client/NAME`), which is what Lockkeeper goes by; a node's also names its hosts, for clients.
+//!
+//! The authority is valid for ten years, a certificate for one. A certificate is made anew under the same name; running processes read the
+//! changed files by themselves. It is written beside the old one and renamed, the key first: a process that reads between the two finds
+//! that they do not fit, keeps the old ones, and reads again.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    net::IpAddr,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType,
+};
+use time::{Duration, OffsetDateTime};
+
+/// Days for which an authority is valid.
+pub const AUTHORITY_DAYS: u32 = 3_650;
+/// Days for which a certificate is valid, unless the caller says otherwise.
+pub const CERTIFICATE_DAYS: u32 = 365;
+/// Certificates are valid from this long ago: clocks differ.
+const CLOCKS_DIFFER: Duration = Duration::hours(1);
+
+const AUTHORITY: &str = "ca";
+
+/// Why no certificate was made.
+#[derive(Debug, thiserror::Error)]
+pub enum CertsError {
+    /// A file.
+    #[error("cannot {doing} {}: {source}", .file.display())]
+    File {
+        /// What was tried.
+        doing: &'static str,
+        /// The file.
+        file: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// There is an authority already. Nothing was changed.
+    #[error(
+        "{} exists already: to make more certificates by it, use `lockkeeper certs node` and `certs client`; name another \
+         --dir for another cluster", .0.display()
+    )]
+    Exists(PathBuf),
+    /// A name cannot be used.
+    #[error("{0}")]
+    Name(String),
+    /// The authority's files cannot be used, or there is a fault in making a certificate.
+    #[error("{}: {source}", .file.display())]
+    Authority {
+        /// The file.
+        file: PathBuf,
+        /// The cause.
+        source: rcgen::Error,
+    },
+}
+
+/// An authority, with the directory of its files.
+#[derive(Debug)]
+pub struct Authority {
+    directory: PathBuf,
+    cluster: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// The two files of a certificate.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Files {
+    /// The certificate.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+impl Authority {
+    /// Makes an authority for a cluster, and the directory if there is none. Fails if it has an authority already.
+    pub fn create(directory: &Path, cluster: &str) -> Result<Self, CertsError> {
+        let is_allowed = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-');
+        if !(1..=64).contains(&cluster.len()) || !cluster.bytes().all(is_allowed) {
+            return Err(CertsError::Name(format!("{cluster:?} is no cluster id: 1 to 64 of a-z, 0-9 and -")));
+        }
+        fs::create_dir_all(directory).map_err(failed("create", directory))?;
+        let files = Files::of(directory, AUTHORITY);
+        if let Some(existing) = [&files.certificate, &files.key].into_iter().find(|file| file.exists()) {
+            return Err(CertsError::Exists(existing.clone()));
+        }
+        let at_fault = |source| CertsError::Authority { file: files.certificate.clone(), source };
+        let mut params = CertificateParams::new(Vec::new()).map_err(at_fault)?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name.push(DnType::OrganizationName, cluster);
+        let key = KeyPair::generate().map_err(at_fault)?;
+        // Part of the key, so that two authorities of one cluster, the old one and the new one, are told apart.
+        let part: String = key.public_key_raw().iter().skip(1).take(4).map(|byte| format!("{byte:02x}")).collect();
+        params.distinguished_name.push(DnType::CommonName, format!("Lockkeeper authority of {cluster} ({part})"));
+        valid_for(&mut params, AUTHORITY_DAYS);
+        let certificate = params.self_signed(&key).map_err(at_fault)?;
+        files.write(&certificate.pem(), &key.serialize_pem())?;
+        Self::open(directory)
+    }
+
+    /// The authority whose files are in this directory.
+    pub fn open(directory: &Path) -> Result<Self, CertsError> {
+        let files = Files::of(directory, AUTHORITY);
+        let read = |file: &Path| fs::read_to_string(file).map_err(failed("read", file));
+        let (certificate, key) = (read(&files.certificate)?, read(&files.key)?);
+        let wrong = |file: &Path| {
+            let file = file.to_owned();
+            move |source| CertsError::Authority { file, source }
+        };
+        let key = KeyPair::from_pem(&key).map_err(wrong(&files.key))?;
+        let issuer = Issuer::from_ca_cert_pem(&certificate, key).map_err(wrong(&files.certificate))?;
+        let cluster = cluster_of(&certificate).ok_or_else(|| {
+            let file = files.certificate.display();
+            CertsError::Name(format!("{file} names no cluster: it was not made by `lockkeeper certs init`"))
+        })?;
+        Ok(Self { directory: directory.to_owned(), cluster, issuer })
+    }
+
+    /// The same authority, for certificates of another cluster: one of an organization signs for all of its clusters.
+    #[must_use]
+    pub fn for_cluster(self, cluster: &str) -> Self {
+        Self { cluster: cluster.to_owned(), ..self }
+    }
+
+    /// Its cluster.
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// The file of its certificate.
+    pub fn certificate(&self) -> PathBuf {
+        Files::of(&self.directory, AUTHORITY).certificate
+    }
+
+    /// Makes the certificate of a node, which clients reach at these hosts: host names and IP addresses. Replaces an earlier one.
+    pub fn node(&self, id: u64, hosts: &[String], days: u32) -> Result<Files, CertsError> {
+        if id == 0 {
+            return Err(CertsError::Name("node ids start at 1".to_owned()));
+        }
+        // Both ends: nodes connect to each other.
+        let usages = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        self.make(&format!("node-{id}"), &format!("node/{id}"), hosts, &usages, days)
+    }
+
+    /// Makes the certificate of a client: 1 to 64 letters, digits, `-`, `_`, `.` and `@`. Replaces an earlier one.
+    pub fn client(&self, name: &str, days: u32) -> Result<Files, CertsError> {
+        let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@');
+        if !(1..=64).contains(&name.len()) || !name.bytes().all(is_allowed) {
+            let what = format!("{name:?} is no name of a client: 1 to 64 letters, digits, -, _, . and @");
+            return Err(CertsError::Name(what));
+        }
+        self.make(
+            &format!("client-{name}"),
+            &format!("client/{name}"),
+            &[],
+            &[ExtendedKeyUsagePurpose::ClientAuth],
+            days,
+        )
+    }
+
+    fn make(
+        &self,
+        name: &str,
+        path: &str,
+        hosts: &[String],
+        usages: &[ExtendedKeyUsagePurpose],
+        days: u32,
+    ) -> Result<Files, CertsError> {
+        let files = Files::of(&self.directory, name);
+        let at_fault = |source| CertsError::Authority { file: files.certificate.clone(), source };
+        let mut params = CertificateParams::new(Vec::new()).map_err(at_fault)?;
+        let uri = format!("lockkeeper://{}/{path}", self.cluster);
+        params.subject_alt_names.push(SanType::URI(uri.as_str().try_into().map_err(at_fault)?));
+        for host in hosts {
+            let wrong = |_| CertsError::Name(format!("{host:?} is neither a host name nor an IP address"));
+            params.subject_alt_names.push(match host.parse::<IpAddr>() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) if is_host_name(host) => SanType::DnsName(host.as_str().try_into().map_err(wrong)?),
+                Err(_) => return Err(CertsError::Name(format!("{host:?} is neither a host name nor an IP address"))),
+            });
+        }
+        params.distinguished_name.push(DnType::OrganizationName, self.cluster.as_str());
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = usages.to_vec();
+        params.use_authority_key_identifier_extension = true;
+        valid_for(&mut params, days);
+        let key = KeyPair::generate().map_err(at_fault)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(at_fault)?;
+        files.write(&certificate.pem(), &key.serialize_pem())?;
+        Ok(files)
+    }
+}
+
+/// Letters, digits, hyphens and dots: what a host may be called, and what a browser would take.
+fn is_host_name(host: &str) -> bool {
+    let is_label = |label: &str| {
+        let allowed = label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        (1..=63).contains(&label.len()) && allowed && !label.starts_with('-') && !label.ends_with('-')
+    };
+    host.len() <= 253 && host.split('.').all(is_label)
+}
+
+fn valid_for(params: &mut CertificateParams, days: u32) {
+    #[expect(clippy::disallowed_methods, reason = "certificates are valid by the calendar")]
+    let now = OffsetDateTime::now_utc();
+    params.not_before = now - CLOCKS_DIFFER;
+    params.not_after = now + Duration::days(days.into());
+}
+
+/// The organization that an authority's certificate names.
+fn cluster_of(pem: &str) -> Option<String> {
+    let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;
+    let certificate = pem.parse_x509().ok()?;
+    let organization = certificate.subject().iter_organization().next()?;
+    Some(organization.as_str().ok()?.to_owned())
+}
+
+impl Files {
+    /// Those of a client, in this directory.
+    pub fn of_client(directory: &Path, name: &str) -> Self {
+        Self::of(directory, &format!("client-{name}"))
+    }
+
+    fn of(directory: &Path, name: &str) -> Self {
+        Self { certificate: directory.join(format!("{name}.pem")), key: directory.join(format!("{name}-key.pem")) }
+    }
+
+    fn write(&self, certificate: &str, key: &str) -> Result<(), CertsError> {
+        replace(&self.key, key, 0o600)?;
+        replace(&self.certificate, certificate, 0o644)
+    }
+}
+
+/// Writes a file beside the old one and renames it, so that a reader never sees half of it.
+fn replace(file: &Path, content: &str, mode: u32) -> Result<(), CertsError> {
+    let beside = file.with_extension("pem.new");
+    let written = || {
+        let _ = fs::remove_file(&beside);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
+        file.write_all(content.as_bytes())?;
+        file.sync_all()
+    };
+    written().map_err(failed("write", &beside))?;
+    fs::rename(&beside, file).map_err(failed("write", file))
+}
+
+fn failed(doing: &'static str, file: &Path) -> impl FnOnce(io::Error) -> CertsError + use<> {
+    let file = file.to_owned();
+    move |source| CertsError::File { doing, file, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_for_their_owner_alone_and_an_authority_is_not_replaced() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let authority = Authority::create(directory.path(), "shop").expect("it is made");
+        let node = authority.node(1, &["10.0.0.1".into(), "a.example".into()], 1).expect("it is made");
+        let client = authority.client("ann", 1).expect("it is made");
+        for key in [&node.key, &client.key, &directory.path().join("ca-key.pem")] {
+            let mode = fs::metadata(key).expect("it is there").permissions().mode() & 0o777;
+            assert_eq!(mode, 0o600, "{}", key.display());
+        }
+        let again = Authority::create(directory.path(), "shop").expect_err("there is one");
+        assert!(matches!(&again, CertsError::Exists(_)), "{again}");
+        assert_eq!(Authority::open(directory.path()).expect("it is there").cluster(), "shop");
+    }
+
+    #[test]
+    fn names_that_cannot_be_are_named() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for cluster in ["", "Shop", "a/b"] {
+            assert!(matches!(Authority::create(directory.path(), cluster), Err(CertsError::Name(_))), "{cluster:?}");
+        }
+        let authority = Authority::create(directory.path(), "shop").expect("it is made");
+        for client in ["", "a b", "ann/../bob", "\u{e9}"] {
+            assert!(matches!(authority.client(client, 1), Err(CertsError::Name(_))), "{client:?}");
+        }
+        for host in ["", "a b", "10.0.0.1:7101", "-a", "a..b", "http://a"] {
+            assert!(matches!(authority.node(1, &[host.to_owned()], 1), Err(CertsError::Name(_))), "{host:?}");
+        }
+        assert!(matches!(authority.node(0, &[], 1), Err(CertsError::Name(_))));
+    }
+}

@@ -1,0 +1,109 @@
+//! `lockkeeper certs`: an authority for a cluster, and certificates by it.
+//!
+//! Exit codes: 2 if a name or a path is wrong, or the authority exists already; then nothing was changed.
+
+use std::{fmt::Write as _, path::PathBuf};
+
+use clap::{Args, Subcommand};
+
+use super::{Exit, Failure, output::print};
+use crate::certs::{Authority, CERTIFICATE_DAYS, CertsError, Files};
+
+/// Makes certificates for a cluster and its clients.
+#[derive(Args, Debug)]
+pub(super) struct Certs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// Makes an authority, and certificates for the nodes and clients of a new cluster
+    ///
+    /// Copy to each node its own two files and ca.pem, and to each client the same of its own. Keep ca-key.pem apart: whoever
+    /// has it can make certificates for anyone.
+    #[command(after_help = "Example: lockkeeper certs init shop --nodes 10.0.0.1,10.0.0.2,10.0.0.3 --clients ann,ops")]
+    Init {
+        /// The cluster's id, as in its configuration
+        #[arg(value_name = "CLUSTER_ID")]
+        cluster: String,
+        /// Where clients reach the nodes: the host of node 1, of node 2, and so on
+        #[arg(long, value_name = "HOST,…", value_delimiter = ',', required = true)]
+        nodes: Vec<String>,
+        /// Names of clients
+        #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+        clients: Vec<String>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Makes the certificate of a node, or makes it anew; a running node reads the new files by itself
+    Node {
+        /// Its id in the cluster
+        #[arg(value_name = "NODE_ID")]
+        id: u64,
+        /// Where clients reach it: host names and IP addresses
+        #[arg(long, value_name = "HOST,…", value_delimiter = ',', required = true)]
+        hosts: Vec<String>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Makes the certificate of a client, or makes it anew
+    Client {
+        /// By this name the cluster knows it
+        #[arg(value_name = "NAME")]
+        name: String,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+#[derive(Args, Debug)]
+struct Common {
+    /// The directory of the files
+    #[arg(long, value_name = "DIR", default_value = "certs")]
+    dir: PathBuf,
+    /// For how many days the certificates are valid
+    #[arg(long, value_name = "DAYS", default_value_t = CERTIFICATE_DAYS, value_parser = clap::value_parser!(u32).range(1..=825))]
+    days: u32,
+}
+
+impl Certs {
+    pub(super) async fn run(self) -> Result<Exit, Failure> {
+        let mut made = String::new();
+        match self.what {
+            What::Init { cluster, nodes, clients, common: Common { dir, days } } => {
+                let authority = Authority::create(&dir, &cluster)?;
+                let _ = writeln!(made, "authority  {}", authority.certificate().display());
+                for (id, host) in (1..).zip(&nodes) {
+                    say(&mut made, &format!("node {id}"), &authority.node(id, std::slice::from_ref(host), days)?);
+                }
+                for name in &clients {
+                    say(&mut made, &format!("client {name}"), &authority.client(name, days)?);
+                }
+            }
+            What::Node { id, hosts, common: Common { dir, days } } => {
+                say(&mut made, &format!("node {id}"), &Authority::open(&dir)?.node(id, &hosts, days)?);
+            }
+            What::Client { name, common: Common { dir, days } } => {
+                say(&mut made, &format!("client {name}"), &Authority::open(&dir)?.client(&name, days)?);
+            }
+        }
+        print(&made)?;
+        Ok(Exit::Success)
+    }
+}
+
+fn say(made: &mut String, whose: &str, files: &Files) {
+    // Writing to a string does not fail.
+    let _ = writeln!(made, "{whose}  {}  {}", files.certificate.display(), files.key.display());
+}
+
+impl From<CertsError> for Failure {
+    fn from(error: CertsError) -> Self {
+        let exit = match &error {
+            CertsError::File { source, .. } => Exit::of_path(source),
+            CertsError::Exists(_) | CertsError::Name(_) | CertsError::Authority { .. } => Exit::Usage,
+        };
+        Self::new(exit, error)
+    }
+}

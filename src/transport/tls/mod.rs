@@ -1,0 +1,378 @@
+//! TLS for both ends of a connection: who is there, and that nobody else reads or changes it.
+//!
+//! * [`Tls`]: the certificates of one process. They are read from files, and read again when the files change.
+//! * [`TlsConnector`]: opens connections to nodes. It proves who this process is, if it has a certificate.
+//! * [`Acceptor`]: accepts connections, at the port of clients or at that of peers.
+//! * [`Subject`]: whom a certificate names. `subject` reads it, `files` the files, `verify` decides which certificate counts where.
+//!
+//! Only TLS 1.3, by rustls with *ring*. A certificate counts if one of the authorities in the file `ca` signed it, it has not expired, it
+//! is for that end (its extended key usage), and its subject is what that end must be:
+//!
+//! | who asks | what the other end must be |
+//! |---|---|
+//! | a client, of a node | a node, with the host of its address among its names; of the client's own cluster, if the client has a certificate |
+//! | a node, of a peer | the node with the expected id, of its own cluster; its host does not count, since the id says more |
+//! | the port of peers | a node of the same cluster |
+//! | the port of clients | a client of the same cluster, or a node of it (which may do no more than join) |
+//!
+//! Deliberately absent: revocation lists. Certificates live a year at most; to withdraw one earlier, replace the authority, whose file may
+//! hold the old and the new one meanwhile.
+
+mod files;
+mod subject;
+mod verify;
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{Arc, PoisonError, RwLock},
+    task::{Context, Poll},
+    time::SystemTime,
+};
+
+use rustls::{
+    CertificateError, ClientConfig, RootCertStore, ServerConfig,
+    crypto::{CryptoProvider, ring},
+    pki_types::{InvalidDnsNameError, ServerName},
+    sign::{CertifiedKey, SingleCertAndKey},
+    version::TLS13,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+pub use tokio_rustls::server::TlsStream as ServerStream;
+use tokio_util::either::Either;
+
+use self::{
+    files::Contents,
+    verify::{ClientVerifier, NodeVerifier},
+};
+pub use self::{
+    files::{TlsError, TlsFiles},
+    subject::Subject,
+};
+use super::Connect;
+
+/// The only protocol above TLS: HTTP/2.
+const ALPN: &[u8] = b"h2";
+/// How often [`Tls::follow_files`] looks for changed files.
+#[cfg(feature = "serve")]
+const POLL: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// The certificates of this process. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    files: TlsFiles,
+    current: RwLock<Arc<Current>>,
+}
+
+/// What was read from the files.
+#[derive(Debug)]
+struct Current {
+    contents: Contents,
+    roots: Arc<RootCertStore>,
+    own: Option<Own>,
+    /// For the ports of peers and of clients. `None`: no certificate, so nothing can be accepted.
+    servers: Option<[Arc<ServerConfig>; 2]>,
+}
+
+/// This process's own certificate.
+#[derive(Debug)]
+struct Own {
+    certified: Arc<CertifiedKey>,
+    subject: Subject,
+    expires: SystemTime,
+}
+
+/// A port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Port {
+    /// For the nodes of the same cluster.
+    Peers,
+    /// For clients.
+    Clients,
+}
+
+impl Tls {
+    /// Reads the files. Blocks. Fails with the name of the file, and what to do.
+    pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
+        let current = Arc::new(Current::of(&files, files.read()?)?);
+        Ok(Self { shared: Arc::new(Shared { files, current: RwLock::new(current) }) })
+    }
+
+    /// Reads the files again; `true` if they have changed. New connections use them from then on. After an error the old ones stay in use.
+    /// Blocks.
+    pub fn reload(&self) -> Result<bool, TlsError> {
+        let contents = self.shared.files.read()?;
+        let before = self.current();
+        if contents == before.contents {
+            return Ok(false);
+        }
+        let next = Current::of(&self.shared.files, contents)?;
+        if let (Some(was), Some(is)) = (&before.own, &next.own)
+            && was.subject != is.subject
+        {
+            let what = format!("names {}, and the one in use {}: only a restart changes that", is.subject, was.subject);
+            return Err(TlsError::new(self.shared.files.certificate_or_ca(), what));
+        }
+        *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+        Ok(true)
+    }
+
+    /// Reads the files again whenever they have changed. Does not return.
+    #[cfg(feature = "serve")]
+    pub async fn follow_files(self) {
+        let mut refused = String::new();
+        loop {
+            tokio::time::sleep(POLL).await;
+            let tls = self.clone();
+            match tokio::task::spawn_blocking(move || tls.reload()).await {
+                Ok(Ok(true)) => {
+                    refused.clear();
+                    let expires = self.expires().map(subject::shown).unwrap_or_default();
+                    tracing::info!(expires, "the certificates were read again: new connections use them");
+                }
+                Ok(Ok(false)) => refused.clear(),
+                Ok(Err(error)) if error.to_string() != refused => {
+                    refused = error.to_string();
+                    tracing::error!("the changed certificates are not used, the old ones are: {refused}");
+                }
+                Ok(Err(_)) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Whom this process's certificate names.
+    pub fn subject(&self) -> Option<Subject> {
+        Some(self.current().own.as_ref()?.subject.clone())
+    }
+
+    /// When this process's certificate expires.
+    pub fn expires(&self) -> Option<SystemTime> {
+        Some(self.current().own.as_ref()?.expires)
+    }
+
+    fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.shared.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Current {
+    fn of(files: &TlsFiles, contents: Contents) -> Result<Self, TlsError> {
+        let roots = Arc::new(contents.roots(files)?);
+        let own = contents.own(files)?;
+        let own = own.map(|(certified, subject, expires)| Own { certified: Arc::new(certified), subject, expires });
+        let servers = match &own {
+            Some(Own { certified, subject: Subject::Node { cluster, .. }, .. }) => {
+                let server = |port| {
+                    let verifier = ClientVerifier::new(Arc::clone(&roots), cluster.clone(), port);
+                    let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
+                    let resolver = Arc::new(SingleCertAndKey::from(Arc::clone(certified)));
+                    let wrong = |error: rustls::Error| TlsError::new(files.certificate_or_ca(), error.to_string());
+                    let verifier = verifier.map_err(|error| TlsError::new(&files.ca, error))?;
+                    let builder = builder.map_err(wrong)?.with_client_cert_verifier(Arc::new(verifier));
+                    let mut config = builder.with_cert_resolver(resolver);
+                    config.alpn_protocols = vec![ALPN.to_vec()];
+                    Ok(Arc::new(config))
+                };
+                Some([server(Port::Peers)?, server(Port::Clients)?])
+            }
+            Some(Own { subject: Subject::Client { .. }, .. }) | None => None,
+        };
+        Ok(Self { contents, roots, own, servers })
+    }
+
+    /// `expected`: the id of the node that must be at the other end; `None`: any node whose names contain the host.
+    fn client(&self, expected: Expected) -> io::Result<ClientConfig> {
+        let cluster = self.own.as_ref().map(|own| own.subject.cluster().to_owned());
+        let verifier = NodeVerifier::new(Arc::clone(&self.roots), cluster, expected);
+        let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
+        let builder = builder.map_err(io::Error::other)?.dangerous();
+        // Checks all that rustls's own verifier does, except that a peer is known by its id instead of its host.
+        let builder = builder.with_custom_certificate_verifier(Arc::new(verifier));
+        let mut config = match &self.own {
+            Some(own) => {
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(&own.certified))))
+            }
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(config)
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// Who must be at the other end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Expected {
+    /// A node that has the host of the address among its names.
+    Host,
+    /// A node of this process's own cluster.
+    AnyNode,
+    /// That one of them with this id.
+    Node(u64),
+    /// Anyone: an attacker checks nothing.
+    #[cfg(test)]
+    Blind,
+}
+
+/// Opens connections with TLS over those of `C`.
+#[derive(Clone, Debug)]
+pub struct TlsConnector<C> {
+    inner: C,
+    /// `None`: plain text.
+    tls: Option<Tls>,
+    expected: Expected,
+}
+
+impl<C> TlsConnector<C> {
+    /// For a client: a node is known by the host of its address.
+    pub fn for_client(inner: C, tls: Tls) -> Self {
+        Self { inner, tls: Some(tls), expected: Expected::Host }
+    }
+
+    /// For a node: its peers are known by the cluster and the ids that their certificates name. `None`: plain text.
+    pub fn for_node(inner: C, tls: Option<Tls>) -> Self {
+        Self { inner, tls, expected: Expected::AnyNode }
+    }
+}
+
+impl<C: Connect> Connect for TlsConnector<C> {
+    type Stream = Either<C::Stream, ClientStream<C::Stream>>;
+
+    async fn connect(&self, address: &str) -> io::Result<Self::Stream> {
+        let stream = self.inner.connect(address).await?;
+        let Some(tls) = &self.tls else { return Ok(Either::Left(stream)) };
+        let config = tls.current().client(self.expected)?;
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let name = server_name(address).map_err(|invalid| io::Error::new(io::ErrorKind::InvalidInput, invalid))?;
+        let stream = connector.connect(name, stream).await.map_err(explained)?;
+        Ok(Either::Right(ClientStream(stream)))
+    }
+
+    fn to_node(&self, id: u64) -> Self {
+        Self { expected: Expected::Node(id), ..self.clone() }
+    }
+}
+
+/// The host of an address host:port.
+fn server_name(address: &str) -> Result<ServerName<'static>, InvalidDnsNameError> {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    ServerName::try_from(host.trim_start_matches('[').trim_end_matches(']').to_owned())
+}
+
+/// A connection to a node. In TLS 1.3 the other end refuses a certificate after the handshake: then reading fails, and says so.
+#[derive(Debug)]
+pub struct ClientStream<S>(tokio_rustls::client::TlsStream<S>);
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().0).poll_read(context, buffer).map_err(explained)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().0).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().0).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().0).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+}
+
+/// Errors of TLS that have a usual cause, with that cause.
+fn explained(error: io::Error) -> io::Error {
+    use rustls::{AlertDescription as Alert, Error as E, InvalidMessage};
+    let Some(cause) = error.get_ref().and_then(|inner| inner.downcast_ref::<E>()) else { return error };
+    if let E::InvalidCertificate(CertificateError::Other(wrong)) = cause {
+        return io::Error::new(error.kind(), wrong.0.to_string());
+    }
+    let hint = match cause {
+        E::InvalidMessage(InvalidMessage::InvalidContentType) => {
+            "the other end does not speak TLS: leave out the certificates, or switch TLS on there"
+        }
+        E::AlertReceived(Alert::UnknownCA) => "the other end does not trust the authority that signed this certificate",
+        E::AlertReceived(Alert::CertificateRequired) => "the other end asks for a certificate: name one with its key",
+        E::AlertReceived(Alert::CertificateExpired) => {
+            "this certificate has expired: make another one with `lockkeeper certs`"
+        }
+        E::AlertReceived(Alert::CertificateUnknown) => {
+            "the other end refuses this certificate: it names another cluster, or a client where a node is wanted"
+        }
+        E::AlertReceived(Alert::UnsupportedCertificate) => {
+            "the other end refuses this certificate: it is for the other end of a connection"
+        }
+        _ => return error,
+    };
+    io::Error::new(error.kind(), format!("{cause}: {hint}"))
+}
+
+/// Accepts connections at a port.
+#[derive(Clone, Debug)]
+pub struct Acceptor {
+    tls: Tls,
+    port: Port,
+}
+
+impl Acceptor {
+    /// Fails if there is no certificate, or one that does not name a node.
+    pub fn new(tls: Tls, port: Port) -> Result<Self, TlsError> {
+        match tls.current().servers {
+            Some(_) => Ok(Self { tls, port }),
+            None => {
+                let what = match tls.subject() {
+                    Some(subject) => {
+                        format!("names {subject}, which accepts no connections: name a node's certificate")
+                    }
+                    None => "is not set: a node needs one, which `lockkeeper certs node` makes".to_owned(),
+                };
+                Err(TlsError::new(tls.shared.files.certificate_or_ca(), what))
+            }
+        }
+    }
+
+    /// The handshake. Needs a time limit of the caller's. Cancel safe: the connection is closed.
+    pub(super) async fn accept<S>(&self, stream: S) -> io::Result<(ServerStream<S>, Option<Subject>)>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let current = self.tls.current();
+        let [peers, clients] = current.servers.as_ref().ok_or_else(|| io::Error::other("no certificate"))?;
+        let config = match self.port {
+            Port::Peers => peers,
+            Port::Clients => clients,
+        };
+        let stream = tokio_rustls::TlsAcceptor::from(Arc::clone(config)).accept(stream).await?;
+        let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let subject = certificate.map(|certificate| Subject::of(certificate)).transpose();
+        let subject = subject.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        Ok((stream, subject))
+    }
+}
+
+#[cfg(test)]
+mod tests;

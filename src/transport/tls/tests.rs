@@ -1,0 +1,234 @@
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, Mutex},
+};
+
+use lockkeeper_certs::{Authority, Files};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+    time::{Duration, Instant, sleep},
+};
+
+use super::*;
+
+/// Connects to whatever was put in.
+#[derive(Clone, Default)]
+struct Wire(Arc<Mutex<Option<DuplexStream>>>);
+
+impl Connect for Wire {
+    type Stream = DuplexStream;
+
+    async fn connect(&self, _: &str) -> io::Result<DuplexStream> {
+        self.0.lock().expect("no panic").take().ok_or_else(|| io::ErrorKind::ConnectionRefused.into())
+    }
+}
+
+/// The certificates of a cluster.
+struct Cluster {
+    _directory: TempDir,
+    authority: Authority,
+}
+
+impl Cluster {
+    fn new(id: &str) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let authority = Authority::create(directory.path(), id).expect("an authority");
+        Self { _directory: directory, authority }
+    }
+
+    fn node(&self, id: u64) -> Tls {
+        let files = self.authority.node(id, &["127.0.0.1".to_owned()], 1).expect("a certificate");
+        load(&self.authority.certificate(), Some(files))
+    }
+
+    fn client(&self, name: &str) -> Tls {
+        load(&self.authority.certificate(), Some(self.authority.client(name, 1).expect("a certificate")))
+    }
+
+    fn nobody(&self) -> Tls {
+        load(&self.authority.certificate(), None)
+    }
+}
+
+fn load(ca: &Path, own: Option<Files>) -> Tls {
+    let own = own.map(|Files { certificate, key }| (certificate, key));
+    Tls::load(TlsFiles { ca: ca.to_owned(), own }).expect("files in order")
+}
+
+const ADDRESS: &str = "127.0.0.1:7101";
+
+/// A connection from `connect` to a port: whom the port saw, or the error of each end.
+async fn meet(
+    server: &Tls,
+    port: Port,
+    connect: impl FnOnce(Wire) -> TlsConnector<Wire>,
+) -> Result<Option<Subject>, (String, String)> {
+    let (near, far) = duplex(64 << 10);
+    let connector = connect(Wire(Arc::new(Mutex::new(Some(near)))));
+    let acceptor = Acceptor::new(server.clone(), port).expect("a node\'s certificate");
+    let accepting = async {
+        let (mut stream, subject) = acceptor.accept(far).await.map_err(|error| error.to_string())?;
+        stream.write_all(b"hello").await.map_err(|error| error.to_string())?;
+        stream.shutdown().await.map_err(|error| error.to_string())?;
+        Ok::<_, String>(subject)
+    };
+    let connecting = async {
+        let mut stream = connector.connect(ADDRESS).await.map_err(|error| error.to_string())?;
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).await.map_err(|error| error.to_string())?;
+        assert_eq!(heard, b"hello");
+        Ok::<_, String>(())
+    };
+    match tokio::join!(accepting, connecting) {
+        (Ok(subject), Ok(())) => Ok(subject),
+        (accepted, connected) => Err((accepted.err().unwrap_or_default(), connected.err().unwrap_or_default())),
+    }
+}
+
+fn node_of(tls: &Tls, expected: Option<u64>) -> impl FnOnce(Wire) -> TlsConnector<Wire> + use<> {
+    let tls = tls.clone();
+    move |wire| {
+        let connector = TlsConnector::for_node(wire, Some(tls));
+        expected.map_or(connector.clone(), |id| connector.to_node(id))
+    }
+}
+
+fn client_of(tls: &Tls) -> impl FnOnce(Wire) -> TlsConnector<Wire> + use<> {
+    let tls = tls.clone();
+    move |wire| TlsConnector::for_client(wire, tls)
+}
+
+#[tokio::test]
+async fn each_end_knows_the_other() {
+    let cluster = Cluster::new("shop");
+    let (one, two, ann) = (cluster.node(1), cluster.node(2), cluster.client("ann"));
+    assert_eq!(meet(&one, Port::Peers, node_of(&two, Some(1))).await, Ok(two.subject()));
+    assert_eq!(meet(&one, Port::Peers, node_of(&two, None)).await, Ok(two.subject()));
+    assert_eq!(meet(&one, Port::Clients, client_of(&ann)).await, Ok(ann.subject()));
+    assert_eq!(ann.subject(), Some(Subject::Client { cluster: "shop".into(), name: "ann".into() }));
+}
+
+/// What an attacker may have: nothing, another authority\'s certificate, that of another cluster, one for the other port, that of another
+/// node.
+#[tokio::test]
+async fn strangers_are_refused_at_both_ports() {
+    let (shop, other) = (Cluster::new("shop"), Cluster::new("shop"));
+    let (one, two) = (shop.node(1), shop.node(2));
+    let stranger = {
+        let Cluster { authority, .. } = &other;
+        let files = authority.node(2, &["127.0.0.1".to_owned()], 1).expect("a certificate");
+        load(&shop.authority.certificate(), Some(files))
+    };
+    for port in [Port::Peers, Port::Clients] {
+        let (at_port, _) = meet(&one, port, client_of(&shop.nobody())).await.expect_err("nobody");
+        assert!(at_port.contains("peer sent no certificates"), "{at_port}");
+        let (at_port, told) = meet(&one, port, node_of(&stranger, Some(1))).await.expect_err("a stranger");
+        assert!(at_port.contains("UnknownIssuer"), "{at_port}");
+        assert!(told.contains("does not trust the authority"), "{told}");
+    }
+    let (at_port, told) = meet(&one, Port::Peers, client_of(&shop.client("ann"))).await.expect_err("a client");
+    assert!(at_port.contains("no node: this is the port of peers"), "{at_port}");
+    assert!(told.contains("refuses this certificate"), "{told}");
+    let (_, told) = meet(&one, Port::Peers, node_of(&two, Some(3))).await.expect_err("node 1, not 3");
+    assert!(told.contains("is not node 3"), "{told}");
+}
+
+/// One authority for several clusters: their certificates count in their own.
+#[tokio::test]
+async fn a_certificate_counts_in_its_own_cluster() {
+    let shop = Cluster::new("shop");
+    let directory = tempfile::tempdir().expect("a directory");
+    // The same authority under another name, as an organization\'s own authority would sign for several clusters.
+    let key = shop.authority.certificate().with_file_name("ca-key.pem");
+    std::fs::copy(key, directory.path().join("ca-key.pem")).expect("copied");
+    std::fs::copy(shop.authority.certificate(), directory.path().join("ca.pem")).expect("copied");
+    let bank = Authority::open(directory.path()).expect("it opens").for_cluster("bank");
+    let theirs = |files: Files| load(&bank.certificate(), Some(files));
+    let node = theirs(bank.node(2, &["127.0.0.1".to_owned()], 1).expect("a certificate"));
+    let client = theirs(bank.client("ann", 1).expect("a certificate"));
+    for (port, connect) in [(Port::Peers, &node), (Port::Clients, &client)] {
+        let connect = connect.clone();
+        // Without the check at the connecting end: an attacker has none.
+        let blind = move |wire| {
+            let mut connector = TlsConnector::for_client(wire, connect);
+            connector.expected = Expected::Blind;
+            connector
+        };
+        let (at_port, _) = meet(&shop.node(1), port, blind).await.expect_err("another cluster");
+        assert!(at_port.contains("not of cluster shop"), "{at_port}");
+    }
+    let (_, told) = meet(&shop.node(1), Port::Clients, client_of(&client)).await.expect_err("another cluster");
+    assert!(told.contains("not of cluster bank"), "{told}");
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_refused() {
+    let cluster = Cluster::new("shop");
+    let expired =
+        load(&cluster.authority.certificate(), Some(cluster.authority.client("old", 0).expect("a certificate")));
+    let node = cluster.node(1);
+    // It expires within the second in which it was made, which counts in whole.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let (at_port, told) = loop {
+        match meet(&node, Port::Clients, client_of(&expired)).await {
+            Err(refused) => break refused,
+            Ok(_) => assert!(Instant::now() < deadline, "it does not expire"),
+        }
+        sleep(Duration::from_millis(50)).await;
+    };
+    assert!(at_port.contains("expired"), "{at_port}");
+    assert!(told.contains("has expired"), "{told}");
+}
+
+#[tokio::test]
+async fn a_client_goes_to_the_host_that_it_meant() {
+    let cluster = Cluster::new("shop");
+    let files = cluster.authority.node(1, &["10.0.0.1".to_owned()], 1).expect("a certificate");
+    let elsewhere = load(&cluster.authority.certificate(), Some(files));
+    let ann = cluster.client("ann");
+    let (_, told) = meet(&elsewhere, Port::Clients, client_of(&ann)).await.expect_err("another host");
+    assert!(told.contains("not valid for name \"127.0.0.1\""), "{told}");
+    // A client that listens is no node.
+    assert!(Acceptor::new(ann, Port::Clients).expect_err("no node").to_string().contains("accepts no connections"));
+}
+
+#[tokio::test]
+async fn changed_files_are_used_by_new_connections_and_bad_ones_are_not() {
+    let cluster = Cluster::new("shop");
+    let one = cluster.node(1);
+    let before = one.expires().expect("it has a certificate");
+    assert!(!one.reload().expect("nothing changed"));
+    cluster.authority.node(1, &["127.0.0.1".to_owned()], 2).expect("a certificate");
+    assert!(one.reload().expect("in order"));
+    assert!(one.expires().expect("it has a certificate") > before);
+
+    let file = one.shared.files.own.clone().expect("it has a certificate").0;
+    std::fs::write(&file, "nonsense").expect("written");
+    assert!(one.reload().expect_err("no certificate").to_string().contains("has no certificate in PEM"));
+    let two = cluster.authority.node(2, &["127.0.0.1".to_owned()], 1).expect("a certificate");
+    std::fs::copy(two.certificate, &file).expect("copied");
+    let error = one.reload().expect_err("the key is another");
+    assert!(error.to_string().contains("is not the key of"), "{error}");
+    assert_eq!(
+        meet(&one, Port::Clients, client_of(&cluster.client("ann"))).await.ok().flatten(),
+        cluster.client("ann").subject()
+    );
+}
+
+/// Whatever comes instead of a handshake ends the connection, and no more.
+#[tokio::test]
+async fn garbage_is_refused() {
+    let cluster = Cluster::new("shop");
+    let _: SocketAddr = ADDRESS.parse().expect("an address");
+    for garbage in
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[0x16, 3, 1, 0xff, 0xff], &[0xff; 4096]]
+    {
+        let (mut near, far) = duplex(64 << 10);
+        near.write_all(garbage).await.expect("there is room");
+        near.shutdown().await.expect("it ends");
+        let acceptor = Acceptor::new(cluster.node(1), Port::Peers).expect("a certificate");
+        assert!(acceptor.accept(far).await.is_err());
+    }
+}
