@@ -201,7 +201,12 @@ impl<'a> Renewals<'a> {
     fn heed(&mut self, what: What) {
         let lease = &self.core.lease;
         match what {
-            What::Renewed(renewed) => self.acknowledge(renewed.sequence, Duration::from_millis(renewed.ttl_ms.into())),
+            What::Renewed(renewed) => {
+                if !renewed.members.is_empty() {
+                    self.core.client.caller.nodes.note_members(&renewed.members);
+                }
+                self.acknowledge(renewed.sequence, Duration::from_millis(renewed.ttl_ms.into()));
+            }
             What::Revoked(revoked) => lease.revoked(Revocation::of(revoked)),
             What::Ended(ended) => lease.end(match ended.why() {
                 SessionEnd::Closed => Loss::Closed,

@@ -319,7 +319,7 @@ impl Sessions for Fake {
                 fake.note(Call::KeepAlive(request.clone()));
                 // 600 ms if the session was opened at another node: the tests' TTL.
                 let ttl_ms = fake.0.ttl_ms.lock().unwrap().unwrap_or(600);
-                let what = Some(What::Renewed(Renewed { sequence: request.sequence, ttl_ms }));
+                let what = Some(What::Renewed(Renewed { sequence: request.sequence, ttl_ms, members: Vec::new() }));
                 let silent = *fake.0.silent.borrow();
                 (!silent).then_some(Ok(KeepAliveResponse { session_id: request.session_id, what }))
             }

@@ -77,7 +77,7 @@ async fn a_cluster_grows_from_one_node_to_five_and_shrinks_to_three() {
         has_voters(&cluster, &voters).await;
     }
     cluster.ready(LONG).await.expect("five nodes serve");
-    // The founder goes: by now clients have learned of the others.
+    // The founder goes, the only node that the client was told of: by now it has learned of the others.
     let admin = client(&cluster);
     for (gone, voters) in [(1, vec![2, 3, 4, 5]), (3, vec![2, 4, 5])] {
         admin.remove_member(gone).await.expect("it may be removed");

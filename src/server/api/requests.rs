@@ -355,6 +355,8 @@ pub(crate) enum KeepAliveEventKind {
         sequence: u64,
         /// Counted from the send time of the renewal.
         ttl: Ttl,
+        /// Where clients reach the members, if the stream has not said so yet.
+        members: Vec<String>,
     },
     /// It ended.
     Ended(SessionEnd),

@@ -1,7 +1,8 @@
 //! One stream that keeps sessions alive.
 //!
 //! Renewals are proposed as they arrive, up to [`IN_FLIGHT`] at a time, and each is answered when it is applied. Between the answers the
-//! stream reports at once what its sessions lose.
+//! stream reports at once what its sessions lose. With its first answer, and with the first one after a change, it says where the members
+//! are reached: a client may outlive all the nodes that it was configured with.
 //!
 //! The stream ends when this node no longer leads: its client goes on at the new leader. It also ends when its sessions lose more at once
 //! than its queue holds. The client misses nothing: the answer to its next renewal, on any stream, reports every revoked grant.
@@ -9,6 +10,7 @@
 use std::{collections::BTreeSet, pin::pin};
 
 use futures::{Stream, StreamExt, stream::FuturesUnordered};
+use openraft::async_runtime::WatchReceiver;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -17,11 +19,12 @@ use crate::api::{
     Error,
     requests::{KeepAlive, KeepAliveEvent, KeepAliveEventKind as Kind},
 };
-use lockkeeper_machine::{Renewal, SessionId, Token};
+use lockkeeper_machine::{Renewal, SessionId, Token, Ttl};
 use lockkeeper_planted::Planted;
 use lockkeeper_raft::{
     NoReply, Replica,
     table::{Notice, Notices, SessionLoss},
+    types::LogId,
 };
 
 /// Renewals of one stream in the log, which takes a few milliseconds for each.
@@ -76,6 +79,7 @@ async fn serve(
     let mut led = replica.led();
     let mut in_flight = FuturesUnordered::new();
     let (listener, mut notices) = Notices::new();
+    let mut members = Members::default();
     loop {
         if led.borrow_and_update().is_none() {
             return Err(Error::no_leader().into());
@@ -96,7 +100,8 @@ async fn serve(
             Some(renewed) = in_flight.next() => {
                 let Renewed { session, sequence, renewal } = renewed;
                 if let Some(renewal) = renewal? {
-                    answer(replica, events, session, sequence, renewal).await?;
+                    let members = members.news(replica);
+                    answer(replica, events, session, renewal, |ttl| Kind::Renewed { sequence, ttl, members }).await?;
                 }
             }
             notice = notices.next() => {
@@ -115,6 +120,27 @@ async fn serve(
 
 fn too_many_sessions() -> Error {
     Error::invalid("session_id", format!("exceeds the limit of {SESSIONS} sessions on a stream: open another stream"))
+}
+
+/// The members that a stream has named.
+#[derive(Default)]
+struct Members {
+    /// The log entry with that membership.
+    named: Option<LogId>,
+}
+
+impl Members {
+    /// Where clients reach the members, unless that was named already.
+    fn news(&mut self, replica: &Replica) -> Vec<String> {
+        let metrics = replica.raft().server_metrics();
+        let metrics = metrics.borrow_watched();
+        let membership = &metrics.membership_config;
+        if *membership.log_id() == self.named {
+            return Vec::new();
+        }
+        self.named = *membership.log_id();
+        membership.membership().nodes().map(|(_, node)| node.client_address.clone()).collect()
+    }
 }
 
 /// The outcome of a renewal. `None`: it is not known, and not acknowledged.
@@ -140,14 +166,14 @@ async fn answer(
     replica: &Replica,
     events: &Events,
     session: SessionId,
-    sequence: u64,
     renewal: Renewal,
+    renewed: impl FnOnce(Ttl) -> Kind,
 ) -> Result<(), End> {
     let (ttl, mut revoked, mut more) = match renewal {
         Renewal::Renewed { ttl, revoked, more } => (ttl, revoked, more),
         Renewal::Ended(end) => return send(events, session, Kind::Ended(end)).await,
     };
-    let renewed = Kind::Renewed { sequence, ttl };
+    let renewed = renewed(ttl);
     if Planted::RevokedAfterRenewed.is_on() {
         send(events, session, renewed.clone()).await?;
     }

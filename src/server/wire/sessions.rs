@@ -186,8 +186,8 @@ impl Encode for KeepAliveEvent {
     fn encode(self) -> Self::Message {
         use keep_alive_response::{Renewed, What};
         let what = match self.kind {
-            KeepAliveEventKind::Renewed { sequence, ttl } => {
-                What::Renewed(Renewed { sequence, ttl_ms: ttl.as_millis() })
+            KeepAliveEventKind::Renewed { sequence, ttl, members } => {
+                What::Renewed(Renewed { sequence, ttl_ms: ttl.as_millis(), members })
             }
             KeepAliveEventKind::Ended(end) => What::Ended(show_end(end)),
             KeepAliveEventKind::Revoked(revocation) => What::Revoked(show_revocation(revocation)),
@@ -198,8 +198,8 @@ impl Encode for KeepAliveEvent {
     fn decode(message: Self::Message) -> Result<Self, Error> {
         use keep_alive_response::{Renewed, What};
         let kind = match message.what {
-            Some(What::Renewed(Renewed { sequence, ttl_ms })) => {
-                KeepAliveEventKind::Renewed { sequence, ttl: ttl(ttl_ms)? }
+            Some(What::Renewed(Renewed { sequence, ttl_ms, members })) => {
+                KeepAliveEventKind::Renewed { sequence, ttl: ttl(ttl_ms)?, members }
             }
             Some(What::Ended(ended)) => KeepAliveEventKind::Ended(session_end(&ended)),
             Some(What::Revoked(revoked)) => KeepAliveEventKind::Revoked(revocation(revoked)?),

@@ -112,7 +112,9 @@ fn replies_about_sessions() {
         index: 6,
     }));
     let kinds = [SessionEnd::Closed, SessionEnd::Expired, SessionEnd::Unknown].map(KeepAliveEventKind::Ended);
-    let others = [KeepAliveEventKind::Renewed { sequence: 8, ttl: ttl() }, KeepAliveEventKind::Revoked(revocation())];
+    let members = vec!["10.0.0.1:7101".to_owned(), "10.0.0.2:7101".to_owned()];
+    let renewed = KeepAliveEventKind::Renewed { sequence: 8, ttl: ttl(), members };
+    let others = [renewed, KeepAliveEventKind::Revoked(revocation())];
     survives(kinds.into_iter().chain(others).map(|kind| KeepAliveEvent { session: SESSION, kind }));
 }
 
