@@ -49,6 +49,7 @@ const LAYERS: &[Layer] = &[
             "wide",
         ]),
     ),
+    layer("certs", &[], Not(&["openraft", "rustls", "sled", "tokio", "tonic"])),
     layer("checker", &[], Only(&["itoa", "memchr", "ryu", "serde", "serde_core", "serde_json", "thiserror", "zmij"])),
     layer("environment", &[], Not(&["openraft", "prost", "sled", "tonic"])),
     layer("proto", &[], Not(&["axum", "clap", "openraft", "sled"])),

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::exit::{Exit, Failure};
 use crate::client::{Builder, Tls, TlsFiles};
 
-const TOKEN: &str = "LOCKKEEPER_TOKEN";
+const TOKEN: &str = "LOCKKEEPER_BEARER_TOKEN";
 const PROFILE: &str = "LOCKKEEPER_PROFILE";
 
 /// Certificates and a bearer token.
@@ -26,9 +26,9 @@ pub(crate) struct Credentials {
     /// The private key of --cert
     #[arg(long, value_name = "FILE", env = "LOCKKEEPER_KEY", hide_env_values = true)]
     key: Option<PathBuf>,
-    /// A file with a bearer token to show; LOCKKEEPER_TOKEN may have the token itself
-    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_TOKEN_FILE", hide_env_values = true)]
-    token_file: Option<PathBuf>,
+    /// A file with a bearer token to show; LOCKKEEPER_BEARER_TOKEN may have the token itself
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_BEARER_TOKEN_FILE", hide_env_values = true)]
+    bearer_token_file: Option<PathBuf>,
 }
 
 /// A file with what would otherwise be said at each command: `~/.config/lockkeeper/profile.toml`. Relative paths in it are relative to
@@ -41,7 +41,7 @@ pub(super) struct Profile {
     ca: Option<PathBuf>,
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
-    token_file: Option<PathBuf>,
+    bearer_token_file: Option<PathBuf>,
     /// Where it was read.
     #[serde(skip)]
     pub(super) file: PathBuf,
@@ -69,7 +69,7 @@ impl Profile {
         let mut profile: Self = toml::from_str(&text).map_err(|error| wrong(&error))?;
         let folder = file.parent().unwrap_or(Path::new(""));
         for path in
-            [&mut profile.ca, &mut profile.cert, &mut profile.key, &mut profile.token_file].into_iter().flatten()
+            [&mut profile.ca, &mut profile.cert, &mut profile.key, &mut profile.bearer_token_file].into_iter().flatten()
         {
             *path = folder.join(&*path);
         }
@@ -80,14 +80,14 @@ impl Profile {
 impl Credentials {
     /// Completes what was not said from the profile. What belongs together comes from one place.
     pub(super) fn or(self, profile: &Profile) -> Self {
-        let Self { ca, cert, key, token_file } = self;
+        let Self { ca, cert, key, bearer_token_file } = self;
         let (cert, key) = match cert.is_some() || key.is_some() {
             true => (cert, key),
             false => (profile.cert.clone(), profile.key.clone()),
         };
-        let has_token = token_file.is_some() || env::var_os(TOKEN).is_some();
-        let token_file = if has_token { token_file } else { profile.token_file.clone() };
-        Self { ca: ca.or_else(|| profile.ca.clone()), cert, key, token_file }
+        let has_token = bearer_token_file.is_some() || env::var_os(TOKEN).is_some();
+        let bearer_token_file = if has_token { bearer_token_file } else { profile.bearer_token_file.clone() };
+        Self { ca: ca.or_else(|| profile.ca.clone()), cert, key, bearer_token_file }
     }
 
     /// The certificates. `None`: plain text.
@@ -113,7 +113,7 @@ impl Credentials {
 
     /// The bearer token.
     fn token(&self) -> Result<Option<String>, Failure> {
-        let Some(file) = &self.token_file else {
+        let Some(file) = &self.bearer_token_file else {
             return env::var_os(TOKEN)
                 .map(|token| token.into_string())
                 .transpose()

@@ -22,6 +22,11 @@ use crate::client::{Client, Error, NodeStatus, Role};
 ///
 /// MAY STOP says whether a node may be taken down now: whether a majority of the voters answers and is caught up without
 /// it. Members of the cluster that are not among the endpoints are asked too.
+/// Seconds of a day.
+const DAY: i64 = 86_400;
+/// From when on `status` says that a certificate expires, seconds before.
+const EXPIRES_SOON: i64 = 30 * DAY;
+
 #[derive(Args, Debug)]
 pub(super) struct Status {
     /// Let each node compute a hash of its table. Equal on all nodes at the same applied index
@@ -258,10 +263,27 @@ fn text(nodes: &[Node], tip: u64, hash: bool) -> String {
     for (status, trouble) in answered(nodes).filter_map(|status| Some((status, status.disk_trouble.as_ref()?))) {
         text += &format!("\nnode {} reports about disks: {}\n", status.node_id, show::text(trouble));
     }
+    for (status, expiry) in answered(nodes).filter_map(|status| Some((status, expiry(status)?))) {
+        text += &format!(
+            "\nthe certificate of node {} {expiry}: make another with `lockkeeper certs node`\n",
+            status.node_id
+        );
+    }
     if let Some(trouble) = mixed(nodes) {
         text += &format!("\n{trouble}\n");
     }
     text
+}
+
+/// What is said of a certificate that expires within [`EXPIRES_SOON`].
+fn expiry(status: &NodeStatus) -> Option<String> {
+    let left = status.certificate_seconds_left.filter(|left| *left < EXPIRES_SOON)?;
+    Some(match left / DAY {
+        _ if left < 0 => "has expired".to_owned(),
+        0 => "expires within a day".to_owned(),
+        1 => "expires in 1 day".to_owned(),
+        days => format!("expires in {days} days"),
+    })
 }
 
 fn row(node: &Node, leader: Option<&NodeStatus>, tip: u64) -> Vec<String> {
@@ -378,6 +400,7 @@ struct StatusDocument {
     disk_reserve_bytes: Option<u64>,
     disk_low: bool,
     disk_trouble: Option<String>,
+    certificate_seconds_left: Option<i64>,
     table_hash: Option<String>,
     cluster_version: Option<u32>,
     cluster_version_min: Option<u32>,
@@ -470,6 +493,7 @@ impl StatusDocument {
             disk_reserve_bytes: status.disk_reserve_bytes,
             disk_low: status.disk_low,
             disk_trouble: status.disk_trouble.clone(),
+            certificate_seconds_left: status.certificate_seconds_left,
             // As text: JSON numbers are not exact beyond 2^53.
             table_hash: status.table_hash.map(|hash| format!("{hash:016x}")),
             cluster_version: status.cluster_version,
@@ -544,6 +568,25 @@ mod tests {
         assert!(!text(&nodes, 12, false).contains("disks"));
         nodes[1].answer.as_mut().unwrap().disk_trouble = Some("its disk is nearly full".to_owned());
         assert!(text(&nodes, 12, false).ends_with("\nnode 2 reports about disks: its disk is nearly full\n"));
+    }
+
+    #[test]
+    fn a_certificate_that_expires_soon_is_a_line_below_the_table() {
+        let mut nodes = [up(1, true, true), up(2, false, true)];
+        let mut line = |left| {
+            nodes[1].answer.as_mut().unwrap().certificate_seconds_left = left;
+            text(&nodes, 12, false).lines().find(|line| line.contains("certificate")).map(str::to_owned)
+        };
+        assert_eq!((line(None), line(Some(30 * DAY))), (None, None));
+        let advice = ": make another with `lockkeeper certs node`";
+        for (left, what) in [
+            (30 * DAY - 1, "expires in 29 days"),
+            (DAY, "expires in 1 day"),
+            (DAY - 1, "expires within a day"),
+            (-1, "has expired"),
+        ] {
+            assert_eq!(line(Some(left)), Some(format!("the certificate of node 2 {what}{advice}")));
+        }
     }
 
     #[test]

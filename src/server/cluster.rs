@@ -11,6 +11,7 @@ use openraft::{Instant, ServerState, async_runtime::WatchReceiver};
 use super::{api::Error, progress::Progress, pulse::Pulse};
 use lockkeeper_environment::Blocking;
 use lockkeeper_raft::{Replica, types::LogId};
+use lockkeeper_transport::tls::Tls;
 
 /// Answers from what this node knows, at once and without the cluster.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Cluster {
     /// The start of this process.
     pub(crate) start: Arc<str>,
     pub(crate) replica: Replica,
+    /// `None`: it has no certificate.
+    pub(crate) tls: Option<Tls>,
     pub(crate) blocking: Blocking,
     /// As a follower, of its log, while it lacks committed entries. As the leader, of its commit index, while entries wait to be committed.
     pub(crate) progress: Arc<Progress>,

@@ -346,6 +346,7 @@ where
     let mut services =
         Services::new(&config, &replica, members.clone(), &environment, connector.clone(), stopping.clone());
     services.cluster.start = identity.start().to_string().into();
+    services.cluster.tls = tls.clone();
     let cluster_id = identity.cluster_id().clone();
     let maintenance = Maintenance::new(services.service.clone(), replica.clone(), environment.clone(), cluster_id);
     // All tasks end with this function, however it ends.
@@ -550,7 +551,8 @@ impl Services {
         let (progress, members) = Default::default();
         let pulse = Pulse::default();
         let start = Arc::default();
-        let cluster = Cluster { cluster_id, start, replica: replica.clone(), blocking, progress, members, pulse };
+        let tls = None;
+        let cluster = Cluster { cluster_id, start, replica: replica.clone(), tls, blocking, progress, members, pulse };
         let unread = Unread::new(unread::Limits::CLIENTS);
         let tasks = environment.clients.clone();
         Self { local, service, cluster, unread, tasks }

@@ -66,6 +66,8 @@ pub struct NodeStatus {
     pub disk_low: bool,
     /// For people: it is short of space, or its disk cannot be looked at; on the leader also: the cluster refuses what adds to the table.
     pub disk_trouble: Option<String>,
+    /// Seconds until its certificate expires, by its clock; negative: since it did. `None`: it has none.
+    pub certificate_seconds_left: Option<i64>,
     /// The cluster version, from the last entry that it applied: which commands the members may write into the log. `None`: its program is
     /// from before versions.
     pub cluster_version: Option<u32>,
@@ -166,6 +168,7 @@ impl NodeStatus {
             disk_reserve_bytes: set(wire.disk_reserve_bytes),
             disk_low: wire.disk_low,
             disk_trouble: given(wire.disk_trouble),
+            certificate_seconds_left: wire.certificate_seconds_left,
             cluster_version: (wire.cluster_version != 0).then_some(wire.cluster_version),
             cluster_versions: range(wire.cluster_version_min, wire.cluster_version_max),
             cluster_version_waits: given(wire.cluster_version_waits),
@@ -273,6 +276,7 @@ mod tests {
             disk_reserve_bytes: 33,
             disk_low: true,
             disk_trouble: "nearly full".to_owned(),
+            certificate_seconds_left: Some(-34),
         };
         let member = Member {
             node_id: 2,
@@ -323,6 +327,7 @@ mod tests {
             disk_reserve_bytes: Some(33),
             disk_low: true,
             disk_trouble: Some("nearly full".to_owned()),
+            certificate_seconds_left: Some(-34),
         };
         assert_eq!(NodeStatus::of(wire.clone(), true), expected);
         assert_eq!(NodeStatus::of(wire, false), NodeStatus { table_hash: None, ..expected });

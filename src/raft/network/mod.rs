@@ -19,7 +19,8 @@
 //! [`SLOWEST_BYTES_PER_SECOND`]. A connection on which a call failed or timed out is dropped, and the next call dials again: a peer that
 //! came back is found by the next call, not by TCP's timers.
 //!
-//! **Deliberately absent**: authentication and encryption. Everything that can reach the peer port is trusted; its messages are still
+//! **Deliberately absent**: encryption, which is the connector's and the listener's. Where a connection has certificates, a call must come
+//! from the node that its certificate names. Without them everything that can reach the peer port is trusted; its messages are still
 //! checked, so that noise and mix-ups do no harm.
 
 use std::time::Duration;

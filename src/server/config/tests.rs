@@ -93,6 +93,7 @@ fn overrides_win() {
         client_listen: None,
         peer_listen: Some("0.0.0.0:7202".into()),
         bootstrap: Some(true),
+        insecure: Some(true),
         log: Some("debug".into()),
         ..Overrides::default()
     };
@@ -105,6 +106,7 @@ fn overrides_win() {
         client_listen: "127.0.0.1:7102".into(),
         peer_listen: "0.0.0.0:7202".into(),
         bootstrap: true,
+        insecure: true,
         log: "debug".into(),
         ..good()
     };
@@ -286,7 +288,8 @@ fn an_even_number_of_members_is_allowed_with_a_warning() {
 
 #[test]
 fn listening_elsewhere_than_the_members_say_is_allowed_with_a_warning() {
-    let listening = |listen: &str| Config { client_listen: listen.into(), ..good() }.warnings();
+    let tls = Some(TlsConfig { ca: "ca.pem".into(), certificate: "node.pem".into(), key: "node-key.pem".into() });
+    let listening = |listen: &str| Config { client_listen: listen.into(), tls: tls.clone(), ..good() }.warnings();
     assert_eq!(
         listening("127.0.0.1:8101"),
         ["client_listen: listens on 127.0.0.1:8101, while the members say 127.0.0.1:7101: fine behind NAT only"]
@@ -294,4 +297,21 @@ fn listening_elsewhere_than_the_members_say_is_allowed_with_a_warning() {
     assert_eq!(listening("10.0.0.1:7101").len(), 1);
     assert!(listening("0.0.0.0:7101").is_empty());
     assert!(listening("[::]:7101").is_empty());
+}
+
+#[test]
+fn without_tls_a_node_stays_on_its_machine() {
+    let text = |listen: &str| GOOD.replacen("node_id = 1\n", &format!("node_id = 1\npeer_listen = {listen:?}\n"), 1);
+    for listen in ["127.0.0.1:0", "127.8.0.1:7201", "[::1]:7201", "localhost:7201"] {
+        assert!(load(&text(listen), Overrides::default()).is_ok(), "{listen}");
+    }
+    for listen in ["0.0.0.0:7201", "[::]:7201", "10.0.0.1:7201", "localhost.example:7201", "127.0.0.1.example:7201"] {
+        let error = load(&text(listen), Overrides::default()).unwrap_err();
+        assert!(error.problems[0].starts_with("peer_listen: other machines can reach"), "{error}");
+        let config = load(&text(listen), Overrides { insecure: Some(true), ..Overrides::default() }).unwrap();
+        assert!(config.warnings()[0].starts_with("insecure: there is no TLS"), "{:?}", config.warnings());
+    }
+    let tls = "\n[tls]\nca = \"ca.pem\"\ncertificate = \"node.pem\"\nkey = \"node-key.pem\"\n";
+    let config = load(&(text("0.0.0.0:7201") + tls), Overrides::default()).unwrap();
+    assert_eq!(config.warnings().iter().filter(|warning| warning.starts_with("insecure")).count(), 0);
 }

@@ -44,7 +44,7 @@ const LAST_ANSWERS: Duration = Duration::from_millis(500);
 /// a client cannot name another one.
 const CALLER_KEY: &str = "lockkeeper-client-address";
 
-/// Makes a channel to a peer's address, with these flow-control windows for its answers.
+/// Makes a channel to the peer with this id at this address, with these flow-control windows for its answers.
 pub(crate) type Dial = Arc<dyn Fn(u64, &str, Windows) -> Channel + Send + Sync>;
 
 /// Which connection to the leader a request uses. The requests of a connection share its limits: the number of calls and the bytes that are
@@ -65,12 +65,15 @@ pub(super) struct Leader {
     pub(super) peer_address: String,
 }
 
+/// The leader's id, its address, and what the channel is for.
+type ChannelKey = (u64, String, Lane);
+
 /// Forwards requests to the leader.
 #[derive(Clone)]
 pub(super) struct Forwarder {
     replica: Replica,
     dial: Dial,
-    channels: Arc<Mutex<HashMap<(u64, String, Lane), Channel>>>,
+    channels: Arc<Mutex<HashMap<ChannelKey, Channel>>>,
 }
 
 impl fmt::Debug for Forwarder {

@@ -12,6 +12,7 @@ use lockkeeper_raft::{
     types::{LogId, Node, TypeConfig},
     versions::Said,
 };
+use lockkeeper_transport::tls::Tls;
 
 /// Serves `lockkeeper.v1.Cluster`.
 #[derive(Clone, Debug)]
@@ -89,6 +90,7 @@ impl Cluster {
         }
         status.cluster_id = self.cluster_id.to_string();
         status.version = VERSION.to_owned();
+        status.certificate_seconds_left = self.tls.as_ref().and_then(Tls::seconds_left);
         status.serving = trouble.is_none();
         status.trouble = trouble.unwrap_or_default().to_string();
         status.turn_delay_us_max = self.pulse.delay_max().as_micros() as u64;

@@ -74,10 +74,13 @@ impl TlsFiles {
 
 fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
     let failed = |error: std::io::Error| {
-        let remedy = match error.kind() {
-            ErrorKind::NotFound => "name an existing file; `lockkeeper certs init` makes all of them",
-            ErrorKind::PermissionDenied => "let this user read it",
-            _ => "name a file that can be read",
+        let kind = error.kind();
+        let remedy = if kind == ErrorKind::NotFound {
+            "name an existing file; `lockkeeper certs init` makes all of them"
+        } else if kind == ErrorKind::PermissionDenied {
+            "let this user read it"
+        } else {
+            "name a file that can be read"
         };
         TlsError::new(file, format!("cannot be read: {error}: {remedy}"))
     };

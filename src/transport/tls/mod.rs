@@ -132,8 +132,8 @@ impl Tls {
             match tokio::task::spawn_blocking(move || tls.reload()).await {
                 Ok(Ok(true)) => {
                     refused.clear();
-                    let expires = self.expires().map(subject::shown).unwrap_or_default();
-                    tracing::info!(expires, "the certificates were read again: new connections use them");
+                    let days_left = self.seconds_left().unwrap_or_default() / 86_400;
+                    tracing::info!(days_left, "the certificates were read again: new connections use them");
                 }
                 Ok(Ok(false)) => refused.clear(),
                 Ok(Err(error)) if error.to_string() != refused => {
@@ -154,6 +154,17 @@ impl Tls {
     /// When this process's certificate expires.
     pub fn expires(&self) -> Option<SystemTime> {
         Some(self.current().own.as_ref()?.expires)
+    }
+
+    /// Seconds until this process's certificate expires; negative: since it did.
+    pub fn seconds_left(&self) -> Option<i64> {
+        #[expect(clippy::disallowed_methods, reason = "certificates are valid by the calendar")]
+        let now = SystemTime::now();
+        let seconds = |time: std::time::Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        Some(match self.expires()?.duration_since(now) {
+            Ok(left) => seconds(left),
+            Err(over) => -seconds(over.duration()),
+        })
     }
 
     fn current(&self) -> Arc<Current> {
@@ -311,23 +322,27 @@ fn explained(error: io::Error) -> io::Error {
     if let E::InvalidCertificate(CertificateError::Other(wrong)) = cause {
         return io::Error::new(error.kind(), wrong.0.to_string());
     }
-    let hint = match cause {
-        E::InvalidMessage(InvalidMessage::InvalidContentType) => {
-            "the other end does not speak TLS: leave out the certificates, or switch TLS on there"
-        }
-        E::AlertReceived(Alert::UnknownCA) => "the other end does not trust the authority that signed this certificate",
-        E::AlertReceived(Alert::CertificateRequired) => "the other end asks for a certificate: name one with its key",
-        E::AlertReceived(Alert::CertificateExpired) => {
-            "this certificate has expired: make another one with `lockkeeper certs`"
-        }
-        E::AlertReceived(Alert::CertificateUnknown) => {
-            "the other end refuses this certificate: it names another cluster, or a client where a node is wanted"
-        }
-        E::AlertReceived(Alert::UnsupportedCertificate) => {
-            "the other end refuses this certificate: it is for the other end of a connection"
-        }
-        _ => return error,
-    };
+    let hints = [
+        (
+            E::InvalidMessage(InvalidMessage::InvalidContentType),
+            "the other end does not speak TLS: leave out the certificates, or switch TLS on there",
+        ),
+        (E::AlertReceived(Alert::UnknownCA), "the other end does not trust the authority that signed this certificate"),
+        (E::AlertReceived(Alert::CertificateRequired), "the other end asks for a certificate: name one with its key"),
+        (
+            E::AlertReceived(Alert::CertificateExpired),
+            "this certificate has expired: make another one with `lockkeeper certs`",
+        ),
+        (
+            E::AlertReceived(Alert::CertificateUnknown),
+            "the other end refuses this certificate: it names another cluster, or a client where a node is wanted",
+        ),
+        (
+            E::AlertReceived(Alert::UnsupportedCertificate),
+            "the other end refuses this certificate: it is for the other end of a connection",
+        ),
+    ];
+    let Some((_, hint)) = hints.into_iter().find(|(known, _)| known == cause) else { return error };
     io::Error::new(error.kind(), format!("{cause}: {hint}"))
 }
 

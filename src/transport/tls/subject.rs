@@ -44,9 +44,9 @@ impl Subject {
         let certificate = parsed(certificate)?;
         let names = certificate.subject_alternative_name().map_err(|error| format!("has malformed names: {error}"))?;
         let names = names.map(|extension| extension.value.general_names.as_slice()).unwrap_or_default();
-        let mut own = names.iter().filter_map(|name| match name {
-            GeneralName::URI(uri) if uri.starts_with(SCHEME) => Some(*uri),
-            _ => None,
+        let mut own = names.iter().filter_map(|name| {
+            let GeneralName::URI(uri) = name else { return None };
+            uri.starts_with(SCHEME).then_some(*uri)
         });
         match (own.next(), own.next()) {
             (Some(uri), None) => uri.parse(),
@@ -69,13 +69,6 @@ fn parsed<'c>(certificate: &'c CertificateDer<'_>) -> Result<X509Certificate<'c>
 pub(super) fn expires(certificate: &CertificateDer<'_>) -> Result<SystemTime, String> {
     let seconds = parsed(certificate)?.validity().not_after.timestamp();
     Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
-}
-
-/// A moment for people: seconds from now on are not worth showing, days are.
-#[cfg(feature = "serve")]
-pub(super) fn shown(moment: SystemTime) -> String {
-    let left = moment.duration_since(SystemTime::now()).unwrap_or_default();
-    format!("in {} days", left.as_secs() / 86_400)
 }
 
 impl fmt::Display for Subject {
