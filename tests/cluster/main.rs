@@ -12,6 +12,7 @@
 //! * `members`: nodes join, leave and are replaced, and the leadership is handed over;
 //! * `rolling`: all nodes are restarted one after the other, and no call fails;
 //! * `backups`: backups under load, and clusters made from one, or from what is left of a node;
+//! * `certificates`: TLS, and what a stranger gets from either port;
 //! * `refusals`, `copies`: data and configurations with which a node refuses to start;
 //! * `program`, `shell`: output and exit codes of the program, also within shell scripts.
 //!
@@ -27,6 +28,7 @@
 mod backups;
 mod bad_input;
 mod cable;
+mod certificates;
 mod copies;
 mod crowded;
 mod deadlines;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use lockkeeper::{
-    client::{Client, Session, SessionOptions},
+    client::{Client, Session, SessionOptions, Tls},
     local::{LocalCluster, Options},
     proto::v1::Role,
 };
@@ -93,9 +93,14 @@ pub(crate) async fn steady_cluster() -> LocalCluster {
     .await
 }
 
-/// A client of all nodes.
+/// A client of all nodes, with a certificate if the cluster has them.
 pub(crate) fn client(cluster: &LocalCluster) -> Client {
-    Client::builder(&cluster.endpoints().join(",")).call_limit(LONG).build().expect("the endpoints are valid")
+    let builder = Client::builder(&cluster.endpoints().join(",")).call_limit(LONG);
+    let builder = match cluster.client_files() {
+        Some(files) => builder.tls(&Tls::load(files).expect("files in order")),
+        None => builder,
+    };
+    builder.build().expect("the endpoints are valid")
 }
 
 /// A session with a TTL longer than any test.

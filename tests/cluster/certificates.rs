@@ -1,0 +1,171 @@
+//! TLS between all, and what a stranger gets from either port.
+
+use std::time::Duration;
+
+use lockkeeper::{
+    certs::{Authority, CERTIFICATE_DAYS, Files},
+    client::{Client, Error, Tls, TlsFiles},
+    local::LocalCluster,
+    raft::messages::{HelloRequest, peer_client::PeerClient},
+    transport::{TcpConnector, channel, tls::TlsConnector},
+};
+use tempfile::TempDir;
+use tonic::{Code, Status, transport::Channel};
+
+use crate::support::*;
+
+async fn secure_cluster() -> LocalCluster {
+    cluster_with(|options| options.tls = true).await
+}
+
+/// The authority of the cluster, for certificates that the test wants.
+fn authority(cluster: &LocalCluster) -> Authority {
+    Authority::open(&cluster.path().join("certs")).expect("the cluster has one")
+}
+
+fn tls(ca: &Authority, own: Option<Files>) -> Tls {
+    let own = own.map(|Files { certificate, key }| (certificate, key));
+    Tls::load(TlsFiles { ca: ca.certificate(), own }).expect("files in order")
+}
+
+/// An authority that the cluster does not know, for a cluster of the same name.
+fn other_authority(cluster: &LocalCluster) -> (TempDir, Authority) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let authority = Authority::create(directory.path(), &cluster.node(1).config().cluster_id);
+    (directory, authority.expect("an authority"))
+}
+
+fn hosts() -> [String; 1] {
+    ["127.0.0.1".to_owned()]
+}
+
+/// A client of the cluster that shows these certificates, or none.
+fn client_with(cluster: &LocalCluster, tls: Option<&Tls>) -> Client {
+    let endpoints = cluster.endpoints().join(",").replace("https://", "");
+    let builder = Client::builder(&endpoints).call_limit(Duration::from_secs(2));
+    tls.map_or(builder.clone(), |tls| builder.tls(tls)).build().expect("valid endpoints")
+}
+
+#[tokio::test]
+async fn a_cluster_with_certificates_serves_fails_over_and_grows() {
+    let mut cluster = secure_cluster().await;
+    let client = client(&cluster);
+    let session = long_session(&client).await;
+    let first = session.acquire("a").await.expect("granted");
+    let token = first.token();
+    first.release().await.expect("released");
+    for status in cluster.statuses().await.into_values() {
+        let left = status.certificate_seconds_left.expect("each node has a certificate");
+        assert!(left > i64::from(CERTIFICATE_DAYS - 1) * 86_400, "{left}");
+    }
+
+    // A waiting acquire is forwarded by followers, from node to node.
+    let leading = leader(&cluster).await;
+    cluster.node_mut(leading).kill().await;
+    let second = session.acquire("a").wait_at_most(LONG).await.expect("granted by another leader");
+    assert!(second.token() > token);
+    second.release().await.expect("released");
+    cluster.node_mut(leading).spawn().expect("it starts");
+    cluster.ready(LONG).await.expect("all three serve");
+
+    cluster.add(4).expect("its configuration").spawn().expect("it starts");
+    until("a fourth voter", async || {
+        let statuses = cluster.statuses().await;
+        let voters =
+            |status: &lockkeeper::proto::v1::StatusResponse| status.members.iter().filter(|it| it.voter).count();
+        statuses.values().any(|status| voters(status) == 4).then_some(())
+    })
+    .await;
+    session.close().await.expect("closed");
+}
+
+#[tokio::test]
+async fn strangers_get_nothing_at_the_port_of_clients() {
+    let cluster = secure_cluster().await;
+    let (_directory, other) = other_authority(&cluster);
+    let own = authority(&cluster);
+    let theirs = other.client("ann", 1).expect("a certificate");
+    // It trusts the cluster, which does not trust it.
+    let stranger = TlsFiles { ca: own.certificate(), own: Some((theirs.certificate, theirs.key)) };
+    let stranger = Tls::load(stranger).expect("files in order");
+    let another = authority(&cluster).for_cluster("another").client("ann", 1).expect("a certificate");
+    let cases = [
+        ("plain text", None),
+        ("no certificate", Some(tls(&own, None))),
+        ("another authority", Some(stranger)),
+        ("another cluster", Some(tls(&own, Some(another)))),
+    ];
+    for (what, tls) in cases {
+        let client = client_with(&cluster, tls.as_ref());
+        let answer = client.get("a").await;
+        assert!(matches!(answer, Err(Error::NoCluster { .. })), "{what}: {answer:?}");
+    }
+
+    let node = own.node(9, &hosts(), 1).expect("a certificate");
+    let as_node = client_with(&cluster, Some(&tls(&own, Some(node))));
+    match as_node.get("a").await {
+        Err(Error::Refused(refused)) => assert!(refused.message.contains("node 9's: use a client's"), "{refused:?}"),
+        other => panic!("a node is no client: {other:?}"),
+    }
+    let ann = own.client("ann", 1).expect("a certificate");
+    client_with(&cluster, Some(&tls(&own, Some(ann)))).get("a").await.expect("it serves as before");
+}
+
+/// The answer of node 1, at the port of peers, to who says that it is this node.
+async fn hello(channel: Channel, cluster: &LocalCluster, node_id: u64) -> Result<u64, Status> {
+    let cluster_id = cluster.node(1).config().cluster_id.clone();
+    let request = HelloRequest { cluster_id, node_id, incarnation: vec![7; 16].into(), members: Vec::new() };
+    Ok(PeerClient::new(channel).hello(request).await?.into_inner().node_id)
+}
+
+#[tokio::test]
+async fn strangers_learn_nothing_at_the_port_of_peers() {
+    let cluster = secure_cluster().await;
+    let (_directory, other) = other_authority(&cluster);
+    let own = authority(&cluster);
+    let address = cluster.node(1).config().peer_listen.clone();
+    let at = |tls: Tls| channel(TlsConnector::for_client(TcpConnector, tls), &address);
+    let theirs = other.node(2, &hosts(), 1).expect("a certificate");
+    let stranger = TlsFiles { ca: own.certificate(), own: Some((theirs.certificate, theirs.key)) };
+    let another = authority(&cluster).for_cluster("another").node(2, &hosts(), 1).expect("a certificate");
+    let client = own.client("ann", 1).expect("a certificate");
+    let cases = [
+        ("plain text", channel(TcpConnector, &address)),
+        ("no certificate", at(tls(&own, None))),
+        ("another authority", at(Tls::load(stranger).expect("files in order"))),
+        ("another cluster", at(tls(&own, Some(another)))),
+        ("a client", at(tls(&own, Some(client)))),
+    ];
+    for (what, channel) in cases {
+        // The connection ends before there is an answer, so the status is of this end.
+        let status = hello(channel, &cluster, 2).await.expect_err(what);
+        assert_ne!(status.code(), Code::PermissionDenied, "{what}: {status:?}");
+    }
+
+    // The certificate of node 9 is good, and for node 9 alone.
+    let nine = || at(tls(&own, Some(own.node(9, &hosts(), 1).expect("a certificate"))));
+    let status = hello(nine(), &cluster, 2).await.expect_err("it is not node 2");
+    assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
+    assert_eq!(hello(nine(), &cluster, 9).await.expect("it is node 9"), 1);
+}
+
+/// A certificate is made anew while the cluster runs, by the command that an operator uses.
+#[tokio::test]
+async fn a_renewed_certificate_is_used_without_a_restart() {
+    let cluster = cluster_with(|options| (options.tls, options.nodes) = (true, Some(1))).await;
+    let seconds_left = async || cluster.node(1).status().await.ok()?.certificate_seconds_left;
+    let before = until("its status", seconds_left).await;
+    let directory = cluster.path().join("certs");
+    let directory = directory.to_str().expect("UTF-8");
+    let arguments = ["certs", "node", "1", "--hosts", "127.0.0.1", "--days", "800", "--dir", directory];
+    let (code, _, err) = text(&output(&mut lockkeeper(&arguments)).await);
+    assert_eq!(code, 0, "{err}");
+    until("the new certificate", async || seconds_left().await.filter(|left| *left > before + 400 * 86_400)).await;
+    client(&cluster).get("a").await.expect("it serves");
+}
+
+/// A request that a client refuses by itself names what is missing.
+#[tokio::test]
+async fn https_without_authorities_is_refused_before_anything_is_sent() {
+    assert!(matches!(Client::new("https://127.0.0.1:1"), Err(Error::NoAuthorities(_))));
+}
