@@ -300,6 +300,7 @@ impl Digest for Reply {
             | Self::Resized { .. }
             | Self::VersionRaised(_)
             | Self::Probed
+            | Self::Noted
             | Self::Ticked => into.variant(6, &[]),
         }
     }

@@ -172,6 +172,17 @@ impl Machine {
         commands.into_iter().map(|command| self.run(command, events)).collect()
     }
 
+    /// The first part of [`Machine::apply_batch`]: what is due. The commands follow one by one, by [`Machine::step`]: so the events of each
+    /// can be told from those of the others.
+    pub fn begin_batch(&mut self, time: Time, limits: Limits, events: &mut Vec<Event>) {
+        self.begin(time, limits, events);
+    }
+
+    /// Runs the next command of a batch.
+    pub fn step(&mut self, command: Command, events: &mut Vec<Event>) -> Reply {
+        self.run(command, events)
+    }
+
     fn run(&mut self, command: Command, events: &mut Vec<Event>) -> Reply {
         self.begin_command();
         let result = match command {
@@ -187,6 +198,7 @@ impl Machine {
             Command::Resize { name, permits } => self.resize(&name, permits, events),
             Command::RaiseVersion { to } => Ok(self.raise_version(to)),
             Command::Tick => Ok(Reply::Ticked),
+            Command::Note(_) => Ok(Reply::Noted),
             Command::Probe => Ok(Reply::Probed),
         };
         #[cfg(debug_assertions)]
@@ -197,6 +209,11 @@ impl Machine {
     /// Cluster time, as of the last command.
     pub fn now(&self) -> Stamp {
         self.now
+    }
+
+    /// The highest ticket that was ever issued; 0 if none was.
+    pub fn last_ticket(&self) -> Ticket {
+        self.last_ticket
     }
 
     /// The highest token that was ever issued; 0 if none was.

@@ -8,7 +8,7 @@
 //! | version | commands and records that it adds |
 //! |---|---|
 //! | 1 | all from before versions: [`Command::Open`] to [`Command::Tick`], [`Command::Resize`] among them; [`Record::Clock`] to [`Record::Resized`] |
-//! | 2 | [`Command::RaiseVersion`]; [`Record::Version`] |
+//! | 2 | [`Command::RaiseVersion`], [`Command::Note`]; [`Record::Version`]; the audit trail |
 //!
 //! To add a command, a record, or a field that changes what a command does: raise [`Versions::OWN`]'s `highest` unless it is higher than in
 //! the last release, add a line here, and name the version in [`Command::since`]. A field counts as a command of its own: `since` is the
@@ -39,6 +39,8 @@ impl Version {
     pub const FIRST: Self = Self(1);
     /// The first version whose members know [`Command::RaiseVersion`].
     const RAISING: Self = Self(2);
+    /// The first version whose members make the lines of the audit trail.
+    pub const AUDITED: Self = Self(2);
 }
 
 impl Default for Version {
@@ -93,6 +95,7 @@ impl Command {
             | Self::Tick => Version::FIRST,
             // A member that does not support the new version must stop here, not at the first command of that version.
             Self::RaiseVersion { to } => (*to).max(Version::RAISING),
+            Self::Note(_) => Version::AUDITED,
             Self::Probe => Versions::NEXT.highest,
         }
     }

@@ -86,6 +86,13 @@ fn write_command(command: &Command) -> pb::Command {
         }
         Command::Tick => Kind::Tick(pb::Tick {}),
         Command::RaiseVersion { to } => Kind::RaiseVersion(pb::RaiseVersion { to: to.0 }),
+        Command::Note(Note { who, act, target, reason, omitted }) => Kind::Note(pb::Note {
+            who: who.clone(),
+            act: act.clone(),
+            target: target.clone(),
+            reason: reason.clone(),
+            omitted: *omitted,
+        }),
         Command::Probe => Kind::Probe(pb::Probe {}),
     };
     pb::Command { kind: Some(kind) }
@@ -176,6 +183,10 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
         }
         Kind::Tick(pb::Tick {}) => Command::Tick,
         Kind::RaiseVersion(pb::RaiseVersion { to }) => Command::RaiseVersion { to: Version(to) },
+        Kind::Note(pb::Note { who, act, target, reason, omitted }) => {
+            let note = Note { who, act, target, reason, omitted };
+            Command::Note(Some(note).filter(Note::is_bounded).ok_or(Malformed("a note that is too long"))?)
+        }
         Kind::Probe(pb::Probe {}) => Command::Probe,
     })
 }
@@ -294,6 +305,9 @@ mod tests {
                 .prop_map(|(name, permits)| Command::Resize { name, permits: Permits::new(permits).unwrap() }),
             Just(Command::Tick),
             any::<u32>().prop_map(|to| Command::RaiseVersion { to: Version(to) }),
+            (option::of(".{0,9}"), ".{0,9}", ".{0,9}", ".{0,9}", any::<u64>()).prop_map(
+                |(who, act, target, reason, omitted)| { Command::Note(Note { who, act, target, reason, omitted }) }
+            ),
             Just(Command::Probe),
         ]
     }
@@ -391,6 +405,7 @@ mod tests {
             Kind::ForceRelease(pb::ForceRelease { name: "a\0b".into(), ..force }),
             Kind::Resize(pb::Resize { name: "a".into(), permits: 0 }),
             Kind::Resize(pb::Resize { name: "a".into(), permits: PERMITS_MAX + 1 }),
+            Kind::Note(pb::Note { act: "x".repeat(NOTE_BYTES_MAX + 1), ..Default::default() }),
         ];
         for kind in bad {
             let read = read_command(pb::Command { kind: Some(kind.clone()) });

@@ -127,6 +127,7 @@ pub(super) fn asks_for_more(command: &Command) -> bool {
         | Command::DropData { .. }
         | Command::Resize { .. }
         | Command::RaiseVersion { .. }
+        | Command::Note(_)
         | Command::Probe
         | Command::Tick => false,
     }
@@ -298,6 +299,7 @@ fn weight(command: &Command) -> usize {
             | Command::Close { .. }
             | Command::CancelWait { .. }
             | Command::RaiseVersion { .. }
+            | Command::Note(_)
             | Command::Probe
             | Command::Tick => 0,
         }

@@ -250,6 +250,7 @@ fn write_answer(reply: &Reply) -> Option<r::answer::Kind> {
         | Reply::DataDropped { .. }
         | Reply::Resized { .. }
         | Reply::VersionRaised(_)
+        | Reply::Noted
         | Reply::Probed
         | Reply::Ticked => return None,
     })

@@ -53,6 +53,41 @@ pub struct ForceRelease {
     pub now: bool,
 }
 
+/// Bytes of each text of a [`Note`], at most.
+pub const NOTE_BYTES_MAX: usize = 256;
+
+/// An act that is no change of the table: a refused permission, a backup, a transfer of the leadership. The texts have at most
+/// [`NOTE_BYTES_MAX`] bytes each.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Note {
+    /// Who acted, or was refused; `None`: not known.
+    pub who: Option<String>,
+    /// The act, as `refused` or `snapshot-saved`.
+    pub act: String,
+    /// Its object; may be empty.
+    pub target: String,
+    /// Why; may be empty.
+    pub reason: String,
+    /// Notes that were left out since the last one, since there were too many.
+    pub omitted: u64,
+}
+
+impl Note {
+    /// Cuts the texts to the limit.
+    pub fn cut(mut self) -> Self {
+        for text in [&mut self.act, &mut self.target, &mut self.reason].into_iter().chain(&mut self.who) {
+            text.truncate(text.floor_char_boundary(NOTE_BYTES_MAX));
+        }
+        self
+    }
+
+    /// Whether no text is too long.
+    pub fn is_bounded(&self) -> bool {
+        let texts = [&self.act, &self.target, &self.reason];
+        texts.into_iter().chain(&self.who).all(|text| text.len() <= NOTE_BYTES_MAX)
+    }
+}
+
 /// One entry of the log's batches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
@@ -129,6 +164,8 @@ pub enum Command {
         /// The new version. Lower than the present one: no effect.
         to: Version,
     },
+    /// Changes nothing: an act that is no change of the table, for the audit trail.
+    Note(Note),
     /// Does nothing. It stands for the commands of the next release ([`crate::Versions::NEXT`]), so no release proposes it or reads it in a
     /// log.
     Probe,

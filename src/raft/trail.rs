@@ -1,0 +1,336 @@
+//! The audit trail: its lines are made here, from what an applied entry did.
+//!
+//! The lines are a function of the log alone, so all nodes make the same; the head of their chain is part of the applied state. The trail
+//! begins with the entry that raises the cluster version to [`Version::AUDITED`], since from there on all members run a program that makes
+//! it.
+
+use lockkeeper_audit::{Hash, Head, Line, Place, Session, Sink, What};
+
+use super::{messages as pb, types::Membership};
+use lockkeeper_machine::*;
+
+/// How far the trail goes. Part of the applied state, and of snapshots and backups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Trail {
+    head: Head,
+    /// The table was restored from a backup, and `head` is that of the backup: the next line begins a trail of the new cluster.
+    is_restored: bool,
+}
+
+/// Where a node's lines go, and what they begin with.
+#[derive(Clone, Debug, Default)]
+pub struct Audit {
+    /// The chain before its first line.
+    genesis: Head,
+    /// The files. `None`: this node writes none.
+    sink: Option<Sink>,
+}
+
+impl Trail {
+    /// The last line and its hash. Without lines: zeros.
+    pub fn head(&self) -> Head {
+        match self.is_restored {
+            true => Head::default(),
+            false => self.head,
+        }
+    }
+
+    /// The trail of a cluster that is restored from a copy with this trail.
+    pub fn restored(self) -> Self {
+        Self { is_restored: true, ..self }
+    }
+
+    pub(super) fn to_message(self) -> Option<pb::AuditTrail> {
+        let Self { head: Head { lines, hash }, is_restored: restored } = self;
+        (self != Self::default()).then(|| pb::AuditTrail { lines, hash: hash.0.to_vec().into(), restored })
+    }
+
+    /// Of a snapshot or a backup. A hash of another length is that of no trail: it comes from a bug, and none of its lines can follow.
+    pub(super) fn from_message(trail: Option<pb::AuditTrail>) -> Self {
+        let Some(pb::AuditTrail { lines, hash, restored }) = trail else { return Self::default() };
+        let hash = Hash(<[u8; 32]>::try_from(&*hash).unwrap_or_default());
+        Self { head: Head { lines, hash }, is_restored: restored }
+    }
+}
+
+impl Audit {
+    /// Of a cluster.
+    pub fn new(cluster_id: &str, sink: Option<Sink>) -> Self {
+        Self { genesis: Head::genesis(cluster_id), sink }
+    }
+
+    /// The files of this node.
+    pub fn sink(&self) -> Option<&Sink> {
+        self.sink.as_ref()
+    }
+
+    /// Begins the lines of an entry. `wall`: `None` for an entry without commands.
+    pub(super) fn entry(
+        &self,
+        trail: Trail,
+        index: u64,
+        stamp: Stamp,
+        wall: Option<WallTime>,
+        machine: &Machine,
+    ) -> Entry {
+        let place = Place {
+            before: trail.head(),
+            after: trail.head(),
+            token: machine.last_token().0,
+            ticket: machine.last_ticket().0,
+        };
+        let wall_ms = wall.map(|wall| wall.0);
+        Entry { genesis: self.genesis, trail, place, index, stamp_ms: stamp.0, wall_ms, text: Vec::new() }
+    }
+
+    /// Hands the lines of an entry over. May wait for the disk.
+    pub(super) fn write(&self, entry: Entry) {
+        if let Some(sink) = self.sink.as_ref().filter(|_| !entry.text.is_empty()) {
+            sink.push(Place { after: entry.trail.head, ..entry.place }, entry.text);
+        }
+    }
+}
+
+/// The lines of one entry.
+pub(super) struct Entry {
+    genesis: Head,
+    trail: Trail,
+    place: Place,
+    index: u64,
+    stamp_ms: u64,
+    wall_ms: Option<u64>,
+    text: Vec<u8>,
+}
+
+impl Entry {
+    pub(super) fn trail(&self) -> Trail {
+        self.trail
+    }
+
+    fn push(&mut self, line: Line<'_>) {
+        let line = Line { index: self.index, stamp_ms: self.stamp_ms, wall_ms: self.wall_ms, ..line };
+        self.trail.head.push(line, &mut self.text);
+    }
+
+    /// Whether lines are made: the cluster version is high enough. Begins the trail if that has just come true.
+    fn is_on(&mut self, machine: &Machine) -> bool {
+        if machine.version() < Version::AUDITED {
+            return false;
+        }
+        if self.trail.head.lines == 0 || self.trail.is_restored {
+            self.begin(machine);
+        }
+        true
+    }
+
+    /// The first line of all: what has no lines, since it was there before.
+    fn begin(&mut self, machine: &Machine) {
+        let Trail { head: copied, is_restored } = self.trail;
+        self.trail = Trail { head: self.genesis, is_restored: false };
+        self.place.before = self.genesis;
+        let (what, reason) = match is_restored {
+            true => (
+                What::Restored,
+                Some(format!("from a copy whose trail has {} lines, hash {}", copied.lines, copied.hash).into()),
+            ),
+            false => (What::Begun, None),
+        };
+        let (token, ticket) = (Some(machine.last_token().0), Some(machine.last_ticket().0));
+        let count = Some(machine.counts().sessions as u64);
+        self.push(Line { token, ticket, count, reason, ..Line::new(what) });
+    }
+
+    /// The work that was due before the commands.
+    pub(super) fn due(&mut self, machine: &Machine, events: &[Event]) {
+        if self.is_on(machine) {
+            self.events(events);
+        }
+    }
+
+    /// A command, and what it caused.
+    pub(super) fn command(&mut self, act: Act, reply: &Reply, machine: &Machine, events: &[Event]) {
+        if !self.is_on(machine) {
+            return;
+        }
+        if let Some(line) = act.line(reply) {
+            self.push(line);
+        }
+        self.events(events);
+    }
+
+    fn events(&mut self, events: &[Event]) {
+        for (at, event) in events.iter().enumerate() {
+            match event {
+                Event::SessionEnded { session, end } => {
+                    let line = Line { how: Some(end_of_session(*end).into()), ..Line::new(What::SessionEnded) };
+                    self.push(of_session(line, *session));
+                }
+                Event::Changed(change) => self.change(change, &events[at..]),
+                // The changes of the locks tell the same.
+                Event::WaitEnded { .. } | Event::Revoked { .. } => {}
+            }
+        }
+    }
+
+    fn change(&mut self, Change { name, kind }: &Change, rest: &[Event]) {
+        let line = |what| Line { lock: Some(name.as_str().into()), ..Line::new(what) };
+        let label = |label: &Label| Some(label.as_str().to_owned()).filter(|label| !label.is_empty()).map(Into::into);
+        let line = match kind {
+            ChangeKind::Granted { token, session, label: of, mode, ticket } => {
+                let (token, ticket) = (Some(token.0), ticket.map(|ticket| ticket.0));
+                of_session(in_mode(Line { token, ticket, label: label(of), ..line(What::Granted) }, *mode), *session)
+            }
+            ChangeKind::Queued { ticket, session, label: of, mode } => {
+                let ticket = Some(ticket.0);
+                of_session(in_mode(Line { ticket, label: label(of), ..line(What::Queued) }, *mode), *session)
+            }
+            ChangeKind::Left { ticket, session } => {
+                let how = rest.iter().find_map(|event| match event {
+                    Event::WaitEnded { ticket: ended, end } if ended == ticket => Some(end_of_wait(end).into()),
+                    _ => None,
+                });
+                of_session(Line { ticket: Some(ticket.0), how, ..line(What::Left) }, *session)
+            }
+            ChangeKind::Released { token, session } => {
+                of_session(Line { token: Some(token.0), ..line(What::Released) }, *session)
+            }
+            ChangeKind::Lost { token, session, reason } => {
+                let how = if reason.is_some() { "forced" } else { "expired" };
+                let reason = reason.as_ref().map(|reason| reason.as_str().into());
+                of_session(Line { token: Some(token.0), how: Some(how.into()), reason, ..line(What::Lost) }, *session)
+            }
+            ChangeKind::Revoked { token, session, reason } => {
+                let reason = Some(reason.as_str().into());
+                of_session(Line { token: Some(token.0), reason, ..line(What::Revoked) }, *session)
+            }
+            // Data may be secret and is no matter of exclusion. Delays follow from the grants that were lost; an operator's act has a line.
+            ChangeKind::Data(_) | ChangeKind::Delayed | ChangeKind::Opened | ChangeKind::Resized(_) => return,
+        };
+        self.push(line);
+    }
+
+    /// A membership that follows another one.
+    pub(super) fn membership(&mut self, machine: &Machine, before: &Membership, after: &Membership) {
+        if !self.is_on(machine) {
+            return;
+        }
+        let role = |membership: &Membership, id: u64| match membership.voter_ids().any(|voter| voter == id) {
+            true => "voter",
+            false => "learner",
+        };
+        for (id, node) in after.nodes() {
+            let is_same = before.get_node(id) == Some(node) && role(before, *id) == role(after, *id);
+            if !is_same {
+                let (how, address) = (Some(role(after, *id).into()), Some(node.peer_address.clone().into()));
+                self.push(Line { node: Some(*id), how, address, ..Line::new(What::MemberChanged) });
+            }
+        }
+        for (id, _) in before.nodes().filter(|(id, _)| after.get_node(id).is_none()) {
+            self.push(Line { node: Some(*id), ..Line::new(What::MemberRemoved) });
+        }
+    }
+}
+
+/// What a line says of a command: taken from it before it is applied.
+pub(super) enum Act {
+    /// Its events say everything.
+    None,
+    /// A line, if the command was not refused.
+    Line(Box<Line<'static>>),
+}
+
+impl Act {
+    pub(super) fn of(machine: &Machine, command: &Command) -> Self {
+        let of_lock = |what, name: &LockName| Line { lock: Some(name.as_str().to_owned().into()), ..Line::new(what) };
+        let line = match command {
+            // A repeat only renews.
+            Command::Open { session, .. } if machine.has_session(*session) => return Self::None,
+            Command::Open { session, ttl, label, address, .. } => {
+                let label = Some(label.as_str().to_owned()).filter(|label| !label.is_empty()).map(Into::into);
+                let address = address.map(|address| address.to_string().into());
+                let line = Line { label, address, ttl_ms: Some(ttl.as_millis()), ..Line::new(What::SessionOpened) };
+                of_session(line, *session)
+            }
+            Command::ForceRelease(force) => {
+                let ForceRelease { name, token, reason, now, .. } = force;
+                let reason = Some(reason.as_str().to_owned().into());
+                let how = Some(if *now { "now" } else { "when the holder's session would end" }.into());
+                Line { token: token.map(|token| token.0), reason, how, ..of_lock(What::ForcedRelease, name) }
+            }
+            Command::RemoveWaiter { name, ticket } => {
+                Line { ticket: Some(ticket.0), ..of_lock(What::WaiterRemoved, name) }
+            }
+            Command::LiftDelay { name } => of_lock(What::DelayLifted, name),
+            Command::DropData { prefix, .. } => {
+                let target = prefix.get(..prefix.floor_char_boundary(NAME_BYTES_MAX)).unwrap_or_default();
+                Line { target: Some(target.to_owned().into()), ..Line::new(What::DataDropped) }
+            }
+            Command::Resize { name, permits } => Line { permits: Some(permits.get()), ..of_lock(What::Resized, name) },
+            Command::RaiseVersion { to } if *to > machine.version() => {
+                Line { version: Some(to.0), ..Line::new(What::VersionRaised) }
+            }
+            Command::Note(Note { who, act, target, reason, omitted }) => {
+                let said = |text: &String| Some(text.clone()).filter(|text| !text.is_empty()).map(Into::into);
+                let (by, count) = (who.clone().map(Into::into), Some(*omitted).filter(|omitted| *omitted > 0));
+                let (act, target, reason) = (said(act), said(target), said(reason));
+                Line { by, act, target, reason, count, ..Line::new(What::Note) }
+            }
+            Command::RaiseVersion { .. }
+            | Command::Renew { .. }
+            | Command::Close { .. }
+            | Command::Session { .. }
+            | Command::CancelWait { .. }
+            | Command::Tick
+            | Command::Probe => return Self::None,
+        };
+        Self::Line(Box::new(line))
+    }
+
+    fn line(self, reply: &Reply) -> Option<Line<'static>> {
+        let Self::Line(line) = self else { return None };
+        let count = match reply {
+            Reply::Refused(_) => return None,
+            Reply::Forced { grants, .. } => Some(grants.len() as u64),
+            Reply::WaiterRemoved(waiter) => Some(waiter.is_some().into()),
+            Reply::DelayLifted(delay) => Some(delay.is_some().into()),
+            Reply::DataDropped { dropped, .. } => Some(*dropped),
+            _ => line.count,
+        };
+        Some(Line { count, ..*line })
+    }
+}
+
+fn of_session(line: Line<'_>, session: SessionId) -> Line<'_> {
+    Line { session: Some(Session(session.0)), ..line }
+}
+
+fn in_mode(line: Line<'_>, mode: Mode) -> Line<'_> {
+    let text = match mode {
+        Mode::Exclusive => "exclusive",
+        Mode::Shared => "shared",
+        Mode::Permit(_) => "permit",
+    };
+    Line { mode: Some(text.into()), permits: mode.permits().map(Permits::get), ..line }
+}
+
+fn end_of_session(end: SessionEnd) -> &'static str {
+    match end {
+        SessionEnd::Closed => "closed",
+        SessionEnd::Expired => "expired",
+        SessionEnd::Unknown => "unknown",
+    }
+}
+
+fn end_of_wait(end: &WaitEnd) -> &'static str {
+    match end {
+        WaitEnd::Granted(_) => "granted",
+        WaitEnd::TimedOut(_) => "timed out",
+        WaitEnd::Cancelled => "its call broke off",
+        WaitEnd::Abandoned => "released by its client",
+        WaitEnd::Removed => "removed by an operator",
+        WaitEnd::SessionEnded(end) => match end {
+            SessionEnd::Closed => "its session was closed",
+            SessionEnd::Expired | SessionEnd::Unknown => "its session expired",
+        },
+    }
+}
