@@ -28,6 +28,8 @@ mod line;
 mod replay;
 mod sink;
 mod story;
+#[cfg(test)]
+mod tests;
 mod verify;
 
 pub use chain::{BadLine, Hash, Head};

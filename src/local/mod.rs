@@ -32,7 +32,7 @@ use tokio::time::{self, Instant};
 
 use crate::{
     proto::v1 as pb,
-    server::config::{Config, DiskConfig, Member, RaftConfig},
+    server::config::{AuditConfig, Config, DiskConfig, Member, RaftConfig},
 };
 use directory::Directory;
 pub use error::LocalError;
@@ -64,6 +64,8 @@ pub struct Options {
     pub raft: RaftConfig,
     /// The disk settings of a new cluster.
     pub disk: DiskConfig,
+    /// The audit files of a new cluster; each node has a directory of its own, `node-N`, in the one that is named.
+    pub audit: AuditConfig,
     /// Log filter of the nodes; `None`: that of [`Config::default`].
     pub log: Option<String>,
     /// How long the cluster may take to serve.
@@ -79,6 +81,7 @@ impl Options {
             directory: None,
             raft: RaftConfig::default(),
             disk: DiskConfig::default(),
+            audit: AuditConfig::default(),
             log: None,
             timeout: Duration::from_secs(30),
         }
@@ -200,6 +203,7 @@ impl LocalCluster {
             bootstrap: false,
             join,
             members,
+            audit: audit_of(&beside(&known.config().audit), node_id),
             ..known.config().clone()
         };
         self.directory.write(&config)?;
@@ -344,6 +348,20 @@ impl Drop for LocalCluster {
     }
 }
 
+/// The audit files of one node, in a directory below the common one.
+fn audit_of(common: &AuditConfig, node_id: u64) -> AuditConfig {
+    match common.directory.as_os_str().is_empty() {
+        true => common.clone(),
+        false => AuditConfig { directory: common.directory.join(format!("node-{node_id}")), ..common.clone() },
+    }
+}
+
+/// From the audit files of one node: those of all.
+fn beside(of_one: &AuditConfig) -> AuditConfig {
+    let directory = of_one.directory.parent().unwrap_or(&of_one.directory).to_owned();
+    AuditConfig { directory, ..of_one.clone() }
+}
+
 /// The configurations of a new cluster.
 fn new_configs(directory: &Directory, nodes: usize, options: &Options) -> Result<Vec<Config>, LocalError> {
     let members = ports::members(1..=nodes as u64)?;
@@ -359,6 +377,7 @@ fn new_configs(directory: &Directory, nodes: usize, options: &Options) -> Result
         bootstrap: true,
         raft: options.raft.clone(),
         disk: options.disk.clone(),
+        audit: audit_of(&options.audit, member.node_id),
         members: members.clone(),
         ..Config::default()
     };

@@ -54,6 +54,7 @@ pub mod versions;
 pub mod wire;
 
 mod applier;
+mod notes;
 mod raising;
 mod renewals;
 mod replica;

@@ -143,7 +143,7 @@ impl Entry {
     /// The work that was due before the commands.
     pub(super) fn due(&mut self, machine: &Machine, events: &[Event]) {
         if self.is_on(machine) {
-            self.events(events);
+            self.events(events, None);
         }
     }
 
@@ -152,17 +152,21 @@ impl Entry {
         if !self.is_on(machine) {
             return;
         }
-        if let Some(line) = act.line(reply) {
-            self.push(line);
+        match act {
+            Act::Close(by) => return self.events(events, by.as_deref()),
+            Act::None => {}
+            Act::Line(line) => _ = act_line(*line, reply).map(|line| self.push(line)),
         }
-        self.events(events);
+        self.events(events, None);
     }
 
-    fn events(&mut self, events: &[Event]) {
+    /// `by`: the operator who ended the session.
+    fn events(&mut self, events: &[Event], by: Option<&str>) {
         for (at, event) in events.iter().enumerate() {
             match event {
                 Event::SessionEnded { session, end } => {
-                    let line = Line { how: Some(end_of_session(*end).into()), ..Line::new(What::SessionEnded) };
+                    let (how, by) = (Some(end_of_session(*end).into()), by.map(Into::into));
+                    let line = Line { how, by, ..Line::new(What::SessionEnded) };
                     self.push(of_session(line, *session));
                 }
                 Event::Changed(change) => self.change(change, &events[at..]),
@@ -185,23 +189,35 @@ impl Entry {
                 of_session(in_mode(Line { ticket, label: label(of), ..line(What::Queued) }, *mode), *session)
             }
             ChangeKind::Left { ticket, session } => {
-                let how = rest.iter().find_map(|event| match event {
-                    Event::WaitEnded { ticket: ended, end } if ended == ticket => Some(end_of_wait(end).into()),
-                    _ => None,
+                let how = rest.iter().find_map(|event| {
+                    let Event::WaitEnded { ticket: ended, end } = event else { return None };
+                    (ended == ticket).then(|| end_of_wait(end).into())
                 });
                 of_session(Line { ticket: Some(ticket.0), how, ..line(What::Left) }, *session)
             }
             ChangeKind::Released { token, session } => {
                 of_session(Line { token: Some(token.0), ..line(What::Released) }, *session)
             }
-            ChangeKind::Lost { token, session, reason } => {
+            ChangeKind::Lost { token, session, reason, by } => {
                 let how = if reason.is_some() { "forced" } else { "expired" };
                 let reason = reason.as_ref().map(|reason| reason.as_str().into());
-                of_session(Line { token: Some(token.0), how: Some(how.into()), reason, ..line(What::Lost) }, *session)
+                of_session(
+                    Line {
+                        token: Some(token.0),
+                        how: Some(how.into()),
+                        reason,
+                        by: name_of(by.as_ref()),
+                        ..line(What::Lost)
+                    },
+                    *session,
+                )
             }
-            ChangeKind::Revoked { token, session, reason } => {
+            ChangeKind::Revoked { token, session, reason, by } => {
                 let reason = Some(reason.as_str().into());
-                of_session(Line { token: Some(token.0), reason, ..line(What::Revoked) }, *session)
+                of_session(
+                    Line { token: Some(token.0), reason, by: name_of(by.as_ref()), ..line(What::Revoked) },
+                    *session,
+                )
             }
             // Data may be secret and is no matter of exclusion. Delays follow from the grants that were lost; an operator's act has a line.
             ChangeKind::Data(_) | ChangeKind::Delayed | ChangeKind::Opened | ChangeKind::Resized(_) => return,
@@ -235,6 +251,8 @@ impl Entry {
 pub(super) enum Act {
     /// Its events say everything.
     None,
+    /// The session's end is by this operator, if one is named.
+    Close(Option<String>),
     /// A line, if the command was not refused.
     Line(Box<Line<'static>>),
 }
@@ -245,27 +263,42 @@ impl Act {
         let line = match command {
             // A repeat only renews.
             Command::Open { session, .. } if machine.has_session(*session) => return Self::None,
-            Command::Open { session, ttl, label, address, .. } => {
+            Command::Close { by, .. } => return Self::Close(by.as_ref().map(|by| by.as_str().to_owned())),
+            Command::Open { session, ttl, label, address, owner } => {
                 let label = Some(label.as_str().to_owned()).filter(|label| !label.is_empty()).map(Into::into);
                 let address = address.map(|address| address.to_string().into());
-                let line = Line { label, address, ttl_ms: Some(ttl.as_millis()), ..Line::new(What::SessionOpened) };
+                let owner = name_of(owner.as_ref());
+                let line =
+                    Line { owner, label, address, ttl_ms: Some(ttl.as_millis()), ..Line::new(What::SessionOpened) };
                 of_session(line, *session)
             }
             Command::ForceRelease(force) => {
-                let ForceRelease { name, token, reason, now, .. } = force;
+                let ForceRelease { name, token, reason, now, by, .. } = force;
                 let reason = Some(reason.as_str().to_owned().into());
                 let how = Some(if *now { "now" } else { "when the holder's session would end" }.into());
-                Line { token: token.map(|token| token.0), reason, how, ..of_lock(What::ForcedRelease, name) }
+                Line {
+                    token: token.map(|token| token.0),
+                    reason,
+                    how,
+                    by: name_of(by.as_ref()),
+                    ..of_lock(What::ForcedRelease, name)
+                }
             }
-            Command::RemoveWaiter { name, ticket } => {
-                Line { ticket: Some(ticket.0), ..of_lock(What::WaiterRemoved, name) }
+            Command::RemoveWaiter { name, ticket, by } => {
+                Line { ticket: Some(ticket.0), by: name_of(by.as_ref()), ..of_lock(What::WaiterRemoved, name) }
             }
-            Command::LiftDelay { name } => of_lock(What::DelayLifted, name),
-            Command::DropData { prefix, .. } => {
+            Command::LiftDelay { name, by } => Line { by: name_of(by.as_ref()), ..of_lock(What::DelayLifted, name) },
+            Command::DropData { prefix, by, .. } => {
                 let target = prefix.get(..prefix.floor_char_boundary(NAME_BYTES_MAX)).unwrap_or_default();
-                Line { target: Some(target.to_owned().into()), ..Line::new(What::DataDropped) }
+                Line {
+                    target: Some(target.to_owned().into()),
+                    by: name_of(by.as_ref()),
+                    ..Line::new(What::DataDropped)
+                }
             }
-            Command::Resize { name, permits } => Line { permits: Some(permits.get()), ..of_lock(What::Resized, name) },
+            Command::Resize { name, permits, by } => {
+                Line { permits: Some(permits.get()), by: name_of(by.as_ref()), ..of_lock(What::Resized, name) }
+            }
             Command::RaiseVersion { to } if *to > machine.version() => {
                 Line { version: Some(to.0), ..Line::new(What::VersionRaised) }
             }
@@ -277,7 +310,6 @@ impl Act {
             }
             Command::RaiseVersion { .. }
             | Command::Renew { .. }
-            | Command::Close { .. }
             | Command::Session { .. }
             | Command::CancelWait { .. }
             | Command::Tick
@@ -285,19 +317,32 @@ impl Act {
         };
         Self::Line(Box::new(line))
     }
+}
 
-    fn line(self, reply: &Reply) -> Option<Line<'static>> {
-        let Self::Line(line) = self else { return None };
-        let count = match reply {
-            Reply::Refused(_) => return None,
-            Reply::Forced { grants, .. } => Some(grants.len() as u64),
-            Reply::WaiterRemoved(waiter) => Some(waiter.is_some().into()),
-            Reply::DelayLifted(delay) => Some(delay.is_some().into()),
-            Reply::DataDropped { dropped, .. } => Some(*dropped),
-            _ => line.count,
-        };
-        Some(Line { count, ..*line })
+/// An act's line with what the reply says; `None`: it was refused.
+fn act_line<'a>(line: Line<'a>, reply: &Reply) -> Option<Line<'a>> {
+    let number = |reply: &Reply| {
+        if let Reply::Forced { grants, .. } = reply {
+            return Some(grants.len() as u64);
+        }
+        if let Reply::WaiterRemoved(waiter) = reply {
+            return Some(waiter.is_some().into());
+        }
+        if let Reply::DelayLifted(delay) = reply {
+            return Some(delay.is_some().into());
+        }
+        let Reply::DataDropped { dropped, .. } = reply else { return None };
+        Some(*dropped)
+    };
+    if let Reply::Refused(_) = reply {
+        return None;
     }
+    let count = number(reply).or(line.count);
+    Some(Line { count, ..line })
+}
+
+fn name_of(identity: Option<&Identity>) -> Option<std::borrow::Cow<'static, str>> {
+    identity.map(|identity| identity.as_str().to_owned().into())
 }
 
 fn of_session(line: Line<'_>, session: SessionId) -> Line<'_> {
