@@ -98,6 +98,7 @@ impl goldenscript::Runner for Runner {
                     | Command::DropData { .. }
                     | Command::Resize { .. }
                     | Command::RaiseVersion { .. }
+                    | Command::Note(_)
                     | Command::Probe
                     | Command::Tick => String::new(),
                 };

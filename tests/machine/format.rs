@@ -231,6 +231,7 @@ impl Show for Reply {
             }
             Self::Ticked => "ticked".into(),
             Self::VersionRaised(version) => format!("cluster version {version}"),
+            Self::Noted => "noted".into(),
             Self::Probed => "probed".into(),
             Self::Refused(refusal) => format!("refused: {}", show(refusal)),
         }
