@@ -24,6 +24,9 @@ pub enum Violation {
     /// A field that such a line always has is missing.
     #[error("a line of this kind needs the field `{0}`")]
     Incomplete(&'static str),
+    /// Only the first line begins a trail: another one would hide what was held.
+    #[error("a trail begins with its first line")]
+    Begun,
     /// Log order.
     #[error("log entry {found} comes after entry {before}")]
     Order {
@@ -140,17 +143,13 @@ impl Replay {
         (self.sessions.len(), held, self.locks.values().map(|lock| lock.queue.len()).sum())
     }
 
-    /// The last token and ticket that were issued.
-    pub(super) fn numbers(&self) -> (u64, u64) {
-        (self.last_token, self.last_ticket)
-    }
-
     pub(super) fn step(&mut self, line: &Line<'_>) -> Result<(), Violation> {
         if line.index < self.index {
             return Err(Violation::Order { found: line.index, before: self.index });
         }
         self.index = line.index;
         match line.what {
+            What::Begun | What::Restored if line.line > 1 => Err(Violation::Begun),
             What::Begun | What::Restored => {
                 // A restored table has no session of a client, but sessions that keep its locks closed.
                 let begun = Self::from(token(line)?, ticket(line)?, line.count.unwrap_or_default() > 0);

@@ -14,8 +14,9 @@ use std::{
 };
 
 use super::{
-    chain::{Hash, Head},
+    chain::{Hash, Head, split},
     files::{FileError, Position, Rotation, Writer},
+    line::Line,
 };
 
 /// Bytes that wait for the disk; above it, the applier waits.
@@ -220,12 +221,18 @@ fn write_new(writer: &mut Writer, place: Place, lines: &[u8]) -> Result<(), File
         return Err(FileError::io(Path::new("[audit] directory"))(io::Error::other(text)));
     }
     let bytes: usize = texts().take(skipped).map(<[u8]>::len).sum();
-    match bytes < lines.len() {
-        true => writer.write(Position { head: last, token, ticket }, &lines[bytes..], after),
-        false => Ok(()),
+    if bytes == lines.len() {
+        return Ok(());
     }
+    // The last numbers that were issued there: a file may begin in the middle of the entry.
+    let issued =
+        texts().take(skipped).filter_map(|text| Line::parse(&split(str::from_utf8(text).ok()?.trim_end())?.0).ok());
+    let (token, ticket) = issued.fold((token, ticket), |(token, ticket), line| {
+        (token.max(line.token.unwrap_or_default()), ticket.max(line.ticket.unwrap_or_default()))
+    });
+    writer.write(Position { head: last, token, ticket }, &lines[bytes..], after)
 }
 
 fn hash_of(line: &[u8]) -> Option<Hash> {
-    super::chain::split(str::from_utf8(line).ok()?.trim_end()).map(|(_, hash)| hash)
+    split(str::from_utf8(line).ok()?.trim_end()).map(|(_, hash)| hash)
 }

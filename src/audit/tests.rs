@@ -194,6 +194,14 @@ fn a_grant_to_an_ended_or_unknown_session_is_found() {
 }
 
 #[test]
+fn a_trail_does_not_begin_again() {
+    let lines = with(|lines| lines[7] = Line { token: Some(1), ticket: Some(2), count: Some(3), ..begun() });
+    assert_eq!(forged(&lines).0, 8);
+    let lines = with(|lines| lines[7] = Line { index: 6, what: What::Restored, ..lines[7].clone() });
+    assert_eq!(forged(&lines), (8, Violation::Begun.into()));
+}
+
+#[test]
 fn what_ends_must_have_begun() {
     let (lock, token) = ("a".to_owned(), 5);
     let fault = forged(&[begun(), opened(2, 1), of_lock(3, What::Released, 1, 5)]);

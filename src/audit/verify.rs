@@ -13,7 +13,7 @@ use std::{
 use super::{
     chain::{BadLine, Hash, Head},
     files::{FileError, Reader},
-    line::{Line, What},
+    line::Line,
     replay::{Replay, Violation},
 };
 
@@ -197,11 +197,6 @@ impl Trail {
             }
             self.joint(before).map_err(|fault| broken(reader.at, Some(before.lines), fault))?;
             self.replay.step(&line).map_err(|rule| broken(reader.at, Some(line.line), rule.into()))?;
-            if line.what == What::Begun && own.lines == 1 && line.count == Some(0) {
-                // A trail from the first session on: every session is known.
-                let (token, ticket) = self.replay.numbers();
-                self.replay = Replay::from(token, ticket, false);
-            }
             (self.at, self.index) = (own, line.index);
             self.joint(own).map_err(|fault| broken(reader.at, Some(own.lines), fault))?;
             show(&line);

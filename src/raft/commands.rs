@@ -441,8 +441,6 @@ mod tests {
             Kind::Release(pb::Release { session, request: None, target: None }),
             Kind::ForceRelease(pb::ForceRelease { reason: "".into(), ..force.clone() }),
             Kind::ForceRelease(pb::ForceRelease { name: "a\0b".into(), ..force }),
-            Kind::Resize(pb::Resize { name: "a".into(), permits: 0 }),
-            Kind::Resize(pb::Resize { name: "a".into(), permits: PERMITS_MAX + 1 }),
             Kind::Note(pb::Note { act: "x".repeat(NOTE_BYTES_MAX + 1), ..Default::default() }),
             Kind::Resize(pb::Resize { name: "a".into(), permits: 0, by: String::new() }),
             Kind::Resize(pb::Resize { name: "a".into(), permits: PERMITS_MAX + 1, by: String::new() }),

@@ -308,6 +308,7 @@ impl Table {
         let Batch { time, limits, commands } = batch;
         let Applied { machine, trail, .. } = applied;
         let mut lines = self.audit.entry(*trail, index, time.stamp.max(machine.now()), Some(time.wall), machine);
+        lines.start(machine);
         machine.begin_batch(time, limits, events);
         lines.due(machine, events);
         let mut replies = Vec::with_capacity(commands.len());
