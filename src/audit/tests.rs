@@ -216,7 +216,7 @@ fn what_ends_must_have_begun() {
 fn a_trail_that_begins_with_sessions_knows_what_it_cannot_know() {
     let before = Line { token: Some(5), ticket: Some(3), count: Some(2), ..begun() };
     let rest = [of_lock(2, What::Released, 1, 4), granted(3, 2, 6), of_lock(4, What::Released, 2, 6)];
-    let (directory, _) = files_of(&[&[before.clone()], &rest[..]].concat(), ALL);
+    let (directory, _) = files_of(&[std::slice::from_ref(&before), &rest[..]].concat(), ALL);
     assert!(check(directory.path()).is_ok());
     assert_eq!(forged(&[before.clone(), granted(2, 1, 5)]).0, 2);
     assert_eq!(forged(&[before.clone(), ended(2, 1), granted(3, 1, 6)]).0, 3);
