@@ -77,6 +77,7 @@ fn the_explained_one_states_the_defaults() {
     let config = sample(1);
     assert_eq!(config.raft, RaftConfig::default());
     assert_eq!(config.disk, Config::default().disk);
+    assert_eq!(config.audit, Config::default().audit);
     assert_eq!(config.log, Config::default().log);
     let text = fs::read_to_string(path(1)).unwrap();
     let RaftConfig {

@@ -3,7 +3,7 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | success; `check`: the token holds the lock; `status`: a leader serves; `chaos run`, `chaos check`: all properties hold |
-//! | 1 | an error without a code of its own; `status`: there is a leader that cannot commit; `snapshot`: the file is damaged |
+//! | 1 | an error without a code of its own; `status`: there is a leader that cannot commit; `snapshot`: the file is damaged; `audit`: a line breaks a rule |
 //! | 2 | wrong usage or an invalid argument, such as a directory that cannot be written |
 //! | 10 | not acquired: busy, or not in time; `check`: the token does not hold the lock |
 //! | 11 | the lock or the session is lost, or is no longer held |
@@ -30,7 +30,7 @@ pub(crate) const HELP: &str = "\
 Exit codes:
     0  success; check: held; status: a leader serves; chaos: all properties hold
     1  an error without a code of its own; status: the leader cannot commit;
-       snapshot: the file is damaged
+       snapshot: the file is damaged; audit: a line breaks a rule
     2  wrong usage or an invalid argument
    10  not acquired: busy, or not in time; check: not held
    11  the lock or the session is lost, or is no longer held

@@ -5,6 +5,7 @@
 
 mod acquire;
 mod arguments;
+mod audit;
 mod bench;
 mod certs;
 mod chaos;
@@ -98,6 +99,7 @@ enum Command {
     Member(member::Member),
     TransferLeader(transfer_leader::TransferLeader),
     Snapshot(snapshot::Snapshot),
+    Audit(audit::Audit),
     Recover(recover::Recover),
     Completions(completions::Completions),
     Man(man::Man),
@@ -206,6 +208,7 @@ pub fn run() -> ExitCode {
         Command::Member(member) => block_on(member.run()),
         Command::TransferLeader(transfer) => block_on(transfer.run()),
         Command::Snapshot(snapshot) => block_on(snapshot.run()),
+        Command::Audit(audit) => audit.run(),
         Command::Recover(recover) => block_on(recover.run()),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),

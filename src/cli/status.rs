@@ -402,6 +402,8 @@ struct StatusDocument {
     disk_trouble: Option<String>,
     certificate_seconds_left: Option<i64>,
     table_hash: Option<String>,
+    audit_lines: u64,
+    audit_head: Option<String>,
     cluster_version: Option<u32>,
     cluster_version_min: Option<u32>,
     cluster_version_max: Option<u32>,
@@ -496,6 +498,8 @@ impl StatusDocument {
             certificate_seconds_left: status.certificate_seconds_left,
             // As text: JSON numbers are not exact beyond 2^53.
             table_hash: status.table_hash.map(|hash| format!("{hash:016x}")),
+            audit_lines: status.audit_lines,
+            audit_head: status.audit_head.clone(),
             cluster_version: status.cluster_version,
             cluster_version_min: status.cluster_versions.map(|(lowest, _)| lowest),
             cluster_version_max: status.cluster_versions.map(|(_, highest)| highest),

@@ -34,7 +34,7 @@ use tokio::time::{self, Instant};
 
 use crate::{
     proto::v1 as pb,
-    server::config::{Config, DiskConfig, Member, RaftConfig},
+    server::config::{AuditConfig, Config, DiskConfig, Member, RaftConfig},
 };
 use directory::Directory;
 pub use error::LocalError;
@@ -71,6 +71,8 @@ pub struct Options {
     pub disk: DiskConfig,
     /// TLS between all, with certificates by an authority of its own. A cluster that has it keeps it.
     pub tls: bool,
+    /// The audit files of a new cluster; each node has a directory of its own, `node-N`, in the one that is named.
+    pub audit: AuditConfig,
     /// Log filter of the nodes; `None`: that of [`Config::default`].
     pub log: Option<String>,
     /// How long the cluster may take to serve.
@@ -87,6 +89,7 @@ impl Options {
             raft: RaftConfig::default(),
             disk: DiskConfig::default(),
             tls: false,
+            audit: AuditConfig::default(),
             log: None,
             timeout: Duration::from_secs(30),
         }
@@ -211,6 +214,7 @@ impl LocalCluster {
             bootstrap: false,
             join,
             members,
+            audit: audit_of(&beside(&known.config().audit), node_id),
             ..known.config().clone()
         };
         if config.tls.is_some() {
@@ -363,6 +367,20 @@ impl Drop for LocalCluster {
     }
 }
 
+/// The audit files of one node, in a directory below the common one.
+fn audit_of(common: &AuditConfig, node_id: u64) -> AuditConfig {
+    match common.directory.as_os_str().is_empty() {
+        true => common.clone(),
+        false => AuditConfig { directory: common.directory.join(format!("node-{node_id}")), ..common.clone() },
+    }
+}
+
+/// From the audit files of one node: those of all.
+fn beside(of_one: &AuditConfig) -> AuditConfig {
+    let directory = of_one.directory.parent().unwrap_or(&of_one.directory).to_owned();
+    AuditConfig { directory, ..of_one.clone() }
+}
+
 /// The configurations of a new cluster.
 fn new_configs(directory: &Directory, nodes: usize, options: &Options) -> Result<Vec<Config>, LocalError> {
     let members = ports::members(1..=nodes as u64)?;
@@ -378,6 +396,7 @@ fn new_configs(directory: &Directory, nodes: usize, options: &Options) -> Result
         bootstrap: true,
         raft: options.raft.clone(),
         disk: options.disk.clone(),
+        audit: audit_of(&options.audit, member.node_id),
         members: members.clone(),
         ..Config::default()
     };

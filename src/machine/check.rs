@@ -189,6 +189,7 @@ impl Machine {
                 | Reply::DataDropped { .. }
                 | Reply::Resized { .. }
                 | Reply::VersionRaised(_)
+                | Reply::Noted
                 | Reply::Probed
                 | Reply::Ticked => false,
             };

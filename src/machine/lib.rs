@@ -172,21 +172,33 @@ impl Machine {
         commands.into_iter().map(|command| self.run(command, events)).collect()
     }
 
+    /// The first part of [`Machine::apply_batch`]: what is due. The commands follow one by one, by [`Machine::step`]: so the events of each
+    /// can be told from those of the others.
+    pub fn begin_batch(&mut self, time: Time, limits: Limits, events: &mut Vec<Event>) {
+        self.begin(time, limits, events);
+    }
+
+    /// Runs the next command of a batch.
+    pub fn step(&mut self, command: Command, events: &mut Vec<Event>) -> Reply {
+        self.run(command, events)
+    }
+
     fn run(&mut self, command: Command, events: &mut Vec<Event>) -> Reply {
         self.begin_command();
         let result = match command {
-            Command::Open { session, ttl, label, address } => self.open(session, ttl, label, address),
+            Command::Open { session, ttl, label, address, owner } => self.open(session, ttl, label, address, owner),
             Command::Renew { sessions } => Ok(Reply::Renewed(self.renew_all(&sessions))),
-            Command::Close { session } => self.close(session, events),
+            Command::Close { session, by: _ } => self.close(session, events),
             Command::Session { session, request, operation } => self.request(session, request, &operation, events),
             Command::CancelWait { ticket, repeats } => Ok(self.cancel_wait(ticket, repeats, events)),
             Command::ForceRelease(force) => Ok(self.force_release(&force, events)),
-            Command::RemoveWaiter { name, ticket } => Ok(self.remove_waiter(&name, ticket, events)),
-            Command::LiftDelay { name } => Ok(self.lift_delay(&name, events)),
-            Command::DropData { prefix, after } => Ok(self.drop_data(prefix.as_str(), after.as_ref(), events)),
-            Command::Resize { name, permits } => self.resize(&name, permits, events),
+            Command::RemoveWaiter { name, ticket, by: _ } => Ok(self.remove_waiter(&name, ticket, events)),
+            Command::LiftDelay { name, by: _ } => Ok(self.lift_delay(&name, events)),
+            Command::DropData { prefix, after, by: _ } => Ok(self.drop_data(prefix.as_str(), after.as_ref(), events)),
+            Command::Resize { name, permits, by: _ } => self.resize(&name, permits, events),
             Command::RaiseVersion { to } => Ok(self.raise_version(to)),
             Command::Tick => Ok(Reply::Ticked),
+            Command::Note(_) => Ok(Reply::Noted),
             Command::Probe => Ok(Reply::Probed),
         };
         #[cfg(debug_assertions)]
@@ -197,6 +209,11 @@ impl Machine {
     /// Cluster time, as of the last command.
     pub fn now(&self) -> Stamp {
         self.now
+    }
+
+    /// The highest ticket that was ever issued; 0 if none was.
+    pub fn last_ticket(&self) -> Ticket {
+        self.last_ticket
     }
 
     /// The highest token that was ever issued; 0 if none was.

@@ -59,6 +59,11 @@ impl Machine {
         self.sessions.get(&id).filter(|_| !self.is_over(id)).map(|session| self.session_view(id, session))
     }
 
+    /// Whether a session is in the table: alive, or over and not cleared away yet.
+    pub fn has_session(&self, id: SessionId) -> bool {
+        self.sessions.contains_key(&id)
+    }
+
     /// How a session ended; `None` while it is alive.
     pub fn session_end(&self, id: SessionId) -> Option<SessionEnd> {
         match self.alive(id) {
@@ -145,6 +150,7 @@ impl Machine {
             grants: session.grants.len() as u32,
             waits: session.waits,
             address: session.address,
+            owner: session.owner.clone(),
             bytes: session.bytes() as u64,
         }
     }

@@ -5,7 +5,7 @@
 //! groups are small, and the hand-over to another thread and back would cost more than they do: a third of the CPU time of a pair at one
 //! worker (`lockkeeper bench uncontended --workers 1`). Those are applied in place.
 //!
-//! Small means: at most [`IN_PLACE_BYTES`] of commands, and no work left over from earlier batches. One such group may still end the
+//! Small means: at most [`IN_PLACE_BYTES`] of commands, no work left over from earlier batches, and room for audit lines. One such group may still end the
 //! sessions whose deadlines have passed, within the budget of a batch ([`lockkeeper_machine::Limits`]); if more of them are due, the rest
 //! is left over, and so the next group goes to the thread.
 //!
@@ -22,6 +22,7 @@ use super::{
     table::{Batch, Table},
     types::{Deliveries, Entry, EntryPayload, LogId, TypeConfig},
 };
+use lockkeeper_audit::Sink;
 use lockkeeper_environment::Blocking;
 
 /// The commands of a group that is applied in place, in bytes: 300 to 600 acquires or releases, which take about a millisecond.
@@ -78,7 +79,8 @@ impl Applier {
     }
 
     fn is_large(&self, bytes: usize) -> bool {
-        bytes > IN_PLACE_BYTES || self.table.has_work()
+        let waits_for_audit = self.table.audit().sink().is_some_and(Sink::is_behind);
+        bytes > IN_PLACE_BYTES || waits_for_audit || self.table.has_work()
     }
 }
 
@@ -136,7 +138,7 @@ mod tests {
         };
         let open = |session| {
             let (ttl, label) = (Ttl::from_millis(1000).expect("in bounds"), Label::new("").expect("short"));
-            Command::Open { session: SessionId(session), ttl, label, address: None }
+            Command::Open { session: SessionId(session), ttl, label, address: None, owner: None }
         };
         apply(1, 0, (1..=3).map(open).collect());
         assert!(!applier.is_large(IN_PLACE_BYTES) && applier.is_large(IN_PLACE_BYTES + 1));

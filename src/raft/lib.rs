@@ -12,6 +12,8 @@
 //! * [`state_machine`], `applier` and [`table`]: apply committed entries; [`calls`]: the calls that wait for a result; [`snapshot`]: the
 //!   applied state, on disk.
 //!
+//! [`trail`]: the lines of the audit trail, made from what an entry did.
+//!
 //! [`versions`] and `raising`: which programs the members run, and the cluster version.
 //!
 //! [`backup`]: the table in a file that outlives its cluster, and clusters that are made from one.
@@ -46,11 +48,13 @@ pub mod slow_followers;
 pub mod snapshot;
 pub mod state_machine;
 pub mod table;
+pub mod trail;
 pub mod types;
 pub mod versions;
 pub mod wire;
 
 mod applier;
+mod notes;
 mod raising;
 mod renewals;
 mod replica;

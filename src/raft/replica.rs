@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use openraft::{ServerState, async_runtime::WatchReceiver};
-use tokio::{sync::watch, time::timeout};
+use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
 use super::{
     Raft,
@@ -12,6 +12,7 @@ use super::{
     liveness::PeerLiveness,
     members::Addresses,
     network::Acknowledgements,
+    notes::Notes,
     proposer::{self, NoReply, Proposer},
     raising::{self, raise},
     read_index::read_index,
@@ -21,7 +22,7 @@ use super::{
     types::*,
 };
 use lockkeeper_environment::Environment;
-use lockkeeper_machine::{Command, Limits, Renewal, SessionId, Version};
+use lockkeeper_machine::{Command, Limits, Note, Renewal, SessionId, Version};
 use lockkeeper_planted::Planted;
 
 /// Time limit of a command of renewals. Each caller has its own time limit as well.
@@ -40,6 +41,7 @@ pub struct Replica {
     silence_max: Duration,
     disks: Disks,
     hearing: Option<Hearing>,
+    notes: Notes,
 }
 
 /// When this node last heard from its peers, and the silence after which a leader counts as silent.
@@ -73,8 +75,8 @@ impl Replica {
         let (renewals, wanted) = Renewals::new();
         tokio::spawn(renewals::run(wanted, proposer.clone(), RENEWALS_PATIENCE));
         tokio::spawn(addresses.clone().follow(raft.clone()));
-        let (disks, hearing) = Default::default();
-        Self { raft, table, proposer, renewals, led, acknowledgements, addresses, silence_max, disks, hearing }
+        let (disks, hearing, notes) = Default::default();
+        Self { raft, table, proposer, renewals, led, acknowledgements, addresses, silence_max, disks, hearing, notes }
     }
 
     /// Refuses commands that add while these disks are short of space: see [`disk`](super::disk).
@@ -117,6 +119,15 @@ impl Replica {
             return Err(NoReply::DiskSpaceLow(shortage));
         }
         self.proposer.propose(command, patience).await
+    }
+
+    /// Writes an act that is no change of the table into the audit trail, in the background: at most a few a second. A note that is too
+    /// much, that cannot be proposed, or that comes from a node which does not lead is counted in the next one.
+    ///
+    /// Returns the task that does it; whoever writes no entry afterwards, as before a transfer of the leadership, waits for it.
+    pub fn note(&self, note: Note) -> Option<JoinHandle<()>> {
+        let is_known = self.table.versions().cluster() >= Version::AUDITED;
+        self.notes.write(note, is_known && self.leads() && !self.cut_off(), self.proposer.clone())
     }
 
     /// Whether the table has the effect of this command already: an acquire that waits or was granted, sent again under its request id; a

@@ -19,6 +19,7 @@ use super::{
     types::{Entry, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig},
     versions::PeerVersions,
 };
+use lockkeeper_audit::Sink;
 use lockkeeper_machine::Machine;
 use lockkeeper_planted::Planted;
 
@@ -109,7 +110,12 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             drop(self.table.restore(read(&file, self.table.versions())?));
         }
         let versions = Arc::clone(self.table.versions());
-        let restore = move || snapshots.publish(&file).and_then(|()| read(&file, &versions));
+        let sink = self.table.audit().sink().cloned();
+        let restore = move || {
+            sync_audit(sink.as_ref())?;
+            snapshots.publish(&file)?;
+            read(&file, &versions)
+        };
         let restored = blocking.run(restore).await?;
         // Dropping a table of a million locks takes a good part of a second: neither readers nor heartbeats wait for that.
         blocking.discard("drop-table", self.table.restore(restored));
@@ -127,7 +133,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 /// Writes one snapshot.
 #[derive(Debug)]
 pub struct SnapshotBuilder {
-    /// Only for [`Planted::SnapshotOfLaterTable`].
+    /// For its audit files, and for [`Planted::SnapshotOfLaterTable`].
     table: Arc<Table>,
     /// Present until it is written. The writing thread also drops the nodes that the table has replaced since, which would delay the
     /// runtime.
@@ -147,13 +153,21 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
         let snapshots = self.snapshots.clone();
         let meta = SnapshotMeta { last_log_id: frozen.log_id, last_membership: frozen.membership.clone() };
         let blocking = snapshots.blocking();
+        let sink = self.table.audit().sink().cloned();
         let write = move || {
+            // The entries that this snapshot replaces are purged afterwards: then no restart makes their lines again.
+            sync_audit(sink.as_ref())?;
             let records = frozen.machine.records().map(|record| records::encode(&record));
-            snapshots.write(&meta, &frozen.ids_used, records)
+            snapshots.write_with(&meta, &frozen.ids_used, frozen.trail, records)
         };
         let file = blocking.run_in_background("snapshot", write).await?;
         Ok(openraft::Snapshot { meta: file.meta().clone(), snapshot: file })
     }
+}
+
+/// Waits until the audit lines of all applied entries are on the disk.
+fn sync_audit(sink: Option<&Sink>) -> io::Result<()> {
+    sink.map_or(Ok(()), |sink| sink.sync().map_err(io::Error::other))
 }
 
 /// Reads a whole snapshot. Blocks.
@@ -175,7 +189,7 @@ pub(super) fn read(file: &SnapshotFile, versions: &PeerVersions) -> io::Result<A
     let machine = machine.map_err(io::Error::other)?;
     let meta = file.meta();
     let (membership, ids_used) = (meta.last_membership.clone(), file.ids_used().clone());
-    Ok(Applied { machine, log_id: meta.last_log_id, membership, ids_used })
+    Ok(Applied { machine, log_id: meta.last_log_id, membership, ids_used, trail: file.trail() })
 }
 
 /// The checksum of the whole file was checked before, so it is not damaged.

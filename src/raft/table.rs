@@ -21,6 +21,7 @@ pub use super::change_history::EntryChanges;
 use super::{
     calls::WaitingCalls,
     change_history::{CHANGES_KEPT, ChangeHistory},
+    trail::{self, Act, Audit, Trail},
     types::*,
     versions::PeerVersions,
 };
@@ -112,6 +113,8 @@ pub struct Applied {
     pub membership: StoredMembership,
     /// The ids of all members in all memberships up to there. An id is never used again.
     pub ids_used: BTreeSet<u64>,
+    /// How far the audit trail goes.
+    pub trail: Trail,
 }
 
 impl Applied {
@@ -145,6 +148,7 @@ pub struct Table {
     removed: RwLock<BTreeSet<u64>>,
     inspector: Option<Arc<dyn Inspect>>,
     versions: Arc<PeerVersions>,
+    audit: Audit,
 }
 
 impl Default for Table {
@@ -170,7 +174,18 @@ impl Table {
             removed: RwLock::default(),
             inspector,
             versions: Arc::default(),
+            audit: Audit::default(),
         }
+    }
+
+    /// For a node whose audit lines go there.
+    pub fn with_audit(self, audit: Audit) -> Self {
+        Self { audit, ..self }
+    }
+
+    /// Where the audit lines go.
+    pub fn audit(&self) -> &Audit {
+        &self.audit
     }
 
     /// For a program that supports these versions.
@@ -259,15 +274,16 @@ impl Table {
     /// Applies one entry. With `answer`, this node proposed it, and its proposer waits for the deliveries.
     pub(super) fn apply(&self, log_id: LogId, batch: Batch, answer: bool) -> super::types::Deliveries {
         let mut events = Vec::new();
-        let replies = {
+        let (replies, lines) = {
             let mut applied = self.write();
             ensure_next(&applied, log_id);
-            let Applied { machine, .. } = &mut *applied;
-            let replies = machine.apply_batch(batch.time, batch.limits, batch.commands, &mut events);
+            let (replies, lines) = self.run(&mut applied, log_id.index, batch, &mut events);
             applied.log_id = Some(log_id);
             self.publish(&applied);
-            replies
+            (replies, lines)
         };
+        // Not under the lock: it may wait for the disk. Entries are applied one after the other, so the lines stay in order.
+        self.audit.write(lines);
         // Only the thread that applies comes here, one entry after the other: a wait is registered before a later entry ends it. A wait
         // that ends within its own batch is registered and ended here, in this order.
         if Planted::EndToldBeforeCall.is_on() {
@@ -281,18 +297,53 @@ impl Table {
         super::types::Deliveries(deliveries)
     }
 
+    /// Runs the commands of an entry, and makes the audit lines of each.
+    fn run(
+        &self,
+        applied: &mut Applied,
+        index: u64,
+        batch: Batch,
+        events: &mut Vec<Event>,
+    ) -> (Vec<Reply>, trail::Entry) {
+        let Batch { time, limits, commands } = batch;
+        let Applied { machine, trail, .. } = applied;
+        let mut lines = self.audit.entry(*trail, index, time.stamp.max(machine.now()), Some(time.wall), machine);
+        lines.start(machine);
+        machine.begin_batch(time, limits, events);
+        lines.due(machine, events);
+        let mut replies = Vec::with_capacity(commands.len());
+        for command in commands {
+            let (act, before) = (Act::of(machine, &command), events.len());
+            let reply = machine.step(command, events);
+            lines.command(act, &reply, machine, &events[before..]);
+            replies.push(reply);
+        }
+        *trail = lines.trail();
+        (replies, lines)
+    }
+
     /// Applies an entry that has no commands.
     pub(super) fn pass(&self, log_id: LogId, membership: Option<Membership>) {
+        let mut written = None;
         let mut applied = self.write();
         ensure_next(&applied, log_id);
         applied.log_id = Some(log_id);
         if let Some(membership) = membership {
             applied.ids_used.extend(membership.nodes().map(|(id, _)| *id));
+            let Applied { machine, trail, membership: before, .. } = &mut *applied;
+            let mut lines = self.audit.entry(*trail, log_id.index, machine.now(), None, machine);
+            lines.membership(machine, before.membership(), &membership);
+            *trail = lines.trail();
+            written = Some(lines);
             applied.membership = StoredMembership::new(Some(log_id), membership);
             self.note_removed(&applied);
         }
         self.publish(&applied);
         self.notified.store(applied.index(), Ordering::Release);
+        drop(applied);
+        if let Some(lines) = written {
+            self.audit.write(lines);
+        }
     }
 
     /// Replaces the state by a snapshot, and returns the old state: dropping it takes time in proportion to its size, which must not be

@@ -28,7 +28,7 @@ use tower::{Layer as _, Service, util::MapResponse};
 use super::{
     MESSAGE_BYTES_MAX,
     cluster::Cluster,
-    config::{Config, Member, RaftConfig, TlsConfig},
+    config::{AuditConfig, Config, Member, RaftConfig, TlsConfig},
     descriptors::Places,
     health,
     joining::{self, NotAdmitted},
@@ -45,6 +45,7 @@ use super::{
         unreadable::explaining,
     },
 };
+use lockkeeper_audit::{FileError, Rotation, Sink, SinkError};
 use lockkeeper_environment::{Blocking, Environment, Tasks};
 use lockkeeper_machine::Versions;
 use lockkeeper_proto::{
@@ -68,6 +69,7 @@ use lockkeeper_raft::{
     snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
     state_machine::StateMachine,
     table::{Inspect, Table},
+    trail::Audit,
     types::{Node, TypeConfig},
     versions::PeerVersions,
 };
@@ -90,6 +92,8 @@ const APPEND_ENTRIES: u64 = 64;
 /// How often a node records, outside of its log, how far its log and those of its peers are; and after what time first.
 const NOTE_PROGRESS: Duration = Duration::from_secs(10);
 const NOTE_FIRST: Duration = Duration::from_millis(250);
+/// Time between two looks at the audit files' writer.
+const AUDIT_LOOK: Duration = Duration::from_millis(250);
 /// Of consecutive failures to write that record, one in this many is logged.
 const NOTE_FAILURES_SILENT: u32 = 6;
 
@@ -141,6 +145,14 @@ pub enum ServeError {
     /// The cluster refuses this node as a member, for good.
     #[error(transparent)]
     NotAdmitted(#[from] NotAdmitted),
+    /// The audit files cannot be opened. Nothing was started.
+    #[error(transparent)]
+    Audit(#[from] FileError),
+    /// The audit files cannot be written any more. Nothing is lost: the lines are written when the node starts again.
+    #[error(
+        "the audit trail cannot be written: {0}; see that the directory under [audit] has space and can be written, and start the node again"
+    )]
+    AuditStopped(SinkError),
     /// Raft stopped: its storage failed, or there is a bug.
     #[error("raft has stopped: {0}")]
     Raft(String),
@@ -305,7 +317,9 @@ where
     check_log(&identity, &mut log, &snapshots).await?;
     let plan = plan(&config);
     let versions = Arc::new(PeerVersions::new(versions));
-    let table = Arc::new(Table::new(inspector).with_versions(Arc::clone(&versions)));
+    let sink = open_audit(&config, identity.cluster_id(), environment.blocking).await?;
+    let audit = Audit::new(identity.cluster_id().as_str(), sink.clone());
+    let table = Arc::new(Table::new(inspector).with_versions(Arc::clone(&versions)).with_audit(audit));
     let peer_service = PeerService::new(Arc::clone(&identity), &plan.members, snapshots.clone());
     let peer_service = peer_service.with_versions(Arc::clone(&versions));
     let (node_id, snapshot_entries) = (config.node_id, config.raft.snapshot_entries);
@@ -377,6 +391,9 @@ where
     }
     tasks.spawn(outgrown(versions));
     tasks.spawn(raft_stops(replica.clone()));
+    if let Some(sink) = sink.clone() {
+        tasks.spawn(audit_stops(sink));
+    }
     tasks.spawn(take_snapshots(replica.clone(), snapshot_due));
     let mut background = JoinSet::new();
     background.spawn(members.run());
@@ -417,10 +434,40 @@ where
     if let Err(broken) = replica.raft().shutdown().await {
         tracing::error!(%broken, "raft did not stop in order");
     }
+    if let Some(sink) = sink {
+        let closing = environment.blocking.run(move || {
+            sink.close();
+            Ok(())
+        });
+        if let Err(broken) = closing.await {
+            tracing::error!(%broken, "the audit files were not closed in order; the next start completes them");
+        }
+    }
     // Streams that a client holds open at a follower do not end by themselves: requests that are not answered by now are cut off. So are
     // the streams of peers, which stay open for as long as possible.
     let _ = timeout(DRAIN, client_server.join_next()).await;
     ended
+}
+
+/// Opens the audit files, if this node writes any.
+async fn open_audit(config: &Config, cluster: &ClusterId, blocking: Blocking) -> Result<Option<Sink>, ServeError> {
+    let AuditConfig { directory, file_bytes, files_kept } = config.audit.clone();
+    if directory.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let (cluster, rotation) = (cluster.clone(), Rotation { file_bytes, files_kept });
+    let opened = blocking.run(move || Ok(Sink::open(&directory, cluster.as_str(), rotation))).await;
+    Ok(Some(opened.map_err(stopped)??))
+}
+
+/// Returns once the audit files cannot be written: a node that goes on would leave lines out.
+async fn audit_stops(sink: Sink) -> Result<(), ServeError> {
+    loop {
+        if let Some(failure) = sink.failure() {
+            return Err(ServeError::AuditStopped(failure));
+        }
+        tokio::time::sleep(AUDIT_LOOK).await;
+    }
 }
 
 /// Refuses a log that ends before an entry that this node is known to have had.

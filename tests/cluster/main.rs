@@ -11,6 +11,7 @@
 //!   `overload`: at limits;
 //! * `members`: nodes join, leave and are replaced, and the leadership is handed over;
 //! * `rolling`: all nodes are restarted one after the other, and no call fails;
+//! * `audit`: all nodes write the same audit lines, and these are sound;
 //! * `backups`: backups under load, and clusters made from one, or from what is left of a node;
 //! * `certificates`: TLS, and what a stranger gets from either port;
 //! * `refusals`, `copies`: data and configurations with which a node refuses to start;
@@ -25,6 +26,7 @@
     reason = "real processes run in real time; figures and skipped tests are for people to read"
 )]
 
+mod audit;
 mod backups;
 mod bad_input;
 mod cable;

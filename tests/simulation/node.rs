@@ -301,7 +301,9 @@ impl Inspect for Inspector {
     fn look(&self, applied: &Applied) {
         let (index, hash) = (applied.index(), applied.machine.hash());
         trace::say(&network::node_host(self.node), format_args!("applied {index}, table {hash:016x}"));
-        self.ledger.note(self.node, index, hash);
+        // The ends of the audit trails must agree as well.
+        let trail = applied.trail.head().hash.0.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
+        self.ledger.note(self.node, index, hash ^ trail);
         let seen = self.seen.swap(index, Ordering::Relaxed);
         if seen > 0 && index > seen + 1 {
             self.ledger.installed.fetch_add(1, Ordering::Relaxed);

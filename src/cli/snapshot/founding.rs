@@ -117,7 +117,8 @@ pub(in super::super) async fn found(
     }
     let members = members(wanted, directory, applied)?;
     let machine = applied.machine.restored(target.first_token).map_err(|error| Failure::new(Exit::Usage, error))?;
-    let cluster = NewCluster { cluster_id: target.cluster_id, members, machine, copied: applied.log_id };
+    let cluster =
+        NewCluster { cluster_id: target.cluster_id, members, machine, trail: applied.trail, copied: applied.log_id };
     let last = backup::found(&cluster, &mut Environment::system().generator()).await.map_err(failure)?;
     let document = Document {
         cluster_id: cluster.cluster_id.as_str(),

@@ -77,6 +77,10 @@ pub struct NodeStatus {
     pub cluster_version_waits: Option<String>,
     /// The start of its process: 16 hexadecimal digits, drawn anew at each start. `None`: its program is from before versions.
     pub start: Option<String>,
+    /// Lines of the audit trail up to the last entry that it applied; 0: none.
+    pub audit_lines: u64,
+    /// The hash of the last of them, as text: what `lockkeeper audit verify --head` compares.
+    pub audit_head: Option<String>,
 }
 
 /// A member of the cluster, as a node knows it.
@@ -173,6 +177,8 @@ impl NodeStatus {
             cluster_versions: range(wire.cluster_version_min, wire.cluster_version_max),
             cluster_version_waits: given(wire.cluster_version_waits),
             start: given(wire.start),
+            audit_lines: wire.audit_lines,
+            audit_head: given(wire.audit_head),
         }
     }
 }
@@ -277,6 +283,8 @@ mod tests {
             disk_low: true,
             disk_trouble: "nearly full".to_owned(),
             certificate_seconds_left: Some(-34),
+            audit_lines: 41,
+            audit_head: "abc".to_owned(),
         };
         let member = Member {
             node_id: 2,
@@ -322,6 +330,8 @@ mod tests {
             cluster_versions: Some((1, 2)),
             cluster_version_waits: Some("waits".to_owned()),
             start: Some("0123456789abcdef".to_owned()),
+            audit_lines: 41,
+            audit_head: Some("abc".to_owned()),
             disk_free_bytes: Some(31),
             disk_total_bytes: Some(32),
             disk_reserve_bytes: Some(33),

@@ -51,6 +51,43 @@ pub struct ForceRelease {
     pub reason: Reason,
     /// Open at once, rather than at the deadline that the holder's session has now.
     pub now: bool,
+    /// The operator; `None`: not known, and in logs of versions without it.
+    pub by: Option<Identity>,
+}
+
+/// Bytes of each text of a [`Note`], at most.
+pub const NOTE_BYTES_MAX: usize = 256;
+
+/// An act that is no change of the table: a refused permission, a backup, a transfer of the leadership. The texts have at most
+/// [`NOTE_BYTES_MAX`] bytes each.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Note {
+    /// Who acted, or was refused; `None`: not known.
+    pub who: Option<String>,
+    /// The act, as `refused` or `snapshot-saved`.
+    pub act: String,
+    /// Its object; may be empty.
+    pub target: String,
+    /// Why; may be empty.
+    pub reason: String,
+    /// Notes that were left out since the last one, since there were too many.
+    pub omitted: u64,
+}
+
+impl Note {
+    /// Cuts the texts to the limit.
+    pub fn cut(mut self) -> Self {
+        for text in [&mut self.act, &mut self.target, &mut self.reason].into_iter().chain(&mut self.who) {
+            text.truncate(text.floor_char_boundary(NOTE_BYTES_MAX));
+        }
+        self
+    }
+
+    /// Whether no text is too long.
+    pub fn is_bounded(&self) -> bool {
+        let texts = [&self.act, &self.target, &self.reason];
+        texts.into_iter().chain(&self.who).all(|text| text.len() <= NOTE_BYTES_MAX)
+    }
 }
 
 /// One entry of the log's batches.
@@ -66,6 +103,8 @@ pub enum Command {
         label: Label,
         /// The client's address; `None` if unknown, and in logs of versions without it. A repeat does not change it.
         address: Option<Address>,
+        /// The client that it belongs to; `None`: an anonymous one, and in logs of versions without it. A repeat names the same one.
+        owner: Option<Identity>,
     },
     /// Renews sessions.
     Renew {
@@ -76,6 +115,8 @@ pub enum Command {
     Close {
         /// The session's id.
         session: SessionId,
+        /// `Some`: an operator, who closes the session of another client.
+        by: Option<Identity>,
     },
     /// A session's request: takes effect at most once for each request id.
     Session {
@@ -102,11 +143,15 @@ pub enum Command {
         name: LockName,
         /// The wait's ticket.
         ticket: Ticket,
+        /// The operator; `None`: not known, and in logs of versions without it.
+        by: Option<Identity>,
     },
     /// Ends the lock-delay of a lock, by an operator.
     LiftDelay {
         /// The lock's name.
         name: LockName,
+        /// The operator; `None`: not known, and in logs of versions without it.
+        by: Option<Identity>,
     },
     /// Drops the data of locks that are not held, by an operator: as many as the budget of one command allows.
     DropData {
@@ -114,6 +159,8 @@ pub enum Command {
         prefix: String,
         /// Only of locks above this name: continues where another command ended.
         after: Option<LockName>,
+        /// The operator; `None`: not known, and in logs of versions without it.
+        by: Option<Identity>,
     },
     /// Gives a semaphore in use another size, by an operator: see [`crate`] for the meaning of that size and for its end.
     Resize {
@@ -121,6 +168,8 @@ pub enum Command {
         name: LockName,
         /// The number of holders that it may have from now on.
         permits: Permits,
+        /// The operator; `None`: not known, and in logs of versions without it.
+        by: Option<Identity>,
     },
     /// Advances time.
     Tick,
@@ -129,6 +178,8 @@ pub enum Command {
         /// The new version. Lower than the present one: no effect.
         to: Version,
     },
+    /// Changes nothing: an act that is no change of the table, for the audit trail.
+    Note(Note),
     /// Does nothing. It stands for the commands of the next release ([`crate::Versions::NEXT`]), so no release proposes it or reads it in a
     /// log.
     Probe,

@@ -234,6 +234,8 @@ pub enum Reply {
     Ticked,
     /// To [`Command::RaiseVersion`]: the version now.
     VersionRaised(Version),
+    /// To [`Command::Note`].
+    Noted,
     /// To [`Command::Probe`].
     Probed,
     /// To any of them.

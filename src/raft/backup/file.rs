@@ -26,6 +26,7 @@ use crate::{
     snapshot::{SnapshotFile, read_piece, write_end, write_piece},
     state_machine,
     table::Applied,
+    trail::Trail,
     types::{LogId, StoredMembership},
     versions::PeerVersions,
 };
@@ -125,6 +126,7 @@ pub fn write(mut output: impl Write, header: &Header, applied: &Applied) -> io::
         stale: header.is_stale,
         last_log_id: applied.log_id.as_ref().map(pb::LogId::from),
         membership: Some((&applied.membership).into()),
+        audit: applied.trail.to_message(),
     };
     write_piece(&mut output, &header.encode_to_vec())?;
     let mut count = 0;
@@ -260,6 +262,7 @@ fn read_table(input: &mut impl Read, header: pb::BackupHeader) -> Result<Applied
     let membership = header.membership.ok_or_else(|| Unread::unknown("it has no membership"))?;
     let membership: StoredMembership = membership.try_into().map_err(Unread::unknown)?;
     let log_id = header.last_log_id.map(LogId::from);
+    let trail = Trail::from_message(header.audit);
     let (mut failed, mut count, mut bytes) = (None, 0_u64, Vec::new());
     let records = std::iter::from_fn(|| {
         let record = match read_content_piece(input, &mut bytes) {
@@ -282,7 +285,7 @@ fn read_table(input: &mut impl Read, header: pb::BackupHeader) -> Result<Applied
     }
     // Of the members before, a cluster that is made from the backup knows nothing.
     let ids_used = membership.membership().nodes().map(|(id, _)| *id).collect();
-    Ok(Applied { machine, log_id, membership, ids_used })
+    Ok(Applied { machine, log_id, membership, ids_used, trail })
 }
 
 /// Fails on a record that this program does not know, or whose cluster version it does not support.

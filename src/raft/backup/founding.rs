@@ -21,6 +21,7 @@ use crate::{
     log::{LogStore, OpenError, Options},
     records,
     snapshot::{SnapshotError, SnapshotStore},
+    trail::Trail,
     types::{CommittedLeaderId, LogId, Membership, Node, SnapshotMeta, StoredMembership, Vote},
 };
 use lockkeeper_machine::Machine;
@@ -34,6 +35,8 @@ pub struct NewCluster {
     pub members: BTreeMap<u64, (Node, PathBuf)>,
     /// Its table: one that [`Machine::restored`] made.
     pub machine: Machine,
+    /// The audit trail of the copy: that of the new cluster begins with its end.
+    pub trail: Trail,
     /// The last entry of the copy. `None`: there is no copy, or it has none.
     pub copied: Option<LogId>,
 }
@@ -80,7 +83,7 @@ pub async fn found(cluster: &NewCluster, random: &mut impl RngCore) -> Result<Lo
     }
     let made: Vec<Made<'_>> = cluster.members.iter().map(|(id, member)| Made::draw(*id, member, random)).collect();
     let (last, meta) = meta(cluster.copied, &made)?;
-    let filled = fill_all(&made, &meta, last, &cluster.machine).await;
+    let filled = fill_all(&made, &meta, last, cluster).await;
     if filled.is_err() {
         made.iter().for_each(Made::empty);
     }
@@ -119,11 +122,16 @@ fn meta(copied: Option<LogId>, made: &[Made<'_>]) -> Result<(LogId, SnapshotMeta
     Ok((last, SnapshotMeta { last_log_id: Some(last), last_membership }))
 }
 
-async fn fill_all(made: &[Made<'_>], meta: &SnapshotMeta, last: LogId, machine: &Machine) -> Result<(), FoundingError> {
+async fn fill_all(
+    made: &[Made<'_>],
+    meta: &SnapshotMeta,
+    last: LogId,
+    cluster: &NewCluster,
+) -> Result<(), FoundingError> {
     // The same vote on all: for no node of this term. The first election is in a later one.
     let vote = Vote::new(last.leader_id.term, made.first().map_or(0, |made| made.node_id));
     for made in made {
-        made.fill(meta, last, &vote, machine).await?;
+        made.fill(meta, last, &vote, cluster).await?;
     }
     Ok(())
 }
@@ -139,13 +147,13 @@ impl<'a> Made<'a> {
         meta: &SnapshotMeta,
         last: LogId,
         vote: &Vote,
-        machine: &Machine,
+        NewCluster { machine, trail, .. }: &NewCluster,
     ) -> Result<(), FoundingError> {
         let failed = |source| FoundingError::Io { directory: self.directory.to_owned(), source };
         let snapshots = SnapshotStore::open(&self.directory.join(SNAPSHOTS))?;
         let records = machine.records().map(|record| records::encode(&record));
         let ids_used = meta.last_membership.membership().nodes().map(|(id, _)| *id).collect();
-        snapshots.write(meta, &ids_used, records).map_err(failed)?;
+        snapshots.write_with(meta, &ids_used, trail.restored(), records).map_err(failed)?;
         let owner = Some(Identity::owner_of_made(self.incarnation, self.start));
         let options = Options { snapshot: Some(last), owner, ..Options::default() };
         let mut log = LogStore::open(&self.directory.join(LOG), options)?;

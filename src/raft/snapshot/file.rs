@@ -13,6 +13,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use crate::messages as pb;
+use crate::trail::Trail;
 use crate::types::{LogId, SnapshotMeta, StoredMembership};
 use lockkeeper_environment::Blocking;
 use lockkeeper_planted::Planted;
@@ -40,6 +41,7 @@ pub struct SnapshotFile {
 struct Inner {
     meta: SnapshotMeta,
     ids_used: BTreeSet<u64>,
+    trail: Trail,
     file: File,
     length: u64,
     name: Mutex<Name>,
@@ -68,6 +70,11 @@ impl SnapshotFile {
     /// The ids of all members that the cluster had up to its last entry.
     pub fn ids_used(&self) -> &BTreeSet<u64> {
         &self.inner.ids_used
+    }
+
+    /// How far the audit trail goes there.
+    pub fn trail(&self) -> Trail {
+        self.inner.trail
     }
 
     /// The size of the whole file, bytes.
@@ -121,9 +128,9 @@ impl SnapshotFile {
     pub(super) fn check(path: &Path, is_published: bool, blocking: Blocking) -> io::Result<Self> {
         let file = File::open(path)?;
         let length = file.metadata()?.len();
-        let (meta, ids_used) = check(&file, length)?;
+        let (meta, ids_used, trail) = check(&file, length)?;
         let name = Mutex::new(Name { path: path.to_owned(), is_published });
-        Ok(Self { inner: Arc::new(Inner { meta, ids_used, file, length, name }), blocking })
+        Ok(Self { inner: Arc::new(Inner { meta, ids_used, trail, file, length, name }), blocking })
     }
 }
 
@@ -164,6 +171,7 @@ pub(super) fn write(
     path: &Path,
     meta: &SnapshotMeta,
     ids_used: &BTreeSet<u64>,
+    trail: Trail,
     records: impl Iterator<Item = Vec<u8>>,
 ) -> io::Result<()> {
     let output = BufWriter::with_capacity(BUFFER_BYTES, File::create(path)?);
@@ -172,6 +180,7 @@ pub(super) fn write(
         last_log_id: meta.last_log_id.as_ref().map(pb::LogId::from),
         membership: Some((&meta.last_membership).into()),
         ids_used: ids_used.iter().copied().collect(),
+        audit: trail.to_message(),
     };
     output.write_all(MAGIC)?;
     write_piece(&mut output, &header.encode_to_vec())?;
@@ -210,8 +219,8 @@ pub(crate) fn write_piece(output: &mut impl Write, piece: &[u8]) -> io::Result<(
     output.write_all(piece)
 }
 
-/// The header of a file: its metadata, and the ids of all members that the cluster had.
-type Header = (SnapshotMeta, BTreeSet<u64>);
+/// The header of a file: its metadata, the ids of all members that the cluster had, and the end of the audit trail.
+type Header = (SnapshotMeta, BTreeSet<u64>, Trail);
 
 /// Checks a whole file in one pass; returns its header.
 fn check(file: &File, length: u64) -> io::Result<Header> {
@@ -268,7 +277,8 @@ fn read_header(input: &mut impl Read) -> io::Result<Header> {
         membership.try_into().map_err(|why: crate::wire::Malformed| broken(&why.to_string()))?;
     let members = last_membership.membership().nodes().map(|(id, _)| *id);
     let ids_used = header.ids_used.into_iter().chain(members).collect();
-    Ok((SnapshotMeta { last_log_id: header.last_log_id.map(LogId::from), last_membership }, ids_used))
+    let meta = SnapshotMeta { last_log_id: header.last_log_id.map(LogId::from), last_membership };
+    Ok((meta, ids_used, Trail::from_message(header.audit)))
 }
 
 /// Reads the next record into `record`. Returns whether there was one.

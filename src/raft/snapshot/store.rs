@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::file::{self, SnapshotFile};
-use crate::types::SnapshotMeta;
+use crate::{trail::Trail, types::SnapshotMeta};
 use lockkeeper_environment::Blocking;
 use lockkeeper_planted::Planted;
 use lockkeeper_storage::files::{self, PARTIAL_SUFFIX};
@@ -146,8 +146,19 @@ impl SnapshotStore {
         ids_used: &BTreeSet<u64>,
         records: impl Iterator<Item = Vec<u8>>,
     ) -> io::Result<SnapshotFile> {
+        self.write_with(meta, ids_used, Trail::default(), records)
+    }
+
+    /// The same, of a table whose audit trail goes so far.
+    pub fn write_with(
+        &self,
+        meta: &SnapshotMeta,
+        ids_used: &BTreeSet<u64>,
+        trail: Trail,
+        records: impl Iterator<Item = Vec<u8>>,
+    ) -> io::Result<SnapshotFile> {
         let path = self.partial();
-        let written = file::write(&path, meta, ids_used, records)
+        let written = file::write(&path, meta, ids_used, trail, records)
             .and_then(|()| SnapshotFile::check(&path, false, self.inner.blocking));
         let written = written.inspect_err(|_| {
             // If this fails, the next start deletes the file.

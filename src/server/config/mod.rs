@@ -59,6 +59,8 @@ pub struct Config {
     pub limits: LimitsConfig,
     /// The disk of the data directory.
     pub disk: DiskConfig,
+    /// The audit files.
+    pub audit: AuditConfig,
     /// The members that form the cluster, this node among them.
     pub members: Vec<Member>,
 }
@@ -125,6 +127,18 @@ pub struct DiskConfig {
     /// Bytes that must be free, beside room for two snapshots. Below, the node is short of space; while too few voters have space, the
     /// cluster takes no new sessions, acquires and updates. 0: the space is not watched.
     pub reserve_bytes: u64,
+}
+
+/// The audit files of this node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuditConfig {
+    /// Where they are. Only this node may write there. Empty: this node writes none.
+    pub directory: PathBuf,
+    /// A file that has as many bytes is followed by another one.
+    pub file_bytes: u64,
+    /// Files that stay, the newest among them; older ones are deleted. 0: all stay.
+    pub files_kept: usize,
 }
 
 /// Values from flags and environment variables, which take precedence over the file.
@@ -267,6 +281,7 @@ impl Default for Config {
             raft: RaftConfig::default(),
             limits: LimitsConfig::default(),
             disk: DiskConfig::default(),
+            audit: AuditConfig::default(),
             members: Vec::new(),
         }
     }
@@ -282,6 +297,12 @@ impl Default for LimitsConfig {
 impl Default for DiskConfig {
     fn default() -> Self {
         Self { reserve_bytes: 512 << 20 }
+    }
+}
+
+impl Default for AuditConfig {
+    fn default() -> Self {
+        Self { directory: PathBuf::new(), file_bytes: 64 << 20, files_kept: 0 }
     }
 }
 

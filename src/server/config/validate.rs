@@ -4,13 +4,16 @@ use std::{collections::BTreeMap, fmt::Display, net::IpAddr};
 
 use tracing_subscriber::EnvFilter;
 
-use super::{Config, LimitsConfig, Member, Overrides, RaftConfig};
+use super::{AuditConfig, Config, LimitsConfig, Member, Overrides, RaftConfig};
 
 /// The largest election timeout. Each loss of the leader stops the cluster for that time; a longer one would outlast clients' leases.
 const ELECTION_TIMEOUT_MS_LIMIT: u64 = 60_000;
 
 /// The smallest limit of bytes: 2 MiB.
 const BYTES_MIN: usize = 2 * 1024 * 1024;
+
+/// The smallest size of an audit file: 4 KiB.
+const AUDIT_FILE_BYTES_MIN: u64 = 4 * 1024;
 
 /// Hosts that are valid to listen on, but not to connect to.
 const WILDCARDS: [&str; 2] = ["0.0.0.0", "[::]"];
@@ -44,10 +47,23 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     exposure(config, &mut problems);
     raft(&config.raft, &mut problems);
     limits(&config.limits, &mut problems);
+    audit(&config.audit, &mut problems);
     if let Err(error) = EnvFilter::try_new(&config.log) {
         problems.push(Problem::new("log", format!("{:?} is not a filter: {error}: write, say, \"info\"", config.log)));
     }
     problems
+}
+
+fn audit(audit: &AuditConfig, problems: &mut Vec<Problem>) {
+    let AuditConfig { file_bytes, files_kept, .. } = *audit;
+    if file_bytes < AUDIT_FILE_BYTES_MIN {
+        let what = format!("{file_bytes} is below the minimum of {AUDIT_FILE_BYTES_MIN}: choose a larger value");
+        problems.push(Problem::new("audit.file_bytes", what));
+    }
+    if files_kept == 1 {
+        let what = "1 would leave nothing but the file that has just been begun: choose 2 or more, or 0 for all";
+        problems.push(Problem::new("audit.files_kept", what));
+    }
 }
 
 /// Settings that are allowed and probably a mistake.

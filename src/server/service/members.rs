@@ -7,6 +7,7 @@ use crate::{
     api::{Caller, Error, requests::*},
     wire::Form,
 };
+use lockkeeper_machine::Note;
 use lockkeeper_raft::handover;
 
 /// Time limit of a transfer of the leadership.
@@ -74,6 +75,13 @@ impl Serve for TransferLeader {
         }
         if self.to == Some(node.replica.node_id()) {
             return Ok(Form::Typed(LeaderTransferred { leader_id: node.replica.node_id() }));
+        }
+        // Before it, since this node writes no entries afterwards.
+        let target = self.to.map(|to| format!("node {to}")).unwrap_or_default();
+        let note = Note { act: "transfer-leader".to_owned(), target, ..Note::default() };
+        if let Some(noting) = node.replica.note(note) {
+            // It has a deadline of its own, and what it says of the outcome is in the process's log.
+            _ = noting.await;
         }
         let leader_id = handover::transfer(&node.replica, self.to, TRANSFER_TIMEOUT).await.map_err(Error::transfer)?;
         Ok(Form::Typed(LeaderTransferred { leader_id }))

@@ -104,6 +104,10 @@ impl Cluster {
             let most = applied.machine.limits().table_bytes;
             status.table_bytes_max = if most == usize::MAX { 0 } else { most as u64 };
             status.applied_index = applied.index();
+            let head = applied.trail.head();
+            if head.lines > 0 {
+                (status.audit_lines, status.audit_head) = (head.lines, head.hash.to_string());
+            }
         });
         self.show_disks(&mut status);
         if let Some((index, hash)) = table_hash {

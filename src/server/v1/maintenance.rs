@@ -24,7 +24,7 @@ use crate::{
     wire::Form,
 };
 use lockkeeper_environment::{Blocking, Environment};
-use lockkeeper_machine::{LockName, Page, Ticket, Token, WallTime};
+use lockkeeper_machine::{LockName, Note, Page, Ticket, Token, WallTime};
 use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::{SaveSnapshotRequest, SaveSnapshotResponse, maintenance_server};
 use lockkeeper_raft::{
@@ -88,6 +88,8 @@ impl Maintenance {
         let end = Instant::now() + caller.deadline.map_or(SENDING_MAX, |deadline| deadline.left().min(SENDING_MAX));
         let applied = self.table(caller, is_stale).await?;
         tracing::info!(index = applied.index(), client = %caller.shown(), "sending a backup");
+        let target = format!("from node {}", self.node_id);
+        _ = self.replica.note(Note { act: "save-snapshot".to_owned(), target, ..Note::default() });
         let header = Header {
             cluster_id: self.cluster_id.clone(),
             node_id: self.node_id,

@@ -31,7 +31,7 @@ fn applied(sessions: u64) -> Applied {
     let mut machine = Machine::default();
     let commands = (1..=sessions).flat_map(|id| {
         let (ttl, label) = (Ttl::from_millis(10_000).unwrap(), Label::new("worker").unwrap());
-        let open = Command::Open { session: SessionId(id.into()), ttl, label, address: None };
+        let open = Command::Open { session: SessionId(id.into()), ttl, label, address: None, owner: None };
         let want = Want {
             name: LockName::new(&format!("jobs/{id}")).unwrap(),
             mode: Mode::Exclusive,
@@ -49,7 +49,7 @@ fn applied(sessions: u64) -> Applied {
     let nodes =
         BTreeMap::from([(2, Node { peer_address: "p:1".into(), client_address: "c:1".into(), ..Node::default() })]);
     let membership = StoredMembership::new(log_id, Membership::new(vec![[2].into()], nodes).unwrap());
-    Applied { machine, log_id, membership, ids_used: [2].into() }
+    Applied { machine, log_id, membership, ids_used: [2].into(), trail: Trail::default() }
 }
 
 fn written(applied: &Applied) -> Vec<u8> {

@@ -1,0 +1,336 @@
+//! The files of an audit directory: `audit-<number of the first line, 20 digits>.jsonl`.
+//!
+//! Each begins with a [`Header`] on a line of its own, which belongs to the file and not to the chain.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::chain::{Hash, Head, split};
+
+/// How the names of the files begin.
+pub const AUDIT_PREFIX: &str = "audit-";
+const SUFFIX: &str = ".jsonl";
+const FORMAT: u32 = 1;
+/// No line is longer: names, labels and reasons have at most some KiB.
+const LINE_BYTES_MAX: u64 = 64 * 1024;
+
+/// The first line of a file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Header {
+    /// The format of the file.
+    pub lockkeeper_audit: u32,
+    /// The cluster.
+    pub cluster: String,
+    /// The file goes on after this line of the chain.
+    pub after: u64,
+    /// The hash of that line.
+    pub hash: Hash,
+    /// The last token that was issued by then.
+    pub token: u64,
+    /// The last ticket that was issued by then.
+    pub ticket: u64,
+    /// The first line that is missing on this node before this file, up to `after`: it got a snapshot instead of the log's entries.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub gap_from: Option<u64>,
+}
+
+/// Why a file is not read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It is no file of an audit trail.
+    #[error("{} is no audit file: {why}; name files that a node wrote into its audit directory", .path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It belongs to another cluster.
+    #[error(
+        "the audit file {} belongs to the cluster {found:?}, not {own:?}: name another directory under [audit], or move its files away",
+        .path.display()
+    )]
+    OtherCluster {
+        /// The file.
+        path: PathBuf,
+        /// Its cluster.
+        found: String,
+        /// This one.
+        own: String,
+    },
+    /// The operating system returned an error.
+    #[error("cannot use the audit file {}: {source}", .path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+impl FileError {
+    pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Io { path, source }
+    }
+}
+
+/// The audit files in a directory, by their names.
+pub fn files_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with(AUDIT_PREFIX) && name.ends_with(SUFFIX) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Reads a file line by line.
+#[derive(Debug)]
+pub struct Reader {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its header.
+    pub header: Header,
+    /// The number of the last line that was read, in the file: the header is 1.
+    pub at: u64,
+    /// Bytes up to the end of that line.
+    pub bytes: u64,
+    input: BufReader<File>,
+    text: Vec<u8>,
+}
+
+impl Reader {
+    /// Opens a file and reads its header.
+    pub fn open(path: &Path) -> Result<Self, FileError> {
+        let file = File::open(path).map_err(FileError::io(path))?;
+        let foreign = |why: String| FileError::Foreign { path: path.to_owned(), why };
+        let mut reader = Self {
+            path: path.to_owned(),
+            header: Header::new("", Head::default(), 0, 0, None),
+            at: 0,
+            bytes: 0,
+            input: BufReader::with_capacity(256 * 1024, file),
+            text: Vec::new(),
+        };
+        let header = reader.next().map_err(FileError::io(path))?.ok_or_else(|| foreign("it is empty".into()))?;
+        let header: Header =
+            serde_json::from_str(header).map_err(|error| foreign(format!("its first line: {error}")))?;
+        if header.lockkeeper_audit != FORMAT {
+            return Err(foreign(format!("its format is {}, not {FORMAT}", header.lockkeeper_audit)));
+        }
+        Ok(Self { header, ..reader })
+    }
+
+    /// The next line, without its end; `None`: the file is over. A last line without an end of line was not written completely, and does
+    /// not count.
+    #[expect(clippy::should_implement_trait, reason = "it lends its buffer")]
+    pub fn next(&mut self) -> io::Result<Option<&str>> {
+        self.text.clear();
+        (&mut self.input).take(LINE_BYTES_MAX).read_until(b'\n', &mut self.text)?;
+        if self.text.pop() != Some(b'\n') {
+            return Ok(None);
+        }
+        self.at += 1;
+        self.bytes += self.text.len() as u64 + 1;
+        let text = str::from_utf8(&self.text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        Ok(Some(text))
+    }
+
+    /// The last complete line's number in the chain, and its hash, without reading what is before; for a file without lines, the header's.
+    pub(super) fn tail(path: &Path) -> Result<Head, FileError> {
+        let header = Self::open(path)?.header;
+        let mut file = File::open(path).map_err(FileError::io(path))?;
+        let length = file.metadata().map_err(FileError::io(path))?.len();
+        let from = length.saturating_sub(2 * LINE_BYTES_MAX);
+        let mut text = Vec::new();
+        file.seek(SeekFrom::Start(from)).and_then(|_| file.read_to_end(&mut text)).map_err(FileError::io(path))?;
+        let end = text.iter().rposition(|byte| *byte == b'\n').unwrap_or_default();
+        let begin = text[..end].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let head = str::from_utf8(&text[begin..end]).ok().and_then(|line| {
+            let (content, hash) = split(line)?;
+            Some(Head { lines: super::Line::parse(&content).ok()?.line, hash })
+        });
+        Ok(head.unwrap_or(Head { lines: header.after, hash: header.hash }))
+    }
+}
+
+impl Header {
+    pub(super) fn new(cluster: &str, head: Head, token: u64, ticket: u64, gap_from: Option<u64>) -> Self {
+        let Head { lines: after, hash } = head;
+        Self { lockkeeper_audit: FORMAT, cluster: cluster.to_owned(), after, hash, token, ticket, gap_from }
+    }
+}
+
+/// When a file is full, and how many stay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rotation {
+    /// A file that has as many bytes gets no further lines.
+    pub file_bytes: u64,
+    /// Files that stay, the one that is written among them; 0: all.
+    pub files_kept: usize,
+}
+
+/// Where the chain stands, and what a file that begins there says of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Position {
+    pub(super) head: Head,
+    pub(super) token: u64,
+    pub(super) ticket: u64,
+}
+
+/// Writes the files of a directory.
+#[derive(Debug)]
+pub(super) struct Writer {
+    directory: PathBuf,
+    cluster: String,
+    rotation: Rotation,
+    /// The file that is written, and its bytes. `None`: the next line begins one.
+    open: Option<(PathBuf, File, u64)>,
+    /// The last line in the files.
+    pub(super) last: Option<Head>,
+    is_dirty: bool,
+}
+
+impl Writer {
+    /// Opens a directory or creates it, and cuts a line at the end that was not written completely.
+    pub(super) fn open(directory: &Path, cluster: &str, rotation: Rotation) -> Result<Self, FileError> {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(FileError::io(directory))?;
+        let mut writer = Self {
+            directory: directory.to_owned(),
+            cluster: cluster.to_owned(),
+            rotation,
+            open: None,
+            last: None,
+            is_dirty: false,
+        };
+        let mut files = files_in(directory).map_err(FileError::io(directory))?;
+        while let Some(path) = files.pop() {
+            if writer.resume(&path)? {
+                break;
+            }
+        }
+        Ok(writer)
+    }
+
+    /// Goes on with a file. `false`: it has not even a header, and was removed.
+    fn resume(&mut self, path: &Path) -> Result<bool, FileError> {
+        let file = OpenOptions::new().read(true).append(true).open(path).map_err(FileError::io(path))?;
+        let length = file.metadata().map_err(FileError::io(path))?.len();
+        let mut reader = match Reader::open(path) {
+            Err(FileError::Foreign { .. }) if length == 0 || !has_line(path).map_err(FileError::io(path))? => {
+                tracing::warn!(file = %path.display(), "removed an audit file that was not begun completely");
+                fs::remove_file(path).map_err(FileError::io(path))?;
+                return Ok(false);
+            }
+            opened => opened?,
+        };
+        if reader.header.cluster != self.cluster {
+            let (found, own) = (reader.header.cluster, self.cluster.clone());
+            return Err(FileError::OtherCluster { path: path.to_owned(), found, own });
+        }
+        let mut head = Head { lines: reader.header.after, hash: reader.header.hash };
+        let mut end = reader.bytes;
+        while let Some(text) = reader.next().map_err(FileError::io(path))? {
+            if let Err(bad) = head.follow(text) {
+                // Not cut: somebody changed the file, and what is there is evidence.
+                let (file, line) = (path.display(), reader.at);
+                tracing::error!(%file, line, "the audit file was changed: at this line, {bad}; a new file is begun");
+                self.last = Some(head);
+                return Ok(true);
+            }
+            end = reader.bytes;
+        }
+        if end < length {
+            let (cut, path) = (length - end, path.display());
+            tracing::warn!(file = %path, bytes = cut, "cut an incomplete line at the end of the audit file; it is written again");
+            file.set_len(end).and_then(|()| file.sync_all()).map_err(FileError::io(&self.directory))?;
+        }
+        self.last = Some(head);
+        self.open = Some((path.to_owned(), file, end));
+        Ok(true)
+    }
+
+    /// Writes lines that follow `from`, the last of which makes `to`.
+    pub(super) fn write(&mut self, from: Position, lines: &[u8], to: Head) -> Result<(), FileError> {
+        if self.last.is_none_or(|last| last != from.head) {
+            // Nothing, or a gap, or a file that was changed.
+            let gap_from = self.last.filter(|last| last.lines != from.head.lines).map(|last| last.lines + 1);
+            let gap_from = gap_from.or_else(|| (self.last.is_none() && from.head.lines > 0).then_some(1));
+            self.begin(from, gap_from)?;
+        } else if self.open.as_ref().is_none_or(|(_, _, bytes)| *bytes >= self.rotation.file_bytes) {
+            self.begin(from, None)?;
+        }
+        let Some((path, file, bytes)) = &mut self.open else { return Ok(()) };
+        file.write_all(lines).map_err(FileError::io(path))?;
+        *bytes += lines.len() as u64;
+        self.last = Some(to);
+        self.is_dirty = true;
+        Ok(())
+    }
+
+    fn begin(&mut self, from: Position, gap_from: Option<u64>) -> Result<(), FileError> {
+        self.sync()?;
+        if let Some(gap_from) = gap_from {
+            let (to, directory) = (from.head.lines, self.directory.display());
+            tracing::warn!(%directory, from = gap_from, to, "these audit lines are missing on this node: it got a snapshot instead");
+        }
+        let path = self.path(from.head.lines + 1);
+        let mut file =
+            OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path).map_err(FileError::io(&path))?;
+        let header = Header::new(&self.cluster, from.head, from.token, from.ticket, gap_from);
+        let mut text = serde_json::to_vec(&header).expect("a header is written to memory");
+        text.push(b'\n');
+        file.write_all(&text).map_err(FileError::io(&path))?;
+        File::open(&self.directory)
+            .and_then(|directory| directory.sync_all())
+            .map_err(FileError::io(&self.directory))?;
+        self.open = Some((path, file, text.len() as u64));
+        self.is_dirty = true;
+        self.drop_oldest()
+    }
+
+    /// The name of a file that begins with this line. A changed file may have the name already.
+    fn path(&self, line: u64) -> PathBuf {
+        let name = |again: u32| match again {
+            0 => format!("{AUDIT_PREFIX}{line:020}{SUFFIX}"),
+            _ => format!("{AUDIT_PREFIX}{line:020}-{again}{SUFFIX}"),
+        };
+        (0..).map(|again| self.directory.join(name(again))).find(|path| !path.exists()).expect("a name is free")
+    }
+
+    fn drop_oldest(&self) -> Result<(), FileError> {
+        if self.rotation.files_kept == 0 {
+            return Ok(());
+        }
+        let files = files_in(&self.directory).map_err(FileError::io(&self.directory))?;
+        let surplus = files.len().saturating_sub(self.rotation.files_kept);
+        files[..surplus].iter().try_for_each(|path| fs::remove_file(path).map_err(FileError::io(path)))
+    }
+
+    /// Makes all that was written durable.
+    pub(super) fn sync(&mut self) -> Result<(), FileError> {
+        if let (true, Some((path, file, _))) = (self.is_dirty, &self.open) {
+            file.sync_data().map_err(FileError::io(path))?;
+            self.is_dirty = false;
+        }
+        Ok(())
+    }
+}
+
+fn has_line(path: &Path) -> io::Result<bool> {
+    let mut text = Vec::new();
+    File::open(path)?.take(LINE_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(text.contains(&b'\n'))
+}

@@ -1,0 +1,200 @@
+//! One line: what happened, in which log entry, to which session and lock, and who did it.
+//!
+//! A flat object: each kind of line has some of the fields, in the order of the struct. The text is a function of the values alone.
+
+use std::{borrow::Cow, fmt};
+
+use serde::{Deserialize, Serialize};
+
+/// What a line reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum What {
+    /// The trail begins: the sessions, grants and waits that were there before have no lines (`token`, `ticket`: the last ones issued).
+    Begun,
+    /// The cluster was restored from a backup; the same fields.
+    Restored,
+    /// A session was opened.
+    SessionOpened,
+    /// A session ended (`how`: closed or expired).
+    SessionEnded,
+    /// A session got a lock.
+    Granted,
+    /// An acquire began to wait.
+    Queued,
+    /// A wait ended without a grant (`how`).
+    Left,
+    /// A holder gave a lock back.
+    Released,
+    /// A holder lost a lock: its session expired, or an operator took it (`how`, `reason`).
+    Lost,
+    /// An operator revoked a grant; its holder has it until it releases it or its session would have ended.
+    Revoked,
+    /// An operator forced a release (`by`, `reason`; `count`: grants concerned).
+    ForcedRelease,
+    /// An operator removed a waiter.
+    WaiterRemoved,
+    /// An operator ended a lock-delay.
+    DelayLifted,
+    /// An operator dropped data of locks (`target`: the prefix of their names; `count`).
+    DataDropped,
+    /// An operator gave a semaphore another size.
+    Resized,
+    /// A node became a member, or got other addresses or another role.
+    MemberChanged,
+    /// A node is no member any more.
+    MemberRemoved,
+    /// The cluster version rose.
+    VersionRaised,
+    /// Something that is no change of the table: a refused permission, a backup, a transfer of the leadership (`act`, `target`, `reason`;
+    /// `count`: others that were not written since the last one).
+    Note,
+}
+
+/// A session's id. As text: 32 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Session(pub u128);
+
+/// How the members of a cluster are listed.
+pub type Members = Vec<u64>;
+
+/// A line. The hash is not part of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Line<'a> {
+    /// Its number, from 1 on.
+    pub line: u64,
+    /// The log entry.
+    pub index: u64,
+    /// Cluster time at that entry, milliseconds.
+    pub stamp_ms: u64,
+    /// The leader's wall clock when it proposed the entry, milliseconds since 1970. Entries without commands have none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub wall_ms: Option<u64>,
+    /// What happened.
+    pub what: What,
+    /// The lock.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lock: Option<Cow<'a, str>>,
+    /// The grant.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub token: Option<u64>,
+    /// The place in the order of arrival; of a grant: of the wait that it ended.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ticket: Option<u64>,
+    /// `exclusive`, `shared` or `permit`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mode: Option<Cow<'a, str>>,
+    /// The size of the semaphore.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub permits: Option<u32>,
+    /// The session.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub session: Option<Session>,
+    /// The identity that the session belongs to.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub owner: Option<Cow<'a, str>>,
+    /// The session's label.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub label: Option<Cow<'a, str>>,
+    /// The address from which the session was opened.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub address: Option<Cow<'a, str>>,
+    /// The session's TTL, milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ttl_ms: Option<u32>,
+    /// How a session, a wait or a grant ended.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub how: Option<Cow<'a, str>>,
+    /// The identity that asked for an administrative act, or that was refused.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub by: Option<Cow<'a, str>>,
+    /// Its reason.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<Cow<'a, str>>,
+    /// The act of a note.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub act: Option<Cow<'a, str>>,
+    /// What the act was about.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub target: Option<Cow<'a, str>>,
+    /// A number of things; see [`What`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub count: Option<u64>,
+    /// The node.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub node: Option<u64>,
+    /// The cluster version.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub version: Option<u32>,
+}
+
+impl Line<'_> {
+    /// A line without anything but what happened.
+    pub fn new(what: What) -> Self {
+        Self {
+            line: 0,
+            index: 0,
+            stamp_ms: 0,
+            wall_ms: None,
+            what,
+            lock: None,
+            token: None,
+            ticket: None,
+            mode: None,
+            permits: None,
+            session: None,
+            owner: None,
+            label: None,
+            address: None,
+            ttl_ms: None,
+            how: None,
+            by: None,
+            reason: None,
+            act: None,
+            target: None,
+            count: None,
+            node: None,
+            version: None,
+        }
+    }
+
+    /// Appends the object.
+    pub(super) fn write(&self, text: &mut Vec<u8>) {
+        serde_json::to_writer(text, self).expect("a line is written to memory, and its keys are strings");
+    }
+
+    pub(super) fn parse(text: &str) -> Result<Line<'static>, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+impl fmt::Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl Serialize for Session {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [0; 32];
+        for (digit, shift) in text.iter_mut().zip((0..32).rev()) {
+            *digit = DIGITS[(self.0 >> (4 * shift) & 15) as usize];
+        }
+        serializer.serialize_str(str::from_utf8(&text).expect("digits"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Session {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        u128::from_str_radix(&text, 16).map(Self).map_err(serde::de::Error::custom)
+    }
+}

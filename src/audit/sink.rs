@@ -1,0 +1,238 @@
+//! The thread that writes the files, behind a bounded buffer.
+//!
+//! Entries are applied without waiting for the disk, as long as the buffer has room; then the applier waits, so no line is lost. A line
+//! that was not on the disk when the node crashed is made again, when the entries after the newest snapshot are applied again: so the
+//! files must be synced before a snapshot counts ([`Sink::sync`]), and not more often. Lines that the files have already are skipped.
+
+use std::{
+    collections::VecDeque,
+    io,
+    path::Path,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use super::{
+    chain::{Hash, Head, split},
+    files::{FileError, Position, Rotation, Writer},
+    line::Line,
+};
+
+/// Bytes that wait for the disk; above it, the applier waits.
+pub const BUFFER_BYTES_MAX: usize = 8 << 20;
+/// How long the end of a node waits for the last lines.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
+
+/// Where a group of lines stands in the chain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The head before the lines.
+    pub before: Head,
+    /// The head after them.
+    pub after: Head,
+    /// The last token that was issued before them.
+    pub token: u64,
+    /// The last ticket that was issued before them.
+    pub ticket: u64,
+}
+
+/// Why the trail is not written any more.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct SinkError(String);
+
+/// The audit files of a node. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Sink {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    groups: VecDeque<(Place, Vec<u8>)>,
+    bytes: usize,
+    /// Lines up to this one are wanted on the disk.
+    sync_wanted: u64,
+    /// Lines up to this one were handed over.
+    handed: u64,
+    /// Lines up to this one are on the disk.
+    synced: u64,
+    is_closing: bool,
+    is_closed: bool,
+    failed: Option<SinkError>,
+}
+
+impl Sink {
+    /// Opens the directory, or creates it, and starts the thread. Blocks. `cluster`: the id, which the files name.
+    pub fn open(directory: &Path, cluster: &str, rotation: Rotation) -> Result<Self, FileError> {
+        let writer = Writer::open(directory, cluster, rotation)?;
+        let shared = Arc::new(Shared::default());
+        let of_thread = Arc::clone(&shared);
+        let spawned = thread::Builder::new().name("audit".to_owned()).spawn(move || of_thread.run(writer));
+        spawned.map_err(FileError::io(directory))?;
+        Ok(Self { shared })
+    }
+
+    /// Hands lines over. Waits while the buffer is full; after a failure returns at once, since the node ends then, and makes the lines
+    /// again when it starts.
+    pub fn push(&self, place: Place, lines: Vec<u8>) {
+        let mut state = self.shared.lock();
+        if state.bytes >= BUFFER_BYTES_MAX && state.failed.is_none() {
+            tracing::warn!(
+                bytes = state.bytes,
+                "the audit files are written too slowly: applying entries waits for them"
+            );
+            while state.bytes >= BUFFER_BYTES_MAX && state.failed.is_none() {
+                state = self.shared.wait(state);
+            }
+        }
+        if state.failed.is_some() || state.is_closed {
+            return;
+        }
+        state.handed = place.after.lines;
+        state.bytes += lines.len();
+        state.groups.push_back((place, lines));
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Whether half of the buffer is in use: what may wait should not run where others wait for it.
+    pub fn is_behind(&self) -> bool {
+        self.shared.lock().bytes >= BUFFER_BYTES_MAX / 2
+    }
+
+    /// Waits until all lines that were handed over are on the disk. Blocks.
+    pub fn sync(&self) -> Result<(), SinkError> {
+        let mut state = self.shared.lock();
+        let wanted = state.handed;
+        state.sync_wanted = state.sync_wanted.max(wanted);
+        self.shared.changed.notify_all();
+        while state.synced < wanted && state.failed.is_none() && !state.is_closed {
+            state = self.shared.wait(state);
+        }
+        match &state.failed {
+            Some(failed) => Err(failed.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// The failure, once there is one.
+    pub fn failure(&self) -> Option<SinkError> {
+        self.shared.lock().failed.clone()
+    }
+
+    /// Writes what was handed over, and ends the thread. Blocks, for a few seconds at the most.
+    pub fn close(&self) {
+        let mut state = self.shared.lock();
+        state.is_closing = true;
+        self.shared.changed.notify_all();
+        let open = |state: &mut State| !state.is_closed;
+        let (_state, timeout) =
+            self.shared.changed.wait_timeout_while(state, CLOSE_MAX, open).unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() {
+            tracing::warn!("the last audit lines were not written yet; they are written at the next start");
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, mut writer: Writer) {
+        let failed = self.write_all(&mut writer).err();
+        let mut state = self.lock();
+        state.failed = failed.map(|error| SinkError(error.to_string()));
+        state.is_closed = true;
+        state.groups.clear();
+        state.bytes = 0;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn write_all(&self, writer: &mut Writer) -> Result<(), FileError> {
+        loop {
+            let (groups, sync, handed, closing) = {
+                let mut state = self.lock();
+                while state.groups.is_empty() && state.sync_wanted <= state.synced && !state.is_closing {
+                    state = self.wait(state);
+                }
+                let groups = std::mem::take(&mut state.groups);
+                (groups, state.sync_wanted > state.synced || state.is_closing, state.handed, state.is_closing)
+            };
+            let mut written = 0;
+            for (place, lines) in groups {
+                written += lines.len();
+                write_new(writer, place, &lines)?;
+            }
+            if sync {
+                writer.sync()?;
+            }
+            let mut state = self.lock();
+            state.bytes -= written;
+            if sync {
+                state.synced = handed;
+            }
+            drop(state);
+            self.changed.notify_all();
+            if closing && self.lock().groups.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Writes those of the lines that the files do not have.
+fn write_new(writer: &mut Writer, place: Place, lines: &[u8]) -> Result<(), FileError> {
+    let Place { before, after, token, ticket } = place;
+    let Some(last) = writer.last.filter(|last| last.lines >= before.lines) else {
+        return writer.write(Position { head: before, token, ticket }, lines, after);
+    };
+    if after.lines < last.lines {
+        return Ok(());
+    }
+    // Lines of one entry may have been written in part.
+    let skipped = usize::try_from(last.lines - before.lines).unwrap_or(usize::MAX);
+    let texts = || lines.split_inclusive(|byte| *byte == b'\n');
+    let known = match skipped.checked_sub(1) {
+        None => Some(before.hash),
+        Some(at) => texts().nth(at).and_then(hash_of),
+    };
+    if known != Some(last.hash) {
+        let text = format!(
+            "line {} of the audit files has the hash {}, and the cluster's log gives {}: the files were changed, or are another \
+             cluster's; move them out of the directory, and keep them",
+            last.lines,
+            last.hash,
+            known.map(|hash| hash.to_string()).unwrap_or_default()
+        );
+        return Err(FileError::io(Path::new("[audit] directory"))(io::Error::other(text)));
+    }
+    let bytes: usize = texts().take(skipped).map(<[u8]>::len).sum();
+    if bytes == lines.len() {
+        return Ok(());
+    }
+    // The last numbers that were issued there: a file may begin in the middle of the entry.
+    let issued =
+        texts().take(skipped).filter_map(|text| Line::parse(&split(str::from_utf8(text).ok()?.trim_end())?.0).ok());
+    let (token, ticket) = issued.fold((token, ticket), |(token, ticket), line| {
+        (token.max(line.token.unwrap_or_default()), ticket.max(line.ticket.unwrap_or_default()))
+    });
+    writer.write(Position { head: last, token, ticket }, &lines[bytes..], after)
+}
+
+fn hash_of(line: &[u8]) -> Option<Hash> {
+    split(str::from_utf8(line).ok()?.trim_end()).map(|(_, hash)| hash)
+}

@@ -1,0 +1,19 @@
+//! The lines about one lock or session.
+
+use super::line::{Line, Session};
+
+/// The lines that are wanted.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Wanted {
+    /// Of this lock.
+    pub lock: Option<String>,
+    /// Of this session.
+    pub session: Option<Session>,
+}
+
+/// Whether a line is wanted. The story of a lock has its lines, and no others: what became of a session is that session's story.
+pub fn select(wanted: &Wanted, line: &Line<'_>) -> bool {
+    let of_lock = wanted.lock.as_deref().is_none_or(|lock| line.lock.as_deref() == Some(lock));
+    let of_session = wanted.session.is_none_or(|session| line.session == Some(session));
+    of_lock && of_session
+}

@@ -1,0 +1,219 @@
+//! Checks files: the chain, and the rules of [`replay`](super::replay).
+//!
+//! The files may be of several nodes, in any order: they are read in the order in which they go on in the chain. Lines that an earlier file
+//! had already must be the same: every file's own chain is checked, and where it begins and ends it must have the hash that the other
+//! files have there.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    chain::{BadLine, Hash, Head},
+    files::{FileError, Reader},
+    line::Line,
+    replay::{Replay, Violation},
+};
+
+/// What was found in sound files.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// The cluster.
+    pub cluster: String,
+    /// The first line.
+    pub first: u64,
+    /// The end of the chain.
+    pub head: Head,
+    /// The log entry of the last line.
+    pub index: u64,
+    /// Lines that no file has.
+    pub gaps: Vec<Gap>,
+    /// Sessions that are open at the end, locks that are held, and waits.
+    pub open: (usize, usize, usize),
+}
+
+/// Lines that no file has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// The first one.
+    pub from: u64,
+    /// The last one.
+    pub to: u64,
+}
+
+/// A line that is not as it was written, or that reports what must not happen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Broken {
+    /// The file.
+    pub path: PathBuf,
+    /// The line in the file; the header is 1.
+    pub at: u64,
+    /// The number of the line in the chain, if that is known.
+    pub line: Option<u64>,
+    /// What is wrong.
+    pub fault: Fault,
+}
+
+/// What is wrong with a line.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Fault {
+    /// The chain.
+    #[error("the chain breaks: {0}")]
+    Chain(#[from] BadLine),
+    /// A rule.
+    #[error("{0}")]
+    Rule(#[from] Violation),
+    /// Another file, or the caller, has another hash for the same line.
+    #[error("line {line} has the hash {found} here, and {expected} {wherefrom}: the histories differ")]
+    Differs {
+        /// The line.
+        line: u64,
+        /// The hash here.
+        found: Hash,
+        /// The other one.
+        expected: Hash,
+        /// Who has it.
+        wherefrom: String,
+    },
+    /// The chain goes not as far as the expected head.
+    #[error(
+        "the expected head {0} is not the hash of the last line: lines are missing at the end, or all were made anew"
+    )]
+    Head(Hash),
+    /// Another cluster.
+    #[error("the file is of cluster {0:?}, unlike the others")]
+    Cluster(String),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: line {} of the file", self.path.display(), self.at)?;
+        if let Some(line) = self.line {
+            write!(f, ", line {line} of the trail")?;
+        }
+        write!(f, ": {}", self.fault)
+    }
+}
+
+/// Why files were not found sound.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// A line is wrong.
+    #[error("{0}")]
+    Broken(Box<Broken>),
+    /// A file cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// There is no file.
+    #[error("no audit file was named, and none is in the directory: name files that begin with `audit-`")]
+    None,
+}
+
+/// Checks files, and shows each line of the trail once, in order. With `head`, the chain must end there.
+pub fn verify(files: &[PathBuf], head: Option<Hash>, mut show: impl FnMut(&Line<'_>)) -> Result<Report, VerifyError> {
+    let mut files =
+        files.iter().map(|path| Ok((Reader::open(path)?.header, path))).collect::<Result<Vec<_>, FileError>>()?;
+    files.sort_by_key(|(header, path)| (header.after, (*path).clone()));
+    let (first, first_path) = files.first().ok_or(VerifyError::None)?;
+    let mut trail = Trail {
+        at: Head { lines: first.after, hash: first.hash },
+        replay: Replay::from(first.token, first.ticket, true),
+        gaps: Vec::new(),
+        index: 0,
+        joints: joints(&files)?,
+    };
+    let (cluster, from) = (first.cluster.clone(), first.after + 1);
+    let mut last = ((*first_path).clone(), 1);
+    for (header, path) in &files {
+        let broken = |fault| VerifyError::Broken(Box::new(Broken { path: (*path).clone(), at: 1, line: None, fault }));
+        if header.cluster != cluster {
+            return Err(broken(Fault::Cluster(header.cluster.clone())));
+        }
+        let at = trail.read(path, &mut show)?;
+        if trail.at.lines > 0 {
+            last = ((*path).clone(), at);
+        }
+    }
+    if let Some(head) = head.filter(|head| *head != trail.at.hash) {
+        let (path, at) = last;
+        let line = Some(trail.at.lines);
+        return Err(VerifyError::Broken(Box::new(Broken { path, at, line, fault: Fault::Head(head) })));
+    }
+    let open = trail.replay.counts();
+    Ok(Report { cluster, first: from, head: trail.at, index: trail.index, gaps: trail.gaps, open })
+}
+
+/// The lines where files begin and end, with the hashes that these files have there.
+type Joints = BTreeMap<u64, Vec<(Hash, PathBuf)>>;
+
+fn joints(files: &[(super::Header, &PathBuf)]) -> Result<Joints, FileError> {
+    let mut joints = Joints::new();
+    for (header, path) in files {
+        let end = Reader::tail(path)?;
+        for (line, hash) in [(header.after, header.hash), (end.lines, end.hash)] {
+            joints.entry(line).or_default().push((hash, (*path).clone()));
+        }
+    }
+    Ok(joints)
+}
+
+struct Trail {
+    at: Head,
+    replay: Replay,
+    gaps: Vec<Gap>,
+    index: u64,
+    joints: Joints,
+}
+
+impl Trail {
+    /// Reads a file; the lines that are new go on in the trail. Returns the number of its last line in the file.
+    fn read(&mut self, path: &Path, show: &mut impl FnMut(&Line<'_>)) -> Result<u64, VerifyError> {
+        let mut reader = Reader::open(path)?;
+        let header = reader.header.clone();
+        let mut own = Head { lines: header.after, hash: header.hash };
+        let broken = |at, line, fault| VerifyError::Broken(Box::new(Broken { path: path.to_owned(), at, line, fault }));
+        if own.lines > self.at.lines {
+            self.gaps.push(Gap { from: self.at.lines + 1, to: own.lines });
+            // What was held before may be released, and held by others.
+            self.replay = Replay::from(header.token, header.ticket, true);
+            self.at = own;
+        }
+        loop {
+            let text = match reader.next() {
+                Ok(None) => return Ok(reader.at),
+                Ok(Some(text)) => text.to_owned(),
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                    let bad = BadLine::Malformed("it is not UTF-8".to_owned());
+                    return Err(broken(reader.at, Some(own.lines + 1), bad.into()));
+                }
+                Err(error) => return Err(FileError::io(path)(error).into()),
+            };
+            let before = own;
+            let line = own.follow(&text).map_err(|bad| broken(reader.at, Some(before.lines + 1), bad.into()))?;
+            if own.lines <= self.at.lines {
+                continue;
+            }
+            self.joint(before).map_err(|fault| broken(reader.at, Some(before.lines), fault))?;
+            self.replay.step(&line).map_err(|rule| broken(reader.at, Some(line.line), rule.into()))?;
+            (self.at, self.index) = (own, line.index);
+            self.joint(own).map_err(|fault| broken(reader.at, Some(own.lines), fault))?;
+            show(&line);
+        }
+    }
+
+    /// Compares a place in the chain with the files that begin or end there.
+    fn joint(&self, head: Head) -> Result<(), Fault> {
+        let others = self.joints.get(&head.lines).map(Vec::as_slice).unwrap_or_default();
+        match others.iter().find(|(hash, _)| *hash != head.hash) {
+            None => Ok(()),
+            Some((expected, path)) => Err(Fault::Differs {
+                line: head.lines,
+                found: head.hash,
+                expected: *expected,
+                wherefrom: format!("in {}", path.display()),
+            }),
+        }
+    }
+}

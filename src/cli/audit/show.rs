@@ -1,0 +1,118 @@
+//! `audit show`: what happened to a lock, or to a session.
+
+use std::{io, path::PathBuf};
+
+use clap::Args;
+use jiff::Timestamp;
+
+use super::{
+    super::{
+        Exit, Failure,
+        output::{Format, Output, print, print_line},
+        show,
+    },
+    files,
+};
+use crate::machine::SessionId;
+use lockkeeper_audit::{Line, Session, Wanted, What, select, verify};
+
+/// Shows what happened to a lock, or to a session. The files are checked as by `audit verify`; what comes before a line that breaks a rule
+/// is shown.
+#[derive(Args, Debug)]
+pub(super) struct Show {
+    /// Files, or directories with files
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Only lines about this lock
+    #[arg(long, value_name = "NAME", required_unless_present = "session")]
+    lock: Option<String>,
+    /// Only lines about this session
+    #[arg(long, value_name = "ID")]
+    session: Option<SessionId>,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Show {
+    pub(super) fn run(self) -> Result<Exit, Failure> {
+        let wanted = Wanted { lock: self.lock, session: self.session.map(|session| Session(session.0)) };
+        let mut written: io::Result<()> = Ok(());
+        let checked = verify(&files(&self.files)?, None, |line| {
+            if written.is_ok() && select(&wanted, line) {
+                written = match self.output.output {
+                    Format::Text => print(&sentence(line)),
+                    Format::Json => print_line(line),
+                };
+            }
+        });
+        written?;
+        checked?;
+        Ok(Exit::Success)
+    }
+}
+
+/// A line for people: when, and what happened.
+fn sentence(line: &Line<'_>) -> String {
+    let wall = line.wall_ms.and_then(|ms| Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok());
+    let when = wall.map_or_else(|| "-".to_owned(), show::time);
+    format!("{when}  {:>8}  {}\n", line.index, what_happened(line))
+}
+
+fn what_happened(line: &Line<'_>) -> String {
+    let said = |text: &Option<std::borrow::Cow<'_, str>>| text.as_deref().map(show::text);
+    let session = line.session.map(|session| session.to_string()).unwrap_or_default();
+    let who = match said(&line.label) {
+        Some(label) => format!("session {session} ({label})"),
+        None => format!("session {session}"),
+    };
+    let lock = said(&line.lock).unwrap_or_default();
+    let (token, ticket) = (line.token.unwrap_or_default(), line.ticket.unwrap_or_default());
+    let how = said(&line.how).map(|how| format!(": {how}")).unwrap_or_default();
+    let mode = match (line.mode.as_deref(), line.permits) {
+        (Some("permit"), Some(permits)) => format!("a permit of {permits}"),
+        (Some(mode), _) => mode.to_owned(),
+        (None, _) => String::new(),
+    };
+    let by = said(&line.by).map(|by| format!(" by {by}")).unwrap_or_default();
+    let reason = said(&line.reason).map(|reason| format!(", reason: {reason}")).unwrap_or_default();
+    let count = line.count.unwrap_or_default();
+    match line.what {
+        What::Begun => format!("the trail begins, with {count} open sessions"),
+        What::Restored => format!("the cluster was restored{reason}"),
+        What::SessionOpened => {
+            let owner = said(&line.owner).map(|owner| format!(", of {owner}")).unwrap_or_default();
+            let from = said(&line.address).map(|address| format!(", from {address}")).unwrap_or_default();
+            format!("{who} opened{owner}{from}, TTL {} ms", line.ttl_ms.unwrap_or_default())
+        }
+        What::SessionEnded => format!("{who} ended{by}{how}"),
+        What::Granted => {
+            let waited = line.ticket.map(|ticket| format!(" after waiting with ticket {ticket}")).unwrap_or_default();
+            format!("{lock} granted, {mode}, token {token}, to {who}{waited}")
+        }
+        What::Queued => format!("{who} waits for {lock}, {mode}, ticket {ticket}"),
+        What::Left => format!("{who} stopped waiting for {lock}, ticket {ticket}{how}"),
+        What::Released => format!("{lock} released, token {token}, by {who}"),
+        What::Lost => format!("{lock} lost, token {token}, by {who}{how}{by_whom}{reason}", by_whom = forced(&by)),
+        What::Revoked => format!("{lock} revoked, token {token}, from {who}{by_whom}{reason}", by_whom = forced(&by)),
+        What::ForcedRelease => format!("forced release of {lock}{by}, {count} grants{how}{reason}"),
+        What::WaiterRemoved => format!("ticket {ticket} removed from the queue of {lock}{by}"),
+        What::DelayLifted => format!("lock-delay of {lock} lifted{by}"),
+        What::DataDropped => {
+            format!("data of {count} locks under {:?} dropped{by}", line.target.as_deref().unwrap_or_default())
+        }
+        What::Resized => format!("{lock} resized to {} permits{by}", line.permits.unwrap_or_default()),
+        What::MemberChanged => format!("node {} is a member{how}", line.node.unwrap_or_default()),
+        What::MemberRemoved => format!("node {} is no member any more", line.node.unwrap_or_default()),
+        What::VersionRaised => format!("the cluster version is {}", line.version.unwrap_or_default()),
+        What::Note => {
+            let act = said(&line.act).unwrap_or_default();
+            let target = said(&line.target).map(|target| format!(" {target}")).unwrap_or_default();
+            format!("{act}{target}{by}{reason}")
+        }
+    }
+}
+
+/// Who took a grant: the sentence has the holder behind another `by`.
+fn forced(by: &str) -> String {
+    by.strip_prefix(" by ").map(|by| format!(", taken by {by}")).unwrap_or_default()
+}
