@@ -154,6 +154,10 @@ impl World {
                 self.dead.insert(old);
             }
         }
+        if let Some(new) = new {
+            // It may lead before the change is complete.
+            self.operator.insert(new, channel(new));
+        }
         let problem = Rc::new(RefCell::new("it was not begun".to_owned()));
         let is_learner = Rc::new(Cell::new(false));
         let making = Making {
