@@ -85,7 +85,9 @@ impl goldenscript::Runner for Runner {
                 let time = Time { stamp: Stamp(stamp), wall: WallTime(1_000_000 + stamp) };
                 let command = command(&line.name, &mut arguments)?;
                 let who = match &command {
-                    Command::Open { session, .. } | Command::Close { session } | Command::Session { session, .. } => {
+                    Command::Open { session, .. }
+                    | Command::Close { session, .. }
+                    | Command::Session { session, .. } => {
                         format!("{}: ", show(session))
                     }
                     Command::Renew { .. }
@@ -234,10 +236,16 @@ fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
             let name = arguments.next("session")?;
             let ttl = Ttl::from_millis(arguments.key("ttl")?.unwrap_or(1000))?;
             let label = Label::new(arguments.0.take_key("label").unwrap_or(name))?;
-            Command::Open { session: session_id(name), ttl, label, address: arguments.key("from")? }
+            Command::Open {
+                session: session_id(name),
+                ttl,
+                label,
+                address: arguments.key("from")?,
+                owner: arguments.key("owner")?,
+            }
         }
         "renew" => Command::Renew { sessions: std::iter::from_fn(|| arguments.0.next_pos()).map(session_id).collect() },
-        "close" => Command::Close { session: session_id(arguments.next("session")?) },
+        "close" => Command::Close { session: session_id(arguments.next("session")?), by: arguments.key("by")? },
         "acquire" | "release" | "update" => {
             let session = session_id(arguments.next("session")?);
             let request = match arguments.key("req")? {
@@ -267,14 +275,24 @@ fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
             up_to: arguments.key("up_to")?.map(Token),
             reason: Reason::new(arguments.0.take_key("reason").unwrap_or_default())?,
             now: arguments.key("now")?.unwrap_or(false),
+            by: arguments.key("by")?,
         }),
-        "remove" => Command::RemoveWaiter { name: arguments.lock()?, ticket: Ticket(arguments.required("ticket")?) },
-        "lift" => Command::LiftDelay { name: arguments.lock()? },
+        "remove" => Command::RemoveWaiter {
+            name: arguments.lock()?,
+            ticket: Ticket(arguments.required("ticket")?),
+            by: arguments.key("by")?,
+        },
+        "lift" => Command::LiftDelay { name: arguments.lock()?, by: arguments.key("by")? },
         "drop" => Command::DropData {
             prefix: arguments.0.next_pos().unwrap_or_default().to_owned(),
             after: arguments.0.take_key("after").map(LockName::new).transpose()?,
+            by: arguments.key("by")?,
         },
-        "resize" => Command::Resize { name: arguments.lock()?, permits: Permits::new(arguments.required("permits")?)? },
+        "resize" => Command::Resize {
+            name: arguments.lock()?,
+            permits: Permits::new(arguments.required("permits")?)?,
+            by: arguments.key("by")?,
+        },
         "raise" => Command::RaiseVersion { to: Version(arguments.next("version")?.parse()?) },
         "tick" => Command::Tick,
         _ => return Err(format!("there is no command {name}").into()),

@@ -182,7 +182,7 @@ fn resize(model: &Model) -> (u32, BoxedStrategy<Command>) {
         true => (2, any.boxed()),
         false => (12, prop_oneof![4 => proptest::sample::select(sizes), 1 => any].boxed()),
     };
-    let resize = |(name, permits)| Command::Resize { name, permits: Permits::new(permits).unwrap() };
+    let resize = |(name, permits)| Command::Resize { name, permits: Permits::new(permits).unwrap(), by: None };
     (weight, sizes.prop_map(resize).boxed())
 }
 
@@ -232,6 +232,8 @@ impl ReferenceStateMachine for Model {
             prop_oneof![Just(100u32), Just(100), Just(150), Just(1000)].prop_map(|ms| Ttl::from_millis(ms).unwrap());
         let label = prop_oneof![9 => Just(""), 1 => Just("x")].prop_map(|label| Label::new(label).unwrap());
         let address = option::of((1..=3u16).prop_map(|port| std::net::SocketAddr::from(([10, 0, 0, 7], port)).into()));
+        let owner =
+            prop_oneof![8 => Just(None), 2 => Just(Identity::new("ann").ok()), 1 => Just(Identity::new("bob").ok())];
         // Ended sessions do not come back, so ids rise with time.
         let opened = (1..=4u128).prop_map({
             let first = u128::from(model.now / 400);
@@ -255,11 +257,11 @@ impl ReferenceStateMachine for Model {
         let reason = || Reason::new("test").unwrap();
         let (resizes, resize) = resize(model);
         let command = prop_oneof![
-            6 => (opened, ttl, label, address).prop_map(|(session, ttl, label, address)| {
-                Command::Open { session, ttl, label, address }
+            6 => (opened, ttl, label, address, owner).prop_map(|(session, ttl, label, address, owner)| {
+                Command::Open { session, ttl, label, address, owner }
             }),
             8 => vec(session(), 0..6).prop_map(|sessions| Command::Renew { sessions }),
-            1 => session().prop_map(|session| Command::Close { session }),
+            1 => session().prop_map(|session| Command::Close { session, by: None }),
             20 => requested(acquire().prop_map(Operation::Acquire).boxed()),
             6 => (held(model), request()).prop_map(|((session, token, _), request)| {
                 Command::Session { session, request, operation: Operation::Release(Target::Grant(token)) }
@@ -276,13 +278,14 @@ impl ReferenceStateMachine for Model {
                 .prop_map(|(ticket, repeats)| Command::CancelWait { ticket, repeats }),
             4 => (held(model), any::<bool>(), any::<bool>()).prop_map(move |((_, token, name), all, now)| {
                 let token = (!all).then_some(token);
-                Command::ForceRelease(ForceRelease { name, token, after: Token(0), up_to: None, reason: reason(), now })
+                let by = now.then(|| Identity::new("ops").unwrap());
+                Command::ForceRelease(ForceRelease { name, token, after: Token(0), up_to: None, reason: reason(), now, by })
             }),
             2 => (proptest::sample::select(queued), proptest::option::weighted(0.2, proptest::sample::select(names())))
-                .prop_map(|((name, ticket), other)| Command::RemoveWaiter { name: other.unwrap_or(name), ticket }),
-            2 => proptest::sample::select(names()).prop_map(|name| Command::LiftDelay { name }),
+                .prop_map(|((name, ticket), other)| Command::RemoveWaiter { name: other.unwrap_or(name), ticket, by: None }),
+            2 => proptest::sample::select(names()).prop_map(|name| Command::LiftDelay { name, by: None }),
             1 => (prop_oneof![3 => Just(""), 1 => Just("b")], proptest::option::weighted(0.2, proptest::sample::select(names())))
-                .prop_map(|(prefix, after)| Command::DropData { prefix: prefix.to_owned(), after }),
+                .prop_map(|(prefix, after)| Command::DropData { prefix: prefix.to_owned(), after, by: None }),
             resizes => resize,
             1 => Just(Command::Tick),
             1 => (1..4u32).prop_map(|to| Command::RaiseVersion { to: Version(to) }),

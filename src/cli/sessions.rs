@@ -24,7 +24,7 @@ pub(super) struct Sessions {
 impl Sessions {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let client = self.cluster.reader(self.stale)?;
-        let header = ["SESSION", "LABEL", "TTL", "REMAINING", "OPENED", "GRANTS", "WAITS", "BYTES", "ADDRESS"];
+        let header = ["SESSION", "LABEL", "TTL", "REMAINING", "OPENED", "GRANTS", "WAITS", "BYTES", "ADDRESS", "OWNER"];
         let mut pages = Pages::new(self.output.output, &header);
         let mut page_token = String::new();
         loop {
@@ -51,5 +51,6 @@ fn row(session: &SessionInfo) -> Vec<String> {
         session.waits.to_string(),
         session.bytes.to_string(),
         session.address.map_or("-".into(), |address| address.to_string()),
+        session.owner.as_deref().map_or("-".into(), show::cell),
     ]
 }

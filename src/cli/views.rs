@@ -72,6 +72,7 @@ pub(super) struct Session {
     bytes: u64,
     /// From where it was opened: IP:PORT; nothing if that is not known.
     address: Option<String>,
+    owner: Option<String>,
 }
 
 #[derive(Serialize, Debug)]
@@ -177,6 +178,7 @@ impl From<client::SessionInfo> for Session {
             waits: session.waits,
             bytes: session.bytes,
             address: session.address.map(|address| address.to_string()),
+            owner: session.owner,
         }
     }
 }
@@ -280,10 +282,11 @@ pub(super) mod tests {
             waits: 3,
             bytes: 4,
             address: Some("10.0.0.7:5123".parse().unwrap()),
+            owner: Some("shop-1".to_owned()),
         };
         let mut expected = json!({
             "session_id": "00000000000000000000000000000001", "label": "ann", "ttl_ms": 10_000, "remaining_ms": 9_000,
-            "opened_unix_ms": 1_000, "grants": 2, "waits": 3, "bytes": 4, "address": "10.0.0.7:5123",
+            "opened_unix_ms": 1_000, "grants": 2, "waits": 3, "bytes": 4, "address": "10.0.0.7:5123", "owner": "shop-1",
         });
         assert_eq!(serde_json::to_value(Session::from(session.clone())).unwrap(), expected);
         expected["address"] = serde_json::Value::Null;

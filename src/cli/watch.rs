@@ -185,6 +185,9 @@ fn change_text(index: u64, change: &Change) -> String {
     if let Some(reason) = &change.reason {
         text += &format!("  because: {}", show::text(reason));
     }
+    if let Some(by) = &change.by {
+        text += &format!("  by {}", show::text(by));
+    }
     if change.kind == ChangeKind::Resized {
         text += &format!("  {}", show::mode(change.mode));
     }
@@ -209,11 +212,12 @@ mod tests {
             label: Some("ann".into()),
             ticket: None,
             reason: Some("stuck".into()),
+            by: Some("ops".into()),
             data: None,
             mode: None,
         };
         let document = Document::change(42, change);
-        assert_eq!(document.text(), "        42  lost      jobs  token 7  ann  because: stuck\n");
+        assert_eq!(document.text(), "        42  lost      jobs  token 7  ann  because: stuck  by ops\n");
         let json = serde_json::to_value(&document).unwrap();
         assert_eq!((&json["type"], &json["change"], &json["token"]), (&"change".into(), &"lost".into(), &7.into()));
         assert!(json.get("text").is_none());

@@ -17,6 +17,8 @@ use super::*;
 /// A session: its entry with its client's address, its deadline, its place in other indexes. Counted the same with and without an
 /// address, as by versions without the field.
 const SESSION: usize = 420;
+/// Added to a session with an owner, without the owner's name: the name's allocation, and the session's part in its owner's sums.
+const OWNED: usize = 48;
 /// A lock's entry, without its name.
 const LOCK: usize = 112;
 /// Added to a lock that is awaited, delayed, or carries data.
@@ -56,8 +58,9 @@ impl Weight {
         Self::same(WAIT + acquire.wants().iter().map(want).sum::<usize>())
     }
 
-    pub(super) fn of_revoked(reason: &Reason) -> Self {
-        Self::same(REVOKED + reason.as_str().len())
+    pub(super) fn of_revoked(revoked: &Revoked) -> Self {
+        let by = revoked.by.as_ref().map_or(0, |by| by.as_str().len());
+        Self::same(REVOKED + revoked.reason.as_str().len() + by)
     }
 }
 
@@ -70,8 +73,8 @@ pub(super) fn of_lock(name: &LockName, lock: &Lock) -> usize {
     LOCK + name.as_str().len() + rare + lock.data().map_or(0, len)
 }
 
-pub(super) fn of_new_session(label: &Label) -> usize {
-    SESSION + label.as_str().len()
+pub(super) fn of_new_session(label: &Label, owner: Option<&Identity>) -> usize {
+    SESSION + label.as_str().len() + owner.map_or(0, |owner| OWNED + owner.as_str().len())
 }
 
 /// The bytes that an acquire may add to the table, at most.
@@ -108,7 +111,7 @@ pub(super) fn of_reply(remembered: &RememberedReply) -> usize {
 impl Session {
     /// The bytes of the session without its grants and waits.
     fn bare_bytes(&self) -> usize {
-        of_new_session(&self.label) + size_of_val(self.open.kept()) + self.replies.bytes()
+        of_new_session(&self.label, self.owner.as_ref()) + size_of_val(self.open.kept()) + self.replies.bytes()
     }
 
     /// All bytes that the session is charged for.
@@ -218,7 +221,7 @@ impl Machine {
         }
         let grants = self.grants.values().map(|held| (held.session, Weight::of_grant(&held.names)));
         let waits = self.waits.values().map(|waiting| (waiting.session, Weight::of_wait(&waiting.acquire)));
-        let revoked = self.revoked.iter().map(|((id, _), revoked)| (*id, Weight::of_revoked(&revoked.reason)));
+        let revoked = self.revoked.iter().map(|((id, _), revoked)| (*id, Weight::of_revoked(revoked)));
         for (session, weight) in grants.chain(waits).chain(revoked) {
             all += weight.all;
             *own.entry(session).or_default() += weight.own;

@@ -133,6 +133,12 @@ impl Digest for Label {
     }
 }
 
+impl Digest for Identity {
+    fn digest(&self, into: &mut Fnv) {
+        self.as_str().digest(into);
+    }
+}
+
 impl Digest for Reason {
     fn digest(&self, into: &mut Fnv) {
         self.as_str().digest(into);
@@ -317,16 +323,24 @@ impl Digest for Record {
             }
             Self::Ended { session, end } => into.variant(1, &[session, end]),
             // Without the address: versions without the field have the same hash, and nothing is decided by it.
-            Self::Session { session, label, ttl, deadline, opened, address: _, open } => {
+            Self::Session { session, label, ttl, deadline, opened, address: _, open, owner } => {
                 into.variant(2, &[session, label, ttl, deadline, opened, open]);
+                // Only when set, so that the digest equals that of versions without the field.
+                if owner.is_some() {
+                    into.variant(2, &[owner]);
+                }
             }
             Self::Lock { name, data, keep_data, closed_until } => {
                 into.variant(3, &[name, data, keep_data, closed_until]);
             }
-            Self::Grant { token, session, locks, lock_delay_ms, since, revoked } => {
+            Self::Grant { token, session, locks, lock_delay_ms, since, revoked, revoked_by } => {
                 into.variant(4, &[token, session]);
                 locks.digest(into);
                 into.variant(4, &[lock_delay_ms, since, revoked]);
+                // As above.
+                if revoked_by.is_some() {
+                    into.variant(4, &[revoked_by]);
+                }
             }
             Self::Wait { ticket, session, request, acquire, deadline, since, repeats } => {
                 into.variant(5, &[ticket, session, request, acquire, deadline, since]);

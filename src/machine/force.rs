@@ -17,6 +17,8 @@ use super::*;
 #[derive(Clone, Debug)]
 pub(super) struct Revoked {
     pub(super) reason: Reason,
+    /// The operator, if known and the grant is still held: who took it was told when it ended.
+    pub(super) by: Option<Identity>,
     /// Until when the grant is still held. `None`: it was taken, and its locks are open.
     pub(super) deadline: Option<Stamp>,
 }
@@ -56,10 +58,10 @@ impl Machine {
                 0
             }
             (None, true) => {
-                self.take_back(token, &force.reason, freed, events);
+                self.take_back(token, &force.reason, force.by.as_ref(), freed, events);
                 0
             }
-            (None, false) => self.revoke(token, &force.reason, events),
+            (None, false) => self.revoke(token, force, events),
         };
         let own_ms = if self.over(session).is_some() { 0 } else { lock_delay_ms.into() };
         let lock_delay_ms = self.delayed_ms(&force.name, self.after_ms(remaining_ms)).max(own_ms);
@@ -83,44 +85,54 @@ impl Machine {
     }
 
     /// Revokes one grant. Returns how long its locks still stay closed, milliseconds.
-    fn revoke(&mut self, token: Token, reason: &Reason, events: &mut Vec<Event>) -> u64 {
+    fn revoke(&mut self, token: Token, force: &ForceRelease, events: &mut Vec<Event>) -> u64 {
+        let ForceRelease { reason, by, .. } = force;
         let Held { session, names, .. } = self.grants[&token].clone();
         if let Some(deadline) = self.revoked.get(&(session, token)).and_then(|revoked| revoked.deadline) {
             return self.remaining_ms(deadline);
         }
         let deadline = self.session_mut(session).deadline;
-        self.insert_revoked(session, token, Revoked { reason: reason.clone(), deadline: Some(deadline) });
+        let revoked = Revoked { reason: reason.clone(), by: by.clone(), deadline: Some(deadline) };
+        self.insert_revoked(session, token, revoked);
         self.due.insert((deadline, Due::Revocation(token)));
         let remaining_ms = self.remaining_ms(deadline);
         self.spend(names.len());
         events.push(Event::Revoked { session, revocation: Revocation { token, reason: reason.clone(), remaining_ms } });
         for name in names.iter() {
-            events.push(changed(name, ChangeKind::Revoked { token, session, reason: reason.clone() }));
+            let kind = ChangeKind::Revoked { token, session, reason: reason.clone(), by: by.clone() };
+            events.push(changed(name, kind));
         }
         remaining_ms
     }
 
     /// Ends a grant by force. Tells its holder that the locks are open: at once, and on renewals until the holder releases the token.
-    fn take_back(&mut self, token: Token, reason: &Reason, freed: &mut Vec<LockName>, events: &mut Vec<Event>) {
+    fn take_back(
+        &mut self,
+        token: Token,
+        reason: &Reason,
+        by: Option<&Identity>,
+        freed: &mut Vec<LockName>,
+        events: &mut Vec<Event>,
+    ) {
         let Held { session, request, .. } = self.grants[&token];
         let revocation = Revocation { token, reason: reason.clone(), remaining_ms: 0 };
         events.push(Event::Revoked { session, revocation });
-        self.end_grant(token, GrantEnd::Forced(reason), freed, events);
+        self.end_grant(token, GrantEnd::Forced(reason, by), freed, events);
         if !Planted::RevocationNotKept.is_on() {
-            self.insert_revoked(session, token, Revoked { reason: reason.clone(), deadline: None });
+            self.insert_revoked(session, token, Revoked { reason: reason.clone(), by: None, deadline: None });
             self.session_mut(session).taken += 1;
             self.revoke_reply(session, request, token, reason);
         }
     }
 
     fn insert_revoked(&mut self, session: SessionId, token: Token, revoked: Revoked) {
-        self.add(session, Weight::of_revoked(&revoked.reason));
+        self.add(session, Weight::of_revoked(&revoked));
         self.revoked.insert((session, token), revoked);
     }
 
     pub(super) fn remove_revoked(&mut self, session: SessionId, token: Token) -> Option<Revoked> {
         let revoked = self.revoked.remove(&(session, token))?;
-        self.subtract(session, Weight::of_revoked(&revoked.reason));
+        self.subtract(session, Weight::of_revoked(&revoked));
         Some(revoked)
     }
 
@@ -149,12 +161,12 @@ impl Machine {
     /// The deadline of a revoked grant has passed.
     pub(super) fn end_revocation(&mut self, token: Token, events: &mut Vec<Event>) {
         let session = self.grants[&token].session;
-        let reason = self.revoked[&(session, token)].reason.clone();
+        let Revoked { reason, by, .. } = self.revoked[&(session, token)].clone();
         let mut freed = Vec::new();
         match self.over(session) {
             // The session ended before, and the grant with it.
             Some(end) => self.end_grant(token, GrantEnd::of_session(end), &mut freed, events),
-            None => self.take_back(token, &reason, &mut freed, events),
+            None => self.take_back(token, &reason, by.as_ref(), &mut freed, events),
         }
         self.hand_on(freed, events);
     }

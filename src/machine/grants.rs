@@ -23,8 +23,8 @@ pub(super) enum GrantEnd<'a> {
     Released,
     /// Its session expired.
     Expired,
-    /// An operator revoked it.
-    Forced(&'a Reason),
+    /// An operator revoked it, for this reason.
+    Forced(&'a Reason, Option<&'a Identity>),
 }
 
 impl GrantEnd<'_> {
@@ -190,8 +190,10 @@ impl Machine {
             name,
             match end {
                 GrantEnd::Released => ChangeKind::Released { token, session },
-                GrantEnd::Expired => ChangeKind::Lost { token, session, reason: None },
-                GrantEnd::Forced(reason) => ChangeKind::Lost { token, session, reason: Some(reason.clone()) },
+                GrantEnd::Expired => ChangeKind::Lost { token, session, reason: None, by: None },
+                GrantEnd::Forced(reason, by) => {
+                    ChangeKind::Lost { token, session, reason: Some(reason.clone()), by: by.cloned() }
+                }
             },
         ));
         let (drop_data, awaited) = self.change(name, |lock| {
@@ -205,7 +207,7 @@ impl Machine {
         if drop_data {
             events.push(changed(name, ChangeKind::Data(None)));
         }
-        let lost = matches!(end, GrantEnd::Expired | GrantEnd::Forced(_));
+        let lost = matches!(end, GrantEnd::Expired | GrantEnd::Forced(..));
         if lost && held.lock_delay_ms > 0 {
             // The holder was lost when its session ended, however late the backlog reaches this lock.
             let at = self.session_mut(session).ending.map_or(self.moment, |ending| ending.at);

@@ -175,16 +175,16 @@ impl Machine {
     fn run(&mut self, command: Command, events: &mut Vec<Event>) -> Reply {
         self.begin_command();
         let result = match command {
-            Command::Open { session, ttl, label, address } => self.open(session, ttl, label, address),
+            Command::Open { session, ttl, label, address, owner } => self.open(session, ttl, label, address, owner),
             Command::Renew { sessions } => Ok(Reply::Renewed(self.renew_all(&sessions))),
-            Command::Close { session } => self.close(session, events),
+            Command::Close { session, by: _ } => self.close(session, events),
             Command::Session { session, request, operation } => self.request(session, request, &operation, events),
             Command::CancelWait { ticket, repeats } => Ok(self.cancel_wait(ticket, repeats, events)),
             Command::ForceRelease(force) => Ok(self.force_release(&force, events)),
-            Command::RemoveWaiter { name, ticket } => Ok(self.remove_waiter(&name, ticket, events)),
-            Command::LiftDelay { name } => Ok(self.lift_delay(&name, events)),
-            Command::DropData { prefix, after } => Ok(self.drop_data(prefix.as_str(), after.as_ref(), events)),
-            Command::Resize { name, permits } => self.resize(&name, permits, events),
+            Command::RemoveWaiter { name, ticket, by: _ } => Ok(self.remove_waiter(&name, ticket, events)),
+            Command::LiftDelay { name, by: _ } => Ok(self.lift_delay(&name, events)),
+            Command::DropData { prefix, after, by: _ } => Ok(self.drop_data(prefix.as_str(), after.as_ref(), events)),
+            Command::Resize { name, permits, by: _ } => self.resize(&name, permits, events),
             Command::RaiseVersion { to } => Ok(self.raise_version(to)),
             Command::Tick => Ok(Reply::Ticked),
             Command::Probe => Ok(Reply::Probed),

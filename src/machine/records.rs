@@ -49,6 +49,8 @@ pub enum Record {
         address: Option<Address>,
         /// The request ids whose replies its client may still ask for.
         open: OpenIds,
+        /// The client that it belongs to. Since version 2 of the cluster.
+        owner: Option<Identity>,
     },
     /// A lock that carries data or is closed by a lock-delay. All others follow from grants and waits.
     Lock {
@@ -75,6 +77,8 @@ pub enum Record {
         since: WallTime,
         /// `Some`: an operator revoked it, for this reason; it ends at this stamp.
         revoked: Option<(Reason, Stamp)>,
+        /// The operator, if it was revoked and the operator is known. Since version 2 of the cluster.
+        revoked_by: Option<Identity>,
     },
     /// A grant that an operator took from a session that is alive, and that the session has not released.
     Taken {
@@ -176,6 +180,7 @@ impl Machine {
             lock_delay_ms: held.lock_delay_ms,
             since: held.since,
             revoked: revoked.and_then(|revoked| Some((revoked.reason.clone(), revoked.deadline?))),
+            revoked_by: revoked.and_then(|revoked| revoked.by.clone()),
         }
     }
 
@@ -212,7 +217,7 @@ impl Machine {
                 self.ended.push(session, end);
                 twice
             }
-            Record::Session { session: id, label, ttl, deadline, opened, address, open } => {
+            Record::Session { session: id, label, ttl, deadline, opened, address, open, owner } => {
                 self.due.insert((deadline, Due::Session(id)));
                 let (grants, replies, waits, taken) = (Tokens::None, Replies::default(), 0, 0);
                 let session = Session {
@@ -221,6 +226,7 @@ impl Machine {
                     deadline,
                     opened,
                     address,
+                    owner,
                     open,
                     grants,
                     replies,
@@ -234,18 +240,18 @@ impl Machine {
             Record::Lock { name, data, keep_data, closed_until } => {
                 self.restore_lock(&name, data, keep_data, closed_until)
             }
-            Record::Grant { token, session, locks, lock_delay_ms, since, revoked } => {
+            Record::Grant { token, session, locks, lock_delay_ms, since, revoked, revoked_by } => {
                 self.known(session)?.grants.insert(token);
                 if let Some((reason, deadline)) = revoked {
                     self.due.insert((deadline, Due::Revocation(token)));
-                    self.revoked.insert((session, token), Revoked { reason, deadline: Some(deadline) });
+                    self.revoked.insert((session, token), Revoked { reason, by: revoked_by, deadline: Some(deadline) });
                 }
                 let names = self.restore_holder(token, &locks)?;
                 self.grants.insert(token, Held { session, request: None, names, since, lock_delay_ms }).is_some()
             }
             Record::Taken { token, session, reason } => {
                 self.known(session)?.taken += 1;
-                self.revoked.insert((session, token), Revoked { reason, deadline: None }).is_some()
+                self.revoked.insert((session, token), Revoked { reason, by: None, deadline: None }).is_some()
             }
             Record::Wait { ticket, session, request, acquire, deadline, since, repeats } => {
                 self.known(session)?.waits += 1;
@@ -333,6 +339,7 @@ fn session_record(id: SessionId, session: &Session) -> Record {
         opened: session.opened,
         address: session.address,
         open: session.open.clone(),
+        owner: session.owner.clone(),
     }
 }
 

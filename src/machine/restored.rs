@@ -85,7 +85,7 @@ impl Machine {
                 is_behind,
             },
             Record::Version { .. } | Record::Ended { .. } | Record::Lock { .. } => record,
-            Record::Session { session: id, label, ttl, deadline, opened, address, .. } => Record::Session {
+            Record::Session { session: id, label, ttl, deadline, opened, address, owner, .. } => Record::Session {
                 session: another(id),
                 label,
                 ttl,
@@ -97,9 +97,10 @@ impl Machine {
                 opened,
                 address,
                 open: OpenIds::default(),
+                owner,
             },
-            Record::Grant { token, session, locks, lock_delay_ms, since, revoked } => {
-                Record::Grant { token, session: another(session), locks, lock_delay_ms, since, revoked }
+            Record::Grant { token, session, locks, lock_delay_ms, since, revoked, revoked_by } => {
+                Record::Grant { token, session: another(session), locks, lock_delay_ms, since, revoked, revoked_by }
             }
             Record::Resized { ref name, .. } => {
                 let is_used = |lock: &Lock| lock.is_held() || lock.data().is_some();
@@ -134,7 +135,7 @@ mod tests {
 
     fn open(id: u128) -> Command {
         let (ttl, label) = (Ttl::from_millis(TTL_MS).unwrap(), Label::new("ann").unwrap());
-        Command::Open { session: SessionId(id), ttl, label, address: None }
+        Command::Open { session: SessionId(id), ttl, label, address: None, owner: None }
     }
 
     fn acquire(id: u128, request: u64, name: &str, wait: Wait) -> Command {

@@ -13,6 +13,8 @@ pub(super) struct Session {
     pub(super) opened: WallTime,
     /// The address from which it was opened. Not part of the hash.
     pub(super) address: Option<Address>,
+    /// The client that it belongs to. It never changes.
+    pub(super) owner: Option<Identity>,
     /// The request ids whose replies the client may still ask for.
     pub(super) open: OpenIds,
     pub(super) grants: Tokens,
@@ -63,19 +65,20 @@ impl Ended {
 
 impl Machine {
     /// Opens a session. A repeat with the same TTL and label renews it: the first reply may have been lost. The repeat may come from
-    /// another address.
+    /// another address, never from another owner.
     pub(super) fn open(
         &mut self,
         id: SessionId,
         ttl: Ttl,
         label: Label,
         address: Option<Address>,
+        owner: Option<Identity>,
     ) -> Result<Reply, Refusal> {
         if let Some(end) = self.over(id).or_else(|| self.ended.get(id)) {
             return Err(Refusal::SessionEnded(end));
         }
         if let Some(session) = self.sessions.get(&id) {
-            if session.ttl != ttl || session.label != label {
+            if session.ttl != ttl || session.label != label || session.owner != owner {
                 return Err(Refusal::SessionExists);
             }
             self.extend(id);
@@ -84,7 +87,7 @@ impl Machine {
         if self.sessions.len() >= self.capacity.sessions {
             return Err(Refusal::Limit(Limit::Sessions));
         }
-        self.ensure_room(None, of_new_session(&label))?;
+        self.ensure_room(None, of_new_session(&label, owner.as_ref()))?;
         let deadline = self.after_ms(lease_ms(ttl));
         self.due.insert((deadline, Due::Session(id)));
         let opened = self.wall;
@@ -96,6 +99,7 @@ impl Machine {
                 deadline,
                 opened,
                 address,
+                owner,
                 open: OpenIds::default(),
                 grants: Tokens::None,
                 replies: Replies::default(),

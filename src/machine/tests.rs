@@ -18,7 +18,7 @@ fn from(lowest: u64) -> OpenIds {
 fn open(machine: &mut Machine, number: u128) -> Reply {
     let ttl = Ttl::from_millis(1000).unwrap();
     let label = Label::new("ann").unwrap();
-    run(machine, Command::Open { session: session(number), ttl, label, address: None })
+    run(machine, Command::Open { session: session(number), ttl, label, address: None, owner: None })
 }
 
 fn run(machine: &mut Machine, command: Command) -> Reply {
@@ -51,7 +51,7 @@ fn sessions_are_limited_until_one_ends() {
     open(&mut machine, 2);
     assert_eq!(open(&mut machine, 3), limit(Limit::Sessions));
     assert_eq!(open(&mut machine, 2), Reply::Opened(Ttl::from_millis(1000).unwrap()), "a renewal needs no room");
-    run(&mut machine, Command::Close { session: session(1) });
+    run(&mut machine, Command::Close { session: session(1), by: None });
     assert_ne!(open(&mut machine, 3), limit(Limit::Sessions));
 }
 
@@ -210,7 +210,7 @@ fn holder_of_many() -> Machine {
 
 #[test]
 fn the_end_of_a_session_is_spread_over_batches() {
-    let ends = [(Stamp(0), Command::Close { session: session(1) }), (Stamp(1000), Command::Tick)];
+    let ends = [(Stamp(0), Command::Close { session: session(1), by: None }), (Stamp(1000), Command::Tick)];
     for (stamp, command) in ends {
         let mut machine = holder_of_many();
         let counts = events_of_batches(&mut machine, stamp, command);
@@ -232,7 +232,7 @@ fn sessions_that_expire_at_once_end_in_many_batches_and_others_are_served_in_eac
         batches += 1;
         let (number, mut events) = (u128::MAX - batches, Vec::new());
         let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
-        let open = Command::Open { session: session(number), ttl, label, address: None };
+        let open = Command::Open { session: session(number), ttl, label, address: None, owner: None };
         assert_eq!(run_little(&mut machine, Stamp(1000), open, &mut events), Reply::Opened(ttl));
         let operation = acquire(&[&format!("own {batches}")], Wait::Never);
         let acquire = Command::Session { session: session(number), request: None, operation };
@@ -282,7 +282,7 @@ fn a_small_piece_of_work_does_not_wait_for_the_end_of_a_large_one() {
         assert!(is_granted(&ask(&mut machine, 2, None, acquire(&[&format!("small {number}")], Wait::Never))));
     }
     for number in [1, 2] {
-        run_little(&mut machine, Stamp(0), Command::Close { session: session(number) }, &mut Vec::new());
+        run_little(&mut machine, Stamp(0), Command::Close { session: session(number), by: None }, &mut Vec::new());
     }
     let left = |machine: &Machine| machine.locks("small", None).count();
     let mut batches = 0;
@@ -298,7 +298,15 @@ fn force(machine: &mut Machine, text: &str) -> Reply {
     let (name, reason) = (name(text), Reason::new("dead").unwrap());
     run(
         machine,
-        Command::ForceRelease(ForceRelease { name, token: None, after: Token(0), up_to: None, reason, now: true }),
+        Command::ForceRelease(ForceRelease {
+            name,
+            token: None,
+            after: Token(0),
+            up_to: None,
+            reason,
+            now: true,
+            by: None,
+        }),
     )
 }
 
@@ -347,7 +355,7 @@ fn only_the_last_ended_sessions_are_remembered() {
     let last = ENDED_SESSIONS_MAX as u128 + 1;
     for number in 1..=last {
         open(&mut machine, number);
-        run(&mut machine, Command::Close { session: session(number) });
+        run(&mut machine, Command::Close { session: session(number), by: None });
     }
     assert_eq!(machine.session_end(session(1)), Some(SessionEnd::Unknown));
     assert_eq!(machine.session_end(session(2)), Some(SessionEnd::Closed));
@@ -361,7 +369,7 @@ fn full_table() -> Machine {
     open(&mut machine, 1);
     open(&mut machine, 2);
     open(&mut machine, 3);
-    run(&mut machine, Command::Close { session: session(3) });
+    run(&mut machine, Command::Close { session: session(3), by: None });
     ask(&mut machine, 1, Some(1), acquire(&["a", "b"], Wait::Never));
     ask(&mut machine, 2, Some(1), acquire(&["a"], Wait::Millis(10)));
     let data = Some(Data::new(b"x").unwrap());
@@ -503,7 +511,7 @@ fn an_operators_size_is_in_the_records_once_and_in_use() {
         assert!(is_granted(&ask(&mut machine, number, None, acquire.clone())));
     }
     let before = machine.hash();
-    let resize = |permits, name: &str| Command::Resize { name: self::name(name), permits };
+    let resize = |permits, name: &str| Command::Resize { name: self::name(name), permits, by: None };
     let reply = run(&mut machine, resize(permits(1), "s"));
     assert_eq!(reply, Reply::Resized { before: permits(2), holders: 2, waiters: 0 });
     let records: Vec<_> = machine.records().collect();
@@ -558,4 +566,29 @@ fn a_renewal_that_shortens_a_lease_stops_the_node() {
     open(&mut machine, 1);
     machine.session_mut(session(1)).deadline = Stamp(5000);
     run(&mut machine, Command::Renew { sessions: vec![session(1)] });
+}
+
+#[test]
+fn a_command_with_an_identity_waits_for_the_version_that_knows_identities() {
+    let ops = || Identity::new("ops").ok();
+    let (name, permits, ttl) = (name("a"), Permits::new(1).unwrap(), Ttl::from_millis(1000).unwrap());
+    let commands = |by: fn() -> Option<Identity>| {
+        let (name, reason) = (|| name.clone(), Reason::new("dead").unwrap());
+        let (ticket, token, up_to, after) = (Ticket(1), None, None, Token(0));
+        [
+            Command::Open { session: session(1), ttl, label: Label::default(), address: None, owner: by() },
+            Command::Close { session: session(1), by: by() },
+            Command::ForceRelease(ForceRelease { name: name(), token, after, up_to, reason, now: true, by: by() }),
+            Command::RemoveWaiter { name: name(), ticket, by: by() },
+            Command::LiftDelay { name: name(), by: by() },
+            Command::DropData { prefix: String::new(), after: None, by: by() },
+            Command::Resize { name: name(), permits, by: by() },
+        ]
+    };
+    assert!(commands(|| None).iter().all(|command| command.since() == Version(1)));
+    assert!(commands(|| Identity::new("ops").ok()).iter().all(|command| command.since() == Version(2)));
+    let mut machine = Machine::default();
+    run(&mut machine, Command::Open { session: session(1), ttl, label: Label::default(), address: None, owner: ops() });
+    let since: Vec<_> = machine.records().map(|record| record.since()).collect();
+    assert_eq!(since, [Version(1), Version(2)], "a member that does not know owners refuses the snapshot");
 }

@@ -8,7 +8,7 @@
 //! | version | commands and records that it adds |
 //! |---|---|
 //! | 1 | all from before versions: [`Command::Open`] to [`Command::Tick`], [`Command::Resize`] among them; [`Record::Clock`] to [`Record::Resized`] |
-//! | 2 | [`Command::RaiseVersion`]; [`Record::Version`] |
+//! | 2 | [`Command::RaiseVersion`]; [`Record::Version`]; the owner of a session, in [`Command::Open`] and [`Record::Session`]; who did it (`by`), in operators' commands and in [`Record::Grant`] |
 //!
 //! To add a command, a record, or a field that changes what a command does: raise [`Versions::OWN`]'s `highest` unless it is higher than in
 //! the last release, add a line here, and name the version in [`Command::since`]. A field counts as a command of its own: `since` is the
@@ -39,6 +39,14 @@ impl Version {
     pub const FIRST: Self = Self(1);
     /// The first version whose members know [`Command::RaiseVersion`].
     const RAISING: Self = Self(2);
+    /// The first version whose members know the identities of clients and operators: a member that does not would let another client
+    /// use a session.
+    const IDENTITIES: Self = Self(2);
+
+    /// The version that a command or a record needs for this field.
+    fn of_identity(identity: Option<&Identity>) -> Self {
+        identity.map_or(Self::FIRST, |_| Self::IDENTITIES)
+    }
 }
 
 impl Default for Version {
@@ -80,17 +88,14 @@ impl Command {
     /// The first cluster version that has this command.
     pub fn since(&self) -> Version {
         match self {
-            Self::Open { .. }
-            | Self::Renew { .. }
-            | Self::Close { .. }
-            | Self::Session { .. }
-            | Self::CancelWait { .. }
-            | Self::ForceRelease(_)
-            | Self::RemoveWaiter { .. }
-            | Self::LiftDelay { .. }
-            | Self::DropData { .. }
-            | Self::Resize { .. }
-            | Self::Tick => Version::FIRST,
+            Self::Renew { .. } | Self::Session { .. } | Self::CancelWait { .. } | Self::Tick => Version::FIRST,
+            Self::Open { owner: by, .. }
+            | Self::Close { by, .. }
+            | Self::ForceRelease(ForceRelease { by, .. })
+            | Self::RemoveWaiter { by, .. }
+            | Self::LiftDelay { by, .. }
+            | Self::DropData { by, .. }
+            | Self::Resize { by, .. } => Version::of_identity(by.as_ref()),
             // A member that does not support the new version must stop here, not at the first command of that version.
             Self::RaiseVersion { to } => (*to).max(Version::RAISING),
             Self::Probe => Versions::NEXT.highest,
@@ -103,11 +108,12 @@ impl Record {
     pub fn since(&self) -> Version {
         match self {
             Self::Version { version } => (*version).max(Version::RAISING),
+            Self::Session { owner: identity, .. } | Self::Grant { revoked_by: identity, .. } => {
+                Version::of_identity(identity.as_ref())
+            }
             Self::Clock { .. }
             | Self::Ended { .. }
-            | Self::Session { .. }
             | Self::Lock { .. }
-            | Self::Grant { .. }
             | Self::Taken { .. }
             | Self::Wait { .. }
             | Self::Resized { .. }

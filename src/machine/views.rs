@@ -145,6 +145,7 @@ impl Machine {
             grants: session.grants.len() as u32,
             waits: session.waits,
             address: session.address,
+            owner: session.owner.clone(),
             bytes: session.bytes() as u64,
         }
     }

@@ -136,7 +136,7 @@ mod tests {
         };
         let open = |session| {
             let (ttl, label) = (Ttl::from_millis(1000).expect("in bounds"), Label::new("").expect("short"));
-            Command::Open { session: SessionId(session), ttl, label, address: None }
+            Command::Open { session: SessionId(session), ttl, label, address: None, owner: None }
         };
         apply(1, 0, (1..=3).map(open).collect());
         assert!(!applier.is_large(IN_PLACE_BYTES) && applier.is_large(IN_PLACE_BYTES + 1));

@@ -49,21 +49,24 @@ fn read_limits(limits: pb::Limits) -> Limits {
 fn write_command(command: &Command) -> pb::Command {
     use pb::command::Kind;
     let kind = match command {
-        Command::Open { session, ttl, label, address } => Kind::Open(pb::Open {
+        Command::Open { session, ttl, label, address, owner } => Kind::Open(pb::Open {
             session: write_session(*session),
             ttl_ms: ttl.as_millis(),
             label: label.as_str().into(),
             address: write_address(*address),
+            owner: write_identity(owner.as_ref()),
         }),
         Command::Renew { sessions } => {
             Kind::Renew(pb::Renew { sessions: sessions.iter().copied().map(write_session).collect() })
         }
-        Command::Close { session } => Kind::Close(pb::Close { session: write_session(*session) }),
+        Command::Close { session, by } => {
+            Kind::Close(pb::Close { session: write_session(*session), by: write_identity(by.as_ref()) })
+        }
         Command::Session { session, request, operation } => write_operation(*session, request.as_ref(), operation),
         Command::CancelWait { ticket, repeats } => {
             Kind::CancelWait(pb::CancelWait { ticket: ticket.0, repeats: *repeats })
         }
-        Command::ForceRelease(ForceRelease { name, token, after, up_to, reason, now }) => {
+        Command::ForceRelease(ForceRelease { name, token, after, up_to, reason, now, by }) => {
             Kind::ForceRelease(pb::ForceRelease {
                 name: name.as_str().into(),
                 token: token.map(|token| token.0),
@@ -71,19 +74,27 @@ fn write_command(command: &Command) -> pb::Command {
                 now: *now,
                 after: after.0,
                 up_to: up_to.map(|token| token.0),
+                by: write_identity(by.as_ref()),
             })
         }
-        Command::RemoveWaiter { name, ticket } => {
-            Kind::RemoveWaiter(pb::RemoveWaiter { name: name.as_str().into(), ticket: ticket.0 })
+        Command::RemoveWaiter { name, ticket, by } => Kind::RemoveWaiter(pb::RemoveWaiter {
+            name: name.as_str().into(),
+            ticket: ticket.0,
+            by: write_identity(by.as_ref()),
+        }),
+        Command::LiftDelay { name, by } => {
+            Kind::LiftDelay(pb::LiftDelay { name: name.as_str().into(), by: write_identity(by.as_ref()) })
         }
-        Command::LiftDelay { name } => Kind::LiftDelay(pb::LiftDelay { name: name.as_str().into() }),
-        Command::DropData { prefix, after } => Kind::DropData(pb::DropData {
+        Command::DropData { prefix, after, by } => Kind::DropData(pb::DropData {
             prefix: prefix.clone(),
             after: after.as_ref().map(|name| name.as_str().into()),
+            by: write_identity(by.as_ref()),
         }),
-        Command::Resize { name, permits } => {
-            Kind::Resize(pb::Resize { name: name.as_str().into(), permits: permits.get() })
-        }
+        Command::Resize { name, permits, by } => Kind::Resize(pb::Resize {
+            name: name.as_str().into(),
+            permits: permits.get(),
+            by: write_identity(by.as_ref()),
+        }),
         Command::Tick => Kind::Tick(pb::Tick {}),
         Command::RaiseVersion { to } => Kind::RaiseVersion(pb::RaiseVersion { to: to.0 }),
         Command::Probe => Kind::Probe(pb::Probe {}),
@@ -130,11 +141,12 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             ttl: read_ttl(open.ttl_ms)?,
             label: read_label(&open.label)?,
             address: read_address(&open.address)?,
+            owner: read_identity(&open.owner)?,
         },
         Kind::Renew(renew) => {
             Command::Renew { sessions: renew.sessions.iter().map(read_session).collect::<Result<_, _>>()? }
         }
-        Kind::Close(close) => Command::Close { session: read_session(&close.session)? },
+        Kind::Close(close) => Command::Close { session: read_session(&close.session)?, by: read_identity(&close.by)? },
         Kind::Acquire(acquire) => {
             let pb::Acquire { session, request, wants, wait_ms, lock_delay_ms } = acquire;
             session_command(&session, request, Operation::Acquire(read_acquire(wants, wait_ms, lock_delay_ms)?))?
@@ -163,16 +175,18 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             up_to: force.up_to.map(Token),
             reason: read_reason(&force.reason)?,
             now: force.now,
+            by: read_identity(&force.by)?,
         }),
-        Kind::RemoveWaiter(pb::RemoveWaiter { name, ticket }) => {
-            Command::RemoveWaiter { name: read_name(&name)?, ticket: Ticket(ticket) }
+        Kind::RemoveWaiter(pb::RemoveWaiter { name, ticket, by }) => {
+            Command::RemoveWaiter { name: read_name(&name)?, ticket: Ticket(ticket), by: read_identity(&by)? }
         }
-        Kind::LiftDelay(lift) => Command::LiftDelay { name: read_name(&lift.name)? },
-        Kind::DropData(pb::DropData { prefix, after }) => {
-            Command::DropData { prefix, after: after.map(|name| read_name(&name)).transpose()? }
+        Kind::LiftDelay(lift) => Command::LiftDelay { name: read_name(&lift.name)?, by: read_identity(&lift.by)? },
+        Kind::DropData(pb::DropData { prefix, after, by }) => {
+            let after = after.map(|name| read_name(&name)).transpose()?;
+            Command::DropData { prefix, after, by: read_identity(&by)? }
         }
-        Kind::Resize(pb::Resize { name, permits }) => {
-            Command::Resize { name: read_name(&name)?, permits: read_permits(permits)? }
+        Kind::Resize(pb::Resize { name, permits, by }) => {
+            Command::Resize { name: read_name(&name)?, permits: read_permits(permits)?, by: read_identity(&by)? }
         }
         Kind::Tick(pb::Tick {}) => Command::Tick,
         Kind::RaiseVersion(pb::RaiseVersion { to }) => Command::RaiseVersion { to: Version(to) },
@@ -210,6 +224,10 @@ mod tests {
 
     fn address() -> impl Strategy<Value = Option<Address>> {
         option::of(any::<(std::net::IpAddr, u16)>().prop_map(|address| std::net::SocketAddr::from(address).into()))
+    }
+
+    fn identity() -> impl Strategy<Value = Option<Identity>> {
+        option::of("[a-z0-9][a-zA-Z0-9._@:/-]{0,30}".prop_filter_map("reserved", |name| Identity::new(&name).ok()))
     }
 
     fn mode() -> impl Strategy<Value = Mode> {
@@ -268,12 +286,14 @@ mod tests {
         });
         let request = option::of((any::<u64>(), open).prop_map(|(id, open)| Request { id, open }));
         prop_oneof![
-            (session(), TTL_MS_MIN..=TTL_MS_MAX, ".{0,40}", address()).prop_map(|(session, ms, label, address)| {
-                let (ttl, label) = (Ttl::from_millis(ms).unwrap(), Label::new(&label).unwrap());
-                Command::Open { session, ttl, label, address }
-            }),
+            (session(), TTL_MS_MIN..=TTL_MS_MAX, ".{0,40}", address(), identity()).prop_map(
+                |(session, ms, label, address, owner)| {
+                    let (ttl, label) = (Ttl::from_millis(ms).unwrap(), Label::new(&label).unwrap());
+                    Command::Open { session, ttl, label, address, owner }
+                }
+            ),
             vec(session(), 0..4).prop_map(|sessions| Command::Renew { sessions }),
-            session().prop_map(|session| Command::Close { session }),
+            (session(), identity()).prop_map(|(session, by)| Command::Close { session, by }),
             (session(), request, operation()).prop_map(|(session, request, operation)| Command::Session {
                 session,
                 request,
@@ -281,17 +301,28 @@ mod tests {
             }),
             (any::<u64>(), any::<Option<u64>>())
                 .prop_map(|(ticket, repeats)| Command::CancelWait { ticket: Ticket(ticket), repeats }),
-            (name(), option::of(token()), token(), option::of(token()), ".{1,40}", any::<bool>()).prop_map(
-                |(name, token, after, up_to, reason, now)| {
+            (name(), option::of(token()), token(), option::of(token()), ".{1,40}", any::<bool>(), identity()).prop_map(
+                |(name, token, after, up_to, reason, now, by)| {
                     let reason = Reason::new(&reason).unwrap();
-                    Command::ForceRelease(ForceRelease { name, token, after, up_to, reason, now })
+                    Command::ForceRelease(ForceRelease { name, token, after, up_to, reason, now, by })
                 }
             ),
-            (name(), any::<u64>()).prop_map(|(name, ticket)| Command::RemoveWaiter { name, ticket: Ticket(ticket) }),
-            name().prop_map(|name| Command::LiftDelay { name }),
-            (".{0,40}", option::of(name())).prop_map(|(prefix, after)| Command::DropData { prefix, after }),
-            (name(), 1..=PERMITS_MAX)
-                .prop_map(|(name, permits)| Command::Resize { name, permits: Permits::new(permits).unwrap() }),
+            (name(), any::<u64>(), identity()).prop_map(|(name, ticket, by)| Command::RemoveWaiter {
+                name,
+                ticket: Ticket(ticket),
+                by
+            }),
+            (name(), identity()).prop_map(|(name, by)| Command::LiftDelay { name, by }),
+            (".{0,40}", option::of(name()), identity()).prop_map(|(prefix, after, by)| Command::DropData {
+                prefix,
+                after,
+                by
+            }),
+            (name(), 1..=PERMITS_MAX, identity()).prop_map(|(name, permits, by)| Command::Resize {
+                name,
+                permits: Permits::new(permits).unwrap(),
+                by
+            }),
             Just(Command::Tick),
             any::<u32>().prop_map(|to| Command::RaiseVersion { to: Version(to) }),
             Just(Command::Probe),
@@ -334,11 +365,12 @@ mod tests {
     #[test]
     fn a_session_may_be_opened_from_nowhere() {
         let session = write_session(SessionId(3));
-        let open = pb::Open { session, ttl_ms: 1000, label: String::new(), address: String::new() };
+        let open =
+            pb::Open { session, ttl_ms: 1000, label: String::new(), address: String::new(), owner: String::new() };
         let written = pb::Command { kind: Some(pb::command::Kind::Open(open.clone())) };
         assert_eq!(open.encoded_len(), 2 + 16 + 3, "an absent address takes no byte");
         let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
-        let read = Command::Open { session: SessionId(3), ttl, label, address: None };
+        let read = Command::Open { session: SessionId(3), ttl, label, address: None, owner: None };
         assert_eq!((read_command(written.clone()), write_command(&read)), (Ok(read), written));
     }
 
@@ -358,8 +390,13 @@ mod tests {
         let want =
             |name: &str| pb::Want { name: name.into(), mode: Some(write_mode(Mode::Shared)), ..Default::default() };
         let acquire = pb::Acquire { session: session.clone(), wants: vec![want("a")], ..Default::default() };
-        let open =
-            pb::Open { session: session.clone(), ttl_ms: 1000, label: "ann".into(), address: "10.0.0.7:5".into() };
+        let open = pb::Open {
+            session: session.clone(),
+            ttl_ms: 1000,
+            label: "ann".into(),
+            address: "10.0.0.7:5".into(),
+            owner: "shop-1".into(),
+        };
         let numbered = |lowest, kept: &[u64]| Some(pb::Request { id: 9, lowest, kept: kept.to_vec() });
         let force = pb::ForceRelease { name: "a".into(), reason: "why".into(), ..Default::default() };
         let sound = [
@@ -367,7 +404,7 @@ mod tests {
             Kind::Acquire(acquire.clone()),
             Kind::Open(open.clone()),
             Kind::ForceRelease(force.clone()),
-            Kind::Resize(pb::Resize { name: "a".into(), permits: PERMITS_MAX }),
+            Kind::Resize(pb::Resize { name: "a".into(), permits: PERMITS_MAX, by: "ops".into() }),
         ];
         for kind in sound {
             assert!(read_command(pb::Command { kind: Some(kind) }).is_ok());
@@ -377,6 +414,7 @@ mod tests {
             Kind::Open(pb::Open { session: Bytes::from_static(&[0; 15]), ..open.clone() }),
             Kind::Open(pb::Open { ttl_ms: TTL_MS_MIN - 1, ..open.clone() }),
             Kind::Open(pb::Open { address: "10.0.0.7".into(), ..open.clone() }),
+            Kind::Open(pb::Open { owner: "*".into(), ..open.clone() }),
             Kind::Open(pb::Open { label: "x".repeat(LABEL_BYTES_MAX + 1), ..open }),
             Kind::Acquire(pb::Acquire { request: numbered(9, &[8, 1]), ..acquire.clone() }),
             Kind::Acquire(pb::Acquire { request: numbered(9, &[9]), ..acquire.clone() }),
@@ -389,8 +427,9 @@ mod tests {
             Kind::Release(pb::Release { session, request: None, target: None }),
             Kind::ForceRelease(pb::ForceRelease { reason: "".into(), ..force.clone() }),
             Kind::ForceRelease(pb::ForceRelease { name: "a\0b".into(), ..force }),
-            Kind::Resize(pb::Resize { name: "a".into(), permits: 0 }),
-            Kind::Resize(pb::Resize { name: "a".into(), permits: PERMITS_MAX + 1 }),
+            Kind::Resize(pb::Resize { name: "a".into(), permits: 0, by: String::new() }),
+            Kind::Resize(pb::Resize { name: "a".into(), permits: PERMITS_MAX + 1, by: String::new() }),
+            Kind::Resize(pb::Resize { name: "a".into(), permits: 1, by: "two words".into() }),
         ];
         for kind in bad {
             let read = read_command(pb::Command { kind: Some(kind.clone()) });

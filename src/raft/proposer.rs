@@ -24,7 +24,7 @@ use super::{
     types::*,
 };
 use lockkeeper_environment::Environment;
-use lockkeeper_machine::{Command, ForceRelease, Limits, Operation, Time, Version, WallTime};
+use lockkeeper_machine::{Command, ForceRelease, Identity, Limits, Operation, Time, Version, WallTime};
 use lockkeeper_planted::Planted;
 
 /// Capacity of the queue, in commands. When it is full, commands are refused.
@@ -277,9 +277,10 @@ fn refuse(proposals: Vec<Proposal>, why: NoReply) {
 fn weight(command: &Command) -> usize {
     const FIXED: usize = 48;
     const ADDRESS: usize = 24;
+    let named = |identity: &Option<Identity>| identity.as_ref().map_or(0, |identity| identity.as_str().len());
     FIXED
         + match command {
-            Command::Open { label, .. } => ADDRESS + label.as_str().len(),
+            Command::Open { label, owner, .. } => ADDRESS + label.as_str().len() + named(owner),
             Command::Renew { sessions } => sessions.len() * 18,
             Command::Session { operation: Operation::Acquire(acquire), .. } => acquire
                 .wants()
@@ -289,13 +290,17 @@ fn weight(command: &Command) -> usize {
             Command::Session { operation: Operation::Update(update), .. } => {
                 update.name.as_str().len() + update.data.as_ref().map_or(0, |data| data.as_bytes().len())
             }
-            Command::ForceRelease(ForceRelease { name, reason, .. }) => name.as_str().len() + reason.as_str().len(),
-            Command::RemoveWaiter { name, .. } | Command::LiftDelay { name } | Command::Resize { name, .. } => {
-                name.as_str().len()
+            Command::ForceRelease(ForceRelease { name, reason, by, .. }) => {
+                name.as_str().len() + reason.as_str().len() + named(by)
             }
-            Command::DropData { prefix, after } => prefix.len() + after.as_ref().map_or(0, |name| name.as_str().len()),
+            Command::RemoveWaiter { name, by, .. }
+            | Command::LiftDelay { name, by }
+            | Command::Resize { name, by, .. } => name.as_str().len() + named(by),
+            Command::DropData { prefix, after, by } => {
+                prefix.len() + after.as_ref().map_or(0, |name| name.as_str().len()) + named(by)
+            }
+            Command::Close { by, .. } => named(by),
             Command::Session { operation: Operation::Release(_), .. }
-            | Command::Close { .. }
             | Command::CancelWait { .. }
             | Command::RaiseVersion { .. }
             | Command::Probe
@@ -312,13 +317,13 @@ mod tests {
 
     fn open() -> Command {
         let (label, ttl) = (Label::new("").expect("short"), Ttl::from_millis(1000).expect("in bounds"));
-        Command::Open { session: SessionId(1), ttl, label, address: None }
+        Command::Open { session: SessionId(1), ttl, label, address: None, owner: None }
     }
 
     #[tokio::test]
     async fn commands_that_ask_for_more_are_refused_first() {
         let (proposer, mut intake) = Proposer::new(watch::channel(None).1);
-        let close = || Command::Close { session: SessionId(1) };
+        let close = || Command::Close { session: SessionId(1), by: None };
         let wait = |command| Proposal { command, reply: oneshot::channel().0 };
         for _ in 0..QUEUE - RESERVED {
             assert!(proposer.admits(&open()) && proposer.admits(&close()));

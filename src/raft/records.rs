@@ -32,32 +32,38 @@ fn write_record(record: &Record) -> r::Kind {
         Record::Ended { session, end } => {
             r::Kind::Ended(r::Ended { session: write_session(*session), end: write_end(*end).into() })
         }
-        Record::Session { session, label, ttl, deadline, opened, address, open } => r::Kind::Session(r::Session {
-            session: write_session(*session),
-            label: label.as_str().into(),
-            ttl_ms: ttl.as_millis(),
-            deadline_ms: deadline.0,
-            opened_wall_ms: opened.0,
-            lowest: open.lowest(),
-            kept: open.kept().to_vec(),
-            address: write_address(*address),
-        }),
+        Record::Session { session, label, ttl, deadline, opened, address, open, owner } => {
+            r::Kind::Session(r::Session {
+                session: write_session(*session),
+                label: label.as_str().into(),
+                ttl_ms: ttl.as_millis(),
+                deadline_ms: deadline.0,
+                opened_wall_ms: opened.0,
+                lowest: open.lowest(),
+                kept: open.kept().to_vec(),
+                address: write_address(*address),
+                owner: write_identity(owner.as_ref()),
+            })
+        }
         Record::Lock { name, data, keep_data, closed_until } => r::Kind::Lock(r::Lock {
             name: name.as_str().into(),
             data: write_data(data.as_ref()),
             keep_data: *keep_data,
             closed_until_ms: closed_until.map(|until| until.0),
         }),
-        Record::Grant { token, session, locks, lock_delay_ms, since, revoked } => r::Kind::Grant(r::Grant {
-            token: token.0,
-            session: write_session(*session),
-            locks: locks.iter().map(|(name, mode)| write_held(name, *mode)).collect(),
-            lock_delay_ms: *lock_delay_ms,
-            since_wall_ms: since.0,
-            revoked: revoked
-                .as_ref()
-                .map(|(reason, deadline)| r::Revoked { reason: reason.as_str().into(), deadline_ms: deadline.0 }),
-        }),
+        Record::Grant { token, session, locks, lock_delay_ms, since, revoked, revoked_by } => {
+            r::Kind::Grant(r::Grant {
+                token: token.0,
+                session: write_session(*session),
+                locks: locks.iter().map(|(name, mode)| write_held(name, *mode)).collect(),
+                lock_delay_ms: *lock_delay_ms,
+                since_wall_ms: since.0,
+                revoked: revoked
+                    .as_ref()
+                    .map(|(reason, deadline)| r::Revoked { reason: reason.as_str().into(), deadline_ms: deadline.0 }),
+                revoked_by: write_identity(revoked_by.as_ref()),
+            })
+        }
         Record::Taken { token, session, reason } => r::Kind::Taken(r::Taken {
             token: token.0,
             session: write_session(*session),
@@ -105,6 +111,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
             opened: WallTime(session.opened_wall_ms),
             address: read_address(&session.address)?,
             open: read_open(session.lowest, session.kept)?,
+            owner: read_identity(&session.owner)?,
         },
         r::Kind::Lock(lock) => Record::Lock {
             name: read_name(&lock.name)?,
@@ -122,6 +129,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
                 None => None,
                 Some(revoked) => Some((read_reason(&revoked.reason)?, Stamp(revoked.deadline_ms))),
             },
+            revoked_by: read_identity(&grant.revoked_by)?,
         },
         r::Kind::Taken(taken) => Record::Taken {
             token: Token(taken.token),
@@ -442,6 +450,7 @@ mod tests {
                 opened: WallTime(9),
                 address: None,
                 open: OpenIds::new(4, vec![1, 3]).unwrap(),
+                owner: None,
             },
             Record::Session {
                 session: SessionId(7),
@@ -451,6 +460,7 @@ mod tests {
                 opened: WallTime(9),
                 address: Some("[2001:db8::7]:65535".parse().unwrap()),
                 open: OpenIds::default(),
+                owner: Identity::new("shop-1").ok(),
             },
             Record::Lock { name: name("a"), data: data(), keep_data: true, closed_until: None },
             Record::Lock { name: name("a"), data: None, keep_data: false, closed_until: Some(Stamp(0)) },
@@ -461,6 +471,7 @@ mod tests {
                 lock_delay_ms: 50,
                 since: WallTime(8),
                 revoked: Some((reason(), now)),
+                revoked_by: Identity::new("ops@example.com").ok(),
             },
             Record::Taken { token: Token(7), session: ANN, reason: reason() },
             Record::Resized { name: name("a"), permits },
@@ -471,6 +482,7 @@ mod tests {
                 lock_delay_ms: 0,
                 since: WallTime(8),
                 revoked: None,
+                revoked_by: None,
             },
             Record::Wait {
                 ticket: Ticket(1),

@@ -123,7 +123,7 @@ mod tests {
             let (proposer, intake) = Proposer::new(led.clone());
             let table = Arc::new(Table::default());
             let (label, ttl) = (Label::new("").expect("short"), Ttl::from_millis(3_600_000).expect("in bounds"));
-            apply(&table, 1, Stamp(0), Command::Open { session: SessionId(1), ttl, label, address: None });
+            apply(&table, 1, Stamp(0), Command::Open { session: SessionId(1), ttl, label, address: None, owner: None });
             let is_cut_off = Arc::new(AtomicBool::new(false));
             let cut_off = Arc::clone(&is_cut_off);
             tokio::spawn(tick(led, Arc::clone(&table), proposer, move || cut_off.load(Ordering::Relaxed)));

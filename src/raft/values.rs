@@ -40,6 +40,18 @@ pub(super) fn read_address(address: &str) -> Result<Option<Address>, Malformed> 
     }
 }
 
+/// Empty: none.
+pub(super) fn write_identity(identity: Option<&Identity>) -> String {
+    identity.map_or_else(String::new, |identity| identity.as_str().into())
+}
+
+pub(super) fn read_identity(identity: &str) -> Result<Option<Identity>, Malformed> {
+    match identity {
+        "" => Ok(None),
+        identity => Identity::new(identity).map(Some).map_err(|_| Malformed("an identity that is out of its limits")),
+    }
+}
+
 pub(super) fn read_reason(reason: &str) -> Result<Reason, Malformed> {
     Reason::new(reason).map_err(|_| Malformed("a reason that is out of its limits"))
 }

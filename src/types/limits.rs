@@ -11,6 +11,8 @@ pub const NAME_BYTES_MAX: usize = 512;
 pub const DATA_BYTES_MAX: usize = 16 * 1024;
 /// Bytes in a session's label.
 pub const LABEL_BYTES_MAX: usize = 256;
+/// Bytes in an identity.
+pub const IDENTITY_BYTES_MAX: usize = 64;
 /// Bytes in the reason of a forced release.
 pub const REASON_BYTES_MAX: usize = 512;
 /// Locks in one acquire.

@@ -67,3 +67,17 @@ fn a_session_id_is_32_hexadecimal_digits() {
         assert!(bad.parse::<SessionId>().is_err(), "{bad:?} was taken");
     }
 }
+
+#[test]
+fn an_identity_is_1_to_64_plain_characters() {
+    for good in ["a", "shop-1", "ann@example.com", "spiffe:/cluster/web", "9", &"x".repeat(IDENTITY_BYTES_MAX)] {
+        assert_eq!(Identity::new(good).map(|identity| identity.to_string()), Ok(good.to_owned()));
+    }
+    for bad in ["", "*", "shop-*", "-rf", ".", "two words", "a\nb", "a,b", "a\"b", "é", "a\0", &"x".repeat(65)] {
+        assert!(Identity::new(bad).is_err(), "{bad:?} was taken");
+    }
+    let bad = "the identity \"a b\" contains ' ': use ASCII letters, digits and the characters . _ - @ : /";
+    assert_eq!(message(Identity::new("a b")), bad);
+    let reserved = "the identity \"anonymous\" is reserved for callers without one: choose another";
+    assert_eq!(message(Identity::new("anonymous")), reserved);
+}

@@ -55,6 +55,14 @@ pub struct LockName(Arc<str>);
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Label(Arc<str>);
 
+/// The name under which a client is known: from its certificate or its token. Sessions belong to it, and policies and limits name it.
+///
+/// 1 to [`IDENTITY_BYTES_MAX`] bytes, each an ASCII letter, a digit, or one of `.`, `_`, `-`, `@`, `:`, `/`, and the first a letter or a
+/// digit. So no two identities look alike, none is mistaken for an option of a command, and none contains the `*` of patterns, a
+/// space, a comma or a quote. `anonymous` is not one: in policies it means callers without an identity.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity(Arc<str>);
+
 /// The address from which a session was opened, for people to read: the client's IP address and port, as seen by the node that took the
 /// call. Nothing is decided by it. An IPv4-mapped IPv6 address is converted to IPv4.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,6 +147,57 @@ impl Label {
     /// The label.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl Identity {
+    /// In a policy: callers without an identity. Reserved, so that no identity is mistaken for them.
+    pub const ANONYMOUS: &str = "anonymous";
+
+    /// Fails on an empty identity, one over [`IDENTITY_BYTES_MAX`], one with another character than the allowed ones, and on
+    /// [`Identity::ANONYMOUS`].
+    pub fn new(identity: &str) -> Result<Self, Invalid> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "._-@:/".contains(c);
+        let checked = text("the identity", identity, 1, IDENTITY_BYTES_MAX)?;
+        if let Some(bad) = identity.chars().find(|c| !allowed(*c)) {
+            return Err(Invalid(format!(
+                "the identity {identity:?} contains {bad:?}: use ASCII letters, digits and the characters . _ - @ : /"
+            )));
+        }
+        if !identity.starts_with(|first: char| first.is_ascii_alphanumeric()) {
+            return Err(Invalid(format!("the identity {identity:?} does not begin with a letter or a digit")));
+        }
+        if identity == Self::ANONYMOUS {
+            return Err(Invalid(format!(
+                "the identity {identity:?} is reserved for callers without one: choose another"
+            )));
+        }
+        Ok(Self(checked))
+    }
+
+    /// The identity.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Identity {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        Self::new(text)
     }
 }
 

@@ -56,7 +56,7 @@ impl Client {
         let ttl = Ttl::from_millis(TTL_MS_MAX).expect("the longest there is");
         let label = Label::new("host 1234 program").expect("it is short");
         let address = Some("10.0.0.7:40000".parse().expect("an address"));
-        self.apply(Command::Open { session, ttl, label, address });
+        self.apply(Command::Open { session, ttl, label, address, owner: None });
         self.session = session;
     }
 
@@ -177,14 +177,19 @@ fn worst(_: &mut Criterion) {
     let usual = Limits { grants_per_session: usize::MAX, ..Limits::default() };
     for (limits, how) in [(Limits::NONE, "without limits"), (usual, "within the usual limits")] {
         let crowds: [(&str, Machine, u64, Command); 3] = [
-            ("one session with 1,000,000 locks closes", one_with_all(), 0, Command::Close { session: ME }),
+            ("one session with 1,000,000 locks closes", one_with_all(), 0, Command::Close { session: ME, by: None }),
             (
                 "100,000 sessions with a lock each expire at once",
                 many_with_one(),
                 2 * u64::from(TTL_MS_MAX),
                 Command::Tick,
             ),
-            ("100,000 sharers wait for a lock that is released", many_who_wait(), 0, Command::Close { session: ME }),
+            (
+                "100,000 sharers wait for a lock that is released",
+                many_who_wait(),
+                0,
+                Command::Close { session: ME, by: None },
+            ),
         ];
         for (what, mut machine, stamp, command) in crowds {
             let time = Time { stamp: Stamp(stamp), wall: WallTime(0) };

@@ -260,7 +260,7 @@ impl Alone {
 /// A command that opens a session with this TTL.
 pub(crate) fn open(session: SessionId, ttl_ms: u32) -> Command {
     let label = Label::new("test").expect("short");
-    Command::Open { session, ttl: Ttl::from_millis(ttl_ms).expect("in bounds"), label, address: None }
+    Command::Open { session, ttl: Ttl::from_millis(ttl_ms).expect("in bounds"), label, address: None, owner: None }
 }
 
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {

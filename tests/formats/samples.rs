@@ -96,18 +96,33 @@ fn commands_of_version_1() -> Vec<Command> {
     let ttl = |ms| Ttl::from_millis(ms).expect("in bounds");
     let force = |token: Option<u64>, now| {
         let (token, up_to) = (token.map(Token), token.map(Token));
-        Command::ForceRelease(ForceRelease { name: name("a"), token, after: Token(2), up_to, reason: reason(), now })
+        Command::ForceRelease(ForceRelease {
+            name: name("a"),
+            token,
+            after: Token(2),
+            up_to,
+            reason: reason(),
+            now,
+            by: None,
+        })
     };
     vec![
-        Command::Open { session: ANN, ttl: ttl(10_000), label: Label::new("ann").expect("short"), address: None },
+        Command::Open {
+            session: ANN,
+            ttl: ttl(10_000),
+            label: Label::new("ann").expect("short"),
+            address: None,
+            owner: None,
+        },
         Command::Open {
             session: BOB,
             ttl: ttl(600_000),
             label: Label::default(),
             address: Some("10.0.0.7:5123".parse().expect("an address")),
+            owner: None,
         },
         Command::Renew { sessions: vec![ANN, BOB] },
-        Command::Close { session: BOB },
+        Command::Close { session: BOB, by: None },
         session(request(5), Operation::Acquire(acquire(Wait::Never))),
         session(None, Operation::Acquire(acquire(Wait::Millis(1500)))),
         session(None, Operation::Acquire(acquire(Wait::Forever))),
@@ -119,11 +134,11 @@ fn commands_of_version_1() -> Vec<Command> {
         Command::CancelWait { ticket: Ticket(4), repeats: None },
         force(Some(9), true),
         force(None, false),
-        Command::RemoveWaiter { name: name("a"), ticket: Ticket(8) },
-        Command::LiftDelay { name: name("a") },
-        Command::DropData { prefix: "a/".to_owned(), after: Some(name("a/b")) },
-        Command::DropData { prefix: String::new(), after: None },
-        Command::Resize { name: name("c"), permits: permits(12) },
+        Command::RemoveWaiter { name: name("a"), ticket: Ticket(8), by: None },
+        Command::LiftDelay { name: name("a"), by: None },
+        Command::DropData { prefix: "a/".to_owned(), after: Some(name("a/b")), by: None },
+        Command::DropData { prefix: String::new(), after: None, by: None },
+        Command::Resize { name: name("c"), permits: permits(12), by: None },
         Command::Tick,
     ]
 }
@@ -140,6 +155,7 @@ fn records_of_version_1() -> Vec<Record> {
         opened: WallTime(9),
         address: address.map(|address| address.parse().expect("an address")),
         open,
+        owner: None,
     };
     let grant = |token, mode, revoked| Record::Grant {
         token,
@@ -148,6 +164,7 @@ fn records_of_version_1() -> Vec<Record> {
         lock_delay_ms: 50,
         since: WallTime(8),
         revoked,
+        revoked_by: None,
     };
     let wait = |request, wait, deadline, repeats| Record::Wait {
         ticket: Ticket(1),

@@ -106,10 +106,11 @@ impl Show for LockView {
 
 impl Show for SessionView {
     fn show(&self) -> String {
-        let Self { session, label, ttl, remaining_ms, opened, grants, waits, address, bytes: _ } = self;
+        let Self { session, label, ttl, remaining_ms, opened, grants, waits, address, owner, bytes: _ } = self;
         let from = address.map(|address| format!(" from={address}")).unwrap_or_default();
+        let owner = owner.as_ref().map(|owner| format!(" owner={owner}")).unwrap_or_default();
         format!(
-            "{} label={:?} ttl={} remaining={remaining_ms} opened={} grants={grants} waits={waits}{from}",
+            "{} label={:?} ttl={} remaining={remaining_ms} opened={} grants={grants} waits={waits}{from}{owner}",
             show(session),
             label.as_str(),
             ttl.as_millis(),
@@ -250,18 +251,19 @@ impl Show for Event {
 impl Show for ChangeKind {
     fn show(&self) -> String {
         let why = |reason: &Reason| format!(" reason={:?}", reason.as_str());
+        let who = |by: &Option<Identity>| by.as_ref().map(|by| format!(" by={by}")).unwrap_or_default();
         match self {
             Self::Granted { token, session, label: _, mode, ticket } => {
                 let ticket = ticket.map(|ticket| format!(" ticket={}", ticket.0)).unwrap_or_default();
                 format!("granted to {} token={}{ticket} {}", show(session), token.0, show(mode))
             }
             Self::Released { token, session } => format!("released by {} token={}", show(session), token.0),
-            Self::Lost { token, session, reason } => {
+            Self::Lost { token, session, reason, by } => {
                 let reason = reason.as_ref().map(why).unwrap_or_default();
-                format!("lost by {} token={}{reason}", show(session), token.0)
+                format!("lost by {} token={}{reason}{}", show(session), token.0, who(by))
             }
-            Self::Revoked { token, session, reason } => {
-                format!("revoked from {} token={}{}", show(session), token.0, why(reason))
+            Self::Revoked { token, session, reason, by } => {
+                format!("revoked from {} token={}{}{}", show(session), token.0, why(reason), who(by))
             }
             Self::Queued { ticket, session, label: _, mode } => {
                 format!("queued {} ticket={} {}", show(session), ticket.0, show(mode))
@@ -284,26 +286,28 @@ impl Show for Record {
                 format!("clock now={} last_token={} last_ticket={}{behind}", now.0, last_token.0, last_ticket.0)
             }
             Self::Ended { session, end } => format!("ended {} {}", show(session), show(end)),
-            Self::Session { session, label: _, ttl, deadline, opened, address, open } => format!(
-                "session {} ttl={} deadline={} opened={} {}{}",
+            Self::Session { session, label: _, ttl, deadline, opened, address, open, owner } => format!(
+                "session {} ttl={} deadline={} opened={} {}{}{}",
                 show(session),
                 ttl.as_millis(),
                 deadline.0,
                 opened.0,
                 show(open),
-                address.map(|address| format!(" from={address}")).unwrap_or_default()
+                address.map(|address| format!(" from={address}")).unwrap_or_default(),
+                owner.as_ref().map(|owner| format!(" owner={owner}")).unwrap_or_default()
             ),
             Self::Lock { name, data, keep_data, closed_until } => {
                 let data = data.as_ref().map(|data| format!(" data={} keep={keep_data}", show(data)));
                 let closed = closed_until.map(|until| format!(" closed_until={}", until.0));
                 format!("lock {name}{}{}", data.unwrap_or_default(), closed.unwrap_or_default())
             }
-            Self::Grant { token, session, locks, lock_delay_ms, since, revoked } => {
+            Self::Grant { token, session, locks, lock_delay_ms, since, revoked, revoked_by } => {
                 let locks: Vec<_> = locks.iter().map(|(name, mode)| format!("{name} {}", show(mode))).collect();
                 let revoked =
                     revoked.as_ref().map(|(reason, at)| format!(" revoked={:?} at={}", reason.as_str(), at.0));
+                let by = revoked_by.as_ref().map(|by| format!(" by={by}")).unwrap_or_default();
                 format!(
-                    "grant {} {} [{}] delay={lock_delay_ms} since={}{}",
+                    "grant {} {} [{}] delay={lock_delay_ms} since={}{}{by}",
                     token.0,
                     show(session),
                     locks.join(", "),

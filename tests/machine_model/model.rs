@@ -31,6 +31,7 @@ pub(crate) struct Session {
     deadline: u64,
     opened: WallTime,
     address: Option<Address>,
+    owner: Option<Identity>,
     /// The open ids that each request named. An id is open if all of them name it.
     pub(crate) views: Vec<OpenIds>,
     pub(crate) memory: BTreeMap<u64, (Option<Operation>, Reply)>,
@@ -115,16 +116,16 @@ impl Model {
             self.forget_sizes();
         }
         let result = match command {
-            Command::Open { session, ttl, label, address } => self.open(*session, *ttl, label, *address),
+            Command::Open { session, ttl, label, address, owner } => self.open(*session, *ttl, label, *address, owner),
             Command::Renew { sessions } => Ok(Reply::Renewed(sessions.iter().map(|id| self.renew(*id)).collect())),
-            Command::Close { session } => self.close(*session),
+            Command::Close { session, by: _ } => self.close(*session),
             Command::Session { session, request, operation } => self.request(*session, request.clone(), operation),
             Command::CancelWait { ticket, repeats } => Ok(self.cancel(*ticket, *repeats)),
             Command::ForceRelease(force) => Ok(self.force(force)),
-            Command::RemoveWaiter { name, ticket } => Ok(self.remove_waiter(name, *ticket)),
-            Command::LiftDelay { name } => Ok(self.lift_delay(name)),
-            Command::DropData { prefix, after } => Ok(self.drop_data(prefix, after.as_ref())),
-            Command::Resize { name, permits } => self.resize(name, *permits),
+            Command::RemoveWaiter { name, ticket, by: _ } => Ok(self.remove_waiter(name, *ticket)),
+            Command::LiftDelay { name, by: _ } => Ok(self.lift_delay(name)),
+            Command::DropData { prefix, after, by: _ } => Ok(self.drop_data(prefix, after.as_ref())),
+            Command::Resize { name, permits, by: _ } => self.resize(name, *permits),
             Command::RaiseVersion { to } => {
                 self.version = self.version.max(*to);
                 Ok(Reply::VersionRaised(self.version))
@@ -171,15 +172,32 @@ impl Model {
         self.ended.iter().find(|(ended, _)| *ended == id).map_or(SessionEnd::Unknown, |(_, end)| *end)
     }
 
-    fn open(&mut self, id: SessionId, ttl: Ttl, label: &Label, address: Option<Address>) -> Result<Reply, Refusal> {
-        let (now, opened, label) = (self.now, self.wall, label.clone());
+    fn open(
+        &mut self,
+        id: SessionId,
+        ttl: Ttl,
+        label: &Label,
+        address: Option<Address>,
+        owner: &Option<Identity>,
+    ) -> Result<Reply, Refusal> {
+        let (now, opened, label, owner) = (self.now, self.wall, label.clone(), owner.clone());
         if self.ended.iter().any(|(ended, _)| *ended == id) {
             return Err(Refusal::SessionEnded(self.end(id)));
         }
         let (views, memory, taken) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        let new = Session { label: label.clone(), ttl, deadline: 0, opened, address, views, memory, taken };
+        let new = Session {
+            label: label.clone(),
+            ttl,
+            deadline: 0,
+            opened,
+            address,
+            owner: owner.clone(),
+            views,
+            memory,
+            taken,
+        };
         let session = self.sessions.entry(id).or_insert(new);
-        if session.ttl != ttl || session.label != label {
+        if session.ttl != ttl || session.label != label || session.owner != owner {
             return Err(Refusal::SessionExists);
         }
         session.deadline = now + u64::from(ttl.as_millis());
@@ -513,7 +531,7 @@ impl Model {
     }
 
     fn force(&mut self, force: &ForceRelease) -> Reply {
-        let ForceRelease { name, token: only, after, up_to, reason, now } = force;
+        let ForceRelease { name, token: only, after, up_to, reason, now, by: _ } = force;
         let (only, now) = (*only, *now);
         let concerned = |held: &Held| {
             only.is_none_or(|token| token == held.token)
@@ -618,6 +636,7 @@ impl Model {
             remaining_ms: session.deadline - self.now,
             opened: session.opened,
             address: session.address,
+            owner: session.owner.clone(),
             grants: self.grants.iter().filter(|held| held.session == id).count() as u32,
             waits: self.waits.iter().filter(|waiting| waiting.session == id).count() as u32,
             bytes: 0,

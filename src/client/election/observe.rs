@@ -246,6 +246,7 @@ mod tests {
             label: None,
             ticket: None,
             reason: None,
+            by: None,
             data: None,
             mode: EXCLUSIVE,
         }

@@ -66,6 +66,8 @@ pub struct Change {
     pub ticket: Option<Ticket>,
     /// For [`ChangeKind::Revoked`], and for [`ChangeKind::Lost`] if an operator forced it: the operator's reason.
     pub reason: Option<String>,
+    /// Likewise: the operator's identity, if it is known.
+    pub by: Option<String>,
     /// For [`ChangeKind::Data`]: the lock's data after the change.
     pub data: Option<Vec<u8>>,
     /// For [`ChangeKind::Queued`] and [`ChangeKind::Granted`]; for [`ChangeKind::Resized`]: the new size. `None` also for a mode that this
@@ -131,6 +133,7 @@ impl Change {
             label: given(wire.label),
             ticket: set(wire.ticket).map(Ticket),
             reason: given(wire.reason),
+            by: given(wire.by),
             data: wire.data,
             mode: mode("change.mode.permit.limit", wire.mode)?,
         })
@@ -187,6 +190,7 @@ mod tests {
             label: "ann".to_owned(),
             ticket: 8,
             reason: "stuck".to_owned(),
+            by: "ops".to_owned(),
             data: Some(Vec::new()),
             mode: Some(v1::Mode { kind: Some(v1::mode::Kind::Permit(v1::mode::Permit { limit: 3 })) }),
             ..named(Kind::Granted.into())
@@ -199,6 +203,7 @@ mod tests {
             label: Some("ann".to_owned()),
             ticket: Some(Ticket(8)),
             reason: Some("stuck".to_owned()),
+            by: Some("ops".to_owned()),
             data: Some(Vec::new()),
             mode: Some(Mode::Permit(lockkeeper_types::Permits::new(3).unwrap())),
         };

@@ -39,6 +39,8 @@ pub struct SessionInfo {
     pub bytes: u64,
     /// The address from which it was opened, as the node saw it that took the call; `None`: it is not known.
     pub address: Option<Address>,
+    /// The identity that it belongs to: nobody else can use it. `None`: it was opened by a client without one.
+    pub owner: Option<String>,
 }
 
 /// A grant that an operator revoked. Renewals no longer extend it.
@@ -75,6 +77,7 @@ impl SessionInfo {
             waits: wire.waits,
             bytes: wire.bytes,
             address: address.transpose()?,
+            owner: given(wire.owner),
         })
     }
 }
@@ -102,6 +105,7 @@ mod tests {
             waits: 3,
             bytes: 4,
             address: "[::1]:7101".to_owned(),
+            owner: "shop-1".to_owned(),
         };
         let expected = SessionInfo {
             session_id: SessionId(1),
@@ -113,6 +117,7 @@ mod tests {
             waits: 3,
             bytes: 4,
             address: Some("[::1]:7101".parse().unwrap()),
+            owner: Some("shop-1".to_owned()),
         };
         let page = |session, token: &str| {
             let next_page_token = token.to_owned();

@@ -51,6 +51,8 @@ pub struct ForceRelease {
     pub reason: Reason,
     /// Open at once, rather than at the deadline that the holder's session has now.
     pub now: bool,
+    /// The operator; `None`: not known, and in logs of versions without it.
+    pub by: Option<Identity>,
 }
 
 /// One entry of the log's batches.
@@ -66,6 +68,8 @@ pub enum Command {
         label: Label,
         /// The client's address; `None` if unknown, and in logs of versions without it. A repeat does not change it.
         address: Option<Address>,
+        /// The client that it belongs to; `None`: an anonymous one, and in logs of versions without it. A repeat names the same one.
+        owner: Option<Identity>,
     },
     /// Renews sessions.
     Renew {
@@ -76,6 +80,8 @@ pub enum Command {
     Close {
         /// The session's id.
         session: SessionId,
+        /// `Some`: an operator, who closes the session of another client.
+        by: Option<Identity>,
     },
     /// A session's request: takes effect at most once for each request id.
     Session {
@@ -102,11 +108,15 @@ pub enum Command {
         name: LockName,
         /// The wait's ticket.
         ticket: Ticket,
+        /// The operator; `None`: not known, and in logs of versions without it.
+        by: Option<Identity>,
     },
     /// Ends the lock-delay of a lock, by an operator.
     LiftDelay {
         /// The lock's name.
         name: LockName,
+        /// The operator; `None`: not known, and in logs of versions without it.
+        by: Option<Identity>,
     },
     /// Drops the data of locks that are not held, by an operator: as many as the budget of one command allows.
     DropData {
@@ -114,6 +124,8 @@ pub enum Command {
         prefix: String,
         /// Only of locks above this name: continues where another command ended.
         after: Option<LockName>,
+        /// The operator; `None`: not known, and in logs of versions without it.
+        by: Option<Identity>,
     },
     /// Gives a semaphore in use another size, by an operator: see [`crate`] for the meaning of that size and for its end.
     Resize {
@@ -121,6 +133,8 @@ pub enum Command {
         name: LockName,
         /// The number of holders that it may have from now on.
         permits: Permits,
+        /// The operator; `None`: not known, and in logs of versions without it.
+        by: Option<Identity>,
     },
     /// Advances time.
     Tick,

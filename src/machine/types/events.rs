@@ -70,6 +70,8 @@ pub enum ChangeKind {
         session: SessionId,
         /// `Some`: an operator forced it. `None`: its session expired.
         reason: Option<Reason>,
+        /// The operator, if one forced it and is known.
+        by: Option<Identity>,
     },
     /// An operator revoked a grant; it is held until its holder releases it or its deadline passes.
     Revoked {
@@ -79,6 +81,8 @@ pub enum ChangeKind {
         session: SessionId,
         /// The operator's reason.
         reason: Reason,
+        /// The operator, if known.
+        by: Option<Identity>,
     },
     /// An acquire began to wait.
     Queued {

@@ -83,6 +83,8 @@ pub struct SessionView {
     pub waits: u32,
     /// The address from which it was opened, if known.
     pub address: Option<Address>,
+    /// The client that it belongs to; `None`: an anonymous one.
+    pub owner: Option<Identity>,
     /// Its estimated size in the table in bytes: with its grants, waits and replies, their names and data.
     pub bytes: u64,
 }

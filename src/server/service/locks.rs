@@ -107,7 +107,7 @@ impl Serve for ForceRelease {
 impl Serve for RemoveWaiter {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<WaiterRemoved>, Error> {
         let Self { name, ticket } = self;
-        let reply = node.apply(Command::RemoveWaiter { name: name.clone(), ticket }).await?;
+        let reply = node.apply(Command::RemoveWaiter { name: name.clone(), ticket, by: None }).await?;
         let Reply::WaiterRemoved(removed) = reply else { return Err(Error::unexpected(reply)) };
         if let Some(waiter) = &removed {
             let from = caller.shown();
@@ -120,7 +120,7 @@ impl Serve for RemoveWaiter {
 
 impl Serve for LiftDelay {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<DelayLifted>, Error> {
-        let reply = node.apply(Command::LiftDelay { name: self.name.clone() }).await?;
+        let reply = node.apply(Command::LiftDelay { name: self.name.clone(), by: None }).await?;
         let Reply::DelayLifted(lifted_ms) = reply else { return Err(Error::unexpected(reply)) };
         if let Some(lifted_ms) = lifted_ms {
             tracing::info!(lock = %self.name, from = %caller.shown(), lifted_ms, "an operator lifted a lock-delay");
@@ -132,7 +132,7 @@ impl Serve for LiftDelay {
 impl Serve for DropData {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<DataDropped>, Error> {
         let Self { prefix, after } = self;
-        let reply = node.apply(Command::DropData { prefix: prefix.clone(), after }).await?;
+        let reply = node.apply(Command::DropData { prefix: prefix.clone(), after, by: None }).await?;
         let Reply::DataDropped { dropped, more_after } = reply else { return Err(Error::unexpected(reply)) };
         if dropped > 0 {
             tracing::info!(prefix, from = %caller.shown(), dropped, "an operator dropped the data of locks that nobody holds");
@@ -144,7 +144,7 @@ impl Serve for DropData {
 impl Serve for ResizeSemaphore {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<SemaphoreResized>, Error> {
         let Self { name, permits } = self;
-        let reply = node.apply(Command::Resize { name: name.clone(), permits }).await?;
+        let reply = node.apply(Command::Resize { name: name.clone(), permits, by: None }).await?;
         let Reply::Resized { before, holders, waiters } = reply else { return Err(Error::unexpected(reply)) };
         let (from, permits, size_before) = (caller.shown(), permits.get(), before.get());
         tracing::info!(lock = %name, %from, permits, before = size_before, holders, waiters, "an operator resized a semaphore");

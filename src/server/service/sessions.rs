@@ -18,7 +18,7 @@ impl Serve for OpenSession {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<SessionOpened>, Error> {
         let Self { session, ttl, label } = self;
         let session = session.unwrap_or_else(|| SessionId(node.random.bits()));
-        let reply = node.apply(Command::Open { session, ttl, label, address: caller.remote }).await?;
+        let reply = node.apply(Command::Open { session, ttl, label, address: caller.remote, owner: None }).await?;
         let Reply::Opened(ttl) = reply else { return Err(Error::unexpected(reply)) };
         Ok(Form::Typed(SessionOpened { session, ttl }))
     }
@@ -38,7 +38,7 @@ impl Serve for RenewSession {
 impl Serve for CloseSession {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<SessionClosed>, Error> {
         let Self { session, reason } = self;
-        let reply = node.apply(Command::Close { session }).await?;
+        let reply = node.apply(Command::Close { session, by: None }).await?;
         let Reply::Closed = reply else { return Err(Error::unexpected(reply)) };
         if let Some(reason) = reason {
             let (from, reason) = (caller.shown(), reason.as_str());

@@ -183,7 +183,12 @@ pub(crate) fn show_session(session: SessionView) -> v1::SessionInfo {
         waits: session.waits,
         bytes: session.bytes,
         address: session.address.map_or_else(String::new, |address| address.to_string()),
+        owner: show_identity(session.owner.as_ref()),
     }
+}
+
+fn show_identity(identity: Option<&Identity>) -> String {
+    identity.map_or_else(String::new, |identity| identity.as_str().to_string())
 }
 
 pub(crate) fn show_revocation(revocation: Revocation) -> v1::Revocation {
@@ -239,13 +244,16 @@ pub(crate) fn show_change(changed: &Change) -> v1::Change {
             ..of_grant(Kind::Granted, token, session)
         },
         ChangeKind::Released { token, session } => of_grant(Kind::Released, token, session),
-        ChangeKind::Lost { token, session, reason } => v1::Change {
+        ChangeKind::Lost { token, session, reason, by } => v1::Change {
             reason: reason.as_ref().map_or_else(String::new, |reason| reason.as_str().to_string()),
+            by: show_identity(by.as_ref()),
             ..of_grant(Kind::Lost, token, session)
         },
-        ChangeKind::Revoked { token, session, reason } => {
-            v1::Change { reason: reason.as_str().to_string(), ..of_grant(Kind::Revoked, token, session) }
-        }
+        ChangeKind::Revoked { token, session, reason, by } => v1::Change {
+            reason: reason.as_str().to_string(),
+            by: show_identity(by.as_ref()),
+            ..of_grant(Kind::Revoked, token, session)
+        },
         ChangeKind::Queued { ticket, session, label, mode } => v1::Change {
             label: label.as_str().to_string(),
             mode: Some(show_mode(*mode)),

@@ -347,6 +347,7 @@ impl Encode for ForceRelease {
             up_to: (message.up_to_token != 0).then_some(Token(message.up_to_token)),
             reason: Reason::new(&message.reason).map_err(Error::invalid_value("reason"))?,
             now: message.now,
+            by: None,
         })
     }
 }

@@ -97,7 +97,16 @@ pub(crate) fn session(message: v1::SessionInfo) -> Result<SessionView, Error> {
             "" => None,
             address => Some(address.parse().map_err(Error::invalid_value("address"))?),
         },
+        owner: identity("owner", &message.owner)?,
     })
+}
+
+/// Empty: none.
+fn identity(field: &'static str, identity: &str) -> Result<Option<Identity>, Error> {
+    match identity {
+        "" => Ok(None),
+        identity => identity.parse().map(Some).map_err(Error::invalid_value(field)),
+    }
 }
 
 pub(crate) fn revocation(message: v1::Revocation) -> Result<Revocation, Error> {
@@ -141,9 +150,13 @@ pub(crate) fn change(message: v1::Change) -> Result<Change, Error> {
         },
         Kind::Released => ChangeKind::Released { token: token()?, session: session()? },
         Kind::Lost => {
-            ChangeKind::Lost { token: token()?, session: session()?, reason: reason_unless_empty(&message.reason)? }
+            let (reason, by) = (reason_unless_empty(&message.reason)?, identity("by", &message.by)?);
+            ChangeKind::Lost { token: token()?, session: session()?, reason, by }
         }
-        Kind::Revoked => ChangeKind::Revoked { token: token()?, session: session()?, reason: reason(&message.reason)? },
+        Kind::Revoked => {
+            let (reason, by) = (reason(&message.reason)?, identity("by", &message.by)?);
+            ChangeKind::Revoked { token: token()?, session: session()?, reason, by }
+        }
         Kind::Queued => {
             ChangeKind::Queued { ticket, session: session()?, label: label(&message.label)?, mode: mode(message.mode)? }
         }

@@ -105,9 +105,10 @@ fn replies_about_sessions() {
         waits: 4,
         bytes: 5,
         address: "10.0.0.7:5123".parse().ok(),
+        owner: "shop-1".parse().ok(),
     };
     survives([None, Some(SESSION)].map(|more_after| SessionPage {
-        sessions: vec![shown.clone(), SessionView { address: None, ..shown.clone() }],
+        sessions: vec![shown.clone(), SessionView { address: None, owner: None, ..shown.clone() }],
         more_after,
         index: 6,
     }));
@@ -170,6 +171,7 @@ fn requests_about_locks() {
         up_to: token,
         reason: reason(),
         now: token.is_none(),
+        by: None,
     }));
     survives([RemoveWaiter { name: name("a"), ticket: Ticket(4) }]);
     survives([LiftDelay { name: name("a") }]);
@@ -205,9 +207,9 @@ fn events_of_a_watch() {
         ChangeKind::Granted { token, session, label: label(), mode: Mode::Shared, ticket: None },
         ChangeKind::Granted { token, session, label: label(), mode: modes()[2], ticket: Some(ticket) },
         ChangeKind::Released { token, session },
-        ChangeKind::Lost { token, session, reason: None },
-        ChangeKind::Lost { token, session, reason: Some(reason()) },
-        ChangeKind::Revoked { token, session, reason: reason() },
+        ChangeKind::Lost { token, session, reason: None, by: None },
+        ChangeKind::Lost { token, session, reason: Some(reason()), by: "ops".parse().ok() },
+        ChangeKind::Revoked { token, session, reason: reason(), by: "ops".parse().ok() },
         ChangeKind::Queued { ticket, session, label: label(), mode: Mode::Exclusive },
         ChangeKind::Left { ticket, session },
         ChangeKind::Data(None),
