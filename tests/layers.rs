@@ -49,6 +49,8 @@ const LAYERS: &[Layer] = &[
             "wide",
         ]),
     ),
+    // No async, no network: the same answer in a node and in `policy explain`.
+    layer("policy", &["types"], Not(&["clap", "futures", "openraft", "prost", "sled", "tokio", "tonic", "tracing"])),
     layer("checker", &[], Only(&["itoa", "memchr", "ryu", "serde", "serde_core", "serde_json", "thiserror", "zmij"])),
     layer("environment", &[], Not(&["openraft", "prost", "sled", "tonic"])),
     layer("proto", &[], Not(&["axum", "clap", "openraft", "sled"])),
@@ -70,7 +72,7 @@ const LAYERS: &[Layer] = &[
     ),
     layer(
         "server",
-        &["environment", "machine", "planted", "proto", "raft", "storage", "transport", "types"],
+        &["environment", "machine", "planted", "policy", "proto", "raft", "storage", "transport", "types"],
         Not(&["hdrhistogram", "jiff", "mimalloc"]),
     ),
 ];
