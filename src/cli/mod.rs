@@ -23,6 +23,7 @@ mod logging;
 mod man;
 mod member;
 mod output;
+mod policy;
 mod recover;
 mod release;
 mod remove_waiter;
@@ -36,6 +37,7 @@ mod signals;
 mod snapshot;
 mod status;
 mod terminal;
+mod token;
 mod transfer_leader;
 mod update;
 mod views;
@@ -93,6 +95,8 @@ enum Command {
     TransferLeader(transfer_leader::TransferLeader),
     Snapshot(snapshot::Snapshot),
     Recover(recover::Recover),
+    Policy(policy::Policy),
+    Token(token::Token),
     Completions(completions::Completions),
     Man(man::Man),
     #[command(hide = true)]
@@ -114,6 +118,10 @@ struct Cluster {
 }
 
 const ENDPOINTS_VARIABLE: &str = "LOCKKEEPER_ENDPOINTS";
+/// A bearer token. Not an argument: other users of the machine see those.
+const TOKEN_VARIABLE: &str = "LOCKKEEPER_TOKEN";
+/// A file with a bearer token.
+const TOKEN_FILE_VARIABLE: &str = "LOCKKEEPER_TOKEN_FILE";
 
 /// How long no node may answer before the endpoints are reported on stderr.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
@@ -128,7 +136,11 @@ impl Cluster {
     /// A client. If no node answers within [`SILENCE_MAX`], that is reported on stderr.
     fn client(&self) -> Result<Client, Failure> {
         let (endpoints, source) = self.endpoints()?;
-        let client = Client::builder(&endpoints).call_limit(self.timeout).build();
+        let mut builder = Client::builder(&endpoints).call_limit(self.timeout);
+        if let Some(token) = token()? {
+            builder = builder.token(&token);
+        }
+        let client = builder.build();
         let client = client.map_err(|error| Failure::new(Exit::Usage, format_args!("{error} ({source})")))?;
         tokio::spawn(complain_of_silence(client.clone(), source));
         Ok(client)
@@ -155,6 +167,22 @@ impl Cluster {
             }
         }
     }
+}
+
+/// The bearer token of the environment.
+fn token() -> Result<Option<String>, Failure> {
+    if let Some(token) = env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty()) {
+        return Ok(Some(token));
+    }
+    let Some(file) = env::var_os(TOKEN_FILE_VARIABLE).filter(|file| !file.is_empty()) else { return Ok(None) };
+    let cannot = |error| {
+        let shown = file.display();
+        Failure::new(
+            Exit::Usage,
+            format_args!("{TOKEN_FILE_VARIABLE}: cannot read {shown}: {error}: name a file with a token"),
+        )
+    };
+    Ok(Some(std::fs::read_to_string(&file).map_err(cannot)?.trim().to_owned()))
 }
 
 async fn complain_of_silence(client: Client, source: &str) {
@@ -192,6 +220,8 @@ pub fn run() -> ExitCode {
         Command::TransferLeader(transfer) => block_on(transfer.run()),
         Command::Snapshot(snapshot) => block_on(snapshot.run()),
         Command::Recover(recover) => block_on(recover.run()),
+        Command::Policy(policy) => policy.run(),
+        Command::Token(token) => token.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
         Command::Keep(keep) => block_on(keep.run()),

@@ -3,12 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
-use tonic::transport::{Channel, Endpoint};
+use tonic::{
+    service::interceptor::InterceptedService,
+    transport::{Channel, Endpoint},
+};
 
 use super::{
     BootClock, CheckAnswer, Clock, Connect, Error, LockAnswer, LockPage, NodeStatus, SessionPage,
     call::{self, Caller, with},
     contact::{Answered, Contact, Silence},
+    credentials::Credentials,
     nodes::Nodes,
 };
 use lockkeeper_proto::v1::{
@@ -59,6 +63,7 @@ pub struct Builder {
     attempt_limit: Duration,
     clock: Arc<dyn Clock>,
     connect: Connect,
+    credentials: Result<Credentials, Error>,
     seed: Option<u64>,
 }
 
@@ -78,6 +83,7 @@ impl Client {
             attempt_limit: Duration::from_secs(2),
             clock: Arc::new(BootClock),
             connect: Arc::new(|endpoint: Endpoint| endpoint.connect_lazy()),
+            credentials: Ok(Credentials::default()),
             seed: None,
         }
     }
@@ -196,7 +202,7 @@ impl Client {
     /// To the node that is asked now: the leader, or the next in turn while none is known.
     // For `lockkeeper bench`, which sends messages of its own making.
     #[doc(hidden)]
-    pub fn preferred_channel(&self) -> Channel {
+    pub fn preferred_channel(&self) -> InterceptedService<Channel, Credentials> {
         self.caller.nodes.preferred().channel
     }
 
@@ -232,6 +238,13 @@ impl Builder {
         self
     }
 
+    /// Sends this bearer token with each request: the client then has the token's identity, and its sessions belong to it. A token that
+    /// no header can carry lets [`Builder::build`] fail.
+    pub fn token(mut self, token: &str) -> Self {
+        self.credentials = Credentials::bearer(token);
+        self
+    }
+
     /// Replaces the clock, for a simulation.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
@@ -250,12 +263,12 @@ impl Builder {
         self
     }
 
-    /// Builds the client. Fails with [`Error::Endpoint`].
+    /// Builds the client. Fails with [`Error::Endpoint`], and with [`Error::Invalid`] on a malformed token.
     pub fn build(self) -> Result<Client, Error> {
         let mut random = call::random(self.seed);
         let first = rand::Rng::random_range(&mut random, 0..usize::from(u16::MAX));
         let caller = Caller {
-            nodes: Nodes::new(&self.endpoints, self.connect, first)?,
+            nodes: Nodes::new(&self.endpoints, self.connect, self.credentials?, first)?,
             clock: self.clock,
             random: std::sync::Mutex::new(random),
             call_limit: self.call_limit,

@@ -50,7 +50,7 @@
 //!
 //! For programs without an asynchronous runtime, [`blocking`] is the same client with blocking calls.
 //!
-//! Deliberately left out: TLS and authentication (the cluster has neither yet), and a lock cache (cached answers would
+//! Deliberately left out: TLS, and a lock cache (cached answers would
 //! not be linearizable).
 
 mod acquire;
@@ -63,6 +63,7 @@ mod clock;
 mod cluster;
 mod contact;
 mod core;
+mod credentials;
 mod election;
 mod error;
 mod force_release;

@@ -16,7 +16,11 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use super::{Error, pipeline::Pipeline};
+use super::{
+    Error,
+    credentials::{Credentials, Wire},
+    pipeline::Pipeline,
+};
 use lockkeeper_proto::LEADER_KEY;
 use lockkeeper_transport::Windows;
 
@@ -30,7 +34,7 @@ const LEARNED_MAX: usize = 32;
 #[derive(Clone)]
 pub(crate) struct Node {
     pub(crate) address: Arc<str>,
-    pub(crate) channel: Channel,
+    pub(crate) channel: Wire,
     /// Uses `channel`.
     pub(crate) pipeline: Pipeline,
 }
@@ -43,14 +47,20 @@ pub(crate) struct Nodes {
     /// Index of the configured node to ask next while no leader is known.
     next: AtomicUsize,
     connect: Connect,
+    credentials: Credentials,
 }
 
 impl Nodes {
     /// `first` selects the node to ask first, so that clients spread over the nodes.
-    pub(crate) fn new(endpoints: &str, connect: Connect, first: usize) -> Result<Self, Error> {
+    pub(crate) fn new(
+        endpoints: &str,
+        connect: Connect,
+        credentials: Credentials,
+        first: usize,
+    ) -> Result<Self, Error> {
         let mut configured: Vec<Node> = Vec::new();
         for address in endpoints.split(',').map(str::trim).filter(|address| !address.is_empty()) {
-            let node = node(address, &connect)?;
+            let node = node(address, &connect, &credentials)?;
             if !configured.iter().any(|known| known.address == node.address) {
                 configured.push(node);
             }
@@ -60,7 +70,7 @@ impl Nodes {
         }
         let next = AtomicUsize::new(first % configured.len());
         let (leader, learned) = (watch::Sender::new(None), Mutex::default());
-        Ok(Self { configured, learned, leader, next, connect })
+        Ok(Self { configured, learned, leader, next, connect, credentials })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -89,7 +99,7 @@ impl Nodes {
         if let Some(node) = learned.get(address) {
             return Ok(node.clone());
         }
-        let node = node(address, &self.connect)?;
+        let node = node(address, &self.connect, &self.credentials)?;
         if learned.len() >= LEARNED_MAX {
             learned.clear();
         }
@@ -138,7 +148,7 @@ fn bare(address: &str) -> &str {
     address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/')
 }
 
-fn node(address: &str, connect: &Connect) -> Result<Node, Error> {
+fn node(address: &str, connect: &Connect, credentials: &Credentials) -> Result<Node, Error> {
     let invalid = || Error::Endpoint(address.to_owned());
     let address = bare(address);
     let (host, port) = address.rsplit_once(':').ok_or_else(invalid)?;
@@ -146,7 +156,7 @@ fn node(address: &str, connect: &Connect) -> Result<Node, Error> {
         return Err(invalid());
     }
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| invalid())?;
-    let channel = connect(configure(endpoint));
+    let channel = Wire::new(connect(configure(endpoint)), credentials.clone());
     Ok(Node { address: address.into(), pipeline: Pipeline::on(channel.clone()), channel })
 }
 
@@ -179,7 +189,7 @@ mod tests {
     use super::*;
 
     fn nodes(endpoints: &str) -> Result<Nodes, Error> {
-        Nodes::new(endpoints, Arc::new(|endpoint: Endpoint| endpoint.connect_lazy()), 0)
+        Nodes::new(endpoints, Arc::new(|endpoint: Endpoint| endpoint.connect_lazy()), Credentials::default(), 0)
     }
 
     fn named(leader: &str) -> MetadataMap {

@@ -18,8 +18,9 @@ use std::{
 
 use futures::{Stream, stream};
 use tokio::sync::{Notify, oneshot};
-use tonic::{Code, Response, Status, transport::Channel};
+use tonic::{Code, Response, Status};
 
+use super::credentials::Wire;
 use lockkeeper_proto::{
     LEADER_KEY,
     v1::{
@@ -38,7 +39,7 @@ pub(crate) struct Pipeline {
 }
 
 struct Shared {
-    channel: Channel,
+    channel: Wire,
     open: Mutex<Option<Arc<OpenStream>>>,
     is_unknown_there: AtomicBool,
 }
@@ -95,7 +96,7 @@ macro_rules! method {
 }
 
 impl Pipeline {
-    pub(crate) fn on(channel: Channel) -> Self {
+    pub(crate) fn on(channel: Wire) -> Self {
         let is_unknown_there = AtomicBool::new(false);
         Self { shared: Arc::new(Shared { channel, open: Mutex::default(), is_unknown_there }) }
     }
@@ -234,7 +235,7 @@ fn requests(open: Arc<OpenStream>) -> impl Stream<Item = PipelineRequest> + Send
 }
 
 /// Opens a stream and distributes its answers until it ends.
-async fn serve(channel: Channel, open: Arc<OpenStream>) {
+async fn serve(channel: Wire, open: Arc<OpenStream>) {
     let why = match LocksClient::new(channel).pipeline(requests(Arc::clone(&open))).await {
         Ok(answers) => {
             let mut answers = answers.into_inner();

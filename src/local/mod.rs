@@ -32,7 +32,7 @@ use tokio::time::{self, Instant};
 
 use crate::{
     proto::v1 as pb,
-    server::config::{Config, DiskConfig, Member, RaftConfig},
+    server::config::{AuthConfig, Config, DiskConfig, Member, RaftConfig},
 };
 use directory::Directory;
 pub use error::LocalError;
@@ -64,6 +64,8 @@ pub struct Options {
     pub raft: RaftConfig,
     /// The disk settings of a new cluster.
     pub disk: DiskConfig,
+    /// Who may call and do what, in a new cluster.
+    pub auth: AuthConfig,
     /// Log filter of the nodes; `None`: that of [`Config::default`].
     pub log: Option<String>,
     /// How long the cluster may take to serve.
@@ -79,6 +81,7 @@ impl Options {
             directory: None,
             raft: RaftConfig::default(),
             disk: DiskConfig::default(),
+            auth: AuthConfig::default(),
             log: None,
             timeout: Duration::from_secs(30),
         }
@@ -359,6 +362,7 @@ fn new_configs(directory: &Directory, nodes: usize, options: &Options) -> Result
         bootstrap: true,
         raft: options.raft.clone(),
         disk: options.disk.clone(),
+        auth: options.auth.clone(),
         members: members.clone(),
         ..Config::default()
     };

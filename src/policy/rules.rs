@@ -57,8 +57,8 @@ pub struct Rule {
     prefix: String,
 }
 
-/// The rules and limits of a file.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// The rules and limits of a file. The default has no rule, and allows nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Policy {
     rules: Vec<Rule>,
     default_limits: Limits,

@@ -57,6 +57,7 @@ pub mod config;
 pub mod descriptors;
 pub mod node;
 
+mod access;
 mod api;
 mod cluster;
 mod health;

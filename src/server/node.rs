@@ -27,6 +27,7 @@ use tower::{Layer as _, Service, util::MapResponse};
 
 use super::{
     MESSAGE_BYTES_MAX,
+    access::Access,
     cluster::Cluster,
     config::{Config, Member, RaftConfig},
     descriptors::Places,
@@ -256,6 +257,7 @@ where
 {
     let Parts { config, clients, peers, connector, environment, identity, mut log, snapshots, places, .. } = parts;
     let Parts { inspector, versions, replica: replica_wanted, disk: space, .. } = parts;
+    let access = Arc::new(Access::open(&config.auth).map_err(ServeError::Config)?);
     check_log(&identity, &mut log, &snapshots).await?;
     let plan = plan(&config);
     let versions = Arc::new(PeerVersions::new(versions));
@@ -298,7 +300,7 @@ where
     }
     let stopping = CancellationToken::new();
     let mut services =
-        Services::new(&config, &replica, members.clone(), &environment, connector.clone(), stopping.clone());
+        Services::new(&config, &replica, members.clone(), &environment, connector.clone(), stopping.clone(), access);
     services.cluster.start = identity.start().to_string().into();
     let cluster_id = identity.cluster_id().clone();
     let maintenance = Maintenance::new(services.service.clone(), replica.clone(), environment.clone(), cluster_id);
@@ -345,6 +347,7 @@ where
     if let Some(broken_streams) = broken_streams {
         background.spawn(fast_election::watch(replica.clone(), connector, broken_streams, liveness, heartbeat));
     }
+    environment.clients.spawn(&mut background, Arc::clone(&services.local.access).watch_files());
     environment.clients.spawn(&mut background, services.unread.clone().watch_over());
     environment.clients.spawn(&mut background, health::report(services.cluster.clone(), reporter.clone()));
 
@@ -485,8 +488,10 @@ impl Services {
         environment: &Environment,
         connector: C,
         stopping: CancellationToken,
+        access: Arc<Access>,
     ) -> Self {
-        let local = Local { replica: replica.clone(), members, random: Arc::clone(&environment.random) };
+        let random = Arc::clone(&environment.random);
+        let local = Local { replica: replica.clone(), members, random, access };
         let dial: Dial =
             Arc::new(move |address, windows| lockkeeper_transport::channel_with(connector.clone(), address, windows));
         let service = LockService::new(local.clone(), dial, stopping);

@@ -48,6 +48,8 @@ pub struct Config {
     pub peer_address: String,
     /// The log filter, in the syntax of the crate `tracing-subscriber`.
     pub log: String,
+    /// Who may call, and do what.
+    pub auth: AuthConfig,
     /// Replication.
     pub raft: RaftConfig,
     /// Limits of the table.
@@ -68,6 +70,24 @@ pub struct Member {
     pub client_address: String,
     /// Where its peers reach it: host:port.
     pub peer_address: String,
+}
+
+/// Who may call, and do what. Both files are read again when they change.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuthConfig {
+    /// The file of tokens: a hash and an identity each. Empty: no token is known.
+    pub tokens: PathBuf,
+    /// The policy file. Empty: everything is allowed to every caller that is served.
+    pub policy: PathBuf,
+    /// Whether callers without an identity are served.
+    pub anonymous: bool,
+}
+
+impl Default for AuthConfig {
+    fn default() -> Self {
+        Self { tokens: PathBuf::new(), policy: PathBuf::new(), anonymous: true }
+    }
 }
 
 /// Raft's timing and log retention. The same on all nodes.
@@ -242,6 +262,7 @@ impl Default for Config {
             client_address: String::new(),
             peer_address: String::new(),
             log: "info,openraft=warn".to_owned(),
+            auth: AuthConfig::default(),
             raft: RaftConfig::default(),
             limits: LimitsConfig::default(),
             disk: DiskConfig::default(),
