@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use lockkeeper::client::Refusal;
+use lockkeeper::client::{Error, Refusal};
 
 use crate::{
     stage::{POLICY, Stage, acquire, from, open, options, reason, refusal},
@@ -90,4 +90,62 @@ async fn calls_beyond_the_limit_of_an_identity_are_refused_and_others_are_served
         }
     }
     assert!(served >= 10 && refused >= 100, "{served} served, {refused} refused");
+}
+
+/// Sessions, locks and waiters of one identity; what is given back can be had again, and a repetition of a request that was executed is no
+/// new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_identity_has_no_more_in_the_table_than_its_limits_and_others_are_not_concerned() {
+    let stage = Stage::new(Some(&POLICY.replace("calls-per-second = 5\n", ""))).await;
+    let limited = stage.client(Some("shop-limited"));
+    let message = |error: Error| match error {
+        Error::Refused(refused) => {
+            assert_eq!(refused.reason, Refusal::LimitReached, "{refused:?}");
+            refused.message
+        }
+        other => panic!("it was not refused: {other:?}"),
+    };
+    let one = limited.open(options()).await.expect("the first");
+    let two = limited.open(options()).await.expect("the second");
+    let said = message(limited.open(options()).await.map(drop).expect_err("the third"));
+    assert!(said.contains("shop-limited has reached its limit of 2 for sessions"), "{said}");
+
+    let mut held = Vec::new();
+    for number in 0..3 {
+        held.push(one.acquire(&format!("seats/{number}")).await.expect("within the limit"));
+    }
+    let said = message(two.acquire("seats/3").await.map(drop).expect_err("the fourth lock"));
+    assert!(said.contains("its limit of 3 for locks"), "{said}");
+    let other = stage.session(Some("shop-1")).await;
+    std::mem::forget(other.acquire("seats/3").await.expect("another identity is not concerned"));
+    held.pop().expect("one").release().await.expect("given back");
+    let granted = two.acquire("seats/4").await.expect("there is room again");
+    drop(granted);
+    one.close().await.expect("closed");
+    limited.open(options()).await.expect("there is room again");
+}
+
+/// A client that did not hear that it was granted its last lock asks again under the same id.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repetition_at_the_limit_is_answered_as_the_first_time() {
+    let stage = Stage::new(Some(&POLICY.replace("calls-per-second = 5\n", ""))).await;
+    let (id, who) = ("000000000000000000000000000000aa", Some("shop-limited"));
+    let (mut sessions, mut locks) = (stage.sessions(1).await, stage.locks(1).await);
+    let numbered = |number: u64| {
+        let request = Some(lockkeeper::proto::v1::RequestId { id: number, lowest: 1, ..Default::default() });
+        lockkeeper::proto::v1::AcquireRequest { request, ..acquire(id, &format!("seats/{number}")) }
+    };
+    sessions.open(from(who, open(id))).await.expect("opened");
+    sessions.open(from(who, open("000000000000000000000000000000ab"))).await.expect("opened");
+    sessions.open(from(who, open(id))).await.expect("a repeated open is none of another session");
+    let mut first = Vec::new();
+    for number in 1..=3 {
+        first.push(locks.acquire(from(who, numbered(number))).await.expect("within the limit").into_inner());
+    }
+    for number in 1..=3_u64 {
+        let again = locks.acquire(from(who, numbered(number))).await.expect("a repetition").into_inner();
+        assert_eq!(Some(&again), first.get(number as usize - 1));
+    }
+    let status = locks.acquire(from(who, numbered(4))).await.expect_err("the fourth");
+    assert_eq!(reason(&status), "LIMIT_REACHED");
 }

@@ -4,7 +4,7 @@
 //! still give it back. A renewal needs the right to acquire anywhere, so the sessions of an identity that lost all its rights expire.
 
 use crate::api::requests::*;
-use lockkeeper_machine::{ForceRelease, SessionId, Want};
+use lockkeeper_machine::{ForceRelease, SessionId, Wait, Want};
 use lockkeeper_policy::{Right, What};
 
 /// What a request concerns.
@@ -24,6 +24,20 @@ pub(crate) struct Needs<'a> {
     pub(crate) session: Option<SessionId>,
     /// Whether an administrator may send it for a session of another identity.
     pub(crate) for_others: bool,
+    /// What it adds to the table. `None`: nothing.
+    pub(crate) adds: Option<Adds>,
+}
+
+/// What a request adds to the table, for the limits of its caller's identity.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Adds {
+    /// The session that it opens, if the client chose its id.
+    pub(crate) opens: Option<SessionId>,
+    pub(crate) sessions: u64,
+    pub(crate) locks: u64,
+    pub(crate) waiters: u64,
+    /// The request's id: a repetition adds nothing.
+    pub(crate) request: Option<u64>,
 }
 
 /// A request that needs a right or a session.
@@ -32,11 +46,11 @@ pub(crate) trait Guarded {
 }
 
 fn right(right: Right, what: What<'_>) -> Needs<'_> {
-    Needs { right: Some((right, Concern::One(what))), session: None, for_others: false }
+    Needs { right: Some((right, Concern::One(what))), session: None, for_others: false, adds: None }
 }
 
 fn session(session: SessionId) -> Needs<'static> {
-    Needs { right: None, session: Some(session), for_others: false }
+    Needs { right: None, session: Some(session), for_others: false, adds: None }
 }
 
 /// One line a request.
@@ -53,13 +67,29 @@ macro_rules! guarded {
 
 guarded! {
     // Also a repeated open renews: the table refuses it unless the owner is the same.
-    OpenSession, |_it| right(Right::Acquire, What::Anywhere);
+    OpenSession, |it| Needs {
+        adds: Some(Adds { opens: it.session, sessions: 1, ..Adds::default() }),
+        ..right(Right::Acquire, What::Anywhere)
+    };
     RenewSession, |it| Needs { session: Some(it.session), ..right(Right::Acquire, What::Anywhere) };
     KeepAlive, |it| Needs { session: Some(it.session), ..right(Right::Acquire, What::Anywhere) };
     CloseSession, |it| Needs { for_others: true, ..session(it.session) };
-    AcquireLocks, |it| Needs { right: Some((Right::Acquire, Concern::All(it.acquire.wants()))), ..session(it.session) };
+    AcquireLocks, |it| Needs {
+        right: Some((Right::Acquire, Concern::All(it.acquire.wants()))),
+        adds: Some(Adds {
+            locks: it.acquire.wants().len() as u64,
+            waiters: u64::from(it.acquire.wait != Wait::Never),
+            request: it.request.as_ref().map(|request| request.id),
+            ..Adds::default()
+        }),
+        ..session(it.session)
+    };
     ReleaseLocks, |it| session(it.session);
-    UpdateData, |it| Needs { session: Some(it.session), ..right(Right::Acquire, What::Name(it.update.name.as_str())) };
+    UpdateData, |it| Needs {
+        session: Some(it.session),
+        adds: it.update.data.as_ref().map(|_| Adds { request: it.request.as_ref().map(|request| request.id), ..Adds::default() }),
+        ..right(Right::Acquire, What::Name(it.update.name.as_str()))
+    };
     CheckToken, |it| right(Right::Read, What::Name(it.name.as_str()));
     GetLock, |it| right(Right::Read, What::Name(it.name.as_str()));
     ListLocks, |it| right(Right::Read, What::Under(&it.prefix));

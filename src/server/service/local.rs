@@ -12,7 +12,7 @@ use super::{keep_alive, patience::PATIENCE, watch};
 use crate::{
     access::{
         Access,
-        guard::{Concern, Guarded},
+        guard::{Adds, Concern, Guarded},
     },
     api::{
         Caller, Error,
@@ -96,13 +96,53 @@ impl Local {
                 wants.iter().try_for_each(|want| self.access.check(caller, right, What::Name(want.name.as_str())))?;
             }
         }
-        let Some(session) = needs.session else { return Ok(()) };
-        if self.may_use(caller, session)? || needs.for_others && self.access.administers(caller) {
-            return Ok(());
+        if let Some(session) = needs.session
+            && !self.may_use(caller, session)?
+            && !(needs.for_others && self.access.administers(caller))
+        {
+            return Err(self.not_owner(caller, session));
         }
+        match (&caller.identity, needs.adds) {
+            (Some(who), Some(adds)) => self.check_limits(who, needs.session, adds),
+            _ => Ok(()),
+        }
+    }
+
+    fn not_owner(&self, caller: &Caller, session: SessionId) -> Error {
         self.access.count_denied();
         tracing::info!(from = %caller.shown(), %session, "a request for the session of another identity was refused");
-        Err(Error::not_owner(caller.identity.as_ref()))
+        Error::not_owner(caller.identity.as_ref())
+    }
+
+    /// Refuses what exceeds a limit of the identity, by the table as it is applied here: requests that are under way at the same time may
+    /// together exceed it by what they ask for. A repetition of a request that was executed adds nothing, and must not be refused: its
+    /// client does not know yet that it holds a lock.
+    fn check_limits(&self, who: &Identity, session: Option<SessionId>, adds: Adds) -> Result<(), Error> {
+        let limits = self.access.limits(who);
+        if (limits.sessions, limits.locks, limits.waiters, limits.bytes) == (None, None, None, None) {
+            return Ok(());
+        }
+        let usage = self.replica.table().read(|applied| {
+            let machine = &applied.machine;
+            let is_repeated = adds.opens.is_some_and(|id| machine.owner(id).is_some())
+                || session.zip(adds.request).is_some_and(|(session, request)| machine.remembers(session, request));
+            (!is_repeated).then(|| machine.usage(who))
+        });
+        let Some(usage) = usage else { return Ok(()) };
+        let asked = [
+            ("sessions", usage.sessions, adds.sessions, limits.sessions),
+            ("locks", usage.locks, adds.locks, limits.locks),
+            ("waiters", usage.waiters, adds.waiters, limits.waiters),
+            // Each of these requests adds some bytes.
+            ("bytes", usage.bytes, 1, limits.bytes),
+        ];
+        let over = |(_, has, more, limit): &&(_, u64, u64, Option<u64>)| {
+            *more > 0 && limit.is_some_and(|limit| has.saturating_add(*more) > limit)
+        };
+        match asked.iter().find(over) {
+            Some((name, _, _, Some(limit))) => Err(self.access.over_limit(who, name, *limit, false)),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the caller may use a session: it owns it, or nobody does and the node serves anonymous callers.
