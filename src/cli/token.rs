@@ -3,7 +3,7 @@
 use std::{fs::OpenOptions, io::Write as _, os::unix::fs::OpenOptionsExt as _, path::PathBuf};
 
 use clap::{Args, Subcommand};
-use rand::{TryRngCore as _, rngs::OsRng};
+use rand::TryRngCore as _;
 
 use super::{Exit, Failure, complain, output::print};
 use lockkeeper_policy::Token as Secret;
@@ -33,9 +33,9 @@ impl Token {
     pub(super) fn run(self) -> Result<Exit, Failure> {
         let Command::New { identity, append } = self.command;
         let mut bytes = [0; 32];
-        OsRng
-            .try_fill_bytes(&mut bytes)
-            .map_err(|error| Failure::new(Exit::Error, format_args!("the system has no random numbers: {error}")))?;
+        // A secret comes from the system itself; no simulation makes one.
+        let filled = rand::rngs::OsRng.try_fill_bytes(&mut bytes);
+        filled.map_err(|error| Failure::new(Exit::Error, format_args!("the system has no random numbers: {error}")))?;
         let token = Secret::of_random(bytes);
         let entry = token.entry(&identity);
         match append {

@@ -98,12 +98,10 @@ async fn calls_beyond_the_limit_of_an_identity_are_refused_and_others_are_served
 async fn an_identity_has_no_more_in_the_table_than_its_limits_and_others_are_not_concerned() {
     let stage = Stage::new(Some(&POLICY.replace("calls-per-second = 5\n", ""))).await;
     let limited = stage.client(Some("shop-limited"));
-    let message = |error: Error| match error {
-        Error::Refused(refused) => {
-            assert_eq!(refused.reason, Refusal::LimitReached, "{refused:?}");
-            refused.message
-        }
-        other => panic!("it was not refused: {other:?}"),
+    let message = |error: Error| {
+        let Error::Refused(refused) = error else { panic!("it was not refused: {error:?}") };
+        assert_eq!(refused.reason, Refusal::LimitReached, "{refused:?}");
+        refused.message
     };
     let one = limited.open(options()).await.expect("the first");
     let two = limited.open(options()).await.expect("the second");
