@@ -50,6 +50,8 @@ const LAYERS: &[Layer] = &[
         ]),
     ),
     layer("certs", &[], Not(&["openraft", "rustls", "sled", "tokio", "tonic"])),
+    // No async, no network: the same answer in a node and in `policy explain`.
+    layer("policy", &["types"], Not(&["clap", "futures", "openraft", "prost", "sled", "tokio", "tonic", "tracing"])),
     layer("checker", &[], Only(&["itoa", "memchr", "ryu", "serde", "serde_core", "serde_json", "thiserror", "zmij"])),
     // Lines, hashes and files; nothing of Raft or of the table.
     layer(
@@ -99,7 +101,7 @@ const LAYERS: &[Layer] = &[
     ),
     layer(
         "server",
-        &["audit", "environment", "machine", "planted", "proto", "raft", "storage", "transport", "types"],
+        &["audit", "environment", "machine", "planted", "policy", "proto", "raft", "storage", "transport", "types"],
         Not(&["hdrhistogram", "jiff", "mimalloc"]),
     ),
 ];

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use super::exit::{Exit, Failure};
 use crate::client::{Builder, Tls, TlsFiles};
 
+/// A bearer token. Not an argument: other users of the machine see those.
 const TOKEN: &str = "LOCKKEEPER_BEARER_TOKEN";
 const PROFILE: &str = "LOCKKEEPER_PROFILE";
 
@@ -131,7 +132,7 @@ impl Credentials {
             None => builder,
         };
         match self.token()? {
-            Some(token) => Ok(builder.bearer_token(&token)?),
+            Some(token) => Ok(builder.token(&token)),
             None => Ok(builder),
         }
     }

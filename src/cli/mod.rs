@@ -26,6 +26,7 @@ mod logging;
 mod man;
 mod member;
 mod output;
+mod policy;
 mod recover;
 mod release;
 mod remove_waiter;
@@ -39,6 +40,7 @@ mod signals;
 mod snapshot;
 mod status;
 mod terminal;
+mod token;
 mod transfer_leader;
 mod update;
 mod views;
@@ -101,6 +103,8 @@ enum Command {
     Snapshot(snapshot::Snapshot),
     Audit(audit::Audit),
     Recover(recover::Recover),
+    Policy(policy::Policy),
+    Token(token::Token),
     Completions(completions::Completions),
     Man(man::Man),
     #[command(hide = true)]
@@ -210,6 +214,8 @@ pub fn run() -> ExitCode {
         Command::Snapshot(snapshot) => block_on(snapshot.run()),
         Command::Audit(audit) => audit.run(),
         Command::Recover(recover) => block_on(recover.run()),
+        Command::Policy(policy) => policy.run(),
+        Command::Token(token) => token.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
         Command::Keep(keep) => block_on(keep.run()),

@@ -65,7 +65,7 @@ pub struct Builder {
     attempt_limit: Duration,
     clock: Arc<dyn Clock>,
     connect: Connect,
-    credentials: Credentials,
+    credentials: Result<Credentials, Error>,
     is_secure: bool,
     seed: Option<u64>,
 }
@@ -86,7 +86,7 @@ impl Client {
             attempt_limit: Duration::from_secs(2),
             clock: Arc::new(BootClock),
             connect: Arc::new(|endpoint: Endpoint| endpoint.connect_lazy()),
-            credentials: Credentials::default(),
+            credentials: Ok(Credentials::default()),
             is_secure: false,
             seed: None,
         }
@@ -248,6 +248,13 @@ impl Builder {
         self
     }
 
+    /// Sends this bearer token with each request: the client then has the token's identity, and its sessions belong to it. A token that
+    /// no header can carry lets [`Builder::build`] fail.
+    pub fn token(mut self, token: &str) -> Self {
+        self.credentials = Credentials::bearer(token);
+        self
+    }
+
     /// Replaces the clock, for a simulation.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
@@ -282,25 +289,18 @@ impl Builder {
         }))
     }
 
-    /// Sends this bearer token with each request: the cluster knows the client by the name that belongs to it. Without TLS others on the way
-    /// can read it. Fails with [`Error::BearerToken`].
-    pub fn bearer_token(mut self, token: &str) -> Result<Self, Error> {
-        self.credentials = Credentials::bearer(token)?;
-        Ok(self)
-    }
-
     /// Seeds the random numbers, for a simulation. Two clients with the same seed draw the same session ids.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// Builds the client. Fails with [`Error::Endpoint`].
+    /// Builds the client. Fails with [`Error::Endpoint`], and with [`Error::BearerToken`].
     pub fn build(self) -> Result<Client, Error> {
         let mut random = call::random(self.seed);
         let first = rand::Rng::random_range(&mut random, 0..usize::from(u16::MAX));
         let caller = Caller {
-            nodes: Nodes::new(&self.endpoints, self.connect, self.credentials, self.is_secure, first)?,
+            nodes: Nodes::new(&self.endpoints, self.connect, self.credentials?, self.is_secure, first)?,
             clock: self.clock,
             random: std::sync::Mutex::new(random),
             call_limit: self.call_limit,

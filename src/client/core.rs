@@ -122,6 +122,9 @@ pub(super) fn loss_of(reason: &Refusal) -> Option<Loss> {
         | Refusal::WaitRemoved
         | Refusal::NotSemaphore
         | Refusal::ClusterVersion
+        | Refusal::Unauthenticated
+        | Refusal::PermissionDenied
+        | Refusal::NotOwner
         | Refusal::LimitReached
         | Refusal::Overloaded
         | Refusal::DiskSpaceLow

@@ -63,6 +63,12 @@ pub enum Refusal {
     ClusterVersion,
     /// The disks of so many voters are nearly full that the cluster refuses what adds to the table.
     DiskSpaceLow,
+    /// The client has shown no identity, and the node serves no anonymous clients; or its token is not known.
+    Unauthenticated,
+    /// No rule of the policy allows the request; the message says which rule would.
+    PermissionDenied,
+    /// The session belongs to another identity.
+    NotOwner,
     /// A reason that this version does not know, by its name in the protocol without `REASON_`; empty if none was given.
     Other(String),
 }
@@ -94,6 +100,9 @@ const KNOWN: &[(Reason, Refusal)] = &[
     (Reason::MembershipChanging, Refusal::MembershipChanging),
     (Reason::DiskSpaceLow, Refusal::DiskSpaceLow),
     (Reason::ClusterVersion, Refusal::ClusterVersion),
+    (Reason::Unauthenticated, Refusal::Unauthenticated),
+    (Reason::PermissionDenied, Refusal::PermissionDenied),
+    (Reason::NotOwner, Refusal::NotOwner),
 ];
 
 const PREFIX: &str = "REASON_";

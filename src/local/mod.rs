@@ -34,7 +34,7 @@ use tokio::time::{self, Instant};
 
 use crate::{
     proto::v1 as pb,
-    server::config::{AuditConfig, Config, DiskConfig, Member, RaftConfig},
+    server::config::{AuditConfig, AuthConfig, Config, DiskConfig, Member, RaftConfig},
 };
 use directory::Directory;
 pub use error::LocalError;
@@ -73,6 +73,8 @@ pub struct Options {
     pub tls: bool,
     /// The audit files of a new cluster; each node has a directory of its own, `node-N`, in the one that is named.
     pub audit: AuditConfig,
+    /// Who may call and do what, in a new cluster.
+    pub auth: AuthConfig,
     /// Log filter of the nodes; `None`: that of [`Config::default`].
     pub log: Option<String>,
     /// How long the cluster may take to serve.
@@ -90,6 +92,7 @@ impl Options {
             disk: DiskConfig::default(),
             tls: false,
             audit: AuditConfig::default(),
+            auth: AuthConfig::default(),
             log: None,
             timeout: Duration::from_secs(30),
         }
@@ -397,6 +400,7 @@ fn new_configs(directory: &Directory, nodes: usize, options: &Options) -> Result
         raft: options.raft.clone(),
         disk: options.disk.clone(),
         audit: audit_of(&options.audit, member.node_id),
+        auth: options.auth.clone(),
         members: members.clone(),
         ..Config::default()
     };

@@ -162,11 +162,13 @@ impl Machine {
 
     pub(super) fn add(&mut self, session: SessionId, weight: Weight) {
         self.session_mut(session).charged += weight.own;
+        self.count(session, |usage| usage.bytes += weight.own as u64);
         self.bytes += weight.all;
     }
 
     pub(super) fn subtract(&mut self, session: SessionId, weight: Weight) {
         self.session_mut(session).charged -= weight.own;
+        self.count(session, |usage| usage.bytes -= weight.own as u64);
         self.bytes -= weight.all;
     }
 
@@ -177,15 +179,28 @@ impl Machine {
         let result = change(session);
         let after = session.bare_bytes();
         self.bytes = self.bytes - before + after;
+        if before != after {
+            self.count(id, |usage| usage.bytes = usage.bytes - before as u64 + after as u64);
+        }
         result
     }
 
     pub(super) fn count_session(&mut self, id: SessionId) {
-        self.bytes += self.sessions[&id].bare_bytes();
+        let bytes = self.sessions[&id].bare_bytes();
+        self.bytes += bytes;
+        self.count(id, |usage| {
+            usage.sessions += 1;
+            usage.bytes += bytes as u64;
+        });
     }
 
     pub(super) fn uncount_session(&mut self, session: &Session) {
-        self.bytes -= session.bare_bytes();
+        let bytes = session.bare_bytes();
+        self.bytes -= bytes;
+        self.count_for(session.owner.clone(), |usage| {
+            usage.sessions -= 1;
+            usage.bytes -= bytes as u64;
+        });
     }
 
     /// Takes the data of this lock off the sum of its only holder. Call it before the lock or the holder changes; then
@@ -193,6 +208,7 @@ impl Machine {
     pub(super) fn uncharge_data(&mut self, name: &LockName) {
         if let Some((session, bytes)) = self.data_charged(name) {
             self.session_mut(session).charged -= bytes;
+            self.count(session, |usage| usage.bytes -= bytes as u64);
         }
     }
 
@@ -200,6 +216,7 @@ impl Machine {
     pub(super) fn charge_data(&mut self, name: &LockName) {
         if let Some((session, bytes)) = self.data_charged(name) {
             self.session_mut(session).charged += bytes;
+            self.count(session, |usage| usage.bytes += bytes as u64);
         }
     }
 

@@ -219,6 +219,7 @@ impl Machine {
     fn check_bytes(&self) -> Result<(), BrokenInvariant> {
         let (all, own) = self.count_bytes();
         ensure_same(&self.bytes, &all, "the bytes of the table")?;
+        ensure_same(&self.owners, &self.count_owners(), "what the owners of sessions have")?;
         for (id, session) in &self.sessions {
             ensure_same(&Some(&session.charged), &own.get(id), "the bytes of a session")?;
             let replies: usize = session.replies.iter().map(|(_, remembered)| bytes::of_reply(remembered)).sum();

@@ -66,6 +66,7 @@ impl Machine {
         let grant = Grant { token, session, names: names.to_shared() };
         let (request, since, lock_delay_ms) = (request.and_then(NonZeroU64::new), self.wall, acquire.lock_delay_ms);
         self.add(session, Weight::of_grant(&names));
+        self.count(session, |usage| usage.locks += names.len() as u64);
         let same = self.grants.insert(token, Held { session, request, names, since, lock_delay_ms });
         assert!(same.is_none(), "tokens rise: a fence would admit both holders of {token:?} (M2)");
         grant.names.iter().for_each(|name| self.charge_data(name));
@@ -164,6 +165,7 @@ impl Machine {
         names.iter().for_each(|name| self.uncharge_data(name));
         let held = self.grants.remove(&token).expect("only a grant that is held ends");
         self.subtract(held.session, Weight::of_grant(&names));
+        self.count(held.session, |usage| usage.locks -= names.len() as u64);
         self.session_mut(held.session).grants.remove(token);
         if let Some(Revoked { deadline: Some(deadline), .. }) = self.remove_revoked(held.session, token) {
             self.due.remove(&(deadline, Due::Revocation(token)));

@@ -59,6 +59,7 @@ mod digest;
 mod force;
 mod grants;
 mod locks;
+mod owners;
 mod queue;
 mod records;
 mod replies;
@@ -81,6 +82,7 @@ use lockkeeper_planted::Planted;
 
 pub use backlog::Work;
 pub use check::BrokenInvariant;
+pub use owners::Usage;
 pub use records::Record;
 pub use replies::Asked;
 pub use restored::{FIRST_TOKEN_MAX, FirstTokenError, TOKEN_STEP};
@@ -129,6 +131,8 @@ pub struct Machine {
 
     /// Bytes of all records together.
     bytes: usize,
+    /// What each owner's sessions have together. Not part of a record: it follows from the others.
+    owners: OrdMap<Identity, Usage>,
 
     /// Limits of the batch that is being applied. Not part of a record: the next batch brings its own.
     limits: Limits,

@@ -117,6 +117,7 @@ impl Machine {
         self.waits.insert(ticket, Waiting { session, request, acquire, deadline, since: self.wall, repeats: 0 });
         self.awaited_by.insert((session, ticket));
         self.session_mut(session).waits += 1;
+        self.count(session, |usage| usage.waiters += 1);
         ticket
     }
 
@@ -125,6 +126,7 @@ impl Machine {
         let waiting = self.waits.remove(&ticket).expect("only an acquire that waits leaves the queue");
         self.awaited_by.remove(&(waiting.session, ticket));
         self.session_mut(waiting.session).waits -= 1;
+        self.count(waiting.session, |usage| usage.waiters -= 1);
         self.subtract(waiting.session, Weight::of_wait(&waiting.acquire));
         if let Some(deadline) = waiting.deadline {
             self.due.remove(&(deadline, Due::Wait(ticket)));

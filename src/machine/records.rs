@@ -204,6 +204,7 @@ impl Machine {
         for (id, charged) in charged {
             machine.known(id)?.charged = charged;
         }
+        machine.owners = machine.count_owners();
         machine.check()?;
         Ok(machine)
     }

@@ -64,6 +64,11 @@ impl Machine {
         self.sessions.contains_key(&id)
     }
 
+    /// The owner of a session that is in the table, alive or being cleared away; `Some(None)`: it has none.
+    pub fn owner(&self, id: SessionId) -> Option<Option<&Identity>> {
+        self.sessions.get(&id).map(|session| session.owner.as_ref())
+    }
+
     /// How a session ended; `None` while it is alive.
     pub fn session_end(&self, id: SessionId) -> Option<SessionEnd> {
         match self.alive(id) {

@@ -58,6 +58,7 @@ pub mod descriptors;
 pub mod node;
 mod nodes_join;
 
+mod access;
 mod api;
 mod cluster;
 mod health;

@@ -27,6 +27,7 @@ use tower::{Layer as _, Service, util::MapResponse};
 
 use super::{
     MESSAGE_BYTES_MAX,
+    access::Access,
     cluster::Cluster,
     config::{AuditConfig, Config, Member, RaftConfig, TlsConfig},
     descriptors::Places,
@@ -314,6 +315,7 @@ where
     let acceptor = |port| parts.tls.clone().map(|tls| Acceptor::new(tls, port)).transpose();
     let (peers_acceptor, clients_acceptor) = (acceptor(Port::Peers)?, acceptor(Port::Clients)?);
     let Parts { tls, inspector, versions, replica: replica_wanted, disk: space, .. } = parts;
+    let access = Arc::new(Access::open(&config.auth, tls.is_some()).map_err(ServeError::Config)?);
     check_log(&identity, &mut log, &snapshots).await?;
     let plan = plan(&config);
     let versions = Arc::new(PeerVersions::new(versions));
@@ -358,7 +360,7 @@ where
     }
     let stopping = CancellationToken::new();
     let mut services =
-        Services::new(&config, &replica, members.clone(), &environment, connector.clone(), stopping.clone());
+        Services::new(&config, &replica, members.clone(), &environment, connector.clone(), stopping.clone(), access);
     services.cluster.start = identity.start().to_string().into();
     services.cluster.tls = tls.clone();
     let cluster_id = identity.cluster_id().clone();
@@ -418,6 +420,7 @@ where
     if let Some(broken_streams) = broken_streams {
         background.spawn(fast_election::watch(replica.clone(), connector, broken_streams, liveness, heartbeat));
     }
+    environment.clients.spawn(&mut background, Arc::clone(&services.local.access).watch_files());
     environment.clients.spawn(&mut background, services.unread.clone().watch_over());
     environment.clients.spawn(&mut background, health::report(services.cluster.clone(), reporter.clone()));
 
@@ -588,8 +591,10 @@ impl Services {
         environment: &Environment,
         connector: C,
         stopping: CancellationToken,
+        access: Arc<Access>,
     ) -> Self {
-        let local = Local { replica: replica.clone(), members, random: Arc::clone(&environment.random) };
+        let random = Arc::clone(&environment.random);
+        let local = Local { replica: replica.clone(), members, random, access };
         let dial: Dial = Arc::new(move |id, address, windows| {
             lockkeeper_transport::channel_with(connector.to_node(id), address, windows)
         });

@@ -98,6 +98,13 @@ pub enum Mode {
     Permit(Permits),
 }
 
+impl Invalid {
+    /// A value was refused for this reason, which names the limit and the remedy.
+    pub fn new(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+}
+
 fn text(what: &str, value: &str, least: usize, most: usize) -> Result<Arc<str>, Invalid> {
     if value.len() < least {
         return Err(Invalid(format!("{what} is empty: give it 1 to {most} bytes")));

@@ -91,7 +91,6 @@ async fn strangers_get_nothing_at_the_port_of_clients() {
     let another = authority(&cluster).for_cluster("another").client("ann", 1).expect("a certificate");
     let cases = [
         ("plain text", None),
-        ("no certificate", Some(tls(&own, None))),
         ("another authority", Some(stranger)),
         ("another cluster", Some(tls(&own, Some(another)))),
     ];
@@ -101,6 +100,10 @@ async fn strangers_get_nothing_at_the_port_of_clients() {
         assert!(matches!(answer, Err(Error::NoCluster { .. })), "{what}: {answer:?}");
     }
 
+    match client_with(&cluster, Some(&tls(&own, None))).get("a").await {
+        Err(Error::Refused(refused)) => assert!(refused.message.contains("no anonymous callers"), "{refused:?}"),
+        other => panic!("it showed nothing: {other:?}"),
+    }
     let node = own.node(9, &hosts(), 1).expect("a certificate");
     let as_node = client_with(&cluster, Some(&tls(&own, Some(node))));
     match as_node.get("a").await {

@@ -215,6 +215,7 @@ mod tests {
             label: None,
             ticket: None,
             reason: None,
+            by: None,
             data: None,
             mode: None,
             ..expected

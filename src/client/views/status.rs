@@ -52,6 +52,10 @@ pub struct NodeStatus {
     /// The longest scheduling delay of a task of Raft's runtime, such as a heartbeat, in the last minute. A delay beyond the election
     /// timeout causes elections: the node or its machine is overloaded. Up to 2 ms are due to the timer's resolution.
     pub turn_delay_max: Duration,
+    /// Requests that this node has refused since its start for want of an identity, a right or the ownership of a session.
+    pub denied_requests: u64,
+    /// Requests that this node has refused since its start by a limit of the caller's identity.
+    pub limited_requests: u64,
     /// Approximate size of its table, bytes.
     pub table_bytes: u64,
     /// The limit above which the cluster refuses requests that add to the table, bytes; `None`: no limit is known.
@@ -165,6 +169,8 @@ impl NodeStatus {
             last_token: set(wire.last_token).map(Token),
             table_hash: with_hash.then_some(wire.table_hash),
             turn_delay_max: Duration::from_micros(wire.turn_delay_us_max),
+            denied_requests: wire.denied_requests,
+            limited_requests: wire.limited_requests,
             table_bytes: wire.table_bytes,
             table_bytes_max: set(wire.table_bytes_max),
             disk_free_bytes: (wire.disk_total_bytes != 0).then_some(wire.disk_free_bytes),
@@ -270,6 +276,8 @@ mod tests {
             last_token: 7,
             table_hash: 0,
             turn_delay_us_max: 1_500,
+            denied_requests: 5,
+            limited_requests: 6,
             table_bytes: 8,
             table_bytes_max: 9,
             cluster_version: 2,
@@ -324,6 +332,8 @@ mod tests {
             // A hash of 0 is a hash, if one was requested.
             table_hash: Some(0),
             turn_delay_max: Duration::from_micros(1_500),
+            denied_requests: 5,
+            limited_requests: 6,
             table_bytes: 8,
             table_bytes_max: Some(9),
             cluster_version: Some(2),

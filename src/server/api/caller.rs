@@ -4,24 +4,29 @@ use std::{fmt, time::Duration};
 
 use tokio::time::{Instant, sleep_until};
 
-use lockkeeper_machine::Address;
+use lockkeeper_machine::{Address, Identity};
 
 /// The origin of a request, and its deadline.
 ///
 /// Made by the adapter at the node that the client is connected to. A forwarded request carries it, so the leader sees the client, not
-/// the follower. An authenticated identity belongs here too, once a protocol brings one.
+/// the follower.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller {
     /// The client's address. `None`: an older peer forwarded the request without it.
     pub(crate) remote: Option<Address>,
+    /// `None`: an anonymous client. A stream's requests have the identity of the request that opened it.
+    pub(crate) identity: Option<Identity>,
+    /// A member asks for itself, such as a node that joins: at the peers' port, and not for a client. No policy concerns it.
+    pub(crate) is_peer: bool,
     /// `None`: the caller waits without limit.
     pub(crate) deadline: Option<Deadline>,
 }
 
 impl Caller {
-    /// The client's address as this node's log shows it.
+    /// The client's identity and address as this node's log shows them.
     pub(crate) fn shown(&self) -> impl fmt::Display {
-        self.remote.map_or_else(|| "unknown".to_owned(), |remote| remote.to_string())
+        let address = self.remote.map_or_else(|| "unknown".to_owned(), |remote| remote.to_string());
+        self.identity.as_ref().map_or_else(|| address.clone(), |identity| format!("{identity} at {address}"))
     }
 }
 

@@ -8,9 +8,10 @@
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use lockkeeper_machine::{
-    GRANTS_PER_SESSION_MAX, Invalid, LOCKS_MAX, Limit, REPLIES_PER_SESSION_MAX, Refusal, Reply, SESSIONS_MAX,
+    GRANTS_PER_SESSION_MAX, Identity, Invalid, LOCKS_MAX, Limit, REPLIES_PER_SESSION_MAX, Refusal, Reply, SESSIONS_MAX,
     SessionEnd, TAKEN_PER_SESSION_MAX, Version, WAITERS_MAX, WAITS_PER_SESSION_MAX,
 };
+use lockkeeper_policy::Denied;
 use lockkeeper_raft::{NoReply, handover::TransferError, members::MemberError};
 
 /// What the caller may do with a request that failed.
@@ -80,6 +81,12 @@ pub(crate) enum Reason {
     MembershipRefused,
     /// Another change of the membership is under way.
     MembershipChanging,
+    /// The caller has shown no identity, or a token that is not known.
+    Unauthenticated,
+    /// No rule of the policy allows the request.
+    PermissionDenied,
+    /// The session belongs to another identity.
+    NotOwner,
     /// A bug; see the node's log.
     Internal,
     /// The leader runs a newer version, which has a reason that this node does not know.
@@ -312,6 +319,40 @@ impl Error {
              Lockkeeper that supports version {needs} on all members, and try again"
         );
         Self::new(Reason::ClusterVersion, Retry::No, message).with("version", has).with("needs", needs)
+    }
+
+    /// The caller has no identity, and needs one; or its token is not known.
+    pub(crate) fn unauthenticated(why: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Reason::Unauthenticated, Retry::No, why)
+    }
+
+    /// No rule of the policy allows the request.
+    pub(crate) fn permission_denied(denied: &Denied) -> Self {
+        Self::new(Reason::PermissionDenied, Retry::No, denied.to_string())
+    }
+
+    /// The session belongs to another identity than the caller's.
+    pub(crate) fn not_owner(caller: Option<&Identity>) -> Self {
+        let who = caller.map_or("an anonymous caller", Identity::as_str);
+        let message = format!(
+            "the session belongs to another identity than {who}: only its owner can use it; open a session of your own (an identity \
+             that the policy lets administer the cluster can close this one)"
+        );
+        Self::new(Reason::NotOwner, Retry::No, message)
+    }
+
+    /// A limit of the caller's identity was reached. `is_passing`: a pause helps; otherwise the identity must give something back.
+    pub(crate) fn over_limit(who: &Identity, limit: &'static str, value: u64, refused: u64, is_passing: bool) -> Self {
+        let (retry, remedy) = match is_passing {
+            true => (Retry::Safe, "send fewer, or try again in a second"),
+            false => (Retry::No, "give some back"),
+        };
+        let message = format!(
+            "{who} has reached its limit of {value} for {limit}: {remedy}; an operator can raise [limits.{who}] in the policy (this node \
+             has refused {refused} requests by such limits)"
+        );
+        let error = Self::new(Reason::LimitReached, retry, message);
+        error.with("limit", format!("identity_{limit}")).with("limit_value", value).with("refused", refused)
     }
 
     /// No leader is known.

@@ -50,6 +50,8 @@ pub struct Config {
     pub insecure: bool,
     /// The log filter, in the syntax of the crate `tracing-subscriber`.
     pub log: String,
+    /// Who may call, and do what.
+    pub auth: AuthConfig,
     /// The certificates. `None`: plain text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
@@ -87,6 +89,24 @@ pub struct TlsConfig {
     pub certificate: PathBuf,
     /// The file of its private key.
     pub key: PathBuf,
+}
+
+/// Who may call, and do what. Both files are read again when they change.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuthConfig {
+    /// The file of tokens: a hash and an identity each. Empty: no token is known.
+    pub tokens: PathBuf,
+    /// The policy file. Empty: everything is allowed to every caller that is served.
+    pub policy: PathBuf,
+    /// Whether callers without an identity are served.
+    pub anonymous: bool,
+}
+
+impl Default for AuthConfig {
+    fn default() -> Self {
+        Self { tokens: PathBuf::new(), policy: PathBuf::new(), anonymous: true }
+    }
 }
 
 /// Raft's timing and log retention. The same on all nodes.
@@ -278,6 +298,7 @@ impl Default for Config {
             insecure: false,
             log: "info,openraft=warn".to_owned(),
             tls: None,
+            auth: AuthConfig::default(),
             raft: RaftConfig::default(),
             limits: LimitsConfig::default(),
             disk: DiskConfig::default(),

@@ -31,7 +31,7 @@ use crate::{
     },
     wire::{Encode, Form, Forward, status::error_of},
 };
-use lockkeeper_machine::Address;
+use lockkeeper_machine::Identity;
 use lockkeeper_planted::Planted;
 use lockkeeper_proto::v1::{locks_client::LocksClient, sessions_client::SessionsClient};
 use lockkeeper_raft::Replica;
@@ -43,6 +43,8 @@ const LAST_ANSWERS: Duration = Duration::from_millis(500);
 /// The metadata key under which a follower names the client of a forwarded request: IP address and port. Only the peers' port reads it, so
 /// a client cannot name another one.
 const CALLER_KEY: &str = "lockkeeper-client-address";
+/// As [`CALLER_KEY`]: the client's identity, or [`Identity::ANONYMOUS`].
+const IDENTITY_KEY: &str = "lockkeeper-client-identity";
 
 /// Makes a channel to the peer with this id at this address, with these flow-control windows for its answers.
 pub(crate) type Dial = Arc<dyn Fn(u64, &str, Windows) -> Channel + Send + Sync>;
@@ -209,14 +211,24 @@ fn onward<T>(message: T, caller: &Caller) -> Request<T> {
 }
 
 fn name_caller(metadata: &mut MetadataMap, caller: &Caller) {
+    if caller.is_peer {
+        return;
+    }
     if let Some(address) = caller.remote.and_then(|remote| remote.to_string().parse().ok()) {
         metadata.insert(CALLER_KEY, address);
     }
+    let identity = caller.identity.as_ref().map_or(Identity::ANONYMOUS, Identity::as_str);
+    metadata.insert(IDENTITY_KEY, identity.parse().expect("an identity is printable ASCII"));
 }
 
-/// The client of a forwarded request. `None`: the peer runs an older version, which does not say.
-pub(crate) fn named_caller(metadata: &MetadataMap) -> Option<Address> {
-    metadata.get(CALLER_KEY)?.to_str().ok()?.parse().ok()
+/// The client of a forwarded request, or else the peer itself. A peer of an older version forwards without identities: its clients are
+/// anonymous here.
+pub(crate) fn named_caller(metadata: &MetadataMap) -> Caller {
+    let value = |key| metadata.get(key)?.to_str().ok();
+    let remote = value(CALLER_KEY).and_then(|address| address.parse().ok());
+    let is_peer = !metadata.contains_key(CALLER_KEY) && !metadata.contains_key(IDENTITY_KEY);
+    let identity = value(IDENTITY_KEY).and_then(|identity| Identity::new(identity).ok());
+    Caller { remote, identity, is_peer, deadline: None }
 }
 
 /// Returns when another node is known to lead, and the one before has had [`LAST_ANSWERS`] to answer, unless it is silent.
@@ -267,13 +279,19 @@ mod tests {
 
     #[test]
     fn a_forwarded_request_names_its_caller() {
-        let remote: Option<Address> = "10.0.0.7:5123".parse().ok();
-        let request = onward((), &Caller { remote, deadline: None });
-        assert_eq!(named_caller(request.metadata()), remote);
-        let request = onward((), &Caller::default());
-        assert_eq!(named_caller(request.metadata()), None);
-        let mut malformed = MetadataMap::new();
-        malformed.insert(CALLER_KEY, "nowhere".parse().expect("a value"));
-        assert_eq!(named_caller(&malformed), None);
+        let remote = "10.0.0.7:5123".parse().ok();
+        for identity in [None, Identity::new("shop-1").ok()] {
+            let request = onward((), &Caller { remote, identity: identity.clone(), ..Caller::default() });
+            let named = named_caller(request.metadata());
+            assert_eq!((named.remote, named.identity, named.is_peer), (remote, identity, false));
+        }
+        assert!(!named_caller(onward((), &Caller::default()).metadata()).is_peer, "an anonymous client is no peer");
+        assert!(named_caller(&MetadataMap::new()).is_peer);
+        for (key, value) in [(CALLER_KEY, "nowhere"), (IDENTITY_KEY, "two words"), (CALLER_KEY, "10.0.0.7:5123")] {
+            let mut odd = MetadataMap::new();
+            odd.insert(key, value.parse().expect("a value"));
+            let named = named_caller(&odd);
+            assert_eq!((named.identity, named.is_peer), (None, false), "{key} {value}");
+        }
     }
 }

@@ -10,14 +10,19 @@ use futures::{Stream, StreamExt};
 
 use super::{keep_alive, patience::PATIENCE, watch};
 use crate::{
+    access::{
+        Access,
+        guard::{Adds, Concern, Guarded},
+    },
     api::{
-        Caller, Error,
+        Caller, Error, Reason,
         requests::{KeepAlive, KeepAliveEvent, WatchEvent, WatchLocks},
     },
     wire::{Form, Forward},
 };
 use lockkeeper_environment::Random;
-use lockkeeper_machine::{Command, Machine, Reply};
+use lockkeeper_machine::{Command, Identity, Machine, Note, Reply, SessionId};
+use lockkeeper_policy::What;
 use lockkeeper_raft::{NoReply, Replica, members::Members, table::Applied, types::Delivery};
 
 /// This node's replica, and what else requests need.
@@ -28,10 +33,12 @@ pub(crate) struct Local {
     pub(crate) members: Members,
     /// For session ids that a client leaves to the node.
     pub(crate) random: Arc<dyn Random>,
+    /// Who may do what.
+    pub(crate) access: Arc<Access>,
 }
 
 /// A request that a node can execute.
-pub(crate) trait Serve: Forward {
+pub(crate) trait Serve: Forward + Guarded {
     /// Executes it. Replies are typed, except for those whose size is limited in encoded bytes: they are built as messages.
     fn serve(self, node: &Local, caller: &Caller) -> impl Future<Output = Result<Form<Self::Reply>, Error>> + Send;
 }
@@ -40,33 +47,135 @@ impl Local {
     /// Executes a request.
     ///
     /// **Every request of every protocol passes here exactly once**: typed and checked, on the node that executes it, with the caller as
-    /// the node knows it that the client is connected to. Policy checks and audit belong here, and into `keep_alive` and `watch` below.
+    /// the node knows it that the client is connected to. The checks of rights and owners are here, and in `keep_alive` and `watch` below.
     pub(crate) async fn call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
-        request.typed()?.serve(self, caller).await
+        let request = request.typed()?;
+        self.check(caller, &request)?;
+        request.serve(self, caller).await
     }
 
     /// Renews sessions as `renewals` come, for as long as they do, and reports what the sessions lose.
     pub(crate) fn keep_alive<S>(
         &self,
-        _caller: &Caller,
+        caller: &Caller,
         renewals: S,
     ) -> impl Stream<Item = Result<Form<KeepAliveEvent>, Error>> + Send + use<S>
     where
         S: Stream<Item = Result<Form<KeepAlive>, Error>> + Send + 'static,
     {
-        let renewals = renewals.map(|renewal| renewal.and_then(Form::typed));
+        let (node, caller) = (self.clone(), caller.clone());
+        let renewals = renewals.map(move |renewal| {
+            let renewal = renewal.and_then(Form::typed)?;
+            node.check(&caller, &renewal)?;
+            Ok(renewal)
+        });
         keep_alive::start(self.replica.clone(), renewals).map(|event| event.map(Form::Typed))
     }
 
     /// The state of the locks under a prefix, and then their changes.
     pub(crate) async fn watch(
         &self,
-        _caller: &Caller,
+        caller: &Caller,
         request: Form<WatchLocks>,
     ) -> Result<impl Stream<Item = Result<Form<WatchEvent>, Error>> + Send + use<>, Error> {
-        let WatchLocks { prefix, after_index } = request.typed()?;
+        let request = request.typed()?;
+        self.check(caller, &request)?;
+        let WatchLocks { prefix, after_index } = request;
         let events = watch::start(self.replica.clone(), prefix, after_index).await?;
         Ok(events.map(|event| event.map(Form::Message)))
+    }
+
+    /// Refuses a request for which the caller has no right, or that uses the session of another identity.
+    fn check(&self, caller: &Caller, request: &impl Guarded) -> Result<(), Error> {
+        self.decide(caller, request).inspect_err(|error| {
+            if matches!(error.reason, Reason::PermissionDenied | Reason::NotOwner | Reason::Unauthenticated) {
+                let who = caller.identity.as_ref().map(ToString::to_string);
+                let (act, reason) = ("refused".to_owned(), error.message.clone().into_owned());
+                // In the background, and only some: anybody can be refused as often as he likes.
+                _ = self.replica.note(Note { who, act, reason, ..Note::default() });
+            }
+        })
+    }
+
+    fn decide(&self, caller: &Caller, request: &impl Guarded) -> Result<(), Error> {
+        self.access.admit(caller)?;
+        let needs = request.needs();
+        match needs.right {
+            None => {}
+            Some((right, Concern::One(what))) => self.access.check(caller, right, what)?,
+            Some((right, Concern::All(wants))) => {
+                wants.iter().try_for_each(|want| self.access.check(caller, right, What::Name(want.name.as_str())))?;
+            }
+        }
+        if let Some(session) = needs.session
+            && !self.may_use(caller, session)?
+            && !(needs.for_others && self.access.administers(caller))
+        {
+            return Err(self.not_owner(caller, session));
+        }
+        match (&caller.identity, needs.adds) {
+            (Some(who), Some(adds)) => self.check_limits(who, needs.session, adds),
+            _ => Ok(()),
+        }
+    }
+
+    fn not_owner(&self, caller: &Caller, session: SessionId) -> Error {
+        self.access.count_denied();
+        tracing::info!(from = %caller.shown(), %session, "a request for the session of another identity was refused");
+        Error::not_owner(caller.identity.as_ref())
+    }
+
+    /// Refuses what exceeds a limit of the identity, by the table as it is applied here: requests that are under way at the same time may
+    /// together exceed it by what they ask for. A repetition of a request that was executed adds nothing, and must not be refused: its
+    /// client does not know yet that it holds a lock.
+    fn check_limits(&self, who: &Identity, session: Option<SessionId>, adds: Adds) -> Result<(), Error> {
+        let limits = self.access.limits(who);
+        if (limits.sessions, limits.locks, limits.waiters, limits.bytes) == (None, None, None, None) {
+            return Ok(());
+        }
+        let usage = self.replica.table().read(|applied| {
+            let machine = &applied.machine;
+            let is_repeated = adds.opens.is_some_and(|id| machine.owner(id).is_some())
+                || session.zip(adds.request).is_some_and(|(session, request)| machine.remembers(session, request));
+            (!is_repeated).then(|| machine.usage(who))
+        });
+        let Some(usage) = usage else { return Ok(()) };
+        let asked = [
+            ("sessions", usage.sessions, adds.sessions, limits.sessions),
+            ("locks", usage.locks, adds.locks, limits.locks),
+            ("waiters", usage.waiters, adds.waiters, limits.waiters),
+            // Each of these requests adds some bytes.
+            ("bytes", usage.bytes, 1, limits.bytes),
+        ];
+        let over = |(_, has, more, limit): &&(_, u64, u64, Option<u64>)| {
+            *more > 0 && limit.is_some_and(|limit| has.saturating_add(*more) > limit)
+        };
+        match asked.iter().find(over) {
+            Some((name, _, _, Some(limit))) => Err(self.access.over_limit(who, name, *limit, false)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the caller may use a session: it owns it, or nobody does and the node serves anonymous callers.
+    ///
+    /// The table as it is applied here suffices, though the command comes later in the log. The owner of a session never changes, and an
+    /// id is not used again. A leader has applied all entries of its predecessors, and proposals are bound to its term: so a session that
+    /// this table does not have was not opened when the command was sent, or its open is under way. In the first case the table refuses
+    /// the command. In the second, the id is known to no one but the client that drew it from 128 random bits.
+    fn may_use(&self, caller: &Caller, session: SessionId) -> Result<bool, Error> {
+        if !self.replica.leads() {
+            return Err(Error::no_leader());
+        }
+        Ok(match self.owner(session) {
+            None => true,
+            Some(None) => self.access.serves_anonymous(),
+            Some(owner) => owner == caller.identity,
+        })
+    }
+
+    /// The owner of a session, if the table has the session.
+    pub(super) fn owner(&self, session: SessionId) -> Option<Option<Identity>> {
+        self.replica.table().read(|applied| applied.machine.owner(session).map(Option::<&Identity>::cloned))
     }
 
     /// Proposes a command and waits until it is applied.

@@ -91,8 +91,9 @@ impl Serve for ListLocks {
 }
 
 impl Serve for ForceRelease {
-    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<GrantsForced>, Error> {
+    async fn serve(mut self, node: &Local, caller: &Caller) -> Result<Form<GrantsForced>, Error> {
         let (name, reason, now) = (self.name.clone(), self.reason.clone(), self.now);
+        self.by = caller.identity.clone();
         let reply = node.apply(Command::ForceRelease(self)).await?;
         let Reply::Forced { grants, more_up_to } = reply else { return Err(Error::unexpected(reply)) };
         if let (Some(first), Some(last)) = (grants.first(), grants.last()) {
@@ -107,7 +108,8 @@ impl Serve for ForceRelease {
 impl Serve for RemoveWaiter {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<WaiterRemoved>, Error> {
         let Self { name, ticket } = self;
-        let reply = node.apply(Command::RemoveWaiter { name: name.clone(), ticket, by: None }).await?;
+        let reply =
+            node.apply(Command::RemoveWaiter { name: name.clone(), ticket, by: caller.identity.clone() }).await?;
         let Reply::WaiterRemoved(removed) = reply else { return Err(Error::unexpected(reply)) };
         if let Some(waiter) = &removed {
             let from = caller.shown();
@@ -120,7 +122,7 @@ impl Serve for RemoveWaiter {
 
 impl Serve for LiftDelay {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<DelayLifted>, Error> {
-        let reply = node.apply(Command::LiftDelay { name: self.name.clone(), by: None }).await?;
+        let reply = node.apply(Command::LiftDelay { name: self.name.clone(), by: caller.identity.clone() }).await?;
         let Reply::DelayLifted(lifted_ms) = reply else { return Err(Error::unexpected(reply)) };
         if let Some(lifted_ms) = lifted_ms {
             tracing::info!(lock = %self.name, from = %caller.shown(), lifted_ms, "an operator lifted a lock-delay");
@@ -132,7 +134,8 @@ impl Serve for LiftDelay {
 impl Serve for DropData {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<DataDropped>, Error> {
         let Self { prefix, after } = self;
-        let reply = node.apply(Command::DropData { prefix: prefix.clone(), after, by: None }).await?;
+        let reply =
+            node.apply(Command::DropData { prefix: prefix.clone(), after, by: caller.identity.clone() }).await?;
         let Reply::DataDropped { dropped, more_after } = reply else { return Err(Error::unexpected(reply)) };
         if dropped > 0 {
             tracing::info!(prefix, from = %caller.shown(), dropped, "an operator dropped the data of locks that nobody holds");
@@ -144,7 +147,7 @@ impl Serve for DropData {
 impl Serve for ResizeSemaphore {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<SemaphoreResized>, Error> {
         let Self { name, permits } = self;
-        let reply = node.apply(Command::Resize { name: name.clone(), permits, by: None }).await?;
+        let reply = node.apply(Command::Resize { name: name.clone(), permits, by: caller.identity.clone() }).await?;
         let Reply::Resized { before, holders, waiters } = reply else { return Err(Error::unexpected(reply)) };
         let (from, permits, size_before) = (caller.shown(), permits.get(), before.get());
         tracing::info!(lock = %name, %from, permits, before = size_before, holders, waiters, "an operator resized a semaphore");

@@ -78,7 +78,8 @@ impl Serve for TransferLeader {
         }
         // Before it, since this node writes no entries afterwards.
         let target = self.to.map(|to| format!("node {to}")).unwrap_or_default();
-        let note = Note { act: "transfer-leader".to_owned(), target, ..Note::default() };
+        let who = caller.identity.as_ref().map(ToString::to_string);
+        let note = Note { who, act: "transfer-leader".to_owned(), target, ..Note::default() };
         if let Some(noting) = node.replica.note(note) {
             // It has a deadline of its own, and what it says of the outcome is in the process's log.
             _ = noting.await;

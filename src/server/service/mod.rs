@@ -39,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 use self::forward::{Dial, Forwarder, Lane, Leader};
 pub(crate) use self::local::{Local, Serve};
 use super::{
+    access::Access,
     api::{
         Caller, Deadline, Error,
         requests::{KeepAlive, KeepAliveEvent, WatchEvent, WatchLocks},
@@ -83,6 +84,7 @@ impl Service {
     ///
     /// Whoever answers a request at the caller's deadline drops this future then: here it only limits what the leader does.
     pub(crate) async fn call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
+        self.local.access.count_call(caller)?;
         if C::is_stale(&request) {
             return self.local.call(caller, request).await;
         }
@@ -108,6 +110,7 @@ impl Service {
         caller: &Caller,
         renewals: impl Stream<Item = Result<Form<KeepAlive>, Error>> + Send + 'static,
     ) -> Result<Events<KeepAliveEvent>, Error> {
+        self.local.access.count_call(caller)?;
         match self.route()? {
             Route::Here => Ok(until(caller.deadline, self.local.keep_alive(caller, renewals))),
             Route::There(leader) => {
@@ -121,6 +124,7 @@ impl Service {
 
     /// The state of the locks under a prefix, and then their changes. An error ends the stream.
     pub(crate) async fn watch(&self, caller: &Caller, request: Form<WatchLocks>) -> Result<Events<WatchEvent>, Error> {
+        self.local.access.count_call(caller)?;
         match self.route()? {
             Route::Here => Ok(until(caller.deadline, self.local.watch(caller, request).await?)),
             Route::There(leader) => Ok(until(caller.deadline, self.forwarder.watch(leader, caller, request).await?)),
@@ -138,6 +142,11 @@ impl Service {
         let replica = self.replica();
         let is_silent = |id| id != *replica.raft().node_id() && replica.is_silent(id);
         replica.look_at_leader(|id, node| (!is_silent(id)).then(|| node.client_address.clone())).flatten()
+    }
+
+    /// Who may do what.
+    pub(crate) fn access(&self) -> &Access {
+        &self.local.access
     }
 
     /// Cancelled when the node drains.

@@ -3,7 +3,7 @@
 use openraft::{ServerState, async_runtime::WatchReceiver, metrics::RaftMetrics};
 use tonic::{Request, Response, Status};
 
-use super::{Adapter, Backend};
+use super::{Adapter, Backend, caller};
 use crate::{api::requests::*, cluster::Cluster, safety};
 use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::{self, cluster_server};
@@ -30,7 +30,12 @@ impl<B: Backend> ClusterService<B> {
 #[tonic::async_trait]
 impl<B: Backend> cluster_server::Cluster for ClusterService<B> {
     async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusResponse>, Status> {
-        self.cluster.status(request).await
+        let caller = caller(&self.adapter.backend, &request)?;
+        self.adapter.backend.admit(&caller)?;
+        let (denied, limited) = self.adapter.backend.refused();
+        let mut status = self.cluster.status(request).await?;
+        (status.get_mut().denied_requests, status.get_mut().limited_requests) = (denied, limited);
+        Ok(status)
     }
 
     async fn add_member(

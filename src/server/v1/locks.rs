@@ -2,7 +2,7 @@
 
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Adapter, Backend, Messages, caller, deadlines, messages, pipeline};
+use super::{Adapter, Backend, Messages, caller, messages, pipeline};
 use crate::{
     api::{Error, requests::*},
     wire::Form,
@@ -40,7 +40,7 @@ impl<B: Backend> Locks for Adapter<B> {
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let caller = caller::<B, _>(&request);
+        let caller = caller(&self.backend, &request)?;
         let events = self.backend.watch(&caller, Form::Message(request.into_inner())).await;
         self.name_leader(events.map(messages))
     }
@@ -87,7 +87,8 @@ impl<B: Backend> Locks for Adapter<B> {
         if service.stopping().is_cancelled() {
             return Err(Error::shutting_down().into());
         }
-        let (deadline, remote) = (deadlines::of(&request), B::remote(&request));
-        Ok(Response::new(pipeline::start(service.clone(), request.into_inner(), remote, deadline)))
+        let caller = caller(&self.backend, &request)?;
+        self.backend.admit(&caller)?;
+        Ok(Response::new(pipeline::start(service.clone(), request.into_inner(), caller)))
     }
 }

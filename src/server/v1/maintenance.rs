@@ -26,6 +26,7 @@ use crate::{
 use lockkeeper_environment::{Blocking, Environment};
 use lockkeeper_machine::{LockName, Note, Page, Ticket, Token, WallTime};
 use lockkeeper_planted::VERSION;
+use lockkeeper_policy::{Right, What};
 use lockkeeper_proto::v1::{SaveSnapshotRequest, SaveSnapshotResponse, maintenance_server};
 use lockkeeper_raft::{
     Replica,
@@ -71,7 +72,8 @@ impl Maintenance {
             // Goes to the leader if that is another node.
             let get = Form::Typed(GetLock { name, page, stale: false });
             // Boxed: with the types of all that it awaits, this future's own type would be too deep for the compiler.
-            let read = self.service.call(caller, get).boxed().await?;
+            // For the node itself: the caller may administer, which was checked, and need not have the right to read this lock.
+            let read = self.service.call(&Caller { is_peer: true, ..caller.clone() }, get).boxed().await?;
             let index = read.typed()?.index;
             let wait = self.replica.raft().wait(Some(CATCH_UP));
             wait.applied_index_at_least(Some(index), "a backup").await.map_err(|_| Error::lags(index))?;
@@ -89,7 +91,8 @@ impl Maintenance {
         let applied = self.table(caller, is_stale).await?;
         tracing::info!(index = applied.index(), client = %caller.shown(), "sending a backup");
         let target = format!("from node {}", self.node_id);
-        _ = self.replica.note(Note { act: "save-snapshot".to_owned(), target, ..Note::default() });
+        let who = caller.identity.as_ref().map(ToString::to_string);
+        _ = self.replica.note(Note { who, act: "save-snapshot".to_owned(), target, ..Note::default() });
         let header = Header {
             cluster_id: self.cluster_id.clone(),
             node_id: self.node_id,
@@ -175,7 +178,9 @@ impl maintenance_server::Maintenance for Maintenance {
         &self,
         request: Request<SaveSnapshotRequest>,
     ) -> Result<Response<Self::SaveSnapshotStream>, Status> {
-        let caller = caller::<Service, _>(&request);
+        let caller = caller(&self.service, &request)?;
+        self.service.access().admit(&caller)?;
+        self.service.access().check(&caller, Right::Administer, What::Cluster)?;
         let pieces = self.save(&caller, request.into_inner().stale).await?;
         let pieces =
             pieces.map(|piece| piece.map(|data| SaveSnapshotResponse { data: data.into() }).map_err(Status::from));

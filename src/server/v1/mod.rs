@@ -28,6 +28,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use self::unreadable::explained;
 use super::{
+    access::Access,
     api::{
         Caller, Error,
         requests::{KeepAlive, KeepAliveEvent, WatchEvent, WatchLocks},
@@ -35,9 +36,9 @@ use super::{
     service::{Events, Local, Serve, Service, forward::named_caller},
     wire::{Encode, Form, ReplyMessage},
 };
-use lockkeeper_machine::Address;
+use lockkeeper_machine::Identity;
 use lockkeeper_proto::LEADER_KEY;
-use lockkeeper_transport::Remote;
+use lockkeeper_transport::{Remote, tls::Subject};
 
 /// Serves `lockkeeper.v1` on a backend.
 #[derive(Clone, Debug)]
@@ -68,8 +69,14 @@ pub(crate) trait Backend: Send + Sync + 'static {
         request: Form<WatchLocks>,
     ) -> impl Future<Output = Result<Events<WatchEvent>, Error>> + Send;
 
-    /// The client's address.
-    fn remote<T>(request: &Request<T>) -> Option<Address>;
+    /// The caller of a request, without its deadline. Fails if its token is not known.
+    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Error>;
+
+    /// Refuses a caller that may not even see this node's condition.
+    fn admit(&self, caller: &Caller) -> Result<(), Error>;
+
+    /// Requests refused since the start: see [`Access::refused`].
+    fn refused(&self) -> (u64, u64);
 
     /// Where clients reach the leader, if answers on this port are to name it.
     fn leader(&self) -> Option<String>;
@@ -104,8 +111,21 @@ impl Backend for Service {
         self.watch(caller, request)
     }
 
-    fn remote<T>(request: &Request<T>) -> Option<Address> {
-        request.extensions().get::<Remote>().map(|remote| remote.address.into())
+    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Error> {
+        let remote = request.extensions().get::<Remote>();
+        if remote.is_some_and(|remote| remote.node().is_some()) {
+            return Ok(Caller { is_peer: true, ..Caller::default() });
+        }
+        let identity = identity_of(self.access(), request)?;
+        Ok(Caller { remote: remote.map(|remote| remote.address.into()), identity, ..Caller::default() })
+    }
+
+    fn admit(&self, caller: &Caller) -> Result<(), Error> {
+        self.access().admit(caller)
+    }
+
+    fn refused(&self) -> (u64, u64) {
+        self.access().refused()
     }
 
     fn leader(&self) -> Option<String> {
@@ -139,8 +159,17 @@ impl Backend for Local {
         Ok(Box::pin(self.watch(caller, request).await?))
     }
 
-    fn remote<T>(request: &Request<T>) -> Option<Address> {
-        named_caller(request.metadata())
+    /// A peer is trusted with the name of its client: only members reach this port.
+    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Error> {
+        Ok(named_caller(request.metadata()))
+    }
+
+    fn admit(&self, _caller: &Caller) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn refused(&self) -> (u64, u64) {
+        self.access.refused()
     }
 
     fn leader(&self) -> Option<String> {
@@ -163,7 +192,7 @@ impl<B: Backend> Adapter<B> {
     }
 
     async fn call<C: Serve>(&self, request: Request<C::Message>) -> Result<Response<ReplyMessage<C>>, Status> {
-        let caller = caller::<B, _>(&request);
+        let caller = caller(&self.backend, &request)?;
         let reply = self.backend.call::<C>(&caller, Form::Message(request.into_inner())).await;
         self.name_leader(reply.map(Form::message))
     }
@@ -183,8 +212,26 @@ impl<B: Backend> Adapter<B> {
     }
 }
 
-fn caller<B: Backend, T>(request: &Request<T>) -> Caller {
-    Caller { remote: B::remote(request), deadline: deadlines::of(request) }
+fn caller<B: Backend, T>(backend: &B, request: &Request<T>) -> Result<Caller, Error> {
+    Ok(Caller { deadline: deadlines::of(request), ..backend.caller(request)? })
+}
+
+/// The identity of a client: that of the token that it sends, or else the name in the certificate of its connection. So a program in between
+/// can have a certificate of its own, and pass on the tokens of its users.
+fn identity_of<T>(access: &Access, request: &Request<T>) -> Result<Option<Identity>, Error> {
+    if let Some(identity) = access.bearer(request.metadata())? {
+        return Ok(Some(identity));
+    }
+    let subject = request.extensions().get::<Remote>().and_then(|remote| remote.subject.as_deref());
+    match subject {
+        Some(Subject::Client { name, .. }) => match Identity::new(name) {
+            Ok(identity) => Ok(Some(identity)),
+            Err(invalid) => {
+                Err(Error::unauthenticated(format!("the name in the certificate is no identity: {invalid}")))
+            }
+        },
+        Some(Subject::Node { .. }) | None => Ok(None),
+    }
 }
 
 /// What a client sends on a stream. The stream ends with the client; a message that cannot be decoded is an error.

@@ -28,7 +28,6 @@ use crate::{
     service::{Serve, Service},
     wire::{Form, ReplyMessage, asks_to_wait},
 };
-use lockkeeper_machine::Address;
 use lockkeeper_proto::v1::{
     PipelineRequest, PipelineResponse,
     pipeline_request::What as Asked,
@@ -90,15 +89,11 @@ impl Queue {
 ///
 /// Once the service drains, no more requests are read; those under way are answered, and then the stream ends. At the stream's deadline the
 /// requests under way are answered with it.
-pub(super) fn start(
-    service: Service,
-    requests: Streaming<PipelineRequest>,
-    remote: Option<Address>,
-    deadline: Option<Deadline>,
-) -> Answers {
+pub(super) fn start(service: Service, requests: Streaming<PipelineRequest>, caller: Caller) -> Answers {
     let (queue, answers) = Queue::new();
     // The deadline is that of the stream, which answers for its requests.
-    let pipeline = Arc::new(Pipeline { service, caller: Caller { remote, deadline: None } });
+    let deadline = caller.deadline;
+    let pipeline = Arc::new(Pipeline { service, caller: Caller { deadline: None, ..caller } });
     tokio::spawn(async move {
         if let Err(status) = serve(pipeline, requests, &queue, deadline).await {
             // An error says that the client is gone.

@@ -28,7 +28,7 @@ impl<B: Backend> Sessions for Adapter<B> {
         &self,
         request: Request<Streaming<v1::KeepAliveRequest>>,
     ) -> Result<Response<Self::KeepAliveStream>, Status> {
-        let caller = caller::<B, _>(&request);
+        let caller = caller(&self.backend, &request)?;
         let events = self.backend.keep_alive(&caller, received(request.into_inner())).await;
         self.name_leader(events.map(messages))
     }

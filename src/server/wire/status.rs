@@ -77,6 +77,9 @@ fn code_and_name(reason: &Reason) -> (Code, String) {
         Reason::Revoked => (Code::FailedPrecondition, Name::Revoked),
         Reason::MembershipRefused => (Code::FailedPrecondition, Name::MembershipRefused),
         Reason::MembershipChanging => (Code::Aborted, Name::MembershipChanging),
+        Reason::Unauthenticated => (Code::Unauthenticated, Name::Unauthenticated),
+        Reason::PermissionDenied => (Code::PermissionDenied, Name::PermissionDenied),
+        Reason::NotOwner => (Code::PermissionDenied, Name::NotOwner),
         Reason::Internal => (Code::Internal, Name::Internal),
         Reason::Newer { name, code } => return (Code::from_i32(*code), name.clone()),
     };
@@ -111,6 +114,9 @@ fn reason_named(name: String, code: Code) -> Reason {
         Some(Name::Revoked) => Reason::Revoked,
         Some(Name::MembershipRefused) => Reason::MembershipRefused,
         Some(Name::MembershipChanging) => Reason::MembershipChanging,
+        Some(Name::Unauthenticated) => Reason::Unauthenticated,
+        Some(Name::PermissionDenied) => Reason::PermissionDenied,
+        Some(Name::NotOwner) => Reason::NotOwner,
         Some(Name::Internal) => Reason::Internal,
         Some(Name::Unspecified) | None => Reason::Newer { name, code: code.into() },
     }
@@ -119,7 +125,7 @@ fn reason_named(name: String, code: Code) -> Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkeeper_machine::{Limit, LockName, Permits, Refusal, SessionEnd, Token, Version};
+    use lockkeeper_machine::{Identity, Limit, LockName, Permits, Refusal, SessionEnd, Token, Version};
     use lockkeeper_raft::{DiskShortage, NoReply, members::MemberError};
 
     fn errors() -> Vec<Error> {
@@ -164,6 +170,9 @@ mod tests {
             Error::membership(MemberError::NotLeader),
             Error::membership(MemberError::Unconfirmed),
             Error::internal("a test"),
+            Error::unauthenticated("no token"),
+            Error::not_owner(None),
+            Error::over_limit(&Identity::new("ann").expect("valid"), "sessions", 3, 1, false),
             Error { reason: Reason::Newer { name: "TOO_BLUE".into(), code: 9 }, ..Error::no_leader() },
         ]
     }

@@ -13,7 +13,7 @@
 //! | a client, of a node | a node, with the host of its address among its names; of the client's own cluster, if the client has a certificate |
 //! | a node, of a peer | the node with the expected id, of its own cluster; its host does not count, since the id says more |
 //! | the port of peers | a node of the same cluster |
-//! | the port of clients | a client of the same cluster, or a node of it (which may do no more than join) |
+//! | the port of clients | nothing, a client of the same cluster, or a node of it (which may do no more than join) |
 //!
 //! Deliberately absent: revocation lists. Certificates live a year at most; to withdraw one earlier, replace the authority, whose file may
 //! hold the old and the new one meanwhile.

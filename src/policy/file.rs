@@ -1,0 +1,40 @@
+//! Reading a file of rules or tokens: the position of a problem.
+
+use std::ops::Range;
+
+use serde::de::DeserializeOwned;
+
+/// Bytes in a file, at the most. A larger one is refused: a node reads it again and again.
+pub const FILE_BYTES_MAX: usize = 1 << 20;
+
+/// A file cannot be used. Nothing of it is in force.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct FileError {
+    /// The line, from 1 on.
+    pub line: usize,
+    /// The problem, and a remedy.
+    pub problem: String,
+}
+
+impl FileError {
+    /// A problem at this position of the text.
+    pub(crate) fn at(text: &str, span: &Range<usize>, problem: impl Into<String>) -> Self {
+        let before = text.get(..span.start).unwrap_or(text);
+        Self { line: 1 + before.matches('\n').count(), problem: problem.into() }
+    }
+}
+
+/// Reads TOML. Fails at an unknown key, a missing one, and a value of another type.
+pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, FileError> {
+    if text.len() > FILE_BYTES_MAX {
+        let problem = format!("the file has {} bytes: the limit is {FILE_BYTES_MAX}", text.len());
+        return Err(FileError { line: 1, problem });
+    }
+    toml::from_str(text).map_err(|error| {
+        let span = error.span().unwrap_or(0..0);
+        // Only the first line of the message: the rest may show the text, and that of a file of tokens belongs in no log.
+        let problem = error.message().lines().next().unwrap_or("cannot be read").to_owned();
+        FileError::at(text, &span, problem)
+    })
+}

@@ -1,0 +1,31 @@
+//! Who may do what: the rules of a policy file, the limits of each identity, and the tokens by which a client shows its identity.
+//!
+//! Pure functions of the text of two files. A node asks [`Policy::decide`] before it executes a request; `lockkeeper policy explain` asks
+//! the same function. Without a policy, everything is allowed; once there is one, whatever no rule allows is refused.
+//!
+//! ```
+//! use lockkeeper_policy::{Policy, Right, What};
+//! use lockkeeper_types::Identity;
+//!
+//! let policy = Policy::parse("[[rule]]\nwho = [\"shop-*\"]\nmay = [\"acquire\"]\nprefix = \"seats/\"")?;
+//! let shop = Identity::new("shop-1").expect("valid");
+//! assert!(policy.decide(Some(&shop), Right::Acquire, What::Name("seats/12")).is_ok());
+//! let refused = policy.decide(Some(&shop), Right::Acquire, What::Name("orders/7")).unwrap_err();
+//! assert!(refused.to_string().starts_with("shop-1 may not acquire \"orders/7\""));
+//! # Ok::<(), lockkeeper_policy::FileError>(())
+//! ```
+//!
+//! Left out: rules that forbid (the order of rules would matter, and a reader would have to know all of them to understand one), groups
+//! (a pattern or several names in one rule do), and conditions of time or address.
+
+mod file;
+mod limits;
+mod rules;
+#[cfg(test)]
+mod tests;
+mod tokens;
+
+pub use file::{FILE_BYTES_MAX, FileError};
+pub use limits::Limits;
+pub use rules::{Denied, Policy, Right, Rule, What};
+pub use tokens::{TOKEN_PREFIX, Token, Tokens};

@@ -1,0 +1,298 @@
+//! Rules: which identities may do what, and where.
+
+use std::{collections::BTreeMap, fmt, str::FromStr};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::{FileError, Limits, file};
+use lockkeeper_types::Identity;
+
+/// A kind of request.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Right {
+    /// Open and renew sessions, acquire locks and update their data.
+    Acquire,
+    /// Show and list locks, check tokens.
+    Read,
+    /// Watch locks.
+    Watch,
+    /// Take a lock from its holder, remove a waiter, lift a lock-delay.
+    ForceRelease,
+    /// Everything else that operators do: members, snapshots, sessions of others, sizes of semaphores, kept data.
+    Administer,
+}
+
+/// What a request concerns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum What<'a> {
+    /// A lock.
+    Name(&'a str),
+    /// All locks under a prefix.
+    Under(&'a str),
+    /// No lock in particular: any rule with the right will do.
+    Anywhere,
+    /// The cluster as a whole: only a rule without a prefix will do.
+    Cluster,
+}
+
+/// Whom a rule means.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Who {
+    /// Every identity, but no anonymous caller.
+    Any,
+    Anonymous,
+    /// Each identity that begins so.
+    Beginning(String),
+    One(Identity),
+}
+
+/// One rule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rule {
+    /// Its line in the file.
+    pub line: usize,
+    who: Vec<Who>,
+    may: Vec<Right>,
+    prefix: String,
+}
+
+/// The rules and limits of a file. The default has no rule, and allows nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Policy {
+    rules: Vec<Rule>,
+    default_limits: Limits,
+    limits: BTreeMap<Identity, Limits>,
+}
+
+/// No rule allows a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Denied {
+    who: Option<Identity>,
+    right: Right,
+    what: String,
+    /// The prefix that a rule would need at the most.
+    prefix: String,
+    /// The prefixes under which the caller has the right.
+    elsewhere: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFile {
+    #[serde(default, rename = "rule")]
+    rules: Vec<Spanned<RawRule>>,
+    #[serde(default)]
+    limits: BTreeMap<String, Spanned<Limits>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRule {
+    who: Spanned<Vec<Spanned<String>>>,
+    may: Spanned<Vec<Spanned<String>>>,
+    #[serde(default)]
+    prefix: String,
+}
+
+impl Right {
+    const ALL: [Self; 5] = [Self::Acquire, Self::Read, Self::Watch, Self::ForceRelease, Self::Administer];
+
+    /// Its name in a policy file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Read => "read",
+            Self::Watch => "watch",
+            Self::ForceRelease => "force-release",
+            Self::Administer => "administer",
+        }
+    }
+}
+
+impl FromStr for Right {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|right| right.as_str() == name).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|right| right.as_str()).collect();
+            format!("{name:?} is no right: give {}", names.join(", "))
+        })
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for What<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "{name:?}"),
+            Self::Under(prefix) => write!(f, "all locks under {prefix:?}"),
+            Self::Anywhere => f.write_str("any lock"),
+            Self::Cluster => f.write_str("the cluster"),
+        }
+    }
+}
+
+impl Who {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "*" => return Ok(Self::Any),
+            Identity::ANONYMOUS => return Ok(Self::Anonymous),
+            _ => {}
+        }
+        match text.strip_suffix('*') {
+            // What remains is checked as an identity: a pattern with another `*`, or with a space, matches no identity.
+            Some(beginning) => Identity::new(beginning).map(|_| Self::Beginning(beginning.to_owned())),
+            None => Identity::new(text).map(Self::One),
+        }
+        .map_err(|invalid| format!("{invalid}; or give \"*\", \"anonymous\", or a beginning with a `*` at its end"))
+    }
+
+    fn means(&self, who: Option<&Identity>) -> bool {
+        match self {
+            Self::Any => who.is_some(),
+            Self::Anonymous => who.is_none(),
+            Self::Beginning(beginning) => who.is_some_and(|who| who.as_str().starts_with(beginning)),
+            Self::One(one) => who == Some(one),
+        }
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Anonymous => f.write_str(Identity::ANONYMOUS),
+            Self::Beginning(beginning) => write!(f, "{beginning}*"),
+            Self::One(one) => one.fmt(f),
+        }
+    }
+}
+
+impl Rule {
+    fn gives(&self, who: Option<&Identity>, right: Right) -> bool {
+        self.may.contains(&right) && self.who.iter().any(|meant| meant.means(who))
+    }
+
+    fn covers(&self, what: What<'_>) -> bool {
+        match what {
+            What::Name(name) => name.starts_with(&self.prefix),
+            What::Under(prefix) => prefix.starts_with(&self.prefix),
+            What::Anywhere => true,
+            What::Cluster => self.prefix.is_empty(),
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let who: Vec<_> = self.who.iter().map(Who::to_string).collect();
+        let may: Vec<_> = self.may.iter().map(|right| right.as_str()).collect();
+        write!(f, "{} may {} under {:?}", who.join(", "), may.join(", "), self.prefix)
+    }
+}
+
+impl Policy {
+    /// Reads a policy file. Fails with the first problem and its line; also on a file without rules, which would refuse everything: such
+    /// a file is more likely half written than meant.
+    pub fn parse(text: &str) -> Result<Self, FileError> {
+        let raw: RawFile = file::parse(text)?;
+        if raw.rules.is_empty() {
+            let problem = "there is no rule, so nobody could do anything: add a [[rule]], or remove the policy from the configuration";
+            return Err(FileError { line: 1, problem: problem.to_owned() });
+        }
+        let rules = raw.rules.into_iter().map(|rule| Self::rule(text, rule)).collect::<Result<_, _>>()?;
+        let (mut default_limits, mut limits) = (Limits::default(), BTreeMap::new());
+        for (name, of_one) in raw.limits {
+            if name == "default" {
+                default_limits = of_one.into_inner();
+                continue;
+            }
+            let who =
+                Identity::new(&name).map_err(|invalid| FileError::at(text, &of_one.span(), invalid.to_string()))?;
+            limits.insert(who, of_one.into_inner());
+        }
+        Ok(Self { rules, default_limits, limits })
+    }
+
+    fn rule(text: &str, rule: Spanned<RawRule>) -> Result<Rule, FileError> {
+        let line = FileError::at(text, &rule.span(), "").line;
+        let RawRule { who, may, prefix } = rule.into_inner();
+        for (key, list) in [("who", &who), ("may", &may)] {
+            if list.as_ref().is_empty() {
+                return Err(FileError::at(text, &list.span(), format!("`{key}` is empty: the rule allows nothing")));
+            }
+        }
+        let who = who.into_inner().into_iter().map(|who| {
+            let span = who.span();
+            Who::parse(who.as_ref()).map_err(|problem| FileError::at(text, &span, problem))
+        });
+        let may = may.into_inner().into_iter().map(|may| {
+            let span = may.span();
+            may.as_ref().parse().map_err(|problem: String| FileError::at(text, &span, problem))
+        });
+        Ok(Rule { line, who: who.collect::<Result<_, _>>()?, may: may.collect::<Result<_, _>>()?, prefix })
+    }
+
+    /// The rules, in the order of the file.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The first rule that allows this. `None`: an anonymous caller.
+    pub fn decide(&self, who: Option<&Identity>, right: Right, what: What<'_>) -> Result<&Rule, Denied> {
+        let mut given = self.rules.iter().filter(|rule| rule.gives(who, right));
+        if let Some(rule) = given.find(|rule| rule.covers(what)) {
+            return Ok(rule);
+        }
+        let elsewhere =
+            self.rules.iter().filter(|rule| rule.gives(who, right)).map(|rule| rule.prefix.clone()).collect();
+        let prefix = match what {
+            What::Name(text) | What::Under(text) => text.to_owned(),
+            What::Anywhere | What::Cluster => String::new(),
+        };
+        Err(Denied { who: who.cloned(), right, what: what.to_string(), prefix, elsewhere })
+    }
+
+    /// The limits of an identity: its own ones, each of which replaces the default. Anonymous callers have no limits: forbid them
+    /// instead.
+    pub fn limits(&self, who: &Identity) -> Limits {
+        let own = self.limits.get(who).copied().unwrap_or_default();
+        let default = self.default_limits;
+        Limits {
+            sessions: own.sessions.or(default.sessions),
+            locks: own.locks.or(default.locks),
+            waiters: own.waiters.or(default.waiters),
+            bytes: own.bytes.or(default.bytes),
+            calls_per_second: own.calls_per_second.or(default.calls_per_second),
+            connections: own.connections.or(default.connections),
+        }
+    }
+}
+
+impl std::error::Error for Denied {}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { who, right, what, prefix, elsewhere } = self;
+        let who = who.as_ref().map_or(Identity::ANONYMOUS, Identity::as_str);
+        write!(f, "{who} may not {right} {what}: ")?;
+        match &elsewhere[..] {
+            [] => write!(f, "no rule gives it this right")?,
+            prefixes => {
+                let prefixes: Vec<_> = prefixes.iter().map(|prefix| format!("{prefix:?}")).collect();
+                write!(f, "it has this right only under {}", prefixes.join(", "))?;
+            }
+        }
+        write!(f, "; an operator can add a rule with who = [{who:?}], may = [\"{right}\"]")?;
+        match prefix.is_empty() {
+            true => f.write_str(" and no prefix"),
+            false => write!(f, " and prefix = {prefix:?} or a beginning of it"),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Bearer tokens: a client that sends one has its identity.
+//!
+//! A token is 256 random bits. So one SHA-256 suffices to store it: a slow hash protects passwords, which people choose and others guess;
+//! nobody guesses 256 bits. The file of a node holds hashes only; the token itself is printed once, when it is made.
+
+use std::fmt;
+
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+use toml::Spanned;
+
+use crate::{FileError, file};
+use lockkeeper_types::Identity;
+
+/// The beginning of each token, by which programs that search repositories and logs for leaked secrets recognize it.
+pub const TOKEN_PREFIX: &str = "lkp_";
+/// Random bytes in a token.
+const BYTES: usize = 32;
+
+/// A token. Its `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+/// The hashes of a file, and the identity of each.
+#[derive(Clone, Default)]
+pub struct Tokens(Vec<([u8; BYTES], Identity)>);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFile {
+    #[serde(default, rename = "token")]
+    tokens: Vec<RawToken>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawToken {
+    identity: Spanned<String>,
+    sha256: Spanned<String>,
+}
+
+impl Token {
+    /// Of 32 bytes from the operating system's random number generator.
+    pub fn of_random(bytes: [u8; BYTES]) -> Self {
+        Self(format!("{TOKEN_PREFIX}{}", hex(&bytes)))
+    }
+
+    /// The token, for the one who will use it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// The entry of a file of tokens.
+    pub fn entry(&self, identity: &Identity) -> String {
+        format!("[[token]]\nidentity = \"{identity}\"\nsha256 = \"{}\"\n", hex(&hash(&self.0)))
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tokens({} of them)", self.0.len())
+    }
+}
+
+impl Tokens {
+    /// Reads a file of tokens. An identity may have several, so that one can be replaced while the other is in use. No message shows a
+    /// hash.
+    pub fn parse(text: &str) -> Result<Self, FileError> {
+        let raw: RawFile = file::parse(text)?;
+        let mut tokens: Vec<([u8; BYTES], Identity)> = Vec::with_capacity(raw.tokens.len());
+        for RawToken { identity, sha256 } in raw.tokens {
+            let who = Identity::new(identity.as_ref());
+            let who = who.map_err(|invalid| FileError::at(text, &identity.span(), invalid.to_string()))?;
+            let hash = unhex(sha256.as_ref()).ok_or_else(|| {
+                let problem = "`sha256` is not 64 hexadecimal digits: take the line that `lockkeeper token new` prints";
+                FileError::at(text, &sha256.span(), problem)
+            })?;
+            if tokens.iter().any(|(known, _)| *known == hash) {
+                return Err(FileError::at(text, &sha256.span(), "this token is there twice: remove one"));
+            }
+            tokens.push((hash, who));
+        }
+        Ok(Self(tokens))
+    }
+
+    /// The identity of a token. All hashes are compared, each in constant time, so that the time says nothing of how near a guess is.
+    pub fn identity(&self, token: &str) -> Option<&Identity> {
+        let given = hash(token);
+        let mut found = None;
+        for (known, identity) in &self.0 {
+            if bool::from(known.ct_eq(&given)) {
+                found = Some(identity);
+            }
+        }
+        found
+    }
+}
+
+fn hash(token: &str) -> [u8; BYTES] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<[u8; BYTES]> {
+    if text.len() != 2 * BYTES || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; BYTES];
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}

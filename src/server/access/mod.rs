@@ -1,0 +1,242 @@
+//! Who calls, and whether it may: tokens, the policy, and the limits of identities.
+//!
+//! A node knows a caller by its bearer token or its certificate, and asks the policy before it executes a request. Both come from files, which are read again
+//! every [`REREAD`]; a change that cannot be used is logged with its line, and what was in force stays in force. At its start, a node
+//! with a bad file does not start: a node that serves everybody because of a typing error would be worse.
+//!
+//! * [`guard`]: what each request needs, in one table;
+//! * [`calls`]: calls a second.
+//!
+//! A stream (pipeline, keep-alive, watch) has the identity of the request that opened it. A watch that a policy allowed goes on when the
+//! policy changes; each request of a pipeline and each renewal is decided anew.
+
+mod calls;
+pub(crate) mod guard;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tonic::metadata::MetadataMap;
+
+use self::calls::Calls;
+use super::{
+    api::{Caller, Error},
+    config::AuthConfig,
+};
+use lockkeeper_machine::Identity;
+use lockkeeper_policy::{FileError, Limits, Policy, Right, Tokens, What};
+
+/// How often the files are read again. They are small, and comparing their text finds each change, also one within the resolution of a
+/// file's time.
+const REREAD: Duration = Duration::from_secs(1);
+/// The header of a token, and its beginning.
+const AUTHORIZATION: &str = "authorization";
+const BEARER: &str = "Bearer ";
+
+/// The identities and rights that a node knows.
+#[derive(Debug)]
+pub(crate) struct Access {
+    /// Whether callers without an identity are served: as far as the policy allows, if there is one.
+    anonymous: bool,
+    tokens: Source<Tokens>,
+    policy: Source<Policy>,
+    calls: Mutex<Calls>,
+    /// Requests that were refused for want of an identity or a right.
+    denied: AtomicU64,
+    /// Requests that were refused by a limit of their identity.
+    limited: AtomicU64,
+}
+
+/// A file and what it says.
+#[derive(Debug)]
+struct Source<T> {
+    /// `None`: none is configured.
+    file: Option<PathBuf>,
+    key: &'static str,
+    parse: fn(&str) -> Result<T, FileError>,
+    current: RwLock<Arc<T>>,
+    /// The text that was read last, good or bad: each bad text is logged once.
+    read: Mutex<Result<String, io::ErrorKind>>,
+}
+
+impl<T> Source<T> {
+    /// Fails with the key, the file, the line and the problem.
+    fn open(key: &'static str, file: &Path, parse: fn(&str) -> Result<T, FileError>) -> Result<Option<Self>, String> {
+        if file.as_os_str().is_empty() {
+            return Ok(None);
+        }
+        let shown = file.display();
+        let text = fs::read_to_string(file)
+            .map_err(|error| format!("{key}: cannot read {shown}: {error}: name a file that this user can read"))?;
+        let current = parse(&text).map_err(|error| format!("{key}: {shown}, {error}"))?;
+        let (current, read) = (RwLock::new(Arc::new(current)), Mutex::new(Ok(text)));
+        Ok(Some(Self { file: Some(file.to_owned()), key, parse, current, read }))
+    }
+
+    fn none(key: &'static str, parse: fn(&str) -> Result<T, FileError>, nothing: T) -> Self {
+        let (current, read) = (RwLock::new(Arc::new(nothing)), Mutex::new(Ok(String::new())));
+        Self { file: None, key, parse, current, read }
+    }
+
+    fn get(&self) -> Option<Arc<T>> {
+        self.file.as_ref()?;
+        Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Reads the file again. What is not usable changes nothing.
+    fn refresh(&self) {
+        let Some(file) = &self.file else { return };
+        let text = fs::read_to_string(file).map_err(|error| error.kind());
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if *read == text {
+            return;
+        }
+        let (key, shown) = (self.key, file.display());
+        match &text {
+            Err(error) => {
+                tracing::error!(key, file = %shown, %error, "cannot be read again; what was read before stays in force")
+            }
+            Ok(text) => match (self.parse)(text) {
+                Ok(new) => {
+                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+                    tracing::info!(key, file = %shown, "has changed and is in force");
+                }
+                Err(FileError { line, problem }) => {
+                    tracing::error!(key, file = %shown, line, problem, "is refused; what was read before stays in force");
+                }
+            },
+        }
+        *read = text;
+    }
+}
+
+impl Access {
+    /// Reads the files. Fails with a message for the one who starts the node.
+    /// With TLS, callers without an identity are served only as far as a policy allows them.
+    pub(crate) fn open(config: &AuthConfig, has_tls: bool) -> Result<Self, String> {
+        let AuthConfig { tokens, policy, anonymous } = config;
+        let anonymous = *anonymous && (!has_tls || !policy.as_os_str().is_empty());
+        let open_policy = Source::open("auth.policy", policy, Policy::parse)?;
+        let policy = open_policy.unwrap_or_else(|| Source::none("auth.policy", Policy::parse, Policy::default()));
+        let open_tokens = Source::open("auth.tokens", tokens, Tokens::parse)?;
+        let tokens = open_tokens.unwrap_or_else(|| Source::none("auth.tokens", Tokens::parse, Tokens::default()));
+        let (calls, denied, limited) = Default::default();
+        Ok(Self { anonymous, tokens, policy, calls, denied, limited })
+    }
+
+    /// Reads the files again and again. Returns at once if there are none.
+    pub(crate) async fn watch_files(self: Arc<Self>) {
+        while self.tokens.file.is_some() || self.policy.file.is_some() {
+            tokio::time::sleep(REREAD).await;
+            let this = Arc::clone(&self);
+            // A panic there would be a bug in parsing: the next turn tries again, with the text as it is then.
+            let _ = tokio::task::spawn_blocking(move || {
+                this.tokens.refresh();
+                this.policy.refresh();
+            })
+            .await;
+        }
+    }
+
+    /// The identity that a bearer token shows; `None`: the request has no token. The message of a refusal does not repeat the token.
+    pub(crate) fn bearer(&self, metadata: &MetadataMap) -> Result<Option<Identity>, Error> {
+        let mut values = metadata.get_all(AUTHORIZATION).iter();
+        let Some(value) = values.next() else { return Ok(None) };
+        let token =
+            value.to_str().ok().and_then(|value| value.strip_prefix(BEARER)).filter(|_| values.next().is_none());
+        let known = token.and_then(|token| self.tokens.get()?.identity(token).cloned());
+        match known {
+            Some(identity) => Ok(Some(identity)),
+            None => {
+                self.denied.fetch_add(1, Ordering::Relaxed);
+                Err(Error::unauthenticated(
+                    "the bearer token is not one of this node's: check that it is whole, and in the node's auth.tokens",
+                ))
+            }
+        }
+    }
+
+    /// Refuses an anonymous caller if the node serves none.
+    pub(crate) fn admit(&self, caller: &Caller) -> Result<(), Error> {
+        if caller.identity.is_some() || caller.is_peer || self.anonymous {
+            return Ok(());
+        }
+        self.denied.fetch_add(1, Ordering::Relaxed);
+        Err(Error::unauthenticated("this node serves no anonymous callers: send a token, or use a client certificate"))
+    }
+
+    /// Refuses a call beyond the identity's calls per second, at the node that takes the call.
+    pub(crate) fn count_call(&self, caller: &Caller) -> Result<(), Error> {
+        let Some((who, per_second)) =
+            caller.identity.as_ref().and_then(|who| Some((who, self.limits(who).calls_per_second?)))
+        else {
+            return Ok(());
+        };
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        match calls.take(who, per_second, tokio::time::Instant::now()) {
+            true => Ok(()),
+            false => Err(self.over_limit(who, "calls-per-second", per_second.into(), true)),
+        }
+    }
+
+    /// The limits of an identity.
+    pub(crate) fn limits(&self, who: &Identity) -> Limits {
+        self.policy.get().map_or_else(Limits::default, |policy| policy.limits(who))
+    }
+
+    /// Refuses what no rule of the policy allows. A peer's own requests are not asked for: it is authenticated as a member.
+    pub(crate) fn check(&self, caller: &Caller, right: Right, what: What<'_>) -> Result<(), Error> {
+        if caller.is_peer {
+            return Ok(());
+        }
+        let Some(policy) = self.policy.get() else { return Ok(()) };
+        match policy.decide(caller.identity.as_ref(), right, what) {
+            Ok(_) => Ok(()),
+            Err(denied) => {
+                self.denied.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(from = %caller.shown(), %right, %what, "a request was refused by the policy");
+                Err(Error::permission_denied(&denied))
+            }
+        }
+    }
+
+    /// Whether a policy lets the caller administer the cluster: then it may close the sessions of others, and sees all of them.
+    pub(crate) fn administers(&self, caller: &Caller) -> bool {
+        let of_policy =
+            |policy: Arc<Policy>| policy.decide(caller.identity.as_ref(), Right::Administer, What::Cluster).is_ok();
+        caller.is_peer || self.policy.get().is_some_and(of_policy)
+    }
+
+    /// Whether there is a policy: without one, everybody sees all sessions.
+    pub(crate) fn has_policy(&self) -> bool {
+        self.policy.file.is_some()
+    }
+
+    /// Whether callers without an identity are served.
+    pub(crate) fn serves_anonymous(&self) -> bool {
+        self.anonymous
+    }
+
+    /// Counts a refusal for want of a right that was decided elsewhere.
+    pub(crate) fn count_denied(&self) {
+        self.denied.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The refusal by a limit of an identity, counted.
+    pub(crate) fn over_limit(&self, who: &Identity, limit: &'static str, value: u64, is_passing: bool) -> Error {
+        let refused = self.limited.fetch_add(1, Ordering::Relaxed) + 1;
+        Error::over_limit(who, limit, value, refused, is_passing)
+    }
+
+    /// Requests refused since the start: for want of an identity or a right, and by a limit of an identity.
+    pub(crate) fn refused(&self) -> (u64, u64) {
+        (self.denied.load(Ordering::Relaxed), self.limited.load(Ordering::Relaxed))
+    }
+}

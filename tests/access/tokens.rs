@@ -1,0 +1,75 @@
+//! Bearer tokens: forged, malformed, revoked, and where they never show.
+
+use std::fs;
+
+use lockkeeper_policy::TOKEN_PREFIX;
+use tonic::Code;
+
+use crate::{
+    stage::{Stage, open, reason, token, tokens, with_token},
+    support::until,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forged_tokens_are_refused_and_shown_nowhere() {
+    let stage = Stage::new(None).await;
+    let good = token("shop-1").reveal().to_owned();
+    // What the file holds is no token.
+    let hash = tokens().split('"').nth(3).expect("a hash").to_owned();
+    let forged = [
+        format!("{TOKEN_PREFIX}{}", "0".repeat(64)),
+        good[..good.len() - 1].to_owned(),
+        format!("{good}0"),
+        good.to_uppercase(),
+        format!("{TOKEN_PREFIX}{hash}"),
+        hash,
+        "shop-1".to_owned(),
+        String::new(),
+    ];
+    for node_id in 1..=3 {
+        for token in &forged {
+            let status =
+                stage.sessions(node_id).await.open(with_token(Some(token), open(""))).await.expect_err("forged");
+            assert_eq!(
+                (status.code(), reason(&status).as_str()),
+                (Code::Unauthenticated, "UNAUTHENTICATED"),
+                "{token}"
+            );
+            assert!(token.is_empty() || !format!("{status:?}").contains(token.as_str()), "{status:?}");
+        }
+    }
+    let mut twice = with_token(Some(&good), open(""));
+    twice.metadata_mut().append("authorization", format!("Bearer {good}").parse().expect("a header"));
+    let status = stage.sessions(1).await.open(twice).await.expect_err("which one counts?");
+    assert_eq!(status.code(), Code::Unauthenticated);
+    // A client cannot name itself by the metadata of forwarded requests.
+    let mut named = with_token(None, open("000000000000000000000000000000aa"));
+    named.metadata_mut().insert("lockkeeper-client-identity", "shop-1".parse().expect("a header"));
+    stage.sessions(1).await.open(named).await.expect("as an anonymous caller");
+    let shown = stage.client(None).sessions("").await.expect("answered").sessions;
+    assert_eq!(shown.iter().map(|session| session.owner.as_deref()).collect::<Vec<_>>(), [None]);
+
+    for node in stage.cluster.nodes() {
+        let log = fs::read_to_string(node.log_file()).expect("readable");
+        assert!(
+            forged.iter().chain([&good]).filter(|token| token.len() > 20).all(|token| !log.contains(token.as_str()))
+        );
+    }
+}
+
+/// A token that is taken out of the file is refused within seconds, and no earlier answer lets it back in.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_token_is_refused_and_cannot_be_replayed() {
+    let stage = Stage::new(None).await;
+    let good = token("shop-1").reveal().to_owned();
+    let mut sessions = stage.sessions(1).await;
+    sessions.open(with_token(Some(&good), open(""))).await.expect("known");
+    let without: String = tokens().split_inclusive("\n\n").collect::<String>().replacen("shop-1", "someone-else", 1);
+    let hash = tokens().split('"').nth(3).expect("a hash").to_owned();
+    fs::write(stage.tokens_file(), without.replacen(&hash, &"0".repeat(64), 1)).expect("written");
+    let status = until("the refusal", async || sessions.open(with_token(Some(&good), open(""))).await.err()).await;
+    assert_eq!(reason(&status), "UNAUTHENTICATED");
+    let other = token("shop-2").reveal().to_owned();
+    sessions.open(with_token(Some(&other), open(""))).await.expect("the others are known as before");
+    assert!(sessions.open(with_token(Some(&good), open(""))).await.is_err());
+}
