@@ -7,6 +7,8 @@
 #   cluster.sh logs [N]    follow the logs of node N or of all nodes
 #
 # LOCKKEEPER_DATA   directory of data, logs and pid files (default: data in the repository)
+# LOCKKEEPER_CERTS  directory of certificates, absolute: the nodes use TLS. The commands that ask them need LOCKKEEPER_CA,
+#                   LOCKKEEPER_CERT and LOCKKEEPER_KEY then
 # LOCKKEEPER_BIN    the program (default: target/release/lockkeeper in the repository, built if it is missing)
 set -euo pipefail
 
@@ -17,7 +19,9 @@ mkdir -p "$data"
 data=$(cd "$data" && pwd)
 program=${LOCKKEEPER_BIN:-$root/target/release/lockkeeper}
 nodes=(1 2 3)
-export LOCKKEEPER_ENDPOINTS=http://127.0.0.1:7101,http://127.0.0.1:7102,http://127.0.0.1:7103
+scheme=http
+[[ -z ${LOCKKEEPER_CERTS:-} ]] || scheme=https
+export LOCKKEEPER_ENDPOINTS=$scheme://127.0.0.1:7101,$scheme://127.0.0.1:7102,$scheme://127.0.0.1:7103
 
 ready_seconds_max=30
 stop_seconds_max=40

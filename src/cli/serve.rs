@@ -66,6 +66,10 @@ pub(super) struct Serve {
     #[arg(long, env = "LOCKKEEPER_BOOTSTRAP", value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     bootstrap: Option<bool>,
+    /// TLS with the files of this directory, as `lockkeeper certs` makes them: ca.pem, node-ID.pem, node-ID-key.pem. Overrides
+    /// `tls` of the configuration
+    #[arg(long, env = "LOCKKEEPER_CERTS", value_name = "DIR")]
+    certs: Option<PathBuf>,
     /// Allow addresses beyond this machine without TLS: whoever reaches them may do anything. Overrides `insecure` of the
     /// configuration
     #[arg(long, env = "LOCKKEEPER_INSECURE", value_name = "BOOL", num_args = 0..=1, require_equals = true,
@@ -124,7 +128,7 @@ impl Serve {
 
     fn into_parts(self) -> (PathBuf, Overrides) {
         let Self { config, cluster_id, node_id, data_dir, client_listen, peer_listen, bootstrap, .. } = self;
-        let Self { insecure, join, client_address, peer_address, log, .. } = self;
+        let Self { insecure, certs, join, client_address, peer_address, log, .. } = self;
         let overrides = Overrides {
             cluster_id,
             node_id,
@@ -133,6 +137,7 @@ impl Serve {
             peer_listen,
             bootstrap,
             insecure,
+            certs,
             join,
             client_address,
             peer_address,

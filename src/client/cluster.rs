@@ -267,8 +267,8 @@ impl Builder {
         self
     }
 
-    /// Connects by TLS, and trusts nodes whose certificates these files vouch for and name the hosts of the endpoints. With a certificate of
-    /// its own, the client shows it, and is known to the cluster by the name in it.
+    /// Connects by TLS, and trusts nodes whose certificates these files vouch for and name the hosts of the endpoints. With a certificate
+    /// of its own, the client shows it, and is known to the cluster by the name in it.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {

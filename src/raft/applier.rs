@@ -5,9 +5,9 @@
 //! groups are small, and the hand-over to another thread and back would cost more than they do: a third of the CPU time of a pair at one
 //! worker (`lockkeeper bench uncontended --workers 1`). Those are applied in place.
 //!
-//! Small means: at most [`IN_PLACE_BYTES`] of commands, no work left over from earlier batches, and room for audit lines. One such group may still end the
-//! sessions whose deadlines have passed, within the budget of a batch ([`lockkeeper_machine::Limits`]); if more of them are due, the rest
-//! is left over, and so the next group goes to the thread.
+//! Small means: at most [`IN_PLACE_BYTES`] of commands, no work left over from earlier batches, and room for audit lines. One such group
+//! may still end the sessions whose deadlines have passed, within the budget of a batch ([`lockkeeper_machine::Limits`]); if more of them
+//! are due, the rest is left over, and so the next group goes to the thread.
 //!
 //! Entries are applied in log order, one group after the other. The applier also answers their proposers. A simulation has one thread, and
 //! applies on it.

@@ -1,8 +1,8 @@
 //! Byte streams between nodes, and gRPC on top of them.
 //!
 //! Opening and accepting connections are parameters: production passes TCP, a simulation its own network. No other module of this crate
-//! opens a socket. TLS is a layer over either ([`tls`], a feature of the same name). This module adds to both: gRPC channels that connect on first use, keep-alive, flow-control windows that let a large
-//! message pass at once, and a listener that survives bad connections.
+//! opens a socket. TLS is a layer over either ([`tls`], a feature of the same name). This module adds to both: gRPC channels that connect
+//! on first use, keep-alive, flow-control windows that let a large message pass at once, and a listener that survives bad connections.
 //!
 //! The life of a connection: [`serve`] accepts it (`accept`), gives it a slot, for which another connection may be closed (`slots`),
 //! and enforces its deadlines; `connection` reads its bytes, `calls` handles its calls, [`Settings`] has all limits.

@@ -1,8 +1,8 @@
 //! Who calls, and whether it may: tokens, the policy, and the limits of identities.
 //!
-//! A node knows a caller by its bearer token or its certificate, and asks the policy before it executes a request. Both come from files, which are read again
-//! every [`REREAD`]; a change that cannot be used is logged with its line, and what was in force stays in force. At its start, a node
-//! with a bad file does not start: a node that serves everybody because of a typing error would be worse.
+//! A node knows a caller by its bearer token or its certificate, and asks the policy before it executes a request. Both come from files,
+//! which are read again every [`REREAD`]; a change that cannot be used is logged with its line, and what was in force stays in force. At
+//! its start, a node with a bad file does not start: a node that serves everybody because of a typing error would be worse.
 //!
 //! * [`guard`]: what each request needs, in one table;
 //! * [`calls`]: calls a second.

@@ -172,6 +172,8 @@ pub struct Overrides {
     pub peer_listen: Option<String>,
     pub bootstrap: Option<bool>,
     pub insecure: Option<bool>,
+    /// A directory with `ca.pem`, `node-ID.pem` and `node-ID-key.pem`: overrides `tls`.
+    pub certs: Option<PathBuf>,
     pub join: Option<Vec<String>>,
     pub client_address: Option<String>,
     pub peer_address: Option<String>,
@@ -225,6 +227,10 @@ impl Config {
         put(&mut self.peer_listen, &overrides.peer_listen);
         put(&mut self.bootstrap, &overrides.bootstrap);
         put(&mut self.insecure, &overrides.insecure);
+        if let Some(certs) = &overrides.certs {
+            let own = |suffix: &str| certs.join(format!("node-{}{suffix}.pem", self.node_id));
+            self.tls = Some(TlsConfig { ca: certs.join("ca.pem"), certificate: own(""), key: own("-key") });
+        }
         put(&mut self.join, &overrides.join);
         put(&mut self.client_address, &overrides.client_address);
         put(&mut self.peer_address, &overrides.peer_address);

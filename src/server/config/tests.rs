@@ -300,6 +300,14 @@ fn listening_elsewhere_than_the_members_say_is_allowed_with_a_warning() {
 }
 
 #[test]
+fn a_directory_of_certificates_has_the_nodes_own() {
+    let overrides = Overrides { certs: Some("certs".into()), node_id: Some(2), ..Overrides::default() };
+    let tls = load(GOOD, overrides).unwrap().tls.unwrap();
+    let files = [&tls.ca, &tls.certificate, &tls.key].map(|file| file.display().to_string());
+    assert_eq!(files, ["certs/ca.pem", "certs/node-2.pem", "certs/node-2-key.pem"]);
+}
+
+#[test]
 fn without_tls_a_node_stays_on_its_machine() {
     let text = |listen: &str| GOOD.replacen("node_id = 1\n", &format!("node_id = 1\npeer_listen = {listen:?}\n"), 1);
     for listen in ["127.0.0.1:0", "127.8.0.1:7201", "[::1]:7201", "localhost:7201"] {

@@ -186,7 +186,8 @@ fn exposure(config: &Config, problems: &mut Vec<Problem>) {
         return;
     }
     for (key, listen) in [("client_listen", &config.client_listen), ("peer_listen", &config.peer_listen)] {
-        if !listen.is_empty() && !is_loopback(listen) {
+        // An address that is malformed is reported elsewhere.
+        if host_and_port(listen).is_ok() && !is_loopback(listen) {
             let what = format!(
                 "other machines can reach {listen}, and without [tls] whoever does may take, release and forge locks: \
                  configure [tls] (`lockkeeper certs init` makes the files), or accept that with --insecure"
@@ -196,8 +197,8 @@ fn exposure(config: &Config, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Whether only this machine reaches a listener on this address. An address that is malformed is reported elsewhere.
-pub(super) fn is_loopback(listen: &str) -> bool {
+/// Whether only this machine reaches a listener on this address.
+fn is_loopback(listen: &str) -> bool {
     host_and_port(listen).is_ok_and(|(host, _)| {
         let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         host == "localhost" || address.is_ok_and(|address| address.is_loopback())

@@ -216,8 +216,8 @@ fn caller<B: Backend, T>(backend: &B, request: &Request<T>) -> Result<Caller, Er
     Ok(Caller { deadline: deadlines::of(request), ..backend.caller(request)? })
 }
 
-/// The identity of a client: that of the token that it sends, or else the name in the certificate of its connection. So a program in between
-/// can have a certificate of its own, and pass on the tokens of its users.
+/// The identity of a client: that of the token that it sends, or else the name in the certificate of its connection. So a program in
+/// between can have a certificate of its own, and pass on the tokens of its users.
 fn identity_of<T>(access: &Access, request: &Request<T>) -> Result<Option<Identity>, Error> {
     if let Some(identity) = access.bearer(request.metadata())? {
         return Ok(Some(identity));
