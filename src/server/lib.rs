@@ -57,6 +57,7 @@ pub mod config;
 pub mod descriptors;
 pub mod node;
 mod nodes_join;
+mod nodes_removed;
 
 mod access;
 mod api;

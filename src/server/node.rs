@@ -34,6 +34,7 @@ use super::{
     health,
     joining::{self, NotAdmitted},
     nodes_join::NodesJoin,
+    nodes_removed::NodesRemoved,
     pulse::Pulse,
     service::{Local, Service as LockService, forward::Dial, waiting},
     unread::{self, Unread},
@@ -373,7 +374,7 @@ where
         peers,
         peers_acceptor,
         peer_settings,
-        services.around(peer_routes),
+        NodesRemoved { service: services.around(peer_routes), replica: replica.clone() },
         CancellationToken::new(),
     ));
     let (reporter, health_service) = tonic_health::server::health_reporter();

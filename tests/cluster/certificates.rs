@@ -6,6 +6,7 @@ use lockkeeper::{
     certs::{Authority, CERTIFICATE_DAYS, Files},
     client::{Client, Error, Tls, TlsFiles},
     local::LocalCluster,
+    proto::v1::{GetRequest, locks_client::LocksClient},
     raft::messages::{HelloRequest, peer_client::PeerClient},
     transport::{TcpConnector, channel, tls::TlsConnector},
 };
@@ -150,6 +151,28 @@ async fn strangers_learn_nothing_at_the_port_of_peers() {
     let status = hello(nine(), &cluster, 2).await.expect_err("it is not node 2");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
     assert_eq!(hello(nine(), &cluster, 9).await.expect("it is node 9"), 1);
+}
+
+/// The certificate of a node that was removed is valid for a year more.
+#[tokio::test]
+async fn a_node_that_was_removed_forwards_nothing_any_more() {
+    let mut cluster = secure_cluster().await;
+    let leading = leader(&cluster).await;
+    let gone = leading % 3 + 1;
+    let own = authority(&cluster);
+    let three = tls(&own, Some(own.node(gone, &hosts(), 1).expect("a certificate")));
+    let address = cluster.node(leading).config().peer_listen.clone();
+    let at_peers = || channel(TlsConnector::for_client(TcpConnector, three.clone()), &address);
+    let get = async || {
+        let request = GetRequest { name: "a".to_owned(), ..GetRequest::default() };
+        LocksClient::new(at_peers()).get(request).await
+    };
+    get().await.expect("a member is believed");
+    client(&cluster).remove_member(gone).await.expect("it may be removed");
+    cluster.next_death().await;
+    let status = get().await.expect_err("it was removed");
+    assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
+    assert!(status.message().contains("was removed from this cluster"), "{status:?}");
 }
 
 /// A certificate is made anew while the cluster runs, by the command that an operator uses.
