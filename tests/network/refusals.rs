@@ -3,7 +3,7 @@
 use lockkeeper::{
     raft::{
         identity::Stage,
-        messages::{VoteRequest, peer_client::PeerClient},
+        messages::{LogId, Vote, VoteRequest, peer_client::PeerClient},
         network::hello,
     },
     transport::{TcpConnector, channel},
@@ -41,8 +41,13 @@ impl Ends {
 
 /// Sends a pre-vote to `to`, which changes no state.
 async fn pre_vote(to: &TestNode, ends: Ends, vote_of: u64) -> Result<(), Status> {
-    let vote = lockkeeper::raft::messages::Vote { term: 1, node_id: vote_of, committed: false };
-    let mut request = Request::new(VoteRequest { vote: Some(vote), last_log_id: None, leadership_transfer: false });
+    let vote = Vote { term: 1, node_id: vote_of, committed: false };
+    ask(to, ends, VoteRequest { vote: Some(vote), last_log_id: None, leadership_transfer: false }).await
+}
+
+/// Sends this pre-vote to `to`.
+async fn ask(to: &TestNode, ends: Ends, request: VoteRequest) -> Result<(), Status> {
+    let mut request = Request::new(request);
     let metadata = request.metadata_mut();
     metadata.insert("lockkeeper-cluster", ends.cluster.parse().expect("ASCII"));
     metadata.insert("lockkeeper-from", ends.from.into());
@@ -147,4 +152,24 @@ async fn the_error_names_the_address_of_an_unreachable_peer() {
     let status = status.expect_err("the port is closed");
     assert_eq!(status.code(), Code::Unavailable);
     assert!(status.message().contains(&format!("cannot connect to {address}: ")), "{status:?}");
+}
+
+/// Such a vote would leave no terms for elections, and such an entry no room for others: for good, since both are kept on the disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn terms_and_entries_far_beyond_the_log_are_refused_even_from_a_member() {
+    let lab = Lab::default();
+    let (disks, plan) = ([Disk::new(), Disk::new()], forming_plan());
+    let one = lab.start(1, &disks[0], plan.clone()).await;
+    let two = lab.start(2, &disks[1], plan).await;
+    let vote = |term| Some(Vote { term, node_id: 2, committed: false });
+    let entry = |index| Some(LogId { term: 1, index });
+    for (term, index, what) in [(u64::MAX, 1, "is in term"), (1 << 60, 1, "is in term"), (2, u64::MAX, "has entry")] {
+        let request = VoteRequest { vote: vote(term), last_log_id: entry(index), leadership_transfer: false };
+        let status = ask(&one, Ends::new(&two, &one), request).await.expect_err("it is refused");
+        assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+        assert!(status.message().contains(what) && status.message().contains("far beyond"), "{status:?}");
+    }
+    let request = VoteRequest { vote: vote(1 << 20), last_log_id: entry(1 << 20), leadership_transfer: false };
+    ask(&one, Ends::new(&two, &one), request).await.expect("a node may be far behind");
+    end_all(vec![one, two]).await;
 }

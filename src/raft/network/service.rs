@@ -246,7 +246,8 @@ where
         let fault = Fault::default();
         let (broken, liveness) = (self.shared.broken.clone(), self.liveness());
         let guard = StreamGuard { sender: caller.node_id, broken, liveness, in_order: false };
-        let requests = well_formed(request.into_inner(), guard, fault.clone());
+        let sender = Sender { id: caller.node_id, bounds: bounds(raft) };
+        let requests = well_formed(request.into_inner(), sender, guard, fault.clone());
         let mut news = self.shared.disks.get().map(Disks::news);
         let answers = raft.stream_append(requests).map(move |answer| {
             let answer = answer.map(pb::AppendResponse::from).map_err(stopped)?;
@@ -259,7 +260,7 @@ where
 
     async fn vote(&self, request: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
         let (raft, caller) = self.admit(&request).await?;
-        let request = ballot(request.into_inner(), caller.node_id)?;
+        let request = ballot(request.into_inner(), Sender { id: caller.node_id, bounds: bounds(raft) })?;
         caller.rely_on(&self.shared.identity).await?;
         let answer = raft.vote(request).await.map_err(unanswered)?;
         Ok(self.signed((&answer).into()))
@@ -267,7 +268,7 @@ where
 
     async fn pre_vote(&self, request: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
         let (raft, caller) = self.admit(&request).await?;
-        let request = ballot(request.into_inner(), caller.node_id)?;
+        let request = ballot(request.into_inner(), Sender { id: caller.node_id, bounds: bounds(raft) })?;
         let answer = raft.pre_vote(request).await.map_err(unanswered)?;
         Ok(Response::new((&answer).into()))
     }
@@ -278,7 +279,7 @@ where
     ) -> Result<Response<pb::TransferLeaderResponse>, Status> {
         let (raft, caller) = self.admit(&request).await?;
         let request: TransferLeaderRequest = request.into_inner().try_into().map_err(malformed)?;
-        own_vote(request.from_leader(), caller.node_id)?;
+        Sender { id: caller.node_id, bounds: bounds(raft) }.check_vote(request.from_leader())?;
         let answer = raft.handle_transfer_leader(request).await.map_err(stopped)?;
         Ok(Response::new(answer.into()))
     }
@@ -308,8 +309,12 @@ where
         // A transfer that broke off may still wait for its next piece, for [`SNAPSHOT_PIECE_TIMEOUT`].
         let place = timeout(SNAPSHOT_PIECE_TIMEOUT * 2, self.shared.receiving.acquire()).await;
         let _place = place.map_err(|_| Status::unavailable("this node is receiving another snapshot"))?;
-        let (vote, meta, data) = snapshot::receive(&self.shared.sink, request.into_inner()).await?;
-        own_vote(&vote, caller.node_id)?;
+        let sender = Sender { id: caller.node_id, bounds: bounds(raft) };
+        let accept = |vote: &Vote, meta: &SnapshotMeta| {
+            sender.check_vote(vote)?;
+            sender.check_index(meta.last_log_id)
+        };
+        let (vote, meta, data) = snapshot::receive(&self.shared.sink, request.into_inner(), accept).await?;
         caller.rely_on(&self.shared.identity).await?;
         let snapshot = Snapshot { meta, snapshot: data };
         let answer = raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
@@ -362,12 +367,14 @@ impl Drop for StreamGuard {
 /// The requests of a stream up to the first invalid one; its error is put into `fault`.
 fn well_formed(
     requests: Streaming<pb::AppendRequest>,
+    sender: Sender,
     guard: StreamGuard,
     fault: Fault,
 ) -> impl Stream<Item = AppendRequest> + Unpin + Send + 'static {
-    let check = |request: pb::AppendRequest, sender| -> Result<AppendRequest, Status> {
+    let check = move |request: pb::AppendRequest| -> Result<AppendRequest, Status> {
         let request: AppendRequest = request.try_into().map_err(malformed)?;
-        own_vote(&request.vote, sender)?;
+        sender.check_vote(&request.vote)?;
+        sender.check_index(request.leader_commit)?;
         Ok(request)
     };
     let next = async move |requests: &mut Streaming<pb::AppendRequest>, guard: &mut StreamGuard| match requests
@@ -376,7 +383,7 @@ fn well_formed(
     {
         Some(request) => {
             guard.liveness.spoke(guard.sender);
-            check(request, guard.sender).map(Some)
+            check(request).map(Some)
         }
         None => {
             guard.in_order = true;
@@ -393,10 +400,65 @@ fn well_formed(
     Box::pin(requests)
 }
 
-fn ballot(request: pb::VoteRequest, sender: u64) -> Result<VoteRequest, Status> {
+fn ballot(request: pb::VoteRequest, sender: Sender) -> Result<VoteRequest, Status> {
     let request: VoteRequest = request.try_into().map_err(malformed)?;
-    own_vote(&request.vote, sender)?;
+    sender.check_vote(&request.vote)?;
+    sender.check_index(request.last_log_id)?;
     Ok(request)
+}
+
+/// How far beyond this node's own term a peer's may be. An election raises it by one, so a peer of this cluster never gets so far; a larger
+/// one would leave too few terms for further elections, for good.
+const TERMS_AHEAD_MAX: u64 = 1 << 32;
+/// The same for the index of an entry: at a million entries a second, nine years.
+const ENTRIES_AHEAD_MAX: u64 = 1 << 48;
+
+/// The highest term and the highest index of an entry that a peer may name.
+#[derive(Clone, Copy)]
+struct Bounds {
+    term: u64,
+    index: u64,
+}
+
+fn bounds<M: RaftStateMachine<TypeConfig>>(raft: &Raft<TypeConfig, M>) -> Bounds {
+    let metrics = raft.metrics();
+    let metrics = metrics.borrow_watched();
+    Bounds {
+        term: metrics.current_term.saturating_add(TERMS_AHEAD_MAX),
+        index: metrics.last_log_index.unwrap_or_default().saturating_add(ENTRIES_AHEAD_MAX),
+    }
+}
+
+/// The peer that sent a request.
+#[derive(Clone, Copy)]
+struct Sender {
+    id: u64,
+    bounds: Bounds,
+}
+
+impl Sender {
+    /// Refuses a vote that is not the sender's own, or of a term far beyond this node's.
+    fn check_vote(self, vote: &Vote) -> Result<(), Status> {
+        own_vote(vote, self.id)?;
+        match vote.leader_id.term <= self.bounds.term {
+            true => Ok(()),
+            false => Err(Status::invalid_argument(format!(
+                "node {} is in term {}, far beyond this node's: its data are damaged or forged",
+                self.id, vote.leader_id.term
+            ))),
+        }
+    }
+
+    /// Refuses an entry far beyond this node's log.
+    fn check_index(self, entry: Option<LogId>) -> Result<(), Status> {
+        match entry.filter(|entry| entry.index > self.bounds.index) {
+            None => Ok(()),
+            Some(entry) => Err(Status::invalid_argument(format!(
+                "node {} has entry {}, far beyond this node's log: its data are damaged or forged",
+                self.id, entry.index
+            ))),
+        }
+    }
 }
 
 /// Refuses a vote that is not the sender's own.

@@ -73,16 +73,19 @@ pub(super) async fn send<D: SnapshotSource>(
     Ok(())
 }
 
-/// Receives a snapshot from [`send`].
+/// Receives a snapshot from [`send`], if `accept` says so of its header.
 pub(super) async fn receive<K: SnapshotSink>(
     sink: &K,
     mut pieces: Streaming<SnapshotPiece>,
+    accept: impl FnOnce(&Vote, &SnapshotMeta) -> Result<(), Status>,
 ) -> Result<(Vote, SnapshotMeta, K::SnapshotData), Status> {
     let Some(Kind::Header(header)) = next(&mut pieces).await? else {
         return Err(Status::invalid_argument("the first piece of a snapshot must be its header"));
     };
     let malformed = |error: crate::wire::Malformed| Status::invalid_argument(error.to_string());
     let (vote, meta, length) = header.into_parts().map_err(malformed)?;
+    // Before any of its bytes is written.
+    accept(&vote, &meta)?;
 
     let mut receiver = in_time(sink.begin(&meta, length)).await?;
     let mut missing = length;
