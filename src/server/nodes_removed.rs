@@ -1,7 +1,8 @@
 //! The certificate of a node that was removed from the cluster: it is good for nothing but to learn that.
 //!
-//! Its certificate stays valid until it expires. Raft's own calls are refused by [`lockkeeper_raft::network`], which also answers the node's
-//! question whether it was removed. This layer refuses the others: requests that a member forwards for its clients, which are believed.
+//! Its certificate stays valid until it expires. Raft's own calls are refused by [`lockkeeper_raft::network`], which also answers the
+//! node's question whether it was removed. This layer refuses the others: requests that a member forwards for its clients, which are
+//! believed.
 
 use std::{
     convert::Infallible,
