@@ -80,7 +80,13 @@ async fn needs_request(identity: &Identity, replica: &Replica, own: &Member, joi
             joins && may_be_forgotten(replica).await
         }
         Some(_) => true,
-        None => joins && identity.stage() == Stage::New,
+        None if !joins => false,
+        None => match identity.stage() {
+            Stage::New => true,
+            // The leader that took it in called it, and was replaced before the log arrived.
+            Stage::Member => !replica.table().has_removed(own.node_id) && is_alone(replica).await,
+            Stage::Founding | Stage::Removed => false,
+        },
     }
 }
 
@@ -129,7 +135,7 @@ async fn request<C: Connect>(
                 Ok(_) => break,
                 Err(refusal) => refusal,
             };
-            if is_final(&refusal) {
+            if is_final(&refusal, identity.stage()) {
                 return Err(NotAdmitted { endpoint: endpoint.clone(), reason: refusal.message().to_owned() });
             }
             let now = format!("{endpoint}: {}", refusal.message());
@@ -151,10 +157,15 @@ fn transport_only(status: &Status) -> bool {
     status.code() == Code::Unavailable && status.get_details_error_info().is_none()
 }
 
-/// Whether the cluster can never accept this node: the reason lies in the node.
-fn is_final(status: &Status) -> bool {
+/// Whether the cluster can never accept this node: the reason lies in the node. A member that was removed, and whose log does not tell
+/// it yet, learns it otherwise: see [`notice_removal`].
+fn is_final(status: &Status, stage: Stage) -> bool {
     let refusal = status.get_details_error_info().and_then(|mut info| info.metadata.remove("refusal"));
-    status.code() == Code::InvalidArgument || matches!(refusal.as_deref(), Some("id-in-use" | "id-used-before"))
+    match refusal.as_deref() {
+        Some("id-used-before") => stage == Stage::New,
+        Some("id-in-use") => true,
+        _ => status.code() == Code::InvalidArgument,
+    }
 }
 
 /// Where clients reach the other members.
