@@ -25,6 +25,8 @@
 //! promised in the meta. An unknown outcome is never evidence; a doubt counts for the cluster. Each file says what it
 //! counts as certain. A property without evidence does not hold: it is [`Verdict::Vacuous`].
 //!
+//! A history in which the cluster was lost and restored from a backup is checked in parts: see `restored`.
+//!
 //! Deliberately absent: repairs of a history. A contradictory history is refused when it is read.
 
 pub mod history;
@@ -45,6 +47,7 @@ mod lock_model;
 mod occupancy;
 mod order;
 mod queue;
+mod restored;
 mod run;
 mod show;
 mod tenures;
@@ -82,6 +85,24 @@ use self::{grants::Grants, run::Run};
 /// # Ok::<_, lockkeeper_checker::history::ReadError>(())
 /// ```
 pub fn check(history: &History) -> Result<Vec<Finding>, ReadError> {
+    let parts = restored::parts(history);
+    let findings = check_one(history)?;
+    if parts.len() == 1 {
+        return Ok(findings);
+    }
+    let parts = parts.iter().map(check_one).collect::<Result<Vec<_>, _>>()?;
+    let of_parts = |whole: Finding| match whole.property {
+        Property::TokenOrder | Property::NoTokenTwice | Property::Fencing => Some(whole),
+        property => {
+            let of_all = parts.iter().flatten().filter(|finding| finding.property == property);
+            restored::merged(of_all.cloned().collect())
+        }
+    };
+    Ok(findings.into_iter().filter_map(of_parts).collect())
+}
+
+/// Checks all properties of the history of one cluster.
+fn check_one(history: &History) -> Result<Vec<Finding>, ReadError> {
     let run = Run::of(history)?;
     let grants = Grants::of(&run);
     let overlaps = tenures::overlaps(&grants);

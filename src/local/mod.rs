@@ -238,6 +238,15 @@ impl LocalCluster {
         self.directory.write(self.node(node_id).config())
     }
 
+    /// Changes the cluster's id in the configurations of all nodes. For data of another cluster, while no node runs.
+    pub(crate) fn set_cluster_id(&mut self, cluster_id: &str) -> Result<(), LocalError> {
+        for node in self.nodes.values_mut() {
+            node.set_cluster_id(cluster_id);
+            self.directory.write(node.config())?;
+        }
+        Ok(())
+    }
+
     /// Kills a node, and deletes its data and its configuration.
     pub async fn discard(&mut self, node_id: u64) -> Result<(), LocalError> {
         if let Some(mut node) = self.nodes.remove(&node_id) {

@@ -79,6 +79,10 @@ impl Node {
         self.config.members = members.to_vec();
     }
 
+    pub(super) fn set_cluster_id(&mut self, cluster_id: &str) {
+        cluster_id.clone_into(&mut self.config.cluster_id);
+    }
+
     pub(super) fn foresee(&mut self, spares: &[Member]) {
         self.config.members.extend_from_slice(spares);
     }
@@ -98,7 +102,7 @@ impl Node {
         self.config.node_id
     }
 
-    pub(super) fn program(&self) -> &Path {
+    pub(crate) fn program(&self) -> &Path {
         &self.program
     }
 

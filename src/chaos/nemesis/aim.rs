@@ -47,7 +47,7 @@ impl Aim {
             Fault::Delay | Fault::Resets | Fault::PauseClient => Self::default(),
             Fault::PartitionClients | Fault::ReplyLost | Fault::PauseLeader | Fault::KillLeader => nodes(&[leader]),
             Fault::PauseFollower | Fault::KillFollower => nodes(&[follower]),
-            Fault::KillAll | Fault::KillStaggered | Fault::DataGone => nodes(&shuffled),
+            Fault::KillAll | Fault::KillStaggered | Fault::DataGone | Fault::Restore => nodes(&shuffled),
             Fault::Transfer | Fault::Add => Self::default(),
             Fault::RollingRestart => nodes(&shuffled),
             Fault::Restart | Fault::Remove | Fault::Replace => nodes(&[any]),

@@ -130,7 +130,7 @@ impl World {
         Ok(began)
     }
 
-    async fn rest(&mut self, ms: Range<u64>) {
+    pub(super) async fn rest(&mut self, ms: Range<u64>) {
         let ms = self.random.random_range(ms);
         self.rest_until(Instant::now() + Duration::from_millis(ms)).await;
     }
@@ -154,6 +154,7 @@ impl World {
             (Fault::KillAll, _) => self.kill_all().await,
             (Fault::KillStaggered, _) => self.kill_one_by_one(nodes).await?,
             (Fault::DataGone, _) => self.lose_data(nodes).await?,
+            (Fault::Restore, _) => self.lose_and_restore().await?,
             (Fault::RollingRestart, _) => self.restart_one_by_one(nodes).await?,
             (Fault::Transfer | Fault::Add, _) => return Ok(false),
             (_, &[]) => return Ok(false),
@@ -358,7 +359,7 @@ impl World {
         self.start_all()
     }
 
-    async fn kill_all(&mut self) {
+    pub(super) async fn kill_all(&mut self) {
         for id in self.ids() {
             self.cluster.node(id).signal(Signal::KILL);
         }

@@ -1,14 +1,15 @@
 //! Fault injection.
 //!
 //! A run alternates between calm, a fault and its end, with a check that the cluster serves again. [`Fault`] lists the
-//! faults, `schedule` orders them, `aim` selects their targets, `inject` executes them, `operations` those that an operator causes, and
-//! `tools` finds the programs that some need.
+//! faults, `schedule` orders them, `aim` selects their targets, `inject` executes them, `operations` and `restore` those that an operator
+//! causes, and `tools` finds the programs that some need.
 //!
 //! Deliberately absent: faults that need root. Without namespaces and mounts, a run works on any machine.
 
 mod aim;
 pub(super) mod inject;
 mod operations;
+mod restore;
 pub(super) mod roster;
 mod schedule;
 pub(super) mod tools;
@@ -69,6 +70,8 @@ pub enum Fault {
     Restart,
     /// All nodes are stopped gracefully and started again, one after another. The cluster serves in between.
     RollingRestart,
+    /// A backup is saved under load. A while later all nodes are lost with their data, and a new cluster is made from the backup.
+    Restore,
     /// A new node joins and becomes a voter.
     Add,
     /// A voter, perhaps the leader, is removed. Its process must end by itself.
@@ -91,7 +94,7 @@ pub enum Group {
     Membership,
 }
 
-const FAULTS: [(Fault, Group, &str); 27] = [
+const FAULTS: [(Fault, Group, &str); 28] = [
     (Fault::PartitionHalves, Group::Partition, "partition-halves"),
     (Fault::PartitionOneWay, Group::Partition, "partition-one-way"),
     (Fault::PartitionBridge, Group::Partition, "partition-bridge"),
@@ -116,6 +119,7 @@ const FAULTS: [(Fault, Group, &str); 27] = [
     (Fault::Transfer, Group::Operation, "transfer"),
     (Fault::Restart, Group::Operation, "restart"),
     (Fault::RollingRestart, Group::Operation, "rolling-restart"),
+    (Fault::Restore, Group::Operation, "restore"),
     (Fault::Add, Group::Membership, "add"),
     (Fault::Remove, Group::Membership, "remove"),
     (Fault::Replace, Group::Membership, "replace"),
@@ -134,7 +138,7 @@ impl Fault {
 
     /// Whether the fault ends by itself. The other faults last for a random time.
     fn has_its_own_time(self) -> bool {
-        let kills = matches!(self, Self::KillAll | Self::KillStaggered | Self::DataGone);
+        let kills = matches!(self, Self::KillAll | Self::KillStaggered | Self::DataGone | Self::Restore);
         kills || matches!(self, Self::PauseClient | Self::Restart | Self::RollingRestart)
     }
 
@@ -221,7 +225,7 @@ mod tests {
         assert_eq!(chosen("kill-all, delay,delay"), [Fault::Delay, Fault::KillAll]);
         assert_eq!(chosen("pause"), [Fault::PauseLeader, Fault::PauseFollower, Fault::PauseClient]);
         assert_eq!(chosen("membership,transfer"), [Fault::Transfer, Fault::Add, Fault::Remove, Fault::Replace]);
-        assert_eq!(chosen("operation"), [Fault::Transfer, Fault::Restart, Fault::RollingRestart]);
+        assert_eq!(chosen("operation"), [Fault::Transfer, Fault::Restart, Fault::RollingRestart, Fault::Restore]);
         assert!("pause,earthquake".parse::<Faults>().unwrap_err().contains("\"earthquake\" is no fault"));
         assert!("".parse::<Faults>().is_err());
     }

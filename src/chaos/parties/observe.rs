@@ -77,6 +77,12 @@ impl Observer {
         self.seen.lock().statuses.remove(&node);
     }
 
+    /// A cluster that was made from a backup may elect a node in a term in which the lost one did.
+    pub(in crate::chaos) fn forget_terms(&self) {
+        self.seen.lock().elected.clear();
+        self.seen.lock().installed.clear();
+    }
+
     /// The leader of the highest term, as soon as a node reports to be one. `None`: no node did by this time.
     pub async fn leader_by(&self, by: Instant) -> Option<u64> {
         loop {

@@ -19,7 +19,7 @@ use crate::{
         record::Recorder,
         workload::{ATTEMPT_LIMIT, CALL_LIMIT, channel, locks, outcomes, resource::Place, writes::Writes},
     },
-    client::{Client, Error, Guard, Holder, LockInfo, Session, SessionOptions},
+    client::{Backup, Client, Error, Guard, Holder, LockInfo, Session, SessionOptions},
     machine::Token,
 };
 
@@ -91,6 +91,11 @@ impl Operator {
         let nodes = endpoints.split(',').filter_map(channel).collect();
         let client = Client::builder(endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build()?;
         Ok(Self::new(client, nodes, Place::Socket(socket.to_owned()), recorder))
+    }
+
+    /// A backup of the cluster, as it is now.
+    pub(in crate::chaos) async fn backup(&self) -> Result<Backup, Error> {
+        self.client.backup(false).await
     }
 
     /// Reads locks and revokes some grants, in the background until it is dropped.

@@ -356,10 +356,12 @@ impl Run {
             return self.outcome.troubles.push(format!("after {fault}: {error}"));
         }
         let operator = &self.world.operator;
-        if let Some(late) = late {
+        // No session survives a restore.
+        let survives = fault != Fault::Restore;
+        if let Some(late) = late.filter(|_| survives) {
             operator.retry(late, by).await;
         }
-        if let Some(sentinel) = sentinel
+        if let Some(sentinel) = sentinel.filter(|_| survives)
             && !operator.check_sentinel(sentinel).await
         {
             return self.outcome.troubles.push(format!("after {fault}, not all waiters were served"));

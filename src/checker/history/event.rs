@@ -387,6 +387,8 @@ pub enum Fact {
         /// The hash of the whole table.
         hash: u64,
     },
+    /// All nodes and their data were lost, and a new cluster was made from a backup. Its nodes start after this.
+    Restored,
     /// The run is complete.
     End,
     /// A fact that this version does not know.

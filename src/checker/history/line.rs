@@ -256,6 +256,7 @@ const FACTS: [&str; 15] = [
 fn fact(f: &str, line: &str, has_value: bool) -> Result<Fact, String> {
     match f {
         "end" => Ok(Fact::End),
+        "restored" => Ok(Fact::Restored),
         "heal" if !has_value => Ok(Fact::Heal { name: None }),
         known if FACTS.contains(&known) => {
             serde_json::from_str(line).map_err(|error| format!("in the fact {f:?}: {}", plain(&error)))

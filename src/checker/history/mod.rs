@@ -58,6 +58,7 @@
 //! | `elected` | `node`, `term` | a node became leader |
 //! | `snapshot_installed` | `node`, `index` | a node installed a snapshot from its leader |
 //! | `table` | `node`, `index`, `hash` | a node's table hash at an applied index |
+//! | `restored` | | all nodes were lost with their data, and a new cluster was made from a backup; its nodes start after this |
 //! | `end` | | the last line of a complete run: all processes were asked to finish and had time to do so |
 //!
 //! The final state of a run is read by `get`s between the last `heal` and `end`. Unknown facts are kept and ignored.

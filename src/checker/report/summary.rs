@@ -143,6 +143,7 @@ impl Summary {
             | Fact::Fault { .. }
             | Fact::Heal { .. }
             | Fact::Table { .. }
+            | Fact::Restored
             | Fact::Other { .. } => {}
         }
     }

@@ -264,7 +264,8 @@ impl<'h> LaneBuilder<'h> {
                 Fact::Stopped { .. } | Fact::Joined { .. } | Fact::Removed { .. } | Fact::Transferred { .. } => {
                     continue;
                 }
-                Fact::Elected { .. } | Fact::SnapshotInstalled { .. } | Fact::Table { .. } | Fact::End => continue,
+                Fact::Elected { .. } | Fact::SnapshotInstalled { .. } | Fact::Table { .. } => continue,
+                Fact::Restored | Fact::End => continue,
             };
             let who = if let Fact::Died { process } = fact { process } else { &event.process };
             if let Some(lane) = lanes.get_mut(&**who) {

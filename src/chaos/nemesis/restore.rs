@@ -1,0 +1,82 @@
+//! The loss of the whole cluster, and a new one from a backup that was taken shortly before: see [`Fault::Restore`](super::Fault::Restore).
+
+use std::{fs, io, path::Path, process::Stdio, time::Duration};
+
+use tokio::{
+    process::Command,
+    time::{Instant, sleep, timeout},
+};
+
+use super::inject::World;
+use crate::{chaos::history::Fact, client::Error};
+
+/// How long saving and restoring may take, each.
+const BOUND: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(150);
+
+impl World {
+    /// Saves a backup under load, lets the clients go on for a while, destroys all nodes with their data, and makes a cluster from the
+    /// backup with the same nodes. Its nodes are started by [`World::heal`].
+    pub(super) async fn lose_and_restore(&mut self) -> io::Result<()> {
+        let directory = tempfile::tempdir_in(self.cluster.path())?;
+        let (file, made) = (directory.path().join("backup"), directory.path().join("made"));
+        self.save(&file).await?;
+        // What is done now is not in the backup.
+        self.rest(300..1_500).await;
+        self.kill_all().await;
+        let cluster_id = format!("restored-{:08x}", rand::Rng::random::<u32>(&mut self.random));
+        self.restore(&file, &made, &cluster_id).await?;
+        for node in self.cluster.nodes() {
+            let data_dir = &node.config().data_dir;
+            fs::remove_dir_all(data_dir)?;
+            fs::rename(made.join(format!("node-{}", node.id())), data_dir)?;
+        }
+        self.cluster.set_cluster_id(&cluster_id).map_err(io::Error::other)?;
+        self.observer.forget_terms();
+        self.recorder.fact(Fact::Restored);
+        Ok(())
+    }
+
+    /// Repeated as an operator would.
+    async fn save(&self, file: &Path) -> io::Result<()> {
+        let by = Instant::now() + BOUND;
+        loop {
+            match timeout(BOUND, self.save_once()).await {
+                Ok(Ok(bytes)) => return fs::write(file, bytes),
+                Ok(Err(_)) if Instant::now() < by => sleep(PAUSE).await,
+                Ok(Err(error)) => return Err(io::Error::other(format!("no backup could be saved: {error}"))),
+                Err(_) => return Err(io::Error::other(format!("no backup was saved within {} s", BOUND.as_secs()))),
+            }
+        }
+    }
+
+    async fn save_once(&self) -> Result<Vec<u8>, Error> {
+        let mut backup = self.operator.backup().await?;
+        let mut bytes = Vec::new();
+        while let Some(piece) = backup.next().await? {
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(bytes)
+    }
+
+    /// As an operator does: with the program.
+    async fn restore(&self, file: &Path, made: &Path, cluster_id: &str) -> io::Result<()> {
+        let program = self.cluster.nodes().next().map(crate::local::Node::program);
+        let mut command = Command::new(program.ok_or(io::ErrorKind::NotFound)?);
+        command.args(["snapshot", "restore", "--cluster-id", cluster_id, "--data-dir"]).arg(made);
+        for node in self.cluster.nodes() {
+            let config = node.config();
+            command.arg("--member").arg(format!("{}={},{}", node.id(), config.peer_listen, config.client_listen));
+        }
+        command.arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+        let output = timeout(BOUND, command.output()).await.map_err(io::Error::other)??;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(io::Error::other(format!(
+                "snapshot restore ended with {}: {}",
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            ))),
+        }
+    }
+}

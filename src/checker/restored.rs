@@ -1,0 +1,239 @@
+//! Histories of clusters that were lost and made anew from a backup.
+//!
+//! The new cluster knows nothing that was granted, released or opened after the backup, so what holds for one cluster does not hold
+//! across the loss. What must hold across it is what resources rely on: tokens rise, none is granted twice, and fences refuse the old
+//! ones. All other properties are checked for the time before and the time after, each as a history of its own.
+
+use std::collections::HashSet;
+
+use super::verdict::{Finding, Verdict, Violations};
+use crate::history::{Event, Fact, Function, History, What};
+
+/// The parts of the history between the losses; one if there was none. Lines keep their numbers.
+///
+/// An operation that was under way at a loss has an unknown outcome before it, and is left out after it. After a loss, locks and sessions
+/// that were known before are left out too: what the backup knew of them cannot be told.
+pub(super) fn parts(history: &History) -> Vec<History> {
+    let mut parts = vec![Vec::new()];
+    for (line, event) in &history.events {
+        if matches!(event.what, What::Fact(Fact::Restored)) {
+            parts.push(history.events.first().cloned().into_iter().collect());
+        }
+        parts.last_mut().expect("one from the begin on").push((*line, event.clone()));
+    }
+    let mut known = Known::default();
+    let mut judged = |events: Vec<(usize, Event)>| {
+        let events = known.without(events);
+        History { events }
+    };
+    parts.into_iter().map(&mut judged).collect()
+}
+
+/// What earlier parts named.
+#[derive(Default)]
+struct Known {
+    locks: HashSet<String>,
+    sessions: HashSet<String>,
+    /// Operations without an end, each by its process and number.
+    open: HashSet<(String, Option<u64>)>,
+}
+
+impl Known {
+    /// The events without those of what is known; then what they name is known too.
+    fn without(&mut self, events: Vec<(usize, Event)>) -> Vec<(usize, Event)> {
+        self.spread(&events);
+        // Operations that end in this part and did not begin in what is judged of it.
+        let mut left_out = std::mem::take(&mut self.open);
+        let mut begun = HashSet::new();
+        let mut kept = Vec::with_capacity(events.len());
+        for (line, event) in &events {
+            let who = (event.process.clone(), event.op);
+            let is_kept = match &event.what {
+                What::Invoke(_) if self.concerns(event) => {
+                    left_out.insert(who);
+                    false
+                }
+                What::Invoke(_) => {
+                    begun.insert(who);
+                    true
+                }
+                What::Ok(_) | What::Fail { .. } | What::Info { .. } => {
+                    begun.remove(&who);
+                    !left_out.remove(&who)
+                }
+                What::Fact(Fact::Renewed { session, .. } | Fact::Lost { session, .. }) => {
+                    !self.sessions.contains(&**session)
+                }
+                What::Fact(_) => true,
+            };
+            if is_kept {
+                kept.push((*line, event.clone()));
+            }
+        }
+        self.open = begun.into_iter().chain(left_out).collect();
+        for (_, event) in &events {
+            if let What::Invoke(call) = &event.what {
+                self.locks.extend(event.locks.iter().cloned());
+                let opened = call.session().filter(|_| call.function() == Function::Open);
+                self.sessions.extend(opened.map(|session| session.to_string()));
+            }
+        }
+        kept
+    }
+
+    /// Locks that are asked for together with a known one are known too: their grant cannot be judged.
+    fn spread(&mut self, events: &[(usize, Event)]) {
+        loop {
+            let before = self.locks.len();
+            for (_, event) in events {
+                if matches!(event.what, What::Invoke(_)) && self.concerns(event) {
+                    self.locks.extend(event.locks.iter().cloned());
+                }
+            }
+            if self.locks.len() == before {
+                return;
+            }
+        }
+    }
+
+    /// Whether it is of a known lock or session.
+    fn concerns(&self, event: &Event) -> bool {
+        let What::Invoke(call) = &event.what else { return false };
+        event.locks.iter().any(|lock| self.locks.contains(lock))
+            || call.session().is_some_and(|session| self.sessions.contains(&**session))
+    }
+}
+
+/// One finding from those about the parts, in their order.
+pub(super) fn merged(findings: Vec<Finding>) -> Option<Finding> {
+    findings.into_iter().reduce(|mut all, next| {
+        for (what, count) in next.evidence {
+            match all.evidence.iter_mut().find(|(known, _)| *known == what) {
+                Some((_, number)) => *number += count,
+                None => all.evidence.push((what, count)),
+            }
+        }
+        all.verdict = worse(all.verdict, next.verdict);
+        all
+    })
+}
+
+/// A violation counts before a doubt, and any evidence before none.
+fn worse(one: Verdict, other: Verdict) -> Verdict {
+    match (one, other) {
+        (Verdict::Violated(mut all), Verdict::Violated(Violations { shown, count })) => {
+            all.shown.extend(shown);
+            all.count += count;
+            Verdict::Violated(all)
+        }
+        (found @ Verdict::Violated(_), _) | (_, found @ Verdict::Violated(_)) => found,
+        (doubt @ Verdict::Undecided(_), _) | (_, doubt @ Verdict::Undecided(_)) => doubt,
+        (Verdict::Holds, _) | (_, Verdict::Holds) => Verdict::Holds,
+        (Verdict::Vacuous, Verdict::Vacuous) => Verdict::Vacuous,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Property, check};
+
+    /// One line for each event, a nanosecond apart; `$` is a session that is opened first.
+    fn findings(events: &[&str]) -> Vec<Finding> {
+        let mut text = r#"{"time_ns":0,"process":"nemesis","type":"info","f":"meta","value":{"format":1}}"#.to_owned();
+        for (at, event) in events.iter().enumerate() {
+            text.push_str(&format!("\n{{\"time_ns\":{},{event}}}", at + 1));
+        }
+        check(&History::read(text.as_bytes()).unwrap()).unwrap()
+    }
+
+    fn verdict(findings: &[Finding], property: Property) -> Verdict {
+        findings.iter().find(|finding| finding.property == property).unwrap().verdict.clone()
+    }
+
+    const OPENED: [&str; 4] = [
+        r#""process":"ann","type":"invoke","f":"open","value":{"session":"s1","ttl_ms":1000}"#,
+        r#""process":"ann","type":"ok","f":"open""#,
+        r#""process":"ann","type":"invoke","f":"acquire","lock":"a","value":{"session":"s1"}"#,
+        r#""process":"ann","type":"ok","f":"acquire","value":{"token":5}"#,
+    ];
+    const RESTORED: &str = r#""process":"nemesis","type":"info","f":"restored""#;
+    const OPENED_AGAIN: [&str; 3] = [
+        r#""process":"bob","type":"invoke","f":"open","value":{"session":"s2","ttl_ms":1000}"#,
+        r#""process":"bob","type":"ok","f":"open""#,
+        r#""process":"bob","type":"invoke","f":"acquire","lock":"a","value":{"session":"s2"}"#,
+    ];
+
+    #[test]
+    fn what_the_backup_lacks_is_no_violation_and_a_token_that_does_not_rise_is() {
+        let granted = |token| {
+            let granted = format!(r#""process":"bob","type":"ok","f":"acquire","value":{{"token":{token}}}"#);
+            let events = [&OPENED[..], &[RESTORED], &OPENED_AGAIN, &[&granted]].concat();
+            findings(&events)
+        };
+        let found = granted(1_000);
+        assert_eq!(
+            verdict(&found, Property::NoEarlyExpiry),
+            Verdict::Holds,
+            "the restored cluster does not know the first grant"
+        );
+        assert_eq!(verdict(&found, Property::TokenOrder), Verdict::Holds);
+        for (token, property) in [(4, Property::TokenOrder), (5, Property::NoTokenTwice)] {
+            assert!(matches!(verdict(&granted(token), property), Verdict::Violated(_)), "{token}");
+        }
+        let same_cluster =
+            [&OPENED[..], &OPENED_AGAIN, &[r#""process":"bob","type":"ok","f":"acquire","value":{"token":6}"#]];
+        let found = findings(&same_cluster.concat());
+        assert!(matches!(verdict(&found, Property::NoEarlyExpiry), Verdict::Violated(_)), "{found:?}");
+    }
+
+    #[test]
+    fn violations_before_and_after_are_found_with_their_lines() {
+        let twice = |lock: &str, process: &str, session: &str, token: u64| {
+            [
+                format!(
+                    r#""process":"{process}","type":"invoke","f":"open","value":{{"session":"{session}","ttl_ms":1000}}"#
+                ),
+                format!(r#""process":"{process}","type":"ok","f":"open""#),
+                format!(
+                    r#""process":"{process}","type":"invoke","f":"acquire","lock":"{lock}","value":{{"session":"{session}"}}"#
+                ),
+                format!(r#""process":"{process}","type":"ok","f":"acquire","value":{{"token":{token}}}"#),
+            ]
+        };
+        let before = [twice("a", "ann", "s1", 1), twice("a", "bob", "s2", 2)].concat();
+        let after = [twice("b", "cid", "s3", 1_001), twice("b", "dan", "s4", 1_002)].concat();
+        let events: Vec<&str> =
+            before.iter().map(String::as_str).chain([RESTORED]).chain(after.iter().map(String::as_str)).collect();
+        let Verdict::Violated(found) = verdict(&findings(&events), Property::NoEarlyExpiry) else {
+            panic!("no violation")
+        };
+        assert_eq!(found.count, 2, "{found:?}");
+        assert!(found.shown[0].lines.iter().all(|line| *line <= 9), "{found:?}");
+        assert!(found.shown[1].lines.iter().all(|line| *line >= 11), "{found:?}");
+    }
+
+    #[test]
+    fn an_operation_that_was_under_way_and_earlier_sessions_are_left_out() {
+        let events = [
+            &OPENED[..2],
+            &[
+                r#""process":"ann","type":"invoke","f":"acquire","lock":"a","value":{"session":"s1"}"#,
+                RESTORED,
+                r#""process":"ann","type":"fail","f":"acquire","value":{"reason":"session_unknown"}"#,
+                r#""process":"ann","type":"invoke","f":"acquire","lock":["b","c"],"value":{"session":"s1"}"#,
+                r#""process":"ann","type":"fail","f":"acquire","value":{"reason":"session_unknown"}"#,
+                r#""process":"ann","type":"invoke","f":"get","lock":"c""#,
+                r#""process":"ann","type":"ok","f":"get","value":{"holders":[{"token":9,"session":"s9"}]}"#,
+                r#""process":"ann","type":"info","f":"lost","value":{"session":"s1","why":"unknown"}"#,
+            ],
+        ];
+        let found = findings(&events.concat());
+        assert!(!found.iter().any(|finding| matches!(finding.verdict, Verdict::Violated(_))), "{found:?}");
+        let text = events.concat();
+        let again = [&text[..3], &text[4..]].concat();
+        let found = findings(&again);
+        let lost = |finding: &Finding| matches!(finding.verdict, Verdict::Violated(_));
+        assert!(found.iter().any(lost), "without a restore it is one: {found:?}");
+    }
+}
