@@ -29,6 +29,7 @@ if has clippy clippy; then
     # What only builds with planted bugs have.
     run cargo clippy --locked --workspace --all-targets --test simulation --features planted-bugs -- -D warnings
 fi
+run scripts/dependencies.sh
 RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" run cargo doc --locked --workspace --no-deps
 # All targets are built before the first test runs: tests/examples.rs finds the examples.
 run cargo test --locked --workspace

@@ -1,0 +1,114 @@
+//! The licences and sources of all dependencies, without a network: the part of `scripts/dependencies.sh` that needs no cargo-deny.
+
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
+
+use toml::Value;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A file of TOML in the root.
+fn table(file: &str) -> Value {
+    let text = fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+    toml::from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// The allowed licences. imbl and imbl-sized-chunks are under the MPL, which asks for their own files only; Unicode-3.0 is for tables of
+/// characters.
+const ALLOWED: [&str; 8] =
+    ["Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-3-Clause", "ISC", "MIT", "MPL-2.0", "Unicode-3.0", "Zlib"];
+
+/// Whether an SPDX expression can be met with the allowed licences. A slash is an older form of `OR`; `+` allows later versions too.
+fn is_met(expression: &str, allowed: &BTreeSet<String>) -> bool {
+    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    let mut at = 0;
+    let met = !words.is_empty() && any(&words, &mut at, allowed);
+    assert!(at == words.len(), "{expression:?} is no expression of licences");
+    met
+}
+
+fn any(words: &[&str], at: &mut usize, allowed: &BTreeSet<String>) -> bool {
+    let mut met = all(words, at, allowed);
+    while words.get(*at) == Some(&"OR") {
+        *at += 1;
+        met |= all(words, at, allowed);
+    }
+    met
+}
+
+fn all(words: &[&str], at: &mut usize, allowed: &BTreeSet<String>) -> bool {
+    let mut met = one(words, at, allowed);
+    while words.get(*at) == Some(&"AND") {
+        *at += 1;
+        met &= one(words, at, allowed);
+    }
+    met
+}
+
+fn one(words: &[&str], at: &mut usize, allowed: &BTreeSet<String>) -> bool {
+    let word = words.get(*at).copied().unwrap_or_default();
+    *at += 1;
+    if word == "(" {
+        let met = any(words, at, allowed);
+        assert_eq!(words.get(*at), Some(&")"), "{words:?}");
+        *at += 1;
+        return met;
+    }
+    let mut licence = word.trim_end_matches('+').to_owned();
+    if words.get(*at) == Some(&"WITH") {
+        licence = format!("{licence} WITH {}", words.get(*at + 1).copied().unwrap_or_default());
+        *at += 2;
+    }
+    allowed.contains(&licence)
+}
+
+#[test]
+fn each_dependency_has_an_allowed_licence() {
+    let allowed = ALLOWED.map(str::to_owned).into();
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["tree", "--locked", "--offline", "--workspace", "--edges", "normal,build,dev", "--prefix", "none"]);
+    let output = command.args(["--format", "{p}|{l}"]).current_dir(root()).output().expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).expect("UTF-8");
+    let found: BTreeSet<(&str, &str)> =
+        lines.lines().filter_map(|line| line.trim_end_matches(" (*)").split_once('|')).collect();
+    assert!(found.len() > 100, "only {found:?}");
+    let refused: Vec<_> = found.iter().filter(|(_, licence)| !is_met(licence, &allowed)).collect();
+    assert!(refused.is_empty(), "not allowed: {refused:?}");
+}
+
+#[test]
+fn each_dependency_comes_from_the_registry_and_has_a_checksum() {
+    let lock = table("Cargo.lock");
+    let packages = lock["package"].as_array().expect("a list");
+    let mut foreign = 0;
+    for package in packages {
+        let Some(source) = package.get("source").and_then(Value::as_str) else { continue };
+        let name = &package["name"];
+        assert!(source.starts_with("registry+"), "{name} comes from {source}");
+        assert!(package.get("checksum").is_some(), "{name} has no checksum");
+        foreign += 1;
+    }
+    assert!(foreign > 100, "only {foreign} of {}", packages.len());
+}
+
+#[test]
+fn expressions_are_met_as_spdx_says() {
+    let allowed = ["MIT", "ISC", "MPL-2.0", "Apache-2.0 WITH LLVM-exception"].map(str::to_owned).into();
+    for met in [
+        "MIT",
+        "MIT/GPL-3.0",
+        "GPL-3.0 OR MIT",
+        "MIT AND ISC",
+        "(MIT OR X) AND ISC",
+        "MPL-2.0+",
+        "X OR Apache-2.0 WITH LLVM-exception",
+    ] {
+        assert!(is_met(met, &allowed), "{met}");
+    }
+    for not in ["", "GPL-3.0", "MIT AND X", "(X OR Y) AND MIT", "Apache-2.0", "X OR Y AND MIT"] {
+        assert!(!is_met(not, &allowed), "{not}");
+    }
+}
