@@ -98,6 +98,13 @@ fn a_transaction_deletes_a_bounded_number_of_entries_or_none() {
     let both = txn(vec![first.clone(), TxnOperation::DeleteRange(range)]);
     assert_eq!(run(&mut machine, both), Reply::Refused(Refusal::Limit(Limit::TxnWrites)), "of all its operations");
     run(&mut machine, txn(vec![first]));
+    let half = KeyRange { from: Some(key("000001")), to: Some(key("000513")) };
+    let thrice = txn(vec![TxnOperation::DeleteRange(half); 3]);
+    assert_eq!(
+        run(&mut machine, thrice),
+        Reply::Refused(Refusal::Limit(Limit::TxnWrites)),
+        "it visits each of them thrice"
+    );
     assert_eq!(results(&run(&mut machine, all())), [TxnResult::Deleted(TXN_WRITES_MAX as u64)]);
     assert_eq!(machine.counts().entries, 0);
 }

@@ -10,6 +10,8 @@ struct Draft {
     /// The entries that it writes; `None`: deletes.
     writes: BTreeMap<Key, Option<Arc<Entry>>>,
     renewals: Vec<SessionId>,
+    /// Entries in the ranges that it deletes, as far as they were visited.
+    visited: usize,
     /// Bytes of the keys and values that its reply shows.
     bytes_shown: usize,
 }
@@ -22,7 +24,7 @@ impl Machine {
         let mut draft = Draft::default();
         let results = operations.iter().map(|operation| self.plan(operation, &mut draft)).collect::<Result<_, _>>()?;
         self.ensure_room_for_writes(&draft)?;
-        self.spend(draft.writes.len());
+        self.spend(draft.writes.len().max(draft.visited));
         if !draft.writes.is_empty() {
             let revision = self.next_revision();
             assert_eq!(Revision(self.issue_token().0), revision, "the planned entries have this revision");
@@ -107,7 +109,8 @@ impl Machine {
 
     /// Entries of the range whose lease is over count for the limit, since they are visited; they are left to the end of their session.
     fn plan_delete(&self, range: &KeyRange, draft: &mut Draft) -> Result<TxnResult, Refusal> {
-        if self.stored(range).nth(TXN_WRITES_MAX).is_some() {
+        draft.visited += self.stored(range).take(TXN_WRITES_MAX + 1).count();
+        if draft.visited > TXN_WRITES_MAX {
             return Err(Refusal::Limit(Limit::TxnWrites));
         }
         let put = draft.writes.iter().filter(|(key, entry)| entry.is_some() && range.contains(key));
