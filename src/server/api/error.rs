@@ -322,6 +322,15 @@ impl Error {
         Self::new(Reason::ClusterVersion, Retry::No, message).with("version", has).with("needs", needs)
     }
 
+    /// The leader runs a program without this request.
+    pub(crate) fn leader_lacks(needs: Version) -> Self {
+        let message = format!(
+            "the leader runs a version of Lockkeeper without this request, which needs cluster version {needs}: install a version that \
+             supports version {needs} on all members, and try again"
+        );
+        Self::new(Reason::ClusterVersion, Retry::No, message).with("needs", needs)
+    }
+
     /// The caller has no identity, and needs one; or its token is not known.
     pub(crate) fn unauthenticated(why: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Reason::Unauthenticated, Retry::No, why)
