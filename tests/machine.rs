@@ -15,6 +15,10 @@
 //! cancel TICKET [repeats=N]                force lock reason=TEXT [token=N] [now=true] [after=N] [up_to=N]
 //! remove lock ticket=N                     lift lock                         drop [PREFIX] [after=lock]
 //! resize lock permits=N                    tick                              raise VERSION
+//! txn ["if KEY PROPERTY =|!=|<|> VALUE"] ... ["then OPERATION"] ... ["else OPERATION"] ...
+//!     properties: created, modified, version, value, lease (a session, or none)
+//!     operations: put KEY VALUE [LEASE [kept]], get KEY, delete KEY, clear FROM TO (- for no end), renew SESSION
+//! entries [FROM] [TO]: the entries from one key up to another, last of all the revision of the keyspace
 //! limits [work=N] [grants=N] [table=BYTES] [session=BYTES]: of the batches from here on
 //! bytes: the bytes of the table, and of each session
 //!
@@ -98,6 +102,7 @@ impl goldenscript::Runner for Runner {
                     | Command::DropData { .. }
                     | Command::Resize { .. }
                     | Command::RaiseVersion { .. }
+                    | Command::Txn(_)
                     | Command::Note(_)
                     | Command::Probe
                     | Command::Tick => String::new(),
@@ -205,8 +210,9 @@ impl Runner {
                 lines(machine.sessions(after).map(|view| show(&view)).collect())
             }
             "counts" => {
-                let Counts { sessions, locks, waiters, grants } = machine.counts();
-                format!("sessions={sessions} locks={locks} waiters={waiters} grants={grants}\n")
+                let Counts { sessions, locks, waiters, grants, entries } = machine.counts();
+                let entries = if entries > 0 { format!(" entries={entries}") } else { String::new() };
+                format!("sessions={sessions} locks={locks} waiters={waiters} grants={grants}{entries}\n")
             }
             "bytes" => {
                 let own = machine.sessions(None).map(|view| format!("{} {}", show(&view.session), view.bytes));
@@ -214,6 +220,15 @@ impl Runner {
             }
             "waits" => lines(machine.waits().map(|ticket| format!("ticket={}", ticket.0)).collect()),
             "next" => machine.next_deadline().map_or_else(|| "never\n".into(), |at| format!("at={}\n", at.0)),
+            "entries" => {
+                let mut key = || arguments.0.next_pos().map(|key| Key::new(key.as_bytes())).transpose();
+                let range = KeyRange { from: key()?, to: key()? };
+                let forwards: Vec<_> = machine.entries(&range).collect();
+                let backwards: Vec<_> = machine.entries(&range).rev().collect();
+                assert!(forwards.iter().eq(backwards.iter().rev()), "another order from the end");
+                let entries = forwards.iter().map(|(key, entry)| format!("{}: {}", show(*key), show(&**entry)));
+                lines(entries.chain([format!("revision={}", machine.revision().0)]).collect())
+            }
             "dump" => lines(machine.records().map(|record| show(&record)).collect()),
             "snapshot" => {
                 let restored = Machine::from_records(machine.records())?;
@@ -294,6 +309,7 @@ fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
             permits: Permits::new(arguments.required("permits")?)?,
             by: arguments.key("by")?,
         },
+        "txn" => transaction(arguments)?,
         "raise" => Command::RaiseVersion { to: Version(arguments.next("version")?.parse()?) },
         "tick" => Command::Tick,
         _ => return Err(format!("there is no command {name}").into()),
@@ -320,6 +336,60 @@ fn acquire(arguments: &mut Arguments<'_>) -> Result<Acquire> {
         wants.push(Want { name: LockName::new(name)?, mode, data: data.clone(), keep_data, must_exist });
     }
     Ok(Acquire::new(wants, wait, lock_delay_ms)?)
+}
+
+fn transaction(arguments: &mut Arguments<'_>) -> Result<Command> {
+    let (mut compares, mut then, mut otherwise) = (Vec::new(), Vec::new(), Vec::new());
+    while let Some(word) = arguments.0.next_pos() {
+        match word.split_once(' ') {
+            Some(("if", text)) => compares.push(compare(text)?),
+            Some(("then", text)) => then.push(txn_operation(text)?),
+            Some(("else", text)) => otherwise.push(txn_operation(text)?),
+            _ => return Err(format!("{word:?} is no part of a transaction").into()),
+        }
+    }
+    Ok(Command::Txn(Txn::new(compares, then, otherwise)?))
+}
+
+fn compare(text: &str) -> Result<Compare> {
+    let words: Vec<_> = text.split(' ').collect();
+    let [key, property, relation, value] = words[..] else { return Err(format!("{text:?} has not 4 words").into()) };
+    let relation = match relation {
+        "=" => Relation::Equal,
+        "!=" => Relation::NotEqual,
+        "<" => Relation::Less,
+        ">" => Relation::Greater,
+        _ => return Err(format!("{relation} is no relation").into()),
+    };
+    let operand = match property {
+        "created" => Operand::Created(Revision(value.parse()?)),
+        "modified" => Operand::Modified(Revision(value.parse()?)),
+        "version" => Operand::Version(value.parse()?),
+        "value" => Operand::Value(Value::new(value.as_bytes())?),
+        "lease" => Operand::Lease((value != "none").then(|| session_id(value))),
+        _ => return Err(format!("{property} is no property of an entry").into()),
+    };
+    Ok(Compare { key: Key::new(key.as_bytes())?, relation, operand })
+}
+
+fn txn_operation(text: &str) -> Result<TxnOperation> {
+    let words: Vec<_> = text.split(' ').collect();
+    let key = |text: &str| Key::new(text.as_bytes());
+    let end = |text: &str| (text != "-").then(|| key(text)).transpose();
+    let put = |name, value: &str, lease| {
+        Ok::<_, Invalid>(TxnOperation::Put(Put { key: key(name)?, value: Value::new(value.as_bytes())?, lease }))
+    };
+    let lease = |session, at_end| Some(Lease { session: session_id(session), at_end });
+    Ok(match words[..] {
+        ["get", name] => TxnOperation::Get(key(name)?),
+        ["put", name, value] => put(name, value, None)?,
+        ["put", name, value, session] => put(name, value, lease(session, AtLeaseEnd::Delete))?,
+        ["put", name, value, session, "kept"] => put(name, value, lease(session, AtLeaseEnd::Keep))?,
+        ["delete", name] => TxnOperation::Delete(key(name)?),
+        ["clear", from, to] => TxnOperation::DeleteRange(KeyRange { from: end(from)?, to: end(to)? }),
+        ["renew", session] => TxnOperation::Renew(session_id(session)),
+        _ => return Err(format!("{text:?} is no operation").into()),
+    })
 }
 
 /// All ids from 1 on are open, unless the script says otherwise.

@@ -30,7 +30,7 @@ use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 use self::model::Model;
 
 /// Counts over all histories. A run in which one of these never happened has not tested it.
-static HAPPENED: [(&str, AtomicU64); 26] = [
+static HAPPENED: [(&str, AtomicU64); 32] = [
     ("grants", AtomicU64::new(0)),
     ("grants of several locks", AtomicU64::new(0)),
     ("grants after a wait", AtomicU64::new(0)),
@@ -53,6 +53,12 @@ static HAPPENED: [(&str, AtomicU64); 26] = [
     ("restores", AtomicU64::new(0)),
     ("batches that left work", AtomicU64::new(0)),
     ("restores with work left", AtomicU64::new(0)),
+    ("transactions that succeeded", AtomicU64::new(0)),
+    ("transactions that failed", AtomicU64::new(0)),
+    ("transactions that wrote", AtomicU64::new(0)),
+    ("transactions that were refused", AtomicU64::new(0)),
+    ("entries that ended with their lease", AtomicU64::new(0)),
+    ("entries that expired with their lease", AtomicU64::new(0)),
     ("resizes", AtomicU64::new(0)),
     ("resizes that let others in", AtomicU64::new(0)),
     ("resizes to less than is held", AtomicU64::new(0)),
@@ -186,6 +192,53 @@ fn resize(model: &Model) -> (u32, BoxedStrategy<Command>) {
     (weight, sizes.prop_map(resize).boxed())
 }
 
+fn key() -> impl Strategy<Value = Key> {
+    proptest::sample::select(vec!["k", "k1", "m", "z"]).prop_map(|key| Key::new(key.as_bytes()).unwrap())
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    vec(0..3u8, 0..2).prop_map(|value| Value::new(&value).unwrap())
+}
+
+/// Mostly with what the entry has, or with something close to it.
+fn compare(model: &Model) -> impl Strategy<Value = Compare> + use<> {
+    let (entries, last) = (model.entries.clone(), model.entries.values().map(|entry| entry.modified.0).max());
+    let relation = prop_oneof![5 => Just(Relation::Equal), 1 => Just(Relation::NotEqual), 1 => Just(Relation::Less), 1 => Just(Relation::Greater)];
+    (key(), relation, 0..5u8, value(), option::of(session()), 0..=last.unwrap_or(0) + 1, any::<bool>()).prop_map(
+        move |(key, relation, kind, value, lease, number, same)| {
+            let entry = entries.get(&key).filter(|_| same);
+            let operand = match kind {
+                0 => Operand::Created(entry.map_or(Revision(number), |entry| entry.created)),
+                1 => Operand::Modified(entry.map_or(Revision(number), |entry| entry.modified)),
+                2 => Operand::Version(entry.map_or(number % 4, |entry| entry.version)),
+                3 => Operand::Value(entry.map_or(value, |entry| entry.value.clone())),
+                _ => Operand::Lease(entry.map_or(lease, |entry| entry.lease.map(|lease| lease.session))),
+            };
+            Compare { key, relation, operand }
+        },
+    )
+}
+
+fn txn_operation(session: BoxedStrategy<SessionId>) -> impl Strategy<Value = TxnOperation> {
+    let at_end = prop_oneof![Just(AtLeaseEnd::Delete), Just(AtLeaseEnd::Keep)];
+    let lease = option::of((session.clone(), at_end).prop_map(|(session, at_end)| Lease { session, at_end }));
+    let range = (option::of(key()), option::of(key())).prop_map(|(from, to)| KeyRange { from, to });
+    prop_oneof![
+        2 => key().prop_map(TxnOperation::Get),
+        6 => (key(), value(), lease).prop_map(|(key, value, lease)| TxnOperation::Put(Put { key, value, lease })),
+        1 => key().prop_map(TxnOperation::Delete),
+        1 => range.prop_map(TxnOperation::DeleteRange),
+        1 => session.prop_map(TxnOperation::Renew),
+    ]
+}
+
+fn txn(model: &Model, session: BoxedStrategy<SessionId>) -> impl Strategy<Value = Command> + use<> {
+    let branch = || vec(txn_operation(session.clone()), 0..4);
+    (vec(compare(model), 0..3), branch(), branch()).prop_filter_map("a key twice", |(compares, then, otherwise)| {
+        Txn::new(compares, then, otherwise).ok().map(Command::Txn)
+    })
+}
+
 /// Mostly a repetition of a request that is remembered.
 fn retry(model: &Model) -> BoxedStrategy<Command> {
     let mut remembered = Vec::new();
@@ -287,6 +340,7 @@ impl ReferenceStateMachine for Model {
             1 => (prop_oneof![3 => Just(""), 1 => Just("b")], proptest::option::weighted(0.2, proptest::sample::select(names())))
                 .prop_map(|(prefix, after)| Command::DropData { prefix: prefix.to_owned(), after, by: None }),
             resizes => resize,
+            8 => txn(model, session()),
             1 => Just(Command::Tick),
             1 => (1..4u32).prop_map(|to| Command::RaiseVersion { to: Version(to) }),
         ];
@@ -368,6 +422,9 @@ impl StateMachineTest for Test {
             assert_eq!(test.watcher.get(&name).cloned().unwrap_or_default(), seen(view), "of {name}");
         }
         assert!(test.machine.locks("", None).eq(&model.names(&names())));
+        let entries = test.machine.entries(&KeyRange::default());
+        let entries: Vec<_> = entries.map(|(key, entry)| (key.clone(), Entry::clone(&entry))).collect();
+        assert!(entries.iter().map(|(key, entry)| (key, entry)).eq(&model.entries), "{entries:#?}");
         let sessions: Vec<_> = model.sessions.keys().filter_map(|id| model.session(*id)).collect();
         // Bytes are not in the model: the machine's own check counts them.
         let plain = |view: SessionView| SessionView { bytes: 0, ..view };
@@ -414,8 +471,14 @@ impl Hurried {
     const LIMITS: Limits = Limits { work: 1, ..Limits::NONE };
 
     fn step(&mut self, model: &Model, command: &Command) {
-        let reply = self.apply(time(model.now), command);
         let wanted = model.reply.as_ref().unwrap();
+        if let Command::Txn(txn) = command {
+            // Revisions differ here, so another branch may run. The sessions have to live as long as the model's all the same.
+            self.apply(time(model.now), &Command::Txn(without_renewals(txn)));
+            self.apply(time(model.now), &Command::Renew { sessions: renewed(txn, wanted) });
+            return;
+        }
+        let reply = self.apply(time(model.now), command);
         match (&reply, wanted) {
             (Reply::Renewed(renewals), Reply::Renewed(wanted)) => {
                 let ends = |renewals: &[Renewal]| {
@@ -462,6 +525,10 @@ impl Hurried {
         let lives = |view: SessionView| (view.session, view.remaining_ms);
         let sessions = model.sessions.keys().filter_map(|id| model.session(*id));
         assert!(self.machine.sessions(None).map(lives).eq(sessions.map(lives)));
+        for (key, entry) in self.machine.entries(&KeyRange::default()) {
+            let is_over = entry.lease.is_some_and(|lease| !model.sessions.contains_key(&lease.session));
+            assert!(!is_over, "{key:?} has a lease that is over");
+        }
         for name in names() {
             let mut told = self.watcher.get(&name).cloned().unwrap_or_default();
             let seen = seen(whole_view(&self.machine, &name));
@@ -486,12 +553,33 @@ impl Hurried {
     }
 }
 
+fn without_renewals(txn: &Txn) -> Txn {
+    let others = |operations: &[TxnOperation]| {
+        operations.iter().filter(|operation| !matches!(operation, TxnOperation::Renew(_))).cloned().collect()
+    };
+    Txn::new(txn.compares().to_vec(), others(txn.then()), others(txn.otherwise())).unwrap()
+}
+
+/// The sessions that a transaction with this reply renewed.
+fn renewed(txn: &Txn, reply: &Reply) -> Vec<SessionId> {
+    let Reply::Committed(Committed { succeeded, .. }) = reply else { return vec![] };
+    let operations = if *succeeded { txn.then() } else { txn.otherwise() };
+    let session =
+        |operation: &TxnOperation| if let TxnOperation::Renew(session) = operation { Some(*session) } else { None };
+    operations.iter().filter_map(session).collect()
+}
+
 /// A cluster that is restored from this table has all its grants and none of its waiters, and issues tokens far above. Without their
 /// clients, all its sessions expire.
 fn check_restored(machine: &Machine) {
     let mut restored = machine.restored(None).unwrap();
     let (then, now) = (machine.counts(), restored.counts());
     assert_eq!((now.sessions, now.grants, now.waiters), (then.sessions, then.grants, 0));
+    let revisions = |machine: &Machine| {
+        let entries = machine.entries(&KeyRange::default());
+        entries.map(|(key, entry)| (key.clone(), entry.created, entry.modified, entry.version)).collect::<Vec<_>>()
+    };
+    assert_eq!(revisions(&restored), revisions(machine));
     assert_eq!(restored.last_token().0, machine.last_token().0 + TOKEN_STEP - 1);
     let known = |session: SessionView| machine.session(session.session).is_some();
     assert!(!restored.sessions(None).any(known), "a client has its session back");
@@ -501,6 +589,7 @@ fn check_restored(machine: &Machine) {
         assert!(restored.has_work() || restored.counts().sessions == 0, "a session without a client goes on");
     }
     assert_eq!(restored.counts().grants, 0);
+    assert!(restored.entries(&KeyRange::default()).all(|(_, entry)| entry.lease.is_none()));
     happened("clusters restored");
 }
 
@@ -559,6 +648,7 @@ impl Watched {
 impl Test {
     fn step(&mut self, model: &Model, command: Command) {
         let before = self.machine.now().0;
+        let leased: Vec<_> = self.machine.entries(&KeyRange::default()).filter_map(|(_, entry)| entry.lease).collect();
         let time = time(model.now);
         let mut events = Vec::new();
         let reply = self.machine.apply(time, command.clone(), &mut events);
@@ -573,6 +663,15 @@ impl Test {
         assert_eq!(replica_events, events);
 
         self.count(model, &command, &reply, &events);
+        for event in &events {
+            let Event::SessionEnded { session, .. } = event else { continue };
+            for lease in leased.iter().filter(|lease| lease.session == *session) {
+                happened(match lease.at_end {
+                    AtLeaseEnd::Delete => "entries that ended with their lease",
+                    AtLeaseEnd::Keep => "entries that expired with their lease",
+                });
+            }
+        }
         events.into_iter().for_each(|event| watch(&mut self.watcher, event));
     }
 
@@ -607,6 +706,15 @@ impl Test {
                     false => happened("late arrivals below the lowest id"),
                 }
             }
+        }
+        if let Reply::Committed(Committed { succeeded, results, .. }) = reply {
+            happened(if *succeeded { "transactions that succeeded" } else { "transactions that failed" });
+            if results.contains(&TxnResult::Put) {
+                happened("transactions that wrote");
+            }
+        }
+        if let (Command::Txn(_), Reply::Refused(_)) = (command, reply) {
+            happened("transactions that were refused");
         }
         if let Reply::Refused(Refusal::LockUnknown { .. }) = reply {
             happened("locks that were to exist and did not");

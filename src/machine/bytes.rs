@@ -6,10 +6,11 @@
 //!
 //! In the total, a name that several records share counts once, with its lock. A session is charged for its own records: its grants and
 //! waits with their names, the data of its waits, the data of locks that it alone holds, the replies that it may still ask for. Data on a
-//! lock that several sessions hold, or that was kept after the last holder left, is charged to no session and counts only in the total.
+//! lock that several sessions hold, or that was kept after the last holder left, is charged to no session and counts only in the total. An
+//! entry of the keyspace is charged to the session that is its lease, and to none without a lease.
 //!
 //! The limits ([`Limits::table_bytes`], [`Limits::session_bytes`]) apply to commands that ask for more: an open, an acquire, an update
-//! that is longer than the data it replaces. The check estimates a little high: an acquire counts as if all its locks were new. A release
+//! that is longer than the data it replaces, a transaction that puts more than it replaces. The check estimates a little high: an acquire counts as if all its locks were new. A release
 //! is never refused; the replies to releases are bounded by their number.
 
 use super::*;
@@ -35,6 +36,10 @@ const WANT: usize = 128;
 const REPLY: usize = 240;
 /// A grant that was revoked or taken.
 const REVOKED: usize = 96;
+/// An entry of the keyspace, without its key and value.
+const ENTRY: usize = 200;
+/// Added to an entry with a lease, without its key: its place in the index of leases.
+const LEASED: usize = 64;
 
 /// The bytes of some records: in their session's sum, and in the table's.
 #[derive(Clone, Copy)]
@@ -56,6 +61,11 @@ impl Weight {
     pub(super) fn of_wait(acquire: &Acquire) -> Self {
         let want = |want: &Want| WANT + want.name.as_str().len() + want.data.as_ref().map_or(0, len);
         Self::same(WAIT + acquire.wants().iter().map(want).sum::<usize>())
+    }
+
+    pub(super) fn of_entry(key: &Key, entry: &Entry) -> Self {
+        let leased = entry.lease.map_or(0, |_| LEASED);
+        Self::same(ENTRY + leased + key.as_bytes().len() + entry.value.as_bytes().len())
     }
 
     pub(super) fn of_revoked(revoked: &Revoked) -> Self {
@@ -133,10 +143,19 @@ impl Machine {
 
     /// Refuses an addition of `more` bytes beyond the table's or the session's limit.
     pub(super) fn ensure_room(&self, session: Option<SessionId>, more: usize) -> Result<(), Refusal> {
-        if self.bytes.saturating_add(more) > self.limits.table_bytes {
-            return Err(Refusal::Limit(Limit::TableBytes));
+        self.ensure_room_in_table(more)?;
+        session.map_or(Ok(()), |session| self.ensure_room_of(session, more))
+    }
+
+    pub(super) fn ensure_room_in_table(&self, more: usize) -> Result<(), Refusal> {
+        match self.bytes.saturating_add(more) > self.limits.table_bytes {
+            true => Err(Refusal::Limit(Limit::TableBytes)),
+            false => Ok(()),
         }
-        let own = session.and_then(|id| self.sessions.get(&id)).map_or(0, Session::bytes);
+    }
+
+    pub(super) fn ensure_room_of(&self, session: SessionId, more: usize) -> Result<(), Refusal> {
+        let own = self.sessions.get(&session).map_or(0, Session::bytes);
         match own.saturating_add(more) > self.limits.session_bytes {
             true => Err(Refusal::Limit(Limit::SessionBytes)),
             false => Ok(()),
@@ -245,6 +264,13 @@ impl Machine {
         }
         for (session, bytes) in self.locks.keys().filter_map(|name| self.data_charged(name)) {
             *own.entry(session).or_default() += bytes;
+        }
+        for (key, entry) in &self.entries {
+            let weight = Weight::of_entry(key, entry);
+            all += weight.all;
+            if let Some(lease) = entry.lease {
+                *own.entry(lease.session).or_default() += weight.own;
+            }
         }
         (all, own)
     }

@@ -8,6 +8,7 @@ pub(super) struct Capacity {
     pub(super) sessions: usize,
     pub(super) waiters: usize,
     pub(super) locks: usize,
+    pub(super) entries: usize,
     pub(super) waits_per_session: usize,
     pub(super) replies_per_session: usize,
     /// Including those to releases and updates.
@@ -21,6 +22,7 @@ impl Default for Capacity {
             sessions: SESSIONS_MAX,
             waiters: WAITERS_MAX,
             locks: LOCKS_MAX,
+            entries: ENTRIES_MAX,
             waits_per_session: WAITS_PER_SESSION_MAX,
             replies_per_session: REPLIES_PER_SESSION_MAX,
             all_replies_per_session: REPLIES_PER_SESSION_MAX + RELEASE_REPLIES_PER_SESSION_MAX,

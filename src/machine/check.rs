@@ -1,4 +1,4 @@
-//! The invariants M1 to M9 of the [module](super), as code.
+//! The invariants M1 to M10 of the [module](super), as code.
 //!
 //! A violation is our own mistake, or a damaged snapshot; no command may cause one.
 
@@ -37,6 +37,7 @@ impl Machine {
         self.check_waits()?;
         self.check_replies()?;
         self.check_backlog()?;
+        self.check_entries()?;
         self.check_bytes()?;
         self.check_indexes()
     }
@@ -51,7 +52,15 @@ impl Machine {
         if let Err(broken) = self.check() {
             panic!("{broken}");
         }
-        let size = [self.sessions.len(), self.ended.len(), self.replies().count(), self.locks.len(), self.waits.len()];
+        let entries = self.entries.len();
+        let size = [
+            self.sessions.len(),
+            self.ended.len(),
+            self.replies().count(),
+            self.locks.len(),
+            self.waits.len(),
+            entries,
+        ];
         self.unchecked = size.iter().sum::<usize>() / 256;
     }
 
@@ -188,6 +197,7 @@ impl Machine {
                 | Reply::DelayLifted(_)
                 | Reply::DataDropped { .. }
                 | Reply::Resized { .. }
+                | Reply::Committed(_)
                 | Reply::VersionRaised(_)
                 | Reply::Noted
                 | Reply::Probed
@@ -226,6 +236,20 @@ impl Machine {
             ensure_same(&session.replies.bytes(), &replies, "the bytes of a session's replies")?;
         }
         Ok(())
+    }
+
+    fn check_entries(&self) -> Result<(), BrokenInvariant> {
+        for (key, entry) in &self.entries {
+            let Entry { created, modified, version, lease, is_expired, value: _ } = &**entry;
+            let in_order = *created > Revision(0) && created <= modified && *modified <= self.revision();
+            ensure(in_order && *version > 0, || {
+                format!("{key:?} was created at {created:?} and modified at {modified:?}, as version {version} (M10)")
+            })?;
+            let is_leased = lease.is_none_or(|lease| !is_expired && self.sessions.contains_key(&lease.session));
+            ensure(is_leased, || format!("{key:?} has a lease that is over (M10)"))?;
+        }
+        let leased = self.entries.iter().filter_map(|(key, entry)| Some((entry.lease?.session, key.clone())));
+        ensure_same(&self.leased, &leased.collect(), "entries by lease")
     }
 
     /// Each piece of the backlog refers to an entry of the table, and each session that is over is in the backlog.

@@ -66,6 +66,9 @@ digest_structs! {
     Stamp { 0 }
     WallTime { 0 }
     Version { 0 }
+    Revision { 0 }
+    Lease { session, at_end }
+    Entry { created, modified, version, lease, is_expired, value }
     Grant { token, session, names }
     Busy { name, holder, queue_length, delay_remaining_ms }
     HolderView { token, session, label, mode, since, remaining_ms, revoked }
@@ -148,6 +151,27 @@ impl Digest for Reason {
 impl Digest for Data {
     fn digest(&self, into: &mut Fnv) {
         self.as_bytes().digest(into);
+    }
+}
+
+impl Digest for Key {
+    fn digest(&self, into: &mut Fnv) {
+        self.as_bytes().digest(into);
+    }
+}
+
+impl Digest for Value {
+    fn digest(&self, into: &mut Fnv) {
+        self.as_bytes().digest(into);
+    }
+}
+
+impl Digest for AtLeaseEnd {
+    fn digest(&self, into: &mut Fnv) {
+        into.bytes(&[match self {
+            Self::Delete => 0,
+            Self::Keep => 1,
+        }]);
     }
 }
 
@@ -239,6 +263,9 @@ impl Digest for Limit {
             Self::GrantsPerSession => 6,
             Self::TableBytes => 7,
             Self::SessionBytes => 8,
+            Self::Entries => 9,
+            Self::TxnWrites => 10,
+            Self::TxnBytes => 11,
         }]);
     }
 }
@@ -304,6 +331,7 @@ impl Digest for Reply {
             | Self::DelayLifted(_)
             | Self::DataDropped { .. }
             | Self::Resized { .. }
+            | Self::Committed(_)
             | Self::VersionRaised(_)
             | Self::Probed
             | Self::Noted
@@ -356,6 +384,7 @@ impl Digest for Record {
             Self::Work(Work::HandOn { name }) => into.variant(9, &[name]),
             Self::Resized { name, permits } => into.variant(10, &[name, permits]),
             Self::Version { version } => into.variant(11, &[version]),
+            Self::Entry { key, entry } => into.variant(12, &[key, entry]),
         }
     }
 }

@@ -38,7 +38,14 @@ impl GrantEnd<'_> {
 }
 
 impl Machine {
-    /// Issues the next token. The caller has checked that all of the locks can be had.
+    /// The next number from the counter that grants and writes of the keyspace share.
+    pub(super) fn issue_token(&mut self) -> Token {
+        let last = self.last_token.0;
+        self.last_token = Token(last.checked_add(1).expect("2^64 grants take longer than any cluster exists"));
+        self.last_token
+    }
+
+    /// Grants locks under the next token. The caller has checked that all of them can be had.
     pub(super) fn grant(
         &mut self,
         session: SessionId,
@@ -47,9 +54,7 @@ impl Machine {
         events: &mut Vec<Event>,
     ) -> Grant {
         self.spend(acquire.wants().len());
-        let last = self.last_token;
-        self.last_token = Token(last.0.checked_add(1).expect("2^64 grants take longer than any cluster exists"));
-        let token = self.last_token;
+        let token = self.issue_token();
         let owner = self.session_mut(session);
         owner.grants.insert(token);
         let label = owner.label.clone();

@@ -14,6 +14,7 @@
 //! * `grants`: tokens: granted, released, lost; data set by their holders;
 //! * `force`: an operator revokes a grant;
 //! * `undo`: an operator removes a waiter, lifts a lock-delay, drops kept data, resizes a semaphore;
+//! * `keyspace`: entries with revisions and leases, and transactions on them;
 //! * `bytes`: how much memory the table takes;
 //! * `tokens`: compact sets, for the many that have one member;
 //! * `time`: deadlines that pass;
@@ -42,6 +43,8 @@
 //! * **M7** Every deadline is in the future, unless the last batch's budget ended before all deadlines that had passed were handled.
 //! * **M8** A session remembers replies only to open request ids, and a reply "queued" only for a wait that goes on.
 //! * **M9** A grant that was taken from its session is not held, and no remembered reply grants it.
+//! * **M10** An entry of the keyspace was created and modified at revisions that were issued, in this order; its lease is a session of the
+//!   table, and an expired one has none.
 //!
 //! Each acquire names the size of its semaphore, so that no one has to create it, and all acquires have to name the same size. If an
 //! operator resizes a semaphore in use, the operator's size counts instead, and an acquire that names another size is not refused, since
@@ -58,6 +61,7 @@ mod check;
 mod digest;
 mod force;
 mod grants;
+mod keyspace;
 mod locks;
 mod owners;
 mod queue;
@@ -122,6 +126,11 @@ pub struct Machine {
 
     waits: OrdMap<Ticket, Waiting>,
     awaited_by: OrdSet<(SessionId, Ticket)>,
+
+    /// The keyspace.
+    entries: OrdMap<Key, Arc<Entry>>,
+    /// The entries that have a lease, by their lease.
+    leased: OrdSet<(SessionId, Key)>,
 
     /// All deadlines, in the order in which they fall due.
     due: OrdSet<(Stamp, Due)>,
@@ -200,6 +209,7 @@ impl Machine {
             Command::LiftDelay { name, by: _ } => Ok(self.lift_delay(&name, events)),
             Command::DropData { prefix, after, by: _ } => Ok(self.drop_data(prefix.as_str(), after.as_ref(), events)),
             Command::Resize { name, permits, by: _ } => self.resize(&name, permits, events),
+            Command::Txn(txn) => self.commit(&txn),
             Command::RaiseVersion { to } => Ok(self.raise_version(to)),
             Command::Tick => Ok(Reply::Ticked),
             Command::Note(_) => Ok(Reply::Noted),

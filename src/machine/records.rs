@@ -124,6 +124,13 @@ pub enum Record {
         /// What was replied.
         reply: Reply,
     },
+    /// An entry of the keyspace. It comes after the session that is its lease.
+    Entry {
+        /// The key.
+        key: Key,
+        /// What is under it.
+        entry: Arc<Entry>,
+    },
     /// Last: the backlog, in its order.
     Work(Work),
 }
@@ -160,6 +167,7 @@ impl Machine {
                         reply: remembered.reply.clone(),
                     }),
             )
+            .chain(self.entries.iter().map(|(key, entry)| Record::Entry { key: key.clone(), entry: entry.clone() }))
             .chain(self.work().map(Record::Work))
     }
 
@@ -280,6 +288,13 @@ impl Machine {
                     held.request = NonZeroU64::new(request);
                 }
                 self.known(session)?.replies.insert(request, RememberedReply { asked, reply })
+            }
+            Record::Entry { key, entry } => {
+                if let Some(lease) = entry.lease {
+                    self.known(lease.session)?;
+                    self.leased.insert((lease.session, key.clone()));
+                }
+                self.entries.insert(key, entry).is_some()
             }
             Record::Work(Work::HandOn { name }) => !self.backlog.push(Piece::Lock(name)),
             Record::Work(Work::EndSession { session, end, at }) => {

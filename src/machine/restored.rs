@@ -12,6 +12,10 @@
 //!   from the first stamp of the new cluster on. A holder that is still cut off trusts its grant no longer than that.
 //! * **Waits, remembered replies and notices of forced releases are dropped:** there is no client that could ask for them.
 //!
+//! * **Entries of the keyspace keep their revisions.** The old cluster may have written them again after the copy, at revisions above the
+//!   last one of the copy and below the first one of the new cluster. So a compare with what a client read after the copy never holds by
+//!   chance, and every later write has a higher revision than any that a resource has seen. A lease lasts a full TTL, as grants do.
+//!
 //! Cluster time continues from the copy. Data of locks, lock-delays and sizes of semaphores in use are kept.
 
 use super::*;
@@ -101,6 +105,10 @@ impl Machine {
             },
             Record::Grant { token, session, locks, lock_delay_ms, since, revoked, revoked_by } => {
                 Record::Grant { token, session: another(session), locks, lock_delay_ms, since, revoked, revoked_by }
+            }
+            Record::Entry { key, entry } => {
+                let lease = entry.lease.map(|lease| Lease { session: another(lease.session), ..lease });
+                Record::Entry { key, entry: Arc::new(Entry { lease, ..Entry::clone(&entry) }) }
             }
             Record::Resized { ref name, .. } => {
                 let is_used = |lock: &Lock| lock.is_held() || lock.data().is_some();

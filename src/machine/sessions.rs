@@ -167,7 +167,7 @@ impl Machine {
     }
 
     /// Gives a session its whole TTL again, from now. `None`: there is no such session.
-    fn extend(&mut self, id: SessionId) -> Option<Ttl> {
+    pub(super) fn extend(&mut self, id: SessionId) -> Option<Ttl> {
         let now = self.now.0;
         let session = self.sessions.get_mut(&id).filter(|session| session.over(self.now).is_none())?;
         let deadline = Stamp(now.saturating_add(lease_ms(session.ttl)));
@@ -213,7 +213,7 @@ impl Machine {
         self.hand_on(freed, events);
     }
 
-    /// Ends one wait or grant of a session that is over. `false`: none is left.
+    /// Ends one wait, grant or lease of a session that is over. `false`: none is left.
     fn clear_one(
         &mut self,
         id: SessionId,
@@ -225,6 +225,8 @@ impl Machine {
             self.end_wait(ticket, WaitEnd::SessionEnded(end), freed, events);
         } else if let Some(token) = self.session_mut(id).grants.first() {
             self.end_grant(token, GrantEnd::of_session(end), freed, events);
+        } else if let Some(key) = self.first_leased(id) {
+            self.end_lease(key);
         } else {
             return self.forget_one_taken(id);
         }
@@ -233,7 +235,7 @@ impl Machine {
 
     fn is_cleared(&self, id: SessionId) -> bool {
         let session = &self.sessions[&id];
-        session.waits == 0 && session.grants.len() == 0 && session.taken == 0
+        session.waits == 0 && session.grants.len() == 0 && session.taken == 0 && self.first_leased(id).is_none()
     }
 
     pub(super) fn session_mut(&mut self, id: SessionId) -> &mut Session {

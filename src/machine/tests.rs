@@ -412,6 +412,7 @@ fn a_record_that_is_missing_or_twice_is_noticed() {
         // A record that no other refers to can be missing: the snapshot's checksum guards it.
         let alone = match record {
             Record::Ended { .. }
+            | Record::Entry { .. }
             | Record::Lock { .. }
             | Record::Reply { .. }
             | Record::Taken { .. }

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | 1 | all from before versions: [`Command::Open`] to [`Command::Tick`], [`Command::Resize`] among them; [`Record::Clock`] to [`Record::Resized`] |
 //! | 2 | [`Command::RaiseVersion`], [`Command::Note`]; [`Record::Version`]; the audit trail; the owner of a session, in [`Command::Open`] and [`Record::Session`]; who did it (`by`), in operators' commands and in [`Record::Grant`] |
+//! | 3 | [`Command::Txn`]; [`Record::Entry`] |
 //!
 //! To add a command, a record, or a field that changes what a command does: raise [`Versions::OWN`]'s `highest` unless it is higher than in
 //! the last release, add a line here, and name the version in [`Command::since`]. A field counts as a command of its own: `since` is the
@@ -44,6 +45,8 @@ impl Version {
     /// The first version whose members know the identities of clients and operators: a member that does not would let another client
     /// use a session.
     const IDENTITIES: Self = Self(2);
+    /// The first version whose members have a keyspace.
+    pub const KEYSPACE: Self = Self(3);
 
     /// The version that a command or a record needs for this field.
     fn of_identity(identity: Option<&Identity>) -> Self {
@@ -65,7 +68,7 @@ impl fmt::Display for Version {
 
 impl Versions {
     /// The versions that this program supports.
-    pub const OWN: Self = Self { lowest: Version::FIRST, highest: Version(2) };
+    pub const OWN: Self = Self { lowest: Version::FIRST, highest: Version(3) };
     /// Those of a program that does not say.
     pub const UNSAID: Self = Self { lowest: Version::FIRST, highest: Version::FIRST };
     /// Those of a release that does not exist: the next one, whose new command is [`Command::Probe`]. For tests of an upgrade.
@@ -101,6 +104,7 @@ impl Command {
             // A member that does not support the new version must stop here, not at the first command of that version.
             Self::RaiseVersion { to } => (*to).max(Version::RAISING),
             Self::Note(_) => Version::AUDITED,
+            Self::Txn(_) => Version::KEYSPACE,
             Self::Probe => Versions::NEXT.highest,
         }
     }
@@ -114,6 +118,7 @@ impl Record {
             Self::Session { owner: identity, .. } | Self::Grant { revoked_by: identity, .. } => {
                 Version::of_identity(identity.as_ref())
             }
+            Self::Entry { .. } => Version::KEYSPACE,
             Self::Clock { .. }
             | Self::Ended { .. }
             | Self::Lock { .. }

@@ -97,6 +97,7 @@ impl Machine {
             locks: self.locks.len(),
             waiters: self.waits.len(),
             grants: self.grants.len(),
+            entries: self.entries.len(),
         }
     }
 

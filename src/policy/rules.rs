@@ -11,9 +11,9 @@ use lockkeeper_types::Identity;
 /// A kind of request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Right {
-    /// Open and renew sessions, acquire locks and update their data.
+    /// Open and renew sessions, acquire locks and update their data, write and delete keys of the keyspace.
     Acquire,
-    /// Show and list locks, check tokens.
+    /// Show and list locks, check tokens; show, list and compare keys of the keyspace.
     Read,
     /// Watch locks.
     Watch,
@@ -30,6 +30,15 @@ pub enum What<'a> {
     Name(&'a str),
     /// All locks under a prefix.
     Under(&'a str),
+    /// A key of the keyspace. Prefixes of rules are compared with its bytes.
+    Key(&'a [u8]),
+    /// The keys from one on, up to another; `None`: to the last one.
+    Keys {
+        /// Included.
+        from: &'a [u8],
+        /// Excluded.
+        to: Option<&'a [u8]>,
+    },
     /// No lock in particular: any rule with the right will do.
     Anywhere,
     /// The cluster as a whole: only a rule without a prefix will do.
@@ -132,6 +141,11 @@ impl fmt::Display for What<'_> {
         match self {
             Self::Name(name) => write!(f, "{name:?}"),
             Self::Under(prefix) => write!(f, "all locks under {prefix:?}"),
+            Self::Key(key) => write!(f, "the key \"{}\"", key.escape_ascii()),
+            Self::Keys { from, to: Some(to) } => {
+                write!(f, "the keys from \"{}\" up to \"{}\"", from.escape_ascii(), to.escape_ascii())
+            }
+            Self::Keys { from, to: None } => write!(f, "all keys from \"{}\" on", from.escape_ascii()),
             Self::Anywhere => f.write_str("any lock"),
             Self::Cluster => f.write_str("the cluster"),
         }
@@ -183,10 +197,26 @@ impl Rule {
         match what {
             What::Name(name) => name.starts_with(&self.prefix),
             What::Under(prefix) => prefix.starts_with(&self.prefix),
+            What::Key(key) => key.starts_with(self.prefix.as_bytes()),
+            What::Keys { from, to } => covers_keys(self.prefix.as_bytes(), from, to),
             What::Anywhere => true,
             What::Cluster => self.prefix.is_empty(),
         }
     }
+}
+
+/// Whether all keys of a range begin with the prefix. The last of them is below the range's end, so the end may be the prefix with its last
+/// byte raised, as in a range of all keys that begin with it.
+fn covers_keys(prefix: &[u8], from: &[u8], to: Option<&[u8]>) -> bool {
+    // UTF-8 has no byte 255: the last one can be raised.
+    let Some((last, start)) = prefix.split_last() else { return true };
+    let end = [start, &[last + 1]].concat();
+    from.starts_with(prefix) && to.is_some_and(|to| to <= &end[..])
+}
+
+/// The beginning of a key that is text: a prefix in a policy is.
+fn text_of(key: &[u8]) -> String {
+    key.utf8_chunks().next().map(|chunk| chunk.valid().to_owned()).unwrap_or_default()
 }
 
 impl fmt::Display for Rule {
@@ -254,6 +284,7 @@ impl Policy {
             self.rules.iter().filter(|rule| rule.gives(who, right)).map(|rule| rule.prefix.clone()).collect();
         let prefix = match what {
             What::Name(text) | What::Under(text) => text.to_owned(),
+            What::Key(key) | What::Keys { from: key, .. } => text_of(key),
             What::Anywhere | What::Cluster => String::new(),
         };
         Err(Denied { who: who.cloned(), right, what: what.to_string(), prefix, elsewhere })

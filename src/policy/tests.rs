@@ -78,6 +78,38 @@ fn a_rule_allows_what_it_says_and_nothing_else_is_allowed() {
     }
 }
 
+/// A rule's prefix is compared with the bytes of keys. A range is covered if all keys that can be in it are.
+#[test]
+fn a_rule_covers_keys_that_begin_with_its_prefix_and_ranges_of_such_keys() {
+    let policy = |prefix: &str| {
+        Policy::parse(&format!("[[rule]]\nwho = [\"ann\"]\nmay = [\"read\"]\nprefix = {prefix:?}\n")).unwrap()
+    };
+    let range = |from: &'static [u8], to: Option<&'static [u8]>| What::Keys { from, to };
+    let cases = [
+        ("etcd/é", What::Key("etcd/é1".as_bytes()), true),
+        ("etcd/", What::Key(b"etcd/\xff"), true),
+        ("etcd/", What::Key(b"etcd"), false),
+        ("etcd/", range(b"etcd/", Some(b"etcd0")), true),
+        ("etcd/", range(b"etcd/a", Some(b"etcd/b")), true),
+        ("etcd/", range(b"etcd/", Some(b"etcd0\0")), false),
+        ("etcd/", range(b"etcd/", None), false),
+        ("etcd/", range(b"", Some(b"etcd0")), false),
+        ("etcd/", range(b"etcd", Some(b"etcd0")), false),
+        ("", range(b"", None), true),
+        ("", What::Key(b"\0"), true),
+    ];
+    let ann = who("ann");
+    for (prefix, what, covered) in cases {
+        let decided = policy(prefix).decide(ann.as_ref(), Right::Read, what).map(|rule| rule.line);
+        assert_eq!(decided.is_ok(), covered, "{what} under {prefix:?}");
+    }
+    let denied = policy("etcd/").decide(ann.as_ref(), Right::Acquire, What::Key(b"k\"\xff")).unwrap_err().to_string();
+    assert!(
+        denied.contains(r#"may not acquire the key "k\"\xff""#) && denied.contains(r#"prefix = "k\"""#),
+        "{denied}"
+    );
+}
+
 #[test]
 fn a_refusal_names_who_what_where_else_and_the_rule_that_is_needed() {
     let policy = Policy::parse(POLICY).unwrap();

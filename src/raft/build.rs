@@ -6,6 +6,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     const ROOT: &str = "../../proto";
     println!("cargo::rerun-if-changed={ROOT}/lockkeeper/internal");
     let files = [
+        "lockkeeper/internal/v1/keyspace.proto",
         "lockkeeper/internal/v1/log.proto",
         "lockkeeper/internal/v1/snapshot.proto",
         "lockkeeper/internal/v1/peer.proto",

@@ -3,7 +3,11 @@
 use bytes::Bytes;
 use prost::Message;
 
-use super::{values::*, wire::Malformed};
+use super::{
+    keyspace::{read_txn, write_txn},
+    values::*,
+    wire::Malformed,
+};
 use crate::messages as pb;
 use lockkeeper_machine::*;
 
@@ -95,6 +99,7 @@ fn write_command(command: &Command) -> pb::Command {
             permits: permits.get(),
             by: write_identity(by.as_ref()),
         }),
+        Command::Txn(txn) => Kind::Txn(write_txn(txn)),
         Command::Tick => Kind::Tick(pb::Tick {}),
         Command::RaiseVersion { to } => Kind::RaiseVersion(pb::RaiseVersion { to: to.0 }),
         Command::Note(Note { who, act, target, reason, omitted }) => Kind::Note(pb::Note {
@@ -195,6 +200,7 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
         Kind::Resize(pb::Resize { name, permits, by }) => {
             Command::Resize { name: read_name(&name)?, permits: read_permits(permits)?, by: read_identity(&by)? }
         }
+        Kind::Txn(txn) => Command::Txn(read_txn(txn)?),
         Kind::Tick(pb::Tick {}) => Command::Tick,
         Kind::RaiseVersion(pb::RaiseVersion { to }) => Command::RaiseVersion { to: Version(to) },
         Kind::Note(pb::Note { who, act, target, reason, omitted }) => {
@@ -278,6 +284,48 @@ mod tests {
         ]
     }
 
+    fn key() -> impl Strategy<Value = Key> {
+        vec(any::<u8>(), 1..20).prop_map(|key| Key::new(&key).unwrap())
+    }
+
+    fn value() -> impl Strategy<Value = Value> {
+        vec(any::<u8>(), 0..20).prop_map(|value| Value::new(&value).unwrap())
+    }
+
+    fn lease() -> impl Strategy<Value = Option<Lease>> {
+        let at_end = prop_oneof![Just(AtLeaseEnd::Delete), Just(AtLeaseEnd::Keep)];
+        option::of((any::<u128>(), at_end).prop_map(|(id, at_end)| Lease { session: SessionId(id), at_end }))
+    }
+
+    fn compare() -> impl Strategy<Value = Compare> {
+        let relation =
+            prop_oneof![Just(Relation::Equal), Just(Relation::NotEqual), Just(Relation::Less), Just(Relation::Greater)];
+        let operand = prop_oneof![
+            any::<u64>().prop_map(|revision| Operand::Created(Revision(revision))),
+            any::<u64>().prop_map(|revision| Operand::Modified(Revision(revision))),
+            any::<u64>().prop_map(Operand::Version),
+            value().prop_map(Operand::Value),
+            option::of(any::<u128>()).prop_map(|session| Operand::Lease(session.map(SessionId))),
+        ];
+        (key(), relation, operand).prop_map(|(key, relation, operand)| Compare { key, relation, operand })
+    }
+
+    fn txn_operation() -> impl Strategy<Value = TxnOperation> {
+        prop_oneof![
+            key().prop_map(TxnOperation::Get),
+            (key(), value(), lease()).prop_map(|(key, value, lease)| TxnOperation::Put(Put { key, value, lease })),
+            key().prop_map(TxnOperation::Delete),
+            (option::of(key()), option::of(key()))
+                .prop_map(|(from, to)| TxnOperation::DeleteRange(KeyRange { from, to })),
+            any::<u128>().prop_map(|session| TxnOperation::Renew(SessionId(session))),
+        ]
+    }
+
+    fn txn() -> impl Strategy<Value = Txn> {
+        (vec(compare(), 0..3), vec(txn_operation(), 0..4), vec(txn_operation(), 0..4))
+            .prop_filter_map("a key twice", |(compares, then, otherwise)| Txn::new(compares, then, otherwise).ok())
+    }
+
     fn limits() -> impl Strategy<Value = Limits> {
         let limit = || prop_oneof![Just(usize::MAX), 1..usize::MAX];
         (limit(), limit(), limit(), limit()).prop_map(|(work, grants_per_session, table_bytes, session_bytes)| Limits {
@@ -334,6 +382,7 @@ mod tests {
                 permits: Permits::new(permits).unwrap(),
                 by
             }),
+            txn().prop_map(Command::Txn),
             Just(Command::Tick),
             any::<u32>().prop_map(|to| Command::RaiseVersion { to: Version(to) }),
             (option::of(".{0,9}"), ".{0,9}", ".{0,9}", ".{0,9}", any::<u64>()).prop_map(
@@ -420,6 +469,24 @@ mod tests {
             Kind::ForceRelease(force.clone()),
             Kind::Resize(pb::Resize { name: "a".into(), permits: PERMITS_MAX, by: "ops".into() }),
         ];
+        let operation = |kind| pb::TxnOperation { kind: Some(kind) };
+        let txn = |operations: Vec<pb::TxnOperation>| Kind::Txn(pb::Txn { then: operations, ..Default::default() });
+        let get = |bytes| operation(pb::txn_operation::Kind::Get(vec![7; bytes].into()));
+        let put = |bytes, at_end| {
+            let lease = Some(pb::Lease { session: write_session(SessionId(1)), at_end });
+            let (key, value) = (Bytes::from_static(b"k"), vec![0; bytes].into());
+            operation(pb::txn_operation::Kind::Put(pb::Put { key, value, lease }))
+        };
+        let equal = pb::Relation::Equal.into();
+        let compare = |key, relation, operand| {
+            let compares = vec![pb::Compare { key: Bytes::from_static(key), relation, operand }];
+            Kind::Txn(pb::Txn { compares, ..Default::default() })
+        };
+        let sound = sound.into_iter().chain([
+            txn(vec![get(KEY_BYTES_MAX); TXN_OPERATIONS_MAX]),
+            txn(vec![put(VALUE_BYTES_MAX, 1)]),
+            compare(b"k", equal, Some(pb::compare::Operand::Lease(Bytes::new()))),
+        ]);
         for kind in sound {
             assert!(read_command(pb::Command { kind: Some(kind) }).is_ok());
         }
@@ -445,6 +512,17 @@ mod tests {
             Kind::Resize(pb::Resize { name: "a".into(), permits: 0, by: String::new() }),
             Kind::Resize(pb::Resize { name: "a".into(), permits: PERMITS_MAX + 1, by: String::new() }),
             Kind::Resize(pb::Resize { name: "a".into(), permits: 1, by: "two words".into() }),
+            txn(vec![get(0)]),
+            txn(vec![get(KEY_BYTES_MAX + 1)]),
+            txn(vec![get(1); TXN_OPERATIONS_MAX + 1]),
+            txn(vec![put(VALUE_BYTES_MAX + 1, 1)]),
+            txn(vec![put(0, 0)]),
+            txn(vec![put(0, 1), put(0, 1)]),
+            txn(vec![pb::TxnOperation { kind: None }]),
+            compare(b"k", 0, Some(pb::compare::Operand::Version(1))),
+            compare(b"k", equal, None),
+            compare(b"", equal, Some(pb::compare::Operand::Version(1))),
+            compare(b"k", equal, Some(pb::compare::Operand::Lease(Bytes::from_static(b"short")))),
         ];
         for kind in bad {
             let read = read_command(pb::Command { kind: Some(kind.clone()) });

@@ -33,6 +33,7 @@ pub mod forming;
 pub mod handover;
 pub mod identity;
 pub mod ids;
+pub mod keyspace;
 pub mod leadership;
 pub mod liveness;
 pub mod log;

@@ -117,6 +117,7 @@ impl Proposer {
 pub(super) fn asks_for_more(command: &Command) -> bool {
     match command {
         Command::Open { .. } | Command::Session { operation: Operation::Acquire(_) | Operation::Update(_), .. } => true,
+        Command::Txn(txn) => txn.puts(),
         Command::Session { operation: Operation::Release(_), .. }
         | Command::Renew { .. }
         | Command::Close { .. }
@@ -301,6 +302,7 @@ fn weight(command: &Command) -> usize {
                 prefix.len() + after.as_ref().map_or(0, |name| name.as_str().len()) + named(by)
             }
             Command::Close { by, .. } => named(by),
+            Command::Txn(txn) => 32 * (txn.compares().len() + txn.operations().count()) + txn.bytes(),
             Command::Session { operation: Operation::Release(_), .. }
             | Command::CancelWait { .. }
             | Command::RaiseVersion { .. }

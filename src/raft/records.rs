@@ -5,7 +5,11 @@
 
 use prost::Message;
 
-use super::{values::*, wire::Malformed};
+use super::{
+    keyspace::{read_entry, read_key, write_entry, write_key},
+    values::*,
+    wire::Malformed,
+};
 use crate::messages::{self as pb, record as r};
 use lockkeeper_machine::*;
 
@@ -89,6 +93,9 @@ fn write_record(record: &Record) -> r::Kind {
             asked: Some(r::Asked { kind: Some(write_asked(asked)) }),
             answer: Some(r::Answer { kind: write_answer(reply) }),
         }),
+        Record::Entry { key, entry } => {
+            r::Kind::Entry(pb::KeyEntry { key: write_key(key), entry: Some(write_entry(entry)) })
+        }
         Record::Work(work) => r::Kind::Work(r::Work { kind: Some(write_work(work)) }),
     }
 }
@@ -158,6 +165,10 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
                 asked: read_asked(asked)?,
                 reply: read_answer(session, answer)?,
             }
+        }
+        r::Kind::Entry(pb::KeyEntry { key, entry }) => {
+            let entry = entry.ok_or(Malformed("a key without an entry"))?;
+            Record::Entry { key: read_key(&key)?, entry: read_entry(&entry)? }
         }
         r::Kind::Work(work) => Record::Work(read_work(work.kind.ok_or(Malformed("work of an unknown kind"))?)?),
     })
@@ -257,6 +268,7 @@ fn write_answer(reply: &Reply) -> Option<r::answer::Kind> {
         | Reply::DelayLifted(_)
         | Reply::DataDropped { .. }
         | Reply::Resized { .. }
+        | Reply::Committed(_)
         | Reply::VersionRaised(_)
         | Reply::Noted
         | Reply::Probed
@@ -385,7 +397,8 @@ fn read_refusal(refusal: r::refusal::Kind) -> Result<Refusal, Malformed> {
 
 fn write_limit(limit: Limit) -> r::Limit {
     match limit {
-        Limit::Sessions => r::Limit::Unspecified,
+        // Of commands whose replies are never stored.
+        Limit::Sessions | Limit::Entries | Limit::TxnWrites | Limit::TxnBytes => r::Limit::Unspecified,
         Limit::Waiters => r::Limit::Waiters,
         Limit::Locks => r::Limit::Locks,
         Limit::RepliesPerSession => r::Limit::RepliesPerSession,
@@ -475,6 +488,28 @@ mod tests {
                 revoked_by: Identity::new("ops@example.com").ok(),
             },
             Record::Taken { token: Token(7), session: ANN, reason: reason() },
+            Record::Entry {
+                key: Key::new(b"\0k\xff").unwrap(),
+                entry: Arc::new(Entry {
+                    created: Revision(1),
+                    modified: Revision(2),
+                    version: 3,
+                    lease: Some(Lease { session: ANN, at_end: AtLeaseEnd::Keep }),
+                    is_expired: false,
+                    value: Value::new(b"\0\xff").unwrap(),
+                }),
+            },
+            Record::Entry {
+                key: Key::first(),
+                entry: Arc::new(Entry {
+                    created: Revision(1),
+                    modified: Revision(1),
+                    version: 1,
+                    lease: None,
+                    is_expired: true,
+                    value: Value::new(b"").unwrap(),
+                }),
+            },
             Record::Resized { name: name("a"), permits },
             Record::Grant {
                 token: Token(2),

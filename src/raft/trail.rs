@@ -317,6 +317,7 @@ impl Act {
             | Command::Renew { .. }
             | Command::Session { .. }
             | Command::CancelWait { .. }
+            | Command::Txn(_)
             | Command::Tick
             | Command::Probe => return Self::None,
         };

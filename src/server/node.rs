@@ -66,6 +66,7 @@ use lockkeeper_raft::{
     identity::{ClusterId, Identity, IdentityError},
     log::{self, LogStore, OpenError},
     members::{Addresses, Members},
+    messages::keyspace_server::KeyspaceServer,
     network::{Acknowledgements, Network, PeerService, hello},
     silent_leader, slow_disk, slow_followers,
     snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
@@ -614,9 +615,12 @@ impl Services {
     /// For requests that followers forward: they are executed here, or refused.
     fn for_peers(&self) -> Routes {
         let (sessions, locks) = sessions_and_locks(self.local.clone());
+        let keyspace = KeyspaceServer::new(Adapter::new(self.local.clone()));
+        let keyspace = keyspace.max_decoding_message_size(MESSAGE_BYTES_MAX);
         Routes::default()
             .add_service(Forwarded { service: sessions, tasks: self.tasks.clone() })
             .add_service(Forwarded { service: locks, tasks: self.tasks.clone() })
+            .add_service(Forwarded { service: keyspace, tasks: self.tasks.clone() })
             .add_service(ClusterServer::new(ClusterService::new(self.cluster.clone(), self.local.clone())))
     }
 

@@ -49,6 +49,20 @@ pub const REVOCATIONS_PER_REPLY_MAX: usize = 1024;
 /// Ended sessions whose end is remembered, so that a late request is told how its session ended.
 pub const ENDED_SESSIONS_MAX: usize = 4096;
 
+/// Bytes in a key of the keyspace.
+pub const KEY_BYTES_MAX: usize = 2 * 1024;
+/// Bytes in the value of an entry of the keyspace.
+pub const VALUE_BYTES_MAX: usize = 400 * 1024;
+/// Entries of the keyspace at one time.
+pub const ENTRIES_MAX: usize = 10_000_000;
+/// Compares of one transaction, and operations of each of its two branches.
+pub const TXN_OPERATIONS_MAX: usize = 128;
+/// Entries that one transaction writes or deletes, and entries in the ranges that it deletes.
+pub const TXN_WRITES_MAX: usize = 1024;
+/// Bytes of the keys and values of one transaction, and of those that its reply shows. It is one entry of the log and one message between
+/// nodes, whose limit is higher.
+pub const TXN_BYTES_MAX: usize = 3 * 512 * 1024;
+
 /// Units of work that one part of a batch may do: see `backlog.rs`.
 pub const WORK_PER_BATCH: usize = 500;
 /// Grants that a session holds plus its waiting acquires.

@@ -29,13 +29,19 @@ pub(crate) fn samples() -> Vec<Sample> {
     let batches = [
         batch("batch", limits(), commands_of_version_1()),
         batch("batch-without-limits", Limits::NONE, vec![Command::Tick]),
+        batch("batch-txn", limits(), vec![Command::Txn(txn())]),
     ];
-    let records = records_of_version_1().into_iter().enumerate().map(|(number, expected)| {
+    let records = numbered("record", records_of_version_1());
+    let entries = numbered("record-entry", entries());
+    batches.into_iter().chain(records).chain(entries).chain(messages()).collect()
+}
+
+fn numbered(name: &'static str, records: Vec<Record>) -> impl Iterator<Item = Sample> {
+    records.into_iter().enumerate().map(move |(number, expected)| {
         let bytes = records::encode(&expected);
         let check = move |bytes: &[u8]| assert_eq!(records::decode(bytes).as_ref(), Ok(&expected));
-        Sample { name: format!("record-{number}"), bytes, check: Box::new(check) }
-    });
-    batches.into_iter().chain(records).chain(messages()).collect()
+        Sample { name: format!("{name}-{number}"), bytes, check: Box::new(check) }
+    })
 }
 
 fn batch(name: &str, limits: Limits, commands: Vec<Command>) -> Sample {
@@ -141,6 +147,60 @@ fn commands_of_version_1() -> Vec<Command> {
         Command::Resize { name: name("c"), permits: permits(12), by: None },
         Command::Tick,
     ]
+}
+
+fn key(key: &[u8]) -> Key {
+    Key::new(key).expect("in bounds")
+}
+
+fn leases() -> [Option<Lease>; 3] {
+    [None, Some(AtLeaseEnd::Delete), Some(AtLeaseEnd::Keep)]
+        .map(|at_end| at_end.map(|at_end| Lease { session: ANN, at_end }))
+}
+
+/// Each compare and each operation, with each optional part present and absent. Since version 3.
+fn txn() -> Txn {
+    let value = || Value::new(b"\0\xffvalue").expect("short");
+    let compare = |relation, operand| Compare { key: key(b"k"), relation, operand };
+    let compares = vec![
+        compare(Relation::Equal, Operand::Created(Revision(3))),
+        compare(Relation::NotEqual, Operand::Modified(Revision(0))),
+        compare(Relation::Less, Operand::Version(7)),
+        compare(Relation::Greater, Operand::Value(value())),
+        compare(Relation::Equal, Operand::Lease(Some(ANN))),
+        compare(Relation::Equal, Operand::Lease(None)),
+    ];
+    let puts = (b'a'..).zip(leases()).map(|(name, lease)| {
+        let value = if lease.is_some() { value() } else { Value::new(b"").expect("short") };
+        TxnOperation::Put(Put { key: key(&[name]), value, lease })
+    });
+    let range = |from: Option<&[u8]>, to: Option<&[u8]>| {
+        TxnOperation::DeleteRange(KeyRange { from: from.map(key), to: to.map(key) })
+    };
+    let otherwise = vec![
+        TxnOperation::Get(key(b"\0\xff")),
+        TxnOperation::Delete(key(b"k")),
+        range(Some(b"a"), Some(b"b")),
+        range(None, None),
+        TxnOperation::Renew(BOB),
+    ];
+    Txn::new(compares, puts.collect(), otherwise).expect("in bounds")
+}
+
+/// Entries of the keyspace. Since version 3.
+fn entries() -> Vec<Record> {
+    let entry = |lease: Option<Lease>| Record::Entry {
+        key: key(b"\0k\xff"),
+        entry: Arc::new(Entry {
+            created: Revision(3),
+            modified: Revision(1 << 40),
+            version: 2,
+            lease,
+            is_expired: lease.is_none(),
+            value: Value::new(b"\0\xffvalue").expect("short"),
+        }),
+    };
+    leases().map(entry).into()
 }
 
 /// Each record of a snapshot.

@@ -198,6 +198,42 @@ impl Show for Refusal {
     }
 }
 
+impl Show for Key {
+    fn show(&self) -> String {
+        String::from_utf8_lossy(self.as_bytes()).into()
+    }
+}
+
+impl Show for Entry {
+    fn show(&self) -> String {
+        let Self { created, modified, version, lease, is_expired, value } = self;
+        let lease = lease.map(|Lease { session, at_end }| {
+            let kept = if at_end == AtLeaseEnd::Keep { " kept" } else { "" };
+            format!(" lease={}{kept}", show(&session))
+        });
+        format!(
+            "{:?} created={} modified={} version={version}{}{}",
+            String::from_utf8_lossy(value.as_bytes()),
+            created.0,
+            modified.0,
+            lease.unwrap_or_default(),
+            if *is_expired { " expired" } else { "" }
+        )
+    }
+}
+
+impl Show for TxnResult {
+    fn show(&self) -> String {
+        match self {
+            Self::Got(None) => "no entry".into(),
+            Self::Got(Some(entry)) => show(&**entry),
+            Self::Put => "put".into(),
+            Self::Deleted(count) => format!("deleted {count}"),
+            Self::Renewed(ttl) => format!("renewed ttl={}", ttl.as_millis()),
+        }
+    }
+}
+
 impl Show for Reply {
     fn show(&self) -> String {
         match self {
@@ -228,6 +264,11 @@ impl Show for Reply {
             }
             Self::Resized { before, holders, waiters } => {
                 format!("resized from {} holders={holders} queue={waiters}", before.get())
+            }
+            Self::Committed(Committed { succeeded, revision, results }) => {
+                let branch = if *succeeded { "succeeded" } else { "failed" };
+                let results: String = results.iter().map(|result| format!("\n  {}", show(result))).collect();
+                format!("{branch} revision={}{results}", revision.0)
             }
             Self::Ticked => "ticked".into(),
             Self::VersionRaised(version) => format!("cluster version {version}"),
@@ -335,6 +376,7 @@ impl Show for Record {
             }
             Self::Resized { name, permits } => format!("resized {name} {}", permits.get()),
             Self::Version { version } => format!("version {version}"),
+            Self::Entry { key, entry } => format!("entry {}: {}", show(key), show(&**entry)),
             Self::Reply { session, request, asked, reply } => {
                 let asked = match asked {
                     Asked::Acquire(names) => format!("acquire {}", join(names.iter(), " ")),

@@ -3,7 +3,7 @@
 //!
 //! It predicts the reply to a command and the waits and sessions that end; changes of single locks are checked against its views.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use lockkeeper::machine::*;
 
@@ -19,6 +19,7 @@ pub(crate) struct Model {
     pub(crate) grants: Vec<Held>,
     pub(crate) waits: Vec<Waiting>,
     locks: BTreeMap<LockName, Rest>,
+    pub(crate) entries: BTreeMap<Key, Entry>,
     /// The reply to the last command, and the waits and sessions that it ended.
     pub(crate) reply: Option<Reply>,
     pub(crate) events: Vec<Event>,
@@ -126,6 +127,7 @@ impl Model {
             Command::LiftDelay { name, by: _ } => Ok(self.lift_delay(name)),
             Command::DropData { prefix, after, by: _ } => Ok(self.drop_data(prefix, after.as_ref())),
             Command::Resize { name, permits, by: _ } => self.resize(name, *permits),
+            Command::Txn(txn) => self.commit(txn),
             Command::RaiseVersion { to } => {
                 self.version = self.version.max(*to);
                 Ok(Reply::VersionRaised(self.version))
@@ -258,6 +260,17 @@ impl Model {
         for held in self.grants.clone().iter().filter(|held| held.session == id) {
             let how = if end == SessionEnd::Closed { End::Released } else { End::Expired };
             self.end_grant(held.token, how);
+        }
+        let leased = |entry: &Entry| entry.lease.is_some_and(|lease| lease.session == id);
+        let keys: Vec<_> = self.entries.iter().filter(|(_, entry)| leased(entry)).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            self.last_token += 1;
+            let mut entry = self.entries.remove(&key).expect("it was found before");
+            if entry.lease.take().is_some_and(|lease| lease.at_end == AtLeaseEnd::Keep) {
+                entry.is_expired = true;
+                entry.modified = Revision(self.last_token);
+                self.entries.insert(key, entry);
+            }
         }
         self.sessions.remove(&id);
         self.ended.push((id, end));
@@ -578,6 +591,73 @@ impl Model {
             if matches!(reply, Reply::Acquired(WaitEnd::Granted(grant)) if grant.token == token) {
                 *reply = Reply::Refused(Refusal::Revoked { token, reason: reason.clone() });
             }
+        }
+    }
+
+    fn commit(&mut self, txn: &Txn) -> Result<Reply, Refusal> {
+        let succeeded = txn.compares().iter().all(|compare| self.holds(compare));
+        let operations = if succeeded { txn.then() } else { txn.otherwise() };
+        let (mut entries, mut sessions) = (self.entries.clone(), self.sessions.clone());
+        let modified = Revision(self.last_token + 1);
+        let (mut results, mut writes) = (Vec::new(), false);
+        for operation in operations {
+            results.push(match operation {
+                TxnOperation::Get(key) => TxnResult::Got(entries.get(key).cloned().map(Arc::new)),
+                TxnOperation::Put(Put { key, value, lease }) => {
+                    if let Some(lease) = lease.filter(|lease| !sessions.contains_key(&lease.session)) {
+                        return Err(Refusal::SessionEnded(self.end(lease.session)));
+                    }
+                    writes = true;
+                    let before = entries.get(key).map(|entry| (entry.created, entry.version));
+                    let (created, version) = before.unwrap_or((modified, 0));
+                    let (lease, value, version) = (*lease, value.clone(), version + 1);
+                    let entry = Entry { created, modified, version, lease, is_expired: false, value };
+                    entries.insert(key.clone(), entry);
+                    TxnResult::Put
+                }
+                TxnOperation::Delete(key) => {
+                    let deleted = entries.remove(key).is_some();
+                    writes |= deleted;
+                    TxnResult::Deleted(deleted.into())
+                }
+                TxnOperation::DeleteRange(KeyRange { from, to }) => {
+                    let before = entries.len();
+                    entries.retain(|key, _| {
+                        from.as_ref().is_some_and(|from| key < from) || to.as_ref().is_some_and(|to| key >= to)
+                    });
+                    let deleted = before - entries.len();
+                    writes |= deleted > 0;
+                    TxnResult::Deleted(deleted as u64)
+                }
+                TxnOperation::Renew(id) => {
+                    let Some(session) = sessions.get_mut(id) else {
+                        return Err(Refusal::SessionEnded(self.end(*id)));
+                    };
+                    session.deadline = self.now + u64::from(session.ttl.as_millis());
+                    TxnResult::Renewed(session.ttl)
+                }
+            });
+        }
+        (self.entries, self.sessions) = (entries, sessions);
+        self.last_token += u64::from(writes);
+        Ok(Reply::Committed(Committed { succeeded, revision: Revision(self.last_token), results }))
+    }
+
+    fn holds(&self, Compare { key, relation, operand }: &Compare) -> bool {
+        let entry = self.entries.get(key);
+        let related = |order: std::cmp::Ordering| match relation {
+            Relation::Equal => order.is_eq(),
+            Relation::NotEqual => order.is_ne(),
+            Relation::Less => order.is_lt(),
+            Relation::Greater => order.is_gt(),
+        };
+        let number = |found: Option<u64>, with: u64| related(found.unwrap_or(0).cmp(&with));
+        match operand {
+            Operand::Created(with) => number(entry.map(|entry| entry.created.0), with.0),
+            Operand::Modified(with) => number(entry.map(|entry| entry.modified.0), with.0),
+            Operand::Version(with) => number(entry.map(|entry| entry.version), *with),
+            Operand::Value(with) => entry.is_some_and(|entry| related(entry.value.cmp(with))),
+            Operand::Lease(with) => related(entry.and_then(|entry| entry.lease).map(|lease| lease.session).cmp(with)),
         }
     }
 

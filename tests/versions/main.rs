@@ -3,6 +3,7 @@
 //! A node gets the cluster versions that its program supports as a parameter. `Versions::OWN` is today's program; `Versions::NEXT` the next
 //! one, with one more command ([`Command::Probe`]), which today's refuses in its log as it refuses one that it cannot decode.
 
+mod keyspace;
 mod nodes;
 
 use std::time::Duration;

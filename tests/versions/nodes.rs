@@ -186,6 +186,11 @@ impl Cluster {
         self.nodes.iter().filter_map(|node| node.running.as_ref()?.replica.as_ref())
     }
 
+    /// Where a node takes what its peers send.
+    pub(crate) fn peer_address(&self, node_id: u64) -> &str {
+        &self.nodes[node_id as usize - 1].member.peer_address
+    }
+
     /// The replica that leads.
     pub(crate) async fn leader(&self) -> Replica {
         let leads = |replica: &&Replica| replica.leads() && !replica.cut_off();

@@ -171,6 +171,8 @@ pub enum Command {
         /// The operator; `None`: not known, and in logs of versions without it.
         by: Option<Identity>,
     },
+    /// Reads and writes the keyspace, at one moment.
+    Txn(Txn),
     /// Advances time.
     Tick,
     /// Raises the cluster version: see [`Version`]. The leader proposes it by itself.

@@ -2,11 +2,13 @@
 
 mod commands;
 mod events;
+mod keyspace;
 mod replies;
 mod views;
 
 pub use commands::*;
 pub use events::*;
+pub use keyspace::*;
 pub use lockkeeper_types::*;
 pub use replies::*;
 pub use views::*;

@@ -115,6 +115,12 @@ pub enum Limit {
     TableBytes,
     /// [`crate::Limits::session_bytes`]
     SessionBytes,
+    /// [`crate::ENTRIES_MAX`]
+    Entries,
+    /// [`crate::TXN_WRITES_MAX`]
+    TxnWrites,
+    /// [`crate::TXN_BYTES_MAX`], of what the reply shows.
+    TxnBytes,
 }
 
 /// Why a command was refused. The table is unchanged, except for the time that passed and for what [`Refusal::Revoked`] says.
@@ -230,6 +236,8 @@ pub enum Reply {
         /// Number of waiters now.
         waiters: u64,
     },
+    /// To [`Command::Txn`].
+    Committed(Committed),
     /// To [`Command::Tick`].
     Ticked,
     /// To [`Command::RaiseVersion`]: the version now.

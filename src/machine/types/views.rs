@@ -100,6 +100,8 @@ pub struct Counts {
     pub waiters: usize,
     /// Grants held.
     pub grants: usize,
+    /// Entries of the keyspace.
+    pub entries: usize,
 }
 
 /// Which part of a lock's holders and waiters to show.

@@ -4,7 +4,7 @@
 //! still give it back. A renewal needs the right to acquire anywhere, so the sessions of an identity that lost all its rights expire.
 
 use crate::api::requests::*;
-use lockkeeper_machine::{ForceRelease, SessionId, Wait, Want};
+use lockkeeper_machine::{ForceRelease, Key, KeyRange, SessionId, Txn, TxnOperation, Wait, Want};
 use lockkeeper_policy::{Right, What};
 
 /// What a request concerns.
@@ -13,6 +13,8 @@ pub(crate) enum Concern<'a> {
     One(What<'a>),
     /// Each of these locks.
     All(&'a [Want]),
+    /// Each of these keys.
+    Keys(&'a [Key]),
 }
 
 /// What a request needs.
@@ -26,6 +28,8 @@ pub(crate) struct Needs<'a> {
     pub(crate) for_others: bool,
     /// What it adds to the table. `None`: nothing.
     pub(crate) adds: Option<Adds>,
+    /// `Some`: each of its keys needs a right ([`rights_of`]), and its caller must own each of its sessions.
+    pub(crate) txn: Option<&'a Txn>,
 }
 
 /// What a request adds to the table, for the limits of its caller's identity.
@@ -46,11 +50,29 @@ pub(crate) trait Guarded {
 }
 
 fn right(right: Right, what: What<'_>) -> Needs<'_> {
-    Needs { right: Some((right, Concern::One(what))), session: None, for_others: false, adds: None }
+    Needs { right: Some((right, Concern::One(what))), session: None, for_others: false, adds: None, txn: None }
 }
 
 fn session(session: SessionId) -> Needs<'static> {
-    Needs { right: None, session: Some(session), for_others: false, adds: None }
+    Needs { right: None, session: Some(session), for_others: false, adds: None, txn: None }
+}
+
+/// The rights that a transaction needs: to read what it compares and shows, to acquire what it puts and deletes. To renew a session needs
+/// the right to acquire anywhere, as a renewal does.
+pub(crate) fn rights_of(txn: &Txn) -> impl Iterator<Item = (Right, What<'_>)> {
+    let compares = txn.compares().iter().map(|compare| (Right::Read, What::Key(compare.key.as_bytes())));
+    compares.chain(txn.operations().map(|operation| match operation {
+        TxnOperation::Get(key) => (Right::Read, What::Key(key.as_bytes())),
+        TxnOperation::Put(put) => (Right::Acquire, What::Key(put.key.as_bytes())),
+        TxnOperation::Delete(key) => (Right::Acquire, What::Key(key.as_bytes())),
+        TxnOperation::DeleteRange(range) => (Right::Acquire, keys_of(range)),
+        TxnOperation::Renew(_) => (Right::Acquire, What::Anywhere),
+    }))
+}
+
+fn keys_of(range: &KeyRange) -> What<'_> {
+    let (from, to) = (range.from.as_ref(), range.to.as_ref());
+    What::Keys { from: from.map_or(&[], Key::as_bytes), to: to.map(Key::as_bytes) }
 }
 
 /// One line a request.
@@ -101,9 +123,38 @@ guarded! {
     LiftDelay, |it| right(Right::ForceRelease, What::Name(it.name.as_str()));
     ResizeSemaphore, |it| right(Right::Administer, What::Name(it.name.as_str()));
     DropData, |it| right(Right::Administer, What::Under(&it.prefix));
+    Txn, |it| Needs { right: None, session: None, for_others: false, adds: it.puts().then(Adds::default), txn: Some(it) };
+    GetEntries, |it| Needs { right: Some((Right::Read, Concern::Keys(&it.keys))), ..right(Right::Read, What::Anywhere) };
+    ListEntries, |it| right(Right::Read, keys_of(&it.range));
     AddMember, |_it| right(Right::Administer, What::Cluster);
     PromoteMember, |_it| right(Right::Administer, What::Cluster);
     RemoveMember, |_it| right(Right::Administer, What::Cluster);
     ReplaceMember, |_it| right(Right::Administer, What::Cluster);
     TransferLeader, |_it| right(Right::Administer, What::Cluster);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockkeeper_machine::{Compare, Operand, Put, Relation, Revision, Value};
+
+    #[test]
+    fn a_transaction_needs_a_right_for_each_key_in_both_branches() {
+        let key = |key: &[u8]| Key::new(key).expect("a key");
+        let compare = Compare { key: key(b"a"), relation: Relation::Equal, operand: Operand::Modified(Revision(0)) };
+        let put = Put { key: key(b"b"), value: Value::new(b"").expect("a value"), lease: None };
+        let range = KeyRange { from: None, to: Some(key(b"e")) };
+        let then = vec![TxnOperation::Put(put), TxnOperation::Get(key(b"c")), TxnOperation::Renew(SessionId(1))];
+        let otherwise = vec![TxnOperation::Delete(key(b"d")), TxnOperation::DeleteRange(range)];
+        let txn = Txn::new(vec![compare], then, otherwise).expect("a transaction");
+        let expected = [
+            (Right::Read, What::Key(b"a")),
+            (Right::Acquire, What::Key(b"b")),
+            (Right::Read, What::Key(b"c")),
+            (Right::Acquire, What::Anywhere),
+            (Right::Acquire, What::Key(b"d")),
+            (Right::Acquire, What::Keys { from: b"", to: Some(b"e") }),
+        ];
+        assert!(rights_of(&txn).eq(expected), "{:?}", rights_of(&txn).collect::<Vec<_>>());
+    }
 }

@@ -8,8 +8,9 @@
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use lockkeeper_machine::{
-    GRANTS_PER_SESSION_MAX, Identity, Invalid, LOCKS_MAX, Limit, REPLIES_PER_SESSION_MAX, Refusal, Reply, SESSIONS_MAX,
-    SessionEnd, TAKEN_PER_SESSION_MAX, Version, WAITERS_MAX, WAITS_PER_SESSION_MAX,
+    ENTRIES_MAX, GRANTS_PER_SESSION_MAX, Identity, Invalid, LOCKS_MAX, Limit, REPLIES_PER_SESSION_MAX, Refusal, Reply,
+    SESSIONS_MAX, SessionEnd, TAKEN_PER_SESSION_MAX, TXN_BYTES_MAX, TXN_WRITES_MAX, Version, WAITERS_MAX,
+    WAITS_PER_SESSION_MAX,
 };
 use lockkeeper_policy::Denied;
 use lockkeeper_raft::{NoReply, handover::TransferError, members::MemberError};
@@ -321,6 +322,15 @@ impl Error {
         Self::new(Reason::ClusterVersion, Retry::No, message).with("version", has).with("needs", needs)
     }
 
+    /// The leader runs a program without this request.
+    pub(crate) fn leader_lacks(needs: Version) -> Self {
+        let message = format!(
+            "the leader runs a version of Lockkeeper without this request, which needs cluster version {needs}: install a version that \
+             supports version {needs} on all members, and try again"
+        );
+        Self::new(Reason::ClusterVersion, Retry::No, message).with("needs", needs)
+    }
+
     /// The caller has no identity, and needs one; or its token is not known.
     pub(crate) fn unauthenticated(why: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Reason::Unauthenticated, Retry::No, why)
@@ -482,6 +492,20 @@ impl Error {
                 "the session has as many bytes as the setting limits.session_bytes allows: release some of its locks, wait for fewer, or \
                  use several sessions"
                     .to_owned(),
+            ),
+            Limit::Entries => (
+                "entries",
+                format!("the cluster has {ENTRIES_MAX} entries in its keyspace, the limit: delete some"),
+            ),
+            Limit::TxnWrites => (
+                "txn_writes",
+                format!(
+                    "the transaction writes or deletes more than {TXN_WRITES_MAX} entries, the limit: delete a range in parts"
+                ),
+            ),
+            Limit::TxnBytes => (
+                "txn_bytes",
+                format!("the transaction shows more than {TXN_BYTES_MAX} bytes of values, the limit: get fewer entries"),
             ),
             Limit::TakenPerSession => (
                 "taken_per_session",

@@ -1,9 +1,11 @@
 //! Every request, its reply, and whether it changes something.
 
+use std::sync::Arc;
+
 use lockkeeper_machine::{
-    Acquire, Busy, Command, ForceRelease, Forced, Grant, HolderView, Label, LockName, LockView, Operation, Page,
-    Permits, Reason, Released, Request, Revocation, SessionEnd, SessionId, SessionView, Target, Ticket, Token, Ttl,
-    Update, WaiterView,
+    Acquire, Busy, Command, Committed, Entry, ForceRelease, Forced, Grant, HolderView, Key, KeyRange, Label, LockName,
+    LockView, Operation, Page, Permits, Reason, Released, Request, Revision, Revocation, SessionEnd, SessionId,
+    SessionView, Target, Ticket, Token, Ttl, Txn, Update, WaiterView,
 };
 use lockkeeper_raft::identity::Incarnation;
 
@@ -42,6 +44,9 @@ calls! {
     LiftDelay => DelayLifted, true;
     DropData => DataDropped, true;
     ResizeSemaphore => SemaphoreResized, true;
+    Txn => Committed, true;
+    GetEntries => EntriesFound, false;
+    ListEntries => EntryPage, false;
     AddMember => MembersChanged, true;
     PromoteMember => MembersChanged, true;
     RemoveMember => MembersChanged, true;
@@ -279,6 +284,42 @@ pub(crate) struct SemaphoreResized {
     pub(crate) holders: u64,
     /// Number of acquires that still wait for it.
     pub(crate) waiters: u64,
+}
+
+/// Shows entries of the keyspace, all as of one moment. Linearizable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct GetEntries {
+    pub(crate) keys: Vec<Key>,
+}
+
+/// The entries.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct EntriesFound {
+    /// Of the first keys, in their order, as many as fit into a page, and at least one: ask for the rest by another request.
+    pub(crate) entries: Vec<Option<Arc<Entry>>>,
+    /// The revision of the keyspace that the reply shows.
+    pub(crate) revision: Revision,
+}
+
+/// Lists entries of the keyspace in the order of their keys. Linearizable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ListEntries {
+    pub(crate) range: KeyRange,
+    /// From the end of the range.
+    pub(crate) backwards: bool,
+    /// At most this many entries; 0: the maximum of a page.
+    pub(crate) page_size: usize,
+}
+
+/// A page of entries.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct EntryPage {
+    /// In the order that was asked for.
+    pub(crate) entries: Vec<(Key, Arc<Entry>)>,
+    /// The range has more of them, beyond the last one.
+    pub(crate) more: bool,
+    /// The revision of the keyspace that the page shows.
+    pub(crate) revision: Revision,
 }
 
 /// A node becomes a member, or a member has new addresses.

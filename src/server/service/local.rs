@@ -12,7 +12,7 @@ use super::{keep_alive, patience::PATIENCE, watch};
 use crate::{
     access::{
         Access,
-        guard::{Adds, Concern, Guarded},
+        guard::{Adds, Concern, Guarded, rights_of},
     },
     api::{
         Caller, Error, Reason,
@@ -105,6 +105,17 @@ impl Local {
             Some((right, Concern::One(what))) => self.access.check(caller, right, what)?,
             Some((right, Concern::All(wants))) => {
                 wants.iter().try_for_each(|want| self.access.check(caller, right, What::Name(want.name.as_str())))?;
+            }
+            Some((right, Concern::Keys(keys))) => {
+                keys.iter().try_for_each(|key| self.access.check(caller, right, What::Key(key.as_bytes())))?;
+            }
+        }
+        if let Some(txn) = needs.txn {
+            rights_of(txn).try_for_each(|(right, what)| self.access.check(caller, right, what))?;
+            for session in txn.sessions() {
+                if !self.may_use(caller, session)? {
+                    return Err(self.not_owner(caller, session));
+                }
             }
         }
         if let Some(session) = needs.session

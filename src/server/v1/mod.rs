@@ -13,6 +13,7 @@
 pub(crate) mod cluster;
 pub(crate) mod deadlines;
 pub(crate) mod forwarded;
+mod keyspace;
 mod locks;
 pub(crate) mod maintenance;
 mod pipeline;

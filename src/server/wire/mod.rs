@@ -16,11 +16,12 @@
 //! other client, follower:  typed → message    (forwarded)             message → typed
 //! ```
 //!
-//! * `sessions`, `locks`, `members`: each request and each reply as its message, and the call by which a request is forwarded;
+//! * `sessions`, `locks`, `members`, `keyspace`: each request and each reply as its message, and the call by which a request is forwarded;
 //! * `convert`, `replies`: the values in requests and replies;
 //! * `status`: errors as gRPC statuses.
 
 pub(crate) mod convert;
+mod keyspace;
 mod locks;
 mod members;
 mod replies;

@@ -1,6 +1,6 @@
 //! Requests of another protocol's adapter pass a follower unchanged, and so do the replies.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, sync::Arc};
 
 use super::{Encode, Form};
 use crate::api::requests::*;
@@ -200,6 +200,45 @@ fn replies_about_locks() {
     survives([None, Some(0), Some(5)].map(DelayLifted));
     survives([None, Some(name("b"))].map(|more_after| DataDropped { dropped: 3, more_after }));
     survives([SemaphoreResized { before: Permits::new(4).expect("permits"), holders: 5, waiters: 6 }]);
+}
+
+fn key() -> Key {
+    Key::new(b"\0k\xff").expect("a key")
+}
+
+fn entry(is_expired: bool) -> Arc<Entry> {
+    let lease = (!is_expired).then_some(Lease { session: SESSION, at_end: AtLeaseEnd::Keep });
+    let value = Value::new(b"\0value").expect("a value");
+    Arc::new(Entry { created: Revision(3), modified: Revision(4), version: 2, lease, is_expired, value })
+}
+
+#[test]
+fn requests_about_the_keyspace() {
+    let compare = Compare { key: key(), relation: Relation::Less, operand: Operand::Modified(Revision(9)) };
+    let lease = Some(Lease { session: SESSION, at_end: AtLeaseEnd::Delete });
+    let put = TxnOperation::Put(Put { key: key(), value: Value::new(b"v").expect("a value"), lease });
+    let then = vec![put, TxnOperation::Get(key()), TxnOperation::Renew(SESSION)];
+    survives([Txn::new(vec![compare], then, vec![TxnOperation::Delete(key())]).expect("a transaction")]);
+    survives([GetEntries { keys: vec![key(), Key::first()] }]);
+    survives([None, Some(key())].map(|to| ListEntries {
+        range: KeyRange { from: Some(Key::first()).filter(|_| to.is_some()), to: to.clone() },
+        backwards: to.is_some(),
+        page_size: 7,
+    }));
+}
+
+#[test]
+fn replies_about_the_keyspace() {
+    let results = vec![
+        TxnResult::Got(None),
+        TxnResult::Got(Some(entry(true))),
+        TxnResult::Put,
+        TxnResult::Deleted(0),
+        TxnResult::Renewed(ttl()),
+    ];
+    survives([true, false].map(|succeeded| Committed { succeeded, revision: Revision(5), results: results.clone() }));
+    survives([EntriesFound { entries: vec![None, Some(entry(true)), Some(entry(false))], revision: Revision(5) }]);
+    survives([true, false].map(|more| EntryPage { entries: vec![(key(), entry(more))], more, revision: Revision(6) }));
 }
 
 #[test]

@@ -1,0 +1,87 @@
+//! The entries, the index of their leases, and the end of a lease.
+
+use std::ops::Bound;
+
+use crate::{bytes::Weight, *};
+
+impl Machine {
+    /// What the keyspace has under a key now.
+    pub fn entry(&self, key: &Key) -> Option<Arc<Entry>> {
+        self.in_force(self.entries.get(key)?)
+    }
+
+    /// The entries of a range, in the order of their keys. It can be read from both ends.
+    pub fn entries<'a>(&'a self, range: &KeyRange) -> impl DoubleEndedIterator<Item = (&'a Key, Arc<Entry>)> + use<'a> {
+        self.stored(range).filter_map(|(key, entry)| Some((key, self.in_force(entry)?)))
+    }
+
+    /// The revision of the keyspace: not below that of any entry.
+    pub fn revision(&self) -> Revision {
+        Revision(self.last_token.0)
+    }
+
+    /// The entries of a range, those among them whose lease is over.
+    pub(super) fn stored<'a>(
+        &'a self,
+        range: &KeyRange,
+    ) -> impl DoubleEndedIterator<Item = (&'a Key, &'a Arc<Entry>)> + use<'a> {
+        let from = range.from.as_ref().map_or(Bound::Unbounded, Bound::Included);
+        let to = match (range.is_empty(), &range.from, &range.to) {
+            // A range must not end before it begins.
+            (true, Some(from), _) => Bound::Excluded(from),
+            (_, _, Some(to)) => Bound::Excluded(to),
+            (_, _, None) => Bound::Unbounded,
+        };
+        self.entries.range::<_, Key>((from, to))
+    }
+
+    /// The entry as it is for everybody, whether or not the end of its lease was handled.
+    fn in_force(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
+        match entry.lease.filter(|lease| self.is_over(lease.session)) {
+            None => Some(Arc::clone(entry)),
+            Some(Lease { at_end: AtLeaseEnd::Delete, .. }) => None,
+            Some(Lease { at_end: AtLeaseEnd::Keep, .. }) => {
+                Some(Arc::new(Entry { lease: None, is_expired: true, ..Entry::clone(entry) }))
+            }
+        }
+    }
+
+    /// Replaces what is under a key.
+    pub(super) fn set_entry(&mut self, key: Key, entry: Option<Arc<Entry>>) {
+        if let Some(before) = self.entries.remove(&key) {
+            let weight = Weight::of_entry(&key, &before);
+            match before.lease {
+                Some(Lease { session, .. }) => {
+                    self.leased.remove(&(session, key.clone()));
+                    self.subtract(session, weight);
+                }
+                None => self.bytes -= weight.all,
+            }
+        }
+        let Some(entry) = entry else { return };
+        let weight = Weight::of_entry(&key, &entry);
+        match entry.lease {
+            Some(Lease { session, .. }) => {
+                self.leased.insert((session, key.clone()));
+                self.add(session, weight);
+            }
+            None => self.bytes += weight.all,
+        }
+        self.entries.insert(key, entry);
+    }
+
+    /// The first key with this lease.
+    pub(crate) fn first_leased(&self, session: SessionId) -> Option<Key> {
+        let next = self.leased.range((session, Key::first())..).next();
+        next.filter(|(lease, _)| *lease == session).map(|(_, key)| key.clone())
+    }
+
+    /// Deletes or marks an entry whose lease is over.
+    pub(crate) fn end_lease(&mut self, key: Key) {
+        self.spend(1);
+        let modified = Revision(self.issue_token().0);
+        let left = self.entries.get(&key).and_then(|entry| self.in_force(entry));
+        let left = left.map(|entry| Arc::new(Entry { modified, ..Entry::clone(&entry) }));
+        self.set_entry(key, left);
+    }
+}

@@ -1,0 +1,170 @@
+//! Transactions and entries of the keyspace as messages, and back: in the log, in snapshots and between nodes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{
+    values::{read_session, write_session},
+    wire::Malformed,
+};
+use crate::messages::{self as pb, compare, key_entry, txn_operation};
+use lockkeeper_machine::*;
+
+/// A transaction as its message.
+pub fn write_txn(txn: &Txn) -> pb::Txn {
+    let operations = |operations: &[TxnOperation]| operations.iter().map(write_operation).collect();
+    pb::Txn {
+        compares: txn.compares().iter().map(write_compare).collect(),
+        then: operations(txn.then()),
+        otherwise: operations(txn.otherwise()),
+    }
+}
+
+/// The transaction of a message. Fails on a value that is out of its limits.
+pub fn read_txn(txn: pb::Txn) -> Result<Txn, Malformed> {
+    let operations =
+        |operations: Vec<pb::TxnOperation>| operations.into_iter().map(read_operation).collect::<Result<_, _>>();
+    let compares = txn.compares.into_iter().map(read_compare).collect::<Result<_, _>>()?;
+    let (then, otherwise) = (operations(txn.then)?, operations(txn.otherwise)?);
+    Txn::new(compares, then, otherwise).map_err(|_| Malformed("a transaction that is out of its limits"))
+}
+
+/// A key as its message.
+pub fn write_key(key: &Key) -> Bytes {
+    Bytes::copy_from_slice(key.as_bytes())
+}
+
+/// The key of a message. Fails on one that is out of its limits.
+pub fn read_key(key: &[u8]) -> Result<Key, Malformed> {
+    Key::new(key).map_err(|_| Malformed("a key that is out of its limits"))
+}
+
+/// A range as its message.
+pub fn write_range(range: &KeyRange) -> pb::KeyRange {
+    let end = |key: &Option<Key>| key.as_ref().map(write_key).unwrap_or_default();
+    pb::KeyRange { from: end(&range.from), to: end(&range.to) }
+}
+
+/// The range of a message. Fails on a key that is out of its limits.
+pub fn read_range(range: &pb::KeyRange) -> Result<KeyRange, Malformed> {
+    let end = |key: &Bytes| (!key.is_empty()).then(|| read_key(key)).transpose();
+    Ok(KeyRange { from: end(&range.from)?, to: end(&range.to)? })
+}
+
+/// An entry as its message.
+pub fn write_entry(entry: &Entry) -> key_entry::Entry {
+    let Entry { created, modified, version, lease, is_expired, value } = entry;
+    key_entry::Entry {
+        created: created.0,
+        modified: modified.0,
+        version: *version,
+        lease: lease.map(write_lease),
+        expired: *is_expired,
+        value: write_value(value),
+    }
+}
+
+/// The entry of a message. Fails on a value that is out of its limits.
+pub fn read_entry(entry: &key_entry::Entry) -> Result<Arc<Entry>, Malformed> {
+    Ok(Arc::new(Entry {
+        created: Revision(entry.created),
+        modified: Revision(entry.modified),
+        version: entry.version,
+        lease: entry.lease.as_ref().map(read_lease).transpose()?,
+        is_expired: entry.expired,
+        value: read_value(&entry.value)?,
+    }))
+}
+
+fn write_value(value: &Value) -> Bytes {
+    Bytes::copy_from_slice(value.as_bytes())
+}
+
+fn read_value(value: &[u8]) -> Result<Value, Malformed> {
+    Value::new(value).map_err(|_| Malformed("a value that is out of its limits"))
+}
+
+fn write_lease(lease: Lease) -> pb::Lease {
+    let at_end = match lease.at_end {
+        AtLeaseEnd::Delete => pb::AtLeaseEnd::Delete,
+        AtLeaseEnd::Keep => pb::AtLeaseEnd::Keep,
+    };
+    pb::Lease { session: write_session(lease.session), at_end: at_end.into() }
+}
+
+fn read_lease(lease: &pb::Lease) -> Result<Lease, Malformed> {
+    let at_end = match pb::AtLeaseEnd::try_from(lease.at_end) {
+        Ok(pb::AtLeaseEnd::Delete) => AtLeaseEnd::Delete,
+        Ok(pb::AtLeaseEnd::Keep) => AtLeaseEnd::Keep,
+        Ok(pb::AtLeaseEnd::Unspecified) | Err(_) => return Err(Malformed("a lease with an unknown end")),
+    };
+    Ok(Lease { session: read_session(&lease.session)?, at_end })
+}
+
+fn write_compare(Compare { key, relation, operand }: &Compare) -> pb::Compare {
+    use compare::Operand as Written;
+    let relation = match relation {
+        Relation::Equal => pb::Relation::Equal,
+        Relation::NotEqual => pb::Relation::NotEqual,
+        Relation::Less => pb::Relation::Less,
+        Relation::Greater => pb::Relation::Greater,
+    };
+    let operand = match operand {
+        Operand::Created(revision) => Written::Created(revision.0),
+        Operand::Modified(revision) => Written::Modified(revision.0),
+        Operand::Version(version) => Written::Version(*version),
+        Operand::Value(value) => Written::Value(write_value(value)),
+        Operand::Lease(session) => Written::Lease(session.map(write_session).unwrap_or_default()),
+    };
+    pb::Compare { key: write_key(key), relation: relation.into(), operand: Some(operand) }
+}
+
+fn read_compare(compare: pb::Compare) -> Result<Compare, Malformed> {
+    use compare::Operand as Written;
+    let relation = match compare.relation() {
+        pb::Relation::Equal => Relation::Equal,
+        pb::Relation::NotEqual => Relation::NotEqual,
+        pb::Relation::Less => Relation::Less,
+        pb::Relation::Greater => Relation::Greater,
+        pb::Relation::Unspecified => return Err(Malformed("a compare with an unknown relation")),
+    };
+    let operand = match compare.operand.ok_or(Malformed("a compare with nothing"))? {
+        Written::Created(revision) => Operand::Created(Revision(revision)),
+        Written::Modified(revision) => Operand::Modified(Revision(revision)),
+        Written::Version(version) => Operand::Version(version),
+        Written::Value(value) => Operand::Value(read_value(&value)?),
+        Written::Lease(session) if session.is_empty() => Operand::Lease(None),
+        Written::Lease(session) => Operand::Lease(Some(read_session(&session)?)),
+    };
+    Ok(Compare { key: read_key(&compare.key)?, relation, operand })
+}
+
+fn write_operation(operation: &TxnOperation) -> pb::TxnOperation {
+    use txn_operation::Kind;
+    let kind = match operation {
+        TxnOperation::Get(key) => Kind::Get(write_key(key)),
+        TxnOperation::Put(Put { key, value, lease }) => {
+            Kind::Put(pb::Put { key: write_key(key), value: write_value(value), lease: lease.map(write_lease) })
+        }
+        TxnOperation::Delete(key) => Kind::Delete(write_key(key)),
+        TxnOperation::DeleteRange(range) => Kind::DeleteRange(write_range(range)),
+        TxnOperation::Renew(session) => Kind::Renew(write_session(*session)),
+    };
+    pb::TxnOperation { kind: Some(kind) }
+}
+
+fn read_operation(operation: pb::TxnOperation) -> Result<TxnOperation, Malformed> {
+    use txn_operation::Kind;
+    Ok(match operation.kind.ok_or(Malformed("an operation of an unknown kind"))? {
+        Kind::Get(key) => TxnOperation::Get(read_key(&key)?),
+        Kind::Put(put) => TxnOperation::Put(Put {
+            key: read_key(&put.key)?,
+            value: read_value(&put.value)?,
+            lease: put.lease.as_ref().map(read_lease).transpose()?,
+        }),
+        Kind::Delete(key) => TxnOperation::Delete(read_key(&key)?),
+        Kind::DeleteRange(range) => TxnOperation::DeleteRange(read_range(&range)?),
+        Kind::Renew(session) => TxnOperation::Renew(read_session(&session)?),
+    })
+}

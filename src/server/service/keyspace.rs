@@ -1,0 +1,85 @@
+//! How a node executes requests of the keyspace.
+//!
+//! Reads are linearizable, from a clone of the table: pages of hundreds of entries do not delay applying. A page ends with the entry that
+//! reaches [`PAGE_BYTES`], so it fits into a message between nodes; the next one may show a later revision.
+
+use super::local::{Local, Serve, page_size};
+use crate::{
+    api::{Caller, Error, requests::*},
+    wire::{Form, MESSAGE_BYTES_MAX},
+};
+use lockkeeper_machine::{Command, Committed, Entry, KEY_BYTES_MAX, Key, Reply, TXN_BYTES_MAX, Txn, VALUE_BYTES_MAX};
+
+/// Entries in one page, at the most.
+const PAGE_MAX: usize = 1000;
+/// Bytes after which a page is closed.
+const PAGE_BYTES: usize = 1024 * 1024;
+/// What an entry takes in a message beside its key and value, at the most.
+const FIXED_BYTES: usize = 128;
+const _: () = assert!(PAGE_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX + FIXED_BYTES < MESSAGE_BYTES_MAX);
+const _: () = assert!(TXN_BYTES_MAX + 3 * lockkeeper_machine::TXN_OPERATIONS_MAX * FIXED_BYTES < MESSAGE_BYTES_MAX);
+
+impl Serve for Txn {
+    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<Committed>, Error> {
+        let reply = node.apply(Command::Txn(self)).await?;
+        let Reply::Committed(committed) = reply else { return Err(Error::unexpected(reply)) };
+        Ok(Form::Typed(committed))
+    }
+}
+
+impl Serve for GetEntries {
+    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<EntriesFound>, Error> {
+        let (machine, _) = node.frozen(false).await?;
+        let mut page = Page::of(PAGE_MAX);
+        let mut entries = Vec::new();
+        for key in self.keys {
+            let entry = machine.entry(&key);
+            page.add(&key, entry.as_deref());
+            entries.push(entry);
+            if page.is_full() {
+                break;
+            }
+        }
+        Ok(Form::Typed(EntriesFound { entries, revision: machine.revision() }))
+    }
+}
+
+impl Serve for ListEntries {
+    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<EntryPage>, Error> {
+        let (machine, _) = node.frozen(false).await?;
+        let mut page = Page::of(page_size(self.page_size, PAGE_MAX));
+        let mut range = machine.entries(&self.range);
+        let mut next = || if self.backwards { range.next_back() } else { range.next() };
+        let mut entries = Vec::new();
+        while !page.is_full()
+            && let Some((key, entry)) = next()
+        {
+            page.add(key, Some(&entry));
+            entries.push((key.clone(), entry));
+        }
+        let more = page.is_full() && next().is_some();
+        Ok(Form::Typed(EntryPage { entries, more, revision: machine.revision() }))
+    }
+}
+
+/// How much more fits into a page.
+struct Page {
+    entries_left: usize,
+    bytes_left: usize,
+}
+
+impl Page {
+    fn of(entries: usize) -> Self {
+        Self { entries_left: entries, bytes_left: PAGE_BYTES }
+    }
+
+    fn add(&mut self, key: &Key, entry: Option<&Entry>) {
+        let value = entry.map_or(0, |entry| entry.value.as_bytes().len());
+        self.entries_left = self.entries_left.saturating_sub(1);
+        self.bytes_left = self.bytes_left.saturating_sub(FIXED_BYTES + key.as_bytes().len() + value);
+    }
+
+    fn is_full(&self) -> bool {
+        self.entries_left == 0 || self.bytes_left == 0
+    }
+}

@@ -1,0 +1,231 @@
+//! The requests of the keyspace, between members: `lockkeeper.internal.v1.Keyspace`. Clients have no such messages: they come by adapters
+//! of other protocols.
+
+use std::sync::Arc;
+
+use tonic::{Code, Response, Status, transport::Channel};
+
+use super::{Encode, Forward, MESSAGE_BYTES_MAX, ReplyMessage, replies::not_set};
+use crate::api::{Error, requests::*};
+use lockkeeper_machine::{Committed, Entry, Revision, Ttl, Txn, TxnResult, Version};
+use lockkeeper_raft::{
+    keyspace::*,
+    messages::{self as pb, keyspace_client::KeyspaceClient, txn_result},
+    wire::Malformed,
+};
+
+/// Calls the leader.
+macro_rules! forwarded_by {
+    ($method:ident) => {
+        async fn call(
+            channel: Channel,
+            request: tonic::Request<Self::Message>,
+        ) -> Result<Response<ReplyMessage<Self>>, Status> {
+            let mut client = KeyspaceClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX);
+            client.$method(request).await.map_err(|status| match status.code() {
+                // A leader of an earlier version has no such service.
+                Code::Unimplemented => Error::leader_lacks(Version::KEYSPACE).into(),
+                _ => status,
+            })
+        }
+    };
+}
+
+fn malformed(field: &'static str) -> impl FnOnce(Malformed) -> Error {
+    move |why| Error::invalid(field, why)
+}
+
+impl Encode for Txn {
+    type Message = pb::Txn;
+
+    fn encode(self) -> Self::Message {
+        write_txn(&self)
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        read_txn(message).map_err(malformed("txn"))
+    }
+}
+
+impl Forward for Txn {
+    forwarded_by!(commit);
+}
+
+impl Encode for Committed {
+    type Message = pb::Committed;
+
+    fn encode(self) -> Self::Message {
+        let result = |result| match result {
+            TxnResult::Got(entry) => txn_result::Kind::Got(show_found(entry.as_deref())),
+            TxnResult::Put => txn_result::Kind::Put(true),
+            TxnResult::Deleted(count) => txn_result::Kind::Deleted(count),
+            TxnResult::Renewed(ttl) => txn_result::Kind::RenewedTtlMs(ttl.as_millis()),
+        };
+        let results = self.results.into_iter().map(|it| pb::TxnResult { kind: Some(result(it)) }).collect();
+        pb::Committed { succeeded: self.succeeded, revision: self.revision.0, results }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        let result = |result: pb::TxnResult| {
+            Ok(match result.kind.ok_or_else(|| not_set("results"))? {
+                txn_result::Kind::Got(entry) => TxnResult::Got(found(&entry)?),
+                txn_result::Kind::Put(_) => TxnResult::Put,
+                txn_result::Kind::Deleted(count) => TxnResult::Deleted(count),
+                txn_result::Kind::RenewedTtlMs(ms) => {
+                    TxnResult::Renewed(Ttl::from_millis(ms).map_err(Error::invalid_value("results.renewed_ttl_ms"))?)
+                }
+            })
+        };
+        Ok(Self {
+            succeeded: message.succeeded,
+            revision: Revision(message.revision),
+            results: message.results.into_iter().map(result).collect::<Result<_, Error>>()?,
+        })
+    }
+}
+
+fn show_found(entry: Option<&Entry>) -> pb::FoundEntry {
+    pb::FoundEntry { entry: entry.map(write_entry) }
+}
+
+fn found(message: &pb::FoundEntry) -> Result<Option<Arc<Entry>>, Error> {
+    message.entry.as_ref().map(read_entry).transpose().map_err(malformed("entry"))
+}
+
+impl Encode for GetEntries {
+    type Message = pb::GetEntries;
+
+    fn encode(self) -> Self::Message {
+        pb::GetEntries { keys: self.keys.iter().map(write_key).collect() }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        let keys = message.keys.iter().map(|key| read_key(key)).collect::<Result<_, _>>().map_err(malformed("keys"))?;
+        Ok(Self { keys })
+    }
+}
+
+impl Forward for GetEntries {
+    forwarded_by!(get);
+}
+
+impl Encode for EntriesFound {
+    type Message = pb::EntriesFound;
+
+    fn encode(self) -> Self::Message {
+        let entries = self.entries.iter().map(|entry| show_found(entry.as_deref())).collect();
+        pb::EntriesFound { entries, revision: self.revision.0 }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        let entries = message.entries.iter().map(found).collect::<Result<_, _>>()?;
+        Ok(Self { entries, revision: Revision(message.revision) })
+    }
+}
+
+impl Encode for ListEntries {
+    type Message = pb::ListEntries;
+
+    fn encode(self) -> Self::Message {
+        let page_size = self.page_size.try_into().unwrap_or(u32::MAX);
+        pb::ListEntries { range: Some(write_range(&self.range)), backwards: self.backwards, page_size }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        let range = read_range(&message.range.unwrap_or_default()).map_err(malformed("range"))?;
+        Ok(Self { range, backwards: message.backwards, page_size: message.page_size as usize })
+    }
+}
+
+impl Forward for ListEntries {
+    forwarded_by!(list);
+}
+
+impl Encode for EntryPage {
+    type Message = pb::EntryPage;
+
+    fn encode(self) -> Self::Message {
+        let entry =
+            |(key, entry): &(_, Arc<Entry>)| pb::KeyEntry { key: write_key(key), entry: Some(write_entry(entry)) };
+        pb::EntryPage { entries: self.entries.iter().map(entry).collect(), more: self.more, revision: self.revision.0 }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        let entry = |pb::KeyEntry { key, entry }: pb::KeyEntry| {
+            let entry = entry.ok_or_else(|| not_set("entry"))?;
+            let read = || Ok((read_key(&key)?, read_entry(&entry)?));
+            read().map_err(malformed("entries"))
+        };
+        let entries = message.entries.into_iter().map(entry).collect::<Result<_, Error>>()?;
+        Ok(Self { entries, more: message.more, revision: Revision(message.revision) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::net::TcpListener;
+    use tonic::{
+        Request,
+        transport::{Server, server::TcpIncoming},
+    };
+
+    use super::*;
+    use crate::{api::Reason, wire::status::error_of};
+    use lockkeeper_raft::messages::keyspace_server::{Keyspace, KeyspaceServer};
+
+    /// A leader whose answers say which call it got.
+    struct Leader;
+
+    #[tonic::async_trait]
+    impl Keyspace for Leader {
+        async fn commit(&self, _: Request<pb::Txn>) -> Result<Response<pb::Committed>, Status> {
+            Ok(Response::new(pb::Committed { revision: 1, ..Default::default() }))
+        }
+
+        async fn get(&self, _: Request<pb::GetEntries>) -> Result<Response<pb::EntriesFound>, Status> {
+            Ok(Response::new(pb::EntriesFound { revision: 2, ..Default::default() }))
+        }
+
+        async fn list(&self, _: Request<pb::ListEntries>) -> Result<Response<pb::EntryPage>, Status> {
+            Ok(Response::new(pb::EntryPage { revision: 3, ..Default::default() }))
+        }
+    }
+
+    /// A channel to a node that serves the keyspace, or is from before it.
+    async fn node(has_keyspace: bool) -> Channel {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let keyspace = has_keyspace.then(|| KeyspaceServer::new(Leader));
+        let serve = Server::builder().add_optional_service(keyspace).serve_with_incoming(TcpIncoming::from(listener));
+        tokio::spawn(serve);
+        let endpoint = Channel::from_shared(format!("http://{address}")).expect("an address");
+        endpoint.timeout(Duration::from_secs(60)).connect().await.expect("it listens")
+    }
+
+    async fn revisions(channel: Channel) -> [Result<u64, Status>; 3] {
+        let commit = Txn::call(channel.clone(), Request::new(Txn::default().encode())).await;
+        let get = GetEntries::call(channel.clone(), Request::new(Default::default())).await;
+        let list = ListEntries::call(channel, Request::new(Default::default())).await;
+        [
+            commit.map(|reply| reply.get_ref().revision),
+            get.map(|reply| reply.get_ref().revision),
+            list.map(|reply| reply.get_ref().revision),
+        ]
+    }
+
+    #[tokio::test]
+    async fn each_request_is_forwarded_by_its_call() {
+        let answers = revisions(node(true).await).await;
+        assert_eq!(answers.map(|answer| answer.expect("answered")), [1, 2, 3]);
+    }
+
+    #[tokio::test]
+    async fn a_leader_from_before_the_keyspace_is_no_unknown_outcome() {
+        for answer in revisions(node(false).await).await {
+            let error = error_of(&answer.expect_err("it has no such service")).expect("typed");
+            assert_eq!(error.reason, Reason::ClusterVersion);
+        }
+    }
+}
