@@ -1,0 +1,413 @@
+//! Many items in one request, each for itself; and many at once, in transactions.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Caller, Item, Store, Txn,
+    database::{Database, TRIES, Wanted},
+    error::{Error, Kind, Reason, Result},
+    expression::Path,
+    items::{Prepared, Role, projected, projection},
+    key, once,
+    request::{Capacity, ReadRequest, WriteRequest, read, read_units, required, table_name},
+    value::item_size,
+};
+
+/// Maximum items in a request, by operation.
+const BATCH_GETS_MAX: usize = 100;
+const BATCH_WRITES_MAX: usize = 25;
+const TRANSACTION_MAX: usize = 100;
+/// Maximum bytes of items in an answer.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Items read from the store at a time.
+const GETS_AT_A_TIME: usize = 16;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct BatchGet {
+    #[serde(default)]
+    request_items: Option<BTreeMap<String, ReadRequest>>,
+    #[serde(default)]
+    return_consumed_capacity: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct BatchGetResponse {
+    responses: BTreeMap<String, Vec<Item>>,
+    unprocessed_keys: BTreeMap<String, UnprocessedKeys>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    consumed_capacity: Vec<Capacity>,
+}
+
+#[derive(Default, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct UnprocessedKeys {
+    keys: Vec<Item>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consistent_read: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    projection_expression: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expression_attribute_names: Option<BTreeMap<String, String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attributes_to_get: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct BatchWrite {
+    #[serde(default)]
+    request_items: Option<BTreeMap<String, Vec<BatchPart>>>,
+    #[serde(default)]
+    return_consumed_capacity: Option<String>,
+}
+
+#[derive(Clone, Default, Deserialize, Serialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct BatchPart {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    put_request: Option<PutPart>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delete_request: Option<DeletePart>,
+}
+
+#[derive(Clone, Deserialize, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct PutPart {
+    item: Item,
+}
+
+#[derive(Clone, Deserialize, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct DeletePart {
+    key: Item,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct BatchWriteResponse {
+    unprocessed_items: BTreeMap<String, Vec<BatchPart>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    consumed_capacity: Vec<Capacity>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct TransactWrite {
+    #[serde(default)]
+    transact_items: Option<Vec<TransactPart>>,
+    #[serde(default)]
+    client_request_token: Option<String>,
+    #[serde(default)]
+    return_consumed_capacity: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct TransactPart {
+    put: Option<WriteRequest>,
+    update: Option<WriteRequest>,
+    delete: Option<WriteRequest>,
+    condition_check: Option<WriteRequest>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct TransactWriteResponse {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    consumed_capacity: Vec<Capacity>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct TransactGet {
+    #[serde(default)]
+    transact_items: Option<Vec<GetPart>>,
+    #[serde(default)]
+    return_consumed_capacity: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct GetPart {
+    get: ReadRequest,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct TransactGetResponse {
+    responses: Vec<TransactGetItem>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    consumed_capacity: Vec<Capacity>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct TransactGetItem {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    item: Option<Item>,
+}
+
+/// What each table cost.
+#[derive(Default)]
+struct Costs(BTreeMap<String, f64>);
+
+impl Costs {
+    fn add(&mut self, table: &str, units: f64) {
+        *self.0.entry(table.to_owned()).or_default() += units;
+    }
+
+    fn shown(self, asked: Option<&str>) -> Vec<Capacity> {
+        self.0.iter().filter_map(|(table, units)| Capacity::new(asked, table, *units)).collect()
+    }
+}
+
+fn json(response: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(response).expect("texts and numbers are JSON")
+}
+
+fn duplicates() -> Error {
+    Error::validation("Provided list of item keys contains duplicates")
+}
+
+impl<S: Store> Database<S> {
+    pub(crate) async fn batch_get_item(&self, caller: &Caller, body: &[u8]) -> Result<Vec<u8>> {
+        let request: BatchGet = read(body)?;
+        let asked = required(request.request_items.as_ref(), "RequestItems")?;
+        let mut wanted: Vec<(&String, Wanted<'_>)> = Vec::new();
+        let mut projections: BTreeMap<&String, Option<Vec<Path>>> = BTreeMap::new();
+        for (name, of_table) in asked {
+            let table = table_name(Some(name))?;
+            projections.insert(name, projection(of_table)?);
+            let keys = required(of_table.keys.as_ref(), "RequestItems.member.keys")?;
+            if keys.iter().enumerate().any(|(index, key)| keys[..index.min(BATCH_GETS_MAX)].contains(key)) {
+                return Err(duplicates());
+            }
+            wanted.extend(keys.iter().map(|attributes| (name, Wanted { table, attributes, is_key: true })));
+            if wanted.len() > BATCH_GETS_MAX {
+                return Err(Error::validation("Too many items requested for the BatchGetItem call"));
+            }
+        }
+        if wanted.is_empty() {
+            return Err(Error::validation(
+                "1 validation error detected: Value '{}' at 'requestItems' failed to satisfy constraint: Member must \
+                 have length greater than or equal to 1",
+            ));
+        }
+        let mut responses: BTreeMap<_, _> = asked.keys().map(|name| (name.clone(), Vec::new())).collect();
+        let mut unprocessed_keys = BTreeMap::<String, UnprocessedKeys>::new();
+        let (mut costs, mut bytes) = (Costs::default(), 0);
+        for chunk in wanted.chunks(GETS_AT_A_TIME) {
+            if bytes > ANSWER_BYTES_MAX {
+                for (name, wanted) in chunk {
+                    let left = unprocessed_keys.entry((*name).clone()).or_insert_with(|| UnprocessedKeys {
+                        consistent_read: asked[*name].consistent_read,
+                        projection_expression: asked[*name].projection_expression.clone(),
+                        expression_attribute_names: asked[*name].expression_attribute_names.clone(),
+                        attributes_to_get: asked[*name].attributes_to_get.clone(),
+                        ..UnprocessedKeys::default()
+                    });
+                    left.keys.push(wanted.attributes.clone());
+                }
+                continue;
+            }
+            let parts: Vec<_> = chunk.iter().map(|(_, wanted)| Wanted { ..*wanted }).collect();
+            let (located, _) = self.locate(caller, &parts, &[]).await?;
+            for ((name, _), located) in chunk.iter().zip(located) {
+                let size = located.shown.as_ref().map_or(0, item_size);
+                bytes += size;
+                costs.add(&located.known.table.name, read_units(size, asked[*name].consistent_read.unwrap_or(false)));
+                if let (Some(item), Some(items)) = (located.shown, responses.get_mut(*name)) {
+                    items.push(projected(item, projections[*name].as_deref()));
+                }
+            }
+        }
+        let consumed_capacity = costs.shown(request.return_consumed_capacity.as_deref());
+        Ok(json(&BatchGetResponse { responses, unprocessed_keys, consumed_capacity }))
+    }
+
+    pub(crate) async fn batch_write_item(&self, caller: &Caller, body: &[u8]) -> Result<Vec<u8>> {
+        let request: BatchWrite = read(body)?;
+        let asked = required(request.request_items.as_ref(), "RequestItems")?;
+        if asked.values().map(Vec::len).sum::<usize>() > BATCH_WRITES_MAX {
+            return Err(Error::validation("Too many items requested for the BatchWriteItem call"));
+        }
+        let mut changes = Vec::new();
+        for (table, parts) in asked {
+            for part in parts {
+                let change = match part {
+                    BatchPart { put_request: Some(put), delete_request: None } => {
+                        let table_name = Some(table.clone());
+                        (
+                            WriteRequest { table_name, item: Some(put.item.clone()), ..WriteRequest::default() },
+                            Role::Put,
+                        )
+                    }
+                    BatchPart { put_request: None, delete_request: Some(delete) } => {
+                        let table_name = Some(table.clone());
+                        let key = Some(delete.key.clone());
+                        (WriteRequest { table_name, key, ..WriteRequest::default() }, Role::Delete)
+                    }
+                    BatchPart { .. } => {
+                        return Err(Error::validation(
+                            "Supplied AttributeValue has more than one datatypes set, must contain exactly one of the \
+                             supported datatypes",
+                        ));
+                    }
+                };
+                changes.push((table, part, change));
+            }
+        }
+        if changes.is_empty() {
+            return Err(Error::validation(
+                "1 validation error detected: Value '{}' at 'requestItems' failed to satisfy constraint: Member must \
+                 have length greater than or equal to 1",
+            ));
+        }
+        // Everything is checked before anything is written.
+        let prepared: Vec<_> =
+            changes.iter().map(|(_, _, (request, role))| Prepared::new(request, *role)).collect::<Result<_>>()?;
+        let wanted: Vec<_> = prepared.iter().map(|prepared| Wanted { ..prepared.wanted }).collect();
+        let (located, _) = self.locate(caller, &wanted, &[]).await?;
+        if located.iter().enumerate().any(|(index, one)| located[..index].iter().any(|other| other.key == one.key)) {
+            return Err(duplicates());
+        }
+        drop(located);
+        let mut unprocessed_items = BTreeMap::<String, Vec<BatchPart>>::new();
+        let mut costs = Costs::default();
+        for (table, part, (request, role)) in &changes {
+            match self.write(caller, request, *role, None).await {
+                Ok(_) => {
+                    let bytes = request.item.as_ref().map_or(0, item_size);
+                    costs.add(table_name(Some(*table))?, crate::request::write_units(bytes));
+                }
+                Err(error) if error.kind == Kind::Throttled => {
+                    unprocessed_items.entry((*table).clone()).or_default().push((*part).clone());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let consumed_capacity = costs.shown(request.return_consumed_capacity.as_deref());
+        Ok(json(&BatchWriteResponse { unprocessed_items, consumed_capacity }))
+    }
+
+    pub(crate) async fn transact_write_items(&self, caller: &Caller, body: &[u8]) -> Result<Vec<u8>> {
+        let request: TransactWrite = read(body)?;
+        let parts = required(request.transact_items.as_ref(), "TransactItems")?;
+        check_count(parts.len())?;
+        let prepared: Vec<_> = parts.iter().map(TransactPart::prepared).collect::<Result<_>>()?;
+        let wanted: Vec<_> = prepared.iter().map(|prepared| Wanted { ..prepared.wanted }).collect();
+        let mark = request.client_request_token.as_ref().map(|token| once::transaction_mark(caller, token));
+        let answer_key: Vec<_> = mark.iter().map(|mark| key::of_answer(mark)).collect();
+        for _ in 0..TRIES {
+            let (located, answers) = self.locate(caller, &wanted, &answer_key).await?;
+            if let Some(kept) = answers.into_iter().flatten().next() {
+                return once::kept_transaction(&kept.value, body).map_err(|()| {
+                    Error::new(
+                        Kind::IdempotentParameterMismatch,
+                        "The request uses the same client token as a previous, but non-identical request.",
+                    )
+                });
+            }
+            if located.iter().enumerate().any(|(index, one)| located[..index].iter().any(|other| other.key == one.key))
+            {
+                return Err(Error::validation("Transaction request cannot include multiple operations on one item"));
+            }
+            let plans: Vec<_> = prepared
+                .iter()
+                .zip(&located)
+                .map(|(prepared, located)| prepared.plan(located, None, self.locks_of(prepared.wanted.table)))
+                .collect();
+            if plans.iter().any(Result::is_err) {
+                return Err(Error::cancelled(plans.into_iter().map(|plan| reason(plan.err())).collect()));
+            }
+            let mut txn = Txn::default();
+            let mut costs = Costs::default();
+            for (located, plan) in located.iter().zip(plans.into_iter().flatten()) {
+                let table = (key::of_table(&located.known.table.name), located.known.modified);
+                if !txn.expected.contains(&table) {
+                    txn.expected.push(table);
+                }
+                txn.expected.push((located.key.clone(), located.modified()));
+                // Twice: DynamoDB prepares, and commits.
+                costs.add(&located.known.table.name, 2.0 * plan.units());
+                txn.writes.extend(plan.write);
+            }
+            let consumed_capacity = costs.shown(request.return_consumed_capacity.as_deref());
+            let answer = json(&TransactWriteResponse { consumed_capacity });
+            if let (Some(mark), Some(key)) = (&mark, answer_key.first()) {
+                txn.expected.push((key.clone(), 0));
+                txn.writes.push(once::keep_transaction(caller, mark, body, &answer));
+            }
+            if self.store.commit(caller, txn).await?.succeeded {
+                return Ok(answer);
+            }
+        }
+        let conflict = Reason { code: "TransactionConflict", message: None, item: None };
+        Err(Error::cancelled(vec![conflict; parts.len()]))
+    }
+
+    pub(crate) async fn transact_get_items(&self, caller: &Caller, body: &[u8]) -> Result<Vec<u8>> {
+        let request: TransactGet = read(body)?;
+        let parts = required(request.transact_items.as_ref(), "TransactItems")?;
+        check_count(parts.len())?;
+        let mut wanted = Vec::with_capacity(parts.len());
+        let mut projections = Vec::with_capacity(parts.len());
+        for GetPart { get } in parts {
+            let table = table_name(get.table_name.as_ref())?;
+            let attributes = required(get.key.as_ref(), "TransactItems.member.get.key")?;
+            wanted.push(Wanted { table, attributes, is_key: true });
+            projections.push(projection(get)?);
+        }
+        let (located, _) = self.locate(caller, &wanted, &[]).await?;
+        let mut costs = Costs::default();
+        let mut responses = Vec::with_capacity(parts.len());
+        for (located, projection) in located.into_iter().zip(&projections) {
+            let size = located.shown.as_ref().map_or(0, item_size);
+            costs.add(&located.known.table.name, 2.0 * read_units(size, true));
+            responses.push(TransactGetItem { item: located.shown.map(|item| projected(item, projection.as_deref())) });
+        }
+        let consumed_capacity = costs.shown(request.return_consumed_capacity.as_deref());
+        Ok(json(&TransactGetResponse { responses, consumed_capacity }))
+    }
+}
+
+fn check_count(count: usize) -> Result<()> {
+    if count == 0 || count > TRANSACTION_MAX {
+        let constraint = if count == 0 { "greater than or equal to 1" } else { "less than or equal to 100" };
+        return Err(Error::validation(format!(
+            "1 validation error detected: Value at 'transactItems' failed to satisfy constraint: Member must have \
+             length {constraint}"
+        )));
+    }
+    Ok(())
+}
+
+fn reason(error: Option<Error>) -> Reason {
+    match error {
+        None => Reason { code: "None", message: None, item: None },
+        Some(Error { kind: Kind::ConditionalCheckFailed, message, item, .. }) => {
+            Reason { code: "ConditionalCheckFailed", message: Some(message), item }
+        }
+        Some(Error { message, .. }) => Reason { code: "ValidationError", message: Some(message), item: None },
+    }
+}
+
+impl TransactPart {
+    fn prepared(&self) -> Result<Prepared<'_>> {
+        let parts = [
+            (&self.put, Role::Put),
+            (&self.update, Role::Update),
+            (&self.delete, Role::Delete),
+            (&self.condition_check, Role::Check),
+        ];
+        let mut given = parts.into_iter().filter_map(|(request, role)| Some((request.as_ref()?, role)));
+        match (given.next(), given.next()) {
+            (Some((request, role)), None) => Prepared::new(request, role),
+            _ => Err(Error::validation("TransactItems can only contain one of Check, Put, Update or Delete")),
+        }
+    }
+}

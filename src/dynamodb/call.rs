@@ -1,0 +1,45 @@
+//! Which operation a request is for.
+
+use crate::{
+    Caller, Store,
+    database::Database,
+    error::{Error, Kind, Result},
+    items::Role,
+    once,
+};
+
+impl<S: Store> Database<S> {
+    /// Executes an operation: the body of its answer. `invocation`: the same for all tries of an SDK.
+    pub(crate) async fn call(
+        &self,
+        caller: &Caller,
+        operation: &str,
+        invocation: Option<&str>,
+        body: &[u8],
+    ) -> Result<Vec<u8>> {
+        let mark = || once::mark(caller, operation, invocation, body);
+        let json = match operation {
+            "GetItem" => return self.get_item(caller, body).await,
+            "PutItem" => return self.write_item(caller, body, Role::Put, mark()).await,
+            "UpdateItem" => return self.write_item(caller, body, Role::Update, mark()).await,
+            "DeleteItem" => return self.write_item(caller, body, Role::Delete, mark()).await,
+            "Query" => return self.query(caller, body).await,
+            "Scan" => return self.scan(caller, body).await,
+            "BatchGetItem" => return self.batch_get_item(caller, body).await,
+            "BatchWriteItem" => return self.batch_write_item(caller, body).await,
+            "TransactWriteItems" => return self.transact_write_items(caller, body).await,
+            "TransactGetItems" => return self.transact_get_items(caller, body).await,
+            "CreateTable" => self.create_table(caller, body).await?,
+            "DescribeTable" => self.describe_table(caller, body).await?,
+            "UpdateTable" => self.update_table(caller, body).await?,
+            "ListTables" => self.list_tables(caller, body).await?,
+            "DeleteTable" => self.delete_table(caller, body).await?,
+            "UpdateTimeToLive" => self.update_time_to_live(caller, body).await?,
+            "DescribeTimeToLive" => self.describe_time_to_live(caller, body).await?,
+            other => {
+                return Err(Error::new(Kind::UnknownOperation, format!("the operation {other} is not supported here")));
+            }
+        };
+        Ok(serde_json::to_vec(&json).expect("texts and numbers are JSON"))
+    }
+}

@@ -1,0 +1,236 @@
+//! What all operations share: the schemas of tables, and reading a table together with items.
+//!
+//! A table is an entry. Its schema is kept in memory, with the entry's revision; an operation reads the table's entry together with its
+//! items, at one revision, and begins again if the table is not the one that it knew. A write is committed only if the table is still the
+//! same: so no item enters a table that is being deleted.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::sync::Notify;
+
+use crate::{
+    Caller, Entry, Item, Options, Store, Value,
+    error::{Error, Kind, Result},
+    item::Record,
+    key, recipes,
+    tables::{Attribute, Table},
+};
+
+/// Schemas in memory. Beyond it all are forgotten, and read again as they are used.
+const SCHEMAS_MAX: usize = 1024;
+/// How often an operation begins again because others have changed what it read.
+pub(crate) const TRIES: usize = 64;
+/// Maximum bytes of an item.
+pub(crate) const ITEM_BYTES_MAX: usize = 400 << 10;
+const PARTITION_BYTES_MAX: usize = 2048;
+const SORT_BYTES_MAX: usize = 1024;
+/// Locks for the writers of this node, by a hash of the key.
+const STRIPES: usize = 256;
+
+/// The tables and items of a store.
+#[derive(Debug)]
+pub(crate) struct Database<S> {
+    pub(crate) store: S,
+    pub(crate) options: Options,
+    schemas: Mutex<HashMap<String, Arc<Known>>>,
+    stripes: Vec<tokio::sync::Mutex<()>>,
+    /// A table was deleted: its items are to be removed.
+    pub(crate) dropped: Notify,
+}
+
+/// A table, as its entry was read.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) table: Table,
+    /// The revision of its creation: no two tables of one name have the same.
+    pub(crate) created: u64,
+    pub(crate) modified: u64,
+}
+
+/// An item that an operation is about.
+pub(crate) struct Wanted<'a> {
+    pub(crate) table: &'a str,
+    pub(crate) attributes: &'a Item,
+    /// The attributes are the key, and nothing else; otherwise they are a whole item.
+    pub(crate) is_key: bool,
+}
+
+/// The same, with what the store has.
+pub(crate) struct Located {
+    pub(crate) known: Arc<Known>,
+    pub(crate) key: Vec<u8>,
+    pub(crate) stored: Option<(Record, Entry)>,
+    /// What the client sees: see `recipes`.
+    pub(crate) shown: Option<Item>,
+}
+
+impl Located {
+    /// What the entry's revision must be for a write to be right.
+    pub(crate) fn modified(&self) -> u64 {
+        self.stored.as_ref().map_or(0, |(_, entry)| entry.modified)
+    }
+}
+
+impl<S: Store> Database<S> {
+    pub(crate) fn new(store: S, options: Options) -> Self {
+        let stripes = (0..STRIPES).map(|_| tokio::sync::Mutex::default()).collect();
+        Self { store, options, schemas: Mutex::default(), stripes, dropped: Notify::default() }
+    }
+
+    /// The lock of the writers of a key at this node. Writers of one item would otherwise read the same revision, and all but one of them
+    /// would have to begin again; so this lock is held across their read and their commit. Nothing depends on it: writers at other nodes
+    /// do not see it.
+    pub(crate) fn turn_of(&self, key: &[u8]) -> &tokio::sync::Mutex<()> {
+        &self.stripes[crc32fast::hash(key) as usize % STRIPES]
+    }
+
+    /// A table, as it is now.
+    pub(crate) async fn table(&self, caller: &Caller, name: &str) -> Result<Arc<Known>> {
+        let mut found = self.store.get(caller, vec![key::of_table(name)]).await?;
+        self.learn(name, found.pop().flatten().as_ref())
+    }
+
+    /// Tables and items at one revision, and the values of some further keys.
+    pub(crate) async fn locate(
+        &self,
+        caller: &Caller,
+        wanted: &[Wanted<'_>],
+        further: &[Vec<u8>],
+    ) -> Result<(Vec<Located>, Vec<Option<Entry>>)> {
+        let names: BTreeSet<&str> = wanted.iter().map(|wanted| wanted.table).collect();
+        let mut known = BTreeMap::new();
+        for name in &names {
+            let cached = self.schemas().get(*name).map(Arc::clone);
+            let table = match cached {
+                Some(table) => table,
+                None => self.table(caller, name).await?,
+            };
+            known.insert(*name, table);
+        }
+        for _ in 0..TRIES {
+            let item_keys: Result<Vec<_>> = wanted.iter().map(|wanted| known[wanted.table].key_of(wanted)).collect();
+            // What does not fit the schema that we know may fit the present one.
+            let item_keys_or_none = item_keys.as_ref().map(Vec::as_slice).unwrap_or_default();
+            let of_tables = names.iter().map(|name| key::of_table(name));
+            let keys: Vec<_> =
+                of_tables.chain(item_keys_or_none.iter().cloned()).chain(further.iter().cloned()).collect();
+            let count = keys.len();
+            let mut entries = self.store.get(caller, keys).await?;
+            if entries.len() != count {
+                let problem = format!("the store answered with {} entries for {count} keys", entries.len());
+                return Err(Error::new(Kind::InternalServerError, problem));
+            }
+            let mut same = true;
+            for (name, entry) in names.iter().zip(entries.drain(..names.len())) {
+                if entry.as_ref().is_none_or(|entry| entry.modified != known[name].modified) {
+                    known.insert(name, self.learn(name, entry.as_ref())?);
+                    same = false;
+                }
+            }
+            if !same {
+                continue;
+            }
+            let item_keys = item_keys?;
+            let further = entries.split_off(item_keys.len());
+            let located = wanted
+                .iter()
+                .zip(item_keys)
+                .zip(entries)
+                .map(|((wanted, key), entry)| self.located(Arc::clone(&known[wanted.table]), key, entry));
+            return Ok((located.collect::<Result<_>>()?, further));
+        }
+        Err(Error::new(Kind::Throttled, "the tables of this request change too often: try again"))
+    }
+
+    pub(crate) fn located(&self, known: Arc<Known>, key: Vec<u8>, entry: Option<Entry>) -> Result<Located> {
+        let Some(mut entry) = entry else { return Ok(Located { known, key, stored: None, shown: None }) };
+        let record = Record::decode(&std::mem::take(&mut entry.value))
+            .map_err(|error| Error::new(Kind::InternalServerError, error.to_string()))?;
+        let shown = recipes::shown(&record, &entry, self.options.knows_locks_of(&known.table.name));
+        Ok(Located { known, key, stored: Some((record, entry)), shown })
+    }
+
+    /// Remembers what a table's entry says.
+    fn learn(&self, name: &str, entry: Option<&Entry>) -> Result<Arc<Known>> {
+        let mut schemas = self.schemas();
+        let Some(entry) = entry else {
+            schemas.remove(name);
+            return Err(Error::no_table());
+        };
+        let table = Table::decode(&entry.value)?;
+        let known = Arc::new(Known { table, created: entry.created, modified: entry.modified });
+        if schemas.len() >= SCHEMAS_MAX {
+            schemas.clear();
+        }
+        schemas.insert(name.to_owned(), Arc::clone(&known));
+        Ok(known)
+    }
+
+    fn schemas(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Known>>> {
+        self.schemas.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// What the keys of its items begin with.
+    pub(crate) fn items(&self) -> Vec<u8> {
+        key::of_items(&self.table.name, self.created)
+    }
+
+    /// The key attributes of an item.
+    pub(crate) fn key_attributes(&self, item: &Item) -> Item {
+        let names = self.table.key_names();
+        names.filter_map(|name| Some((name.to_owned(), item.get(name)?.clone()))).collect()
+    }
+
+    pub(crate) fn key_of(&self, wanted: &Wanted<'_>) -> Result<Vec<u8>> {
+        let Table { partition, sort, .. } = &self.table;
+        if wanted.is_key && wanted.attributes.len() != 1 + usize::from(sort.is_some()) {
+            return Err(Error::validation("The provided key element does not match the schema"));
+        }
+        let of_partition = key_attribute(wanted, partition, PARTITION_BYTES_MAX)?;
+        let of_sort = sort.as_ref().map(|sort| key_attribute(wanted, sort, SORT_BYTES_MAX)).transpose()?;
+        Ok(key::of_item(&self.items(), of_partition, of_sort))
+    }
+}
+
+fn key_attribute<'a>(wanted: &Wanted<'a>, attribute: &Attribute, bytes_max: usize) -> Result<&'a Value> {
+    let Attribute { name, kind } = attribute;
+    let value = match wanted.attributes.get(name) {
+        Some(value) if value.kind() == kind => value,
+        _ if wanted.is_key => {
+            return Err(Error::validation("The provided key element does not match the schema"));
+        }
+        None => return Err(Error::parameters(format!("Missing the key {name} in the item"))),
+        Some(value) => {
+            let actual = value.kind();
+            return Err(Error::parameters(format!("Type mismatch for key {name} expected: {kind} actual: {actual}")));
+        }
+    };
+    check_key_value(name, value, bytes_max == PARTITION_BYTES_MAX)?;
+    Ok(value)
+}
+
+/// A key is neither empty nor too long.
+pub(crate) fn check_key_value(name: &str, value: &Value, is_partition: bool) -> Result<()> {
+    if value.size() == 0 {
+        let kind = if value.as_str().is_some() { "string" } else { "binary" };
+        return Err(Error::validation(format!(
+            "One or more parameter values are not valid. The AttributeValue for a key attribute cannot contain an \
+             empty {kind} value. Key: {name}"
+        )));
+    }
+    if is_partition && value.size() > PARTITION_BYTES_MAX {
+        return Err(Error::parameters(format!(
+            "Size of hashkey has exceeded the maximum size limit of{PARTITION_BYTES_MAX} bytes"
+        )));
+    } else if !is_partition && value.size() > SORT_BYTES_MAX {
+        return Err(Error::parameters(format!(
+            "Aggregated size of all range keys has exceeded the size limit of {SORT_BYTES_MAX} bytes"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! Errors, as DynamoDB's clients expect them: the type decides whether an SDK tries again, and which exception it raises.
+
+use serde::{Serialize, Serializer, ser::SerializeMap as _};
+
+use crate::{Item, StoreError};
+
+/// The result of an operation.
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error that a client is told.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Error {
+    pub(crate) kind: Kind,
+    pub(crate) message: String,
+    /// The item that a condition was false of, where the request asks for it.
+    pub(crate) item: Option<Item>,
+    /// One for each part of a transaction.
+    pub(crate) reasons: Vec<Reason>,
+}
+
+/// Why a part of a transaction stopped it; or that it did not.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Reason {
+    pub(crate) code: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) message: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) item: Option<Item>,
+}
+
+/// The types of errors in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    AccessDenied,
+    ConditionalCheckFailed,
+    IdempotentParameterMismatch,
+    IncompleteSignature,
+    InternalServerError,
+    InvalidSignature,
+    MissingAuthenticationToken,
+    RequestTooLarge,
+    ResourceInUse,
+    ResourceNotFound,
+    Serialization,
+    Throttled,
+    TransactionCanceled,
+    UnknownOperation,
+    UnrecognizedClient,
+    Validation,
+}
+
+impl Kind {
+    /// The shape's full name, and the status of HTTP.
+    fn shape(self) -> (&'static str, u16) {
+        match self {
+            Self::AccessDenied => ("com.amazon.coral.service#AccessDeniedException", 400),
+            Self::ConditionalCheckFailed => ("com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException", 400),
+            Self::IdempotentParameterMismatch => {
+                ("com.amazonaws.dynamodb.v20120810#IdempotentParameterMismatchException", 400)
+            }
+            Self::IncompleteSignature => ("com.amazon.coral.service#IncompleteSignatureException", 400),
+            Self::InternalServerError => ("com.amazonaws.dynamodb.v20120810#InternalServerError", 500),
+            Self::InvalidSignature => ("com.amazon.coral.service#InvalidSignatureException", 400),
+            Self::MissingAuthenticationToken => ("com.amazon.coral.service#MissingAuthenticationTokenException", 400),
+            Self::RequestTooLarge => ("com.amazon.coral.service#RequestEntityTooLargeException", 413),
+            Self::ResourceInUse => ("com.amazonaws.dynamodb.v20120810#ResourceInUseException", 400),
+            Self::ResourceNotFound => ("com.amazonaws.dynamodb.v20120810#ResourceNotFoundException", 400),
+            Self::Serialization => ("com.amazon.coral.service#SerializationException", 400),
+            Self::Throttled => ("com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException", 400),
+            Self::TransactionCanceled => ("com.amazonaws.dynamodb.v20120810#TransactionCanceledException", 400),
+            Self::UnknownOperation => ("com.amazon.coral.service#UnknownOperationException", 400),
+            Self::UnrecognizedClient => ("com.amazon.coral.service#UnrecognizedClientException", 400),
+            Self::Validation => ("com.amazon.coral.validate#ValidationException", 400),
+        }
+    }
+}
+
+impl Error {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), item: None, reasons: Vec::new() }
+    }
+
+    /// A request that can never succeed.
+    pub(crate) fn validation(message: impl Into<String>) -> Self {
+        Self::new(Kind::Validation, message)
+    }
+
+    /// The same, with the words that begin most of these.
+    pub(crate) fn parameters(message: impl AsRef<str>) -> Self {
+        Self::validation(format!("One or more parameter values were invalid: {}", message.as_ref()))
+    }
+
+    /// A value outside of its constraint.
+    pub(crate) fn constraint(value: impl AsRef<str>, at: &str, constraint: &str) -> Self {
+        let value = value.as_ref();
+        Self::validation(format!(
+            "1 validation error detected: Value '{value}' at '{at}' failed to satisfy constraint: {constraint}"
+        ))
+    }
+
+    /// A condition was false.
+    pub(crate) fn condition_failed(item: Option<Item>) -> Self {
+        Self { item, ..Self::new(Kind::ConditionalCheckFailed, "The conditional request failed") }
+    }
+
+    /// A table that is not there, in operations on items.
+    pub(crate) fn no_table() -> Self {
+        Self::new(Kind::ResourceNotFound, "Requested resource not found")
+    }
+
+    pub(crate) fn cancelled(reasons: Vec<Reason>) -> Self {
+        let codes: Vec<_> = reasons.iter().map(|reason| reason.code).collect();
+        let message = format!(
+            "Transaction cancelled, please refer cancellation reasons for specific reasons [{}]",
+            codes.join(", ")
+        );
+        Self { reasons, ..Self::new(Kind::TransactionCanceled, message) }
+    }
+
+    pub(crate) fn status(&self) -> u16 {
+        self.kind.shape().1
+    }
+}
+
+impl Serialize for Error {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("__type", self.kind.shape().0)?;
+        map.serialize_entry("message", &self.message)?;
+        // Some SDKs read the one, some the other.
+        map.serialize_entry("Message", &self.message)?;
+        if let Some(item) = &self.item {
+            map.serialize_entry("Item", item)?;
+        }
+        if !self.reasons.is_empty() {
+            map.serialize_entry("CancellationReasons", &self.reasons)?;
+        }
+        map.end()
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            // SDKs back off at this one.
+            StoreError::Overloaded(message) => Self::new(Kind::Throttled, message),
+            StoreError::Denied(message) => Self::new(Kind::AccessDenied, message),
+            StoreError::TooLarge(message) => Self::validation(message),
+            StoreError::Unavailable(message) | StoreError::Unknown(message) => {
+                Self::new(Kind::InternalServerError, message)
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Expressions: of conditions, filters, projections, updates and keys.
+//!
+//! Text becomes [`tokens`], tokens become a tree ([`parse`]), and a tree is applied to an item ([`evaluate`], [`update`]). The legacy
+//! parameters of 2012 become the same trees ([`legacy`](crate::legacy)). The grammar needs one token of lookahead, so the parser is a
+//! function for each of its rules; an error names the token that fits no rule, and its neighbours, as DynamoDB does.
+//!
+//! Bounded: [`TEXT_BYTES_MAX`], [`DEPTH_MAX`] and [`OPERATORS_MAX`].
+
+pub(crate) mod evaluate;
+pub(crate) mod keys;
+pub(crate) mod names;
+mod parse;
+mod reserved;
+mod tokens;
+pub(crate) mod update;
+
+use std::fmt::{self, Display, Formatter};
+
+use crate::Value;
+
+pub(crate) use parse::{parse_condition, parse_projection, parse_update};
+
+/// Maximum bytes of an expression.
+pub(crate) const TEXT_BYTES_MAX: usize = 4096;
+/// Maximum parentheses and functions inside each other.
+pub(crate) const DEPTH_MAX: usize = 64;
+/// Maximum operators and functions in an expression.
+pub(crate) const OPERATORS_MAX: usize = 300;
+
+/// A place in an item: `a.b[2]`. Its first step is a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Path(pub(crate) Vec<Step>);
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Step {
+    Name(String),
+    Index(usize),
+}
+
+/// What is compared.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Operand {
+    Path(Path),
+    Value(Value),
+    Size(Box<Operand>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+/// A condition, or a filter.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Condition {
+    All(Vec<Condition>),
+    Any(Vec<Condition>),
+    Not(Box<Condition>),
+    Compare(Comparison, Operand, Operand),
+    Between(Operand, Operand, Operand),
+    In(Operand, Vec<Operand>),
+    Exists(Path),
+    NotExists(Path),
+    HasType(Operand, String),
+    BeginsWith(Operand, Operand),
+    Contains(Operand, Operand),
+}
+
+/// What an update does to one path.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Action {
+    Set(Path, Source),
+    Remove(Path),
+    Add(Path, Value),
+    Delete(Path, Value),
+}
+
+impl Action {
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Set(path, _) | Self::Remove(path) | Self::Add(path, _) | Self::Delete(path, _) => path,
+        }
+    }
+}
+
+/// Where the new value comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Source {
+    Path(Path),
+    Value(Value),
+    IfNotExists(Path, Box<Source>),
+    ListAppend(Box<Source>, Box<Source>),
+    Plus(Box<Source>, Box<Source>),
+    Minus(Box<Source>, Box<Source>),
+}
+
+impl Path {
+    pub(crate) fn attribute(name: &str) -> Self {
+        Self(vec![Step::Name(name.to_owned())])
+    }
+
+    /// The attribute that it begins at.
+    pub(crate) fn head(&self) -> &str {
+        match self.0.first() {
+            Some(Step::Name(name)) => name,
+            Some(Step::Index(_)) | None => "",
+        }
+    }
+
+    pub(crate) fn is_nested(&self) -> bool {
+        self.0.len() > 1
+    }
+}
+
+impl Display for Path {
+    /// As in messages: `[a, b, [2]]`.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let steps: Vec<_> = self.0.iter().map(Step::to_string).collect();
+        write!(f, "[{}]", steps.join(", "))
+    }
+}
+
+impl Display for Step {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::Index(index) => write!(f, "[{index}]"),
+        }
+    }
+}
+
+impl Comparison {
+    pub(crate) fn symbol(self) -> &'static str {
+        match self {
+            Self::Equal => "=",
+            Self::NotEqual => "<>",
+            Self::Less => "<",
+            Self::LessOrEqual => "<=",
+            Self::Greater => ">",
+            Self::GreaterOrEqual => ">=",
+        }
+    }
+
+    /// With the operands changed over.
+    pub(crate) fn mirrored(self) -> Self {
+        match self {
+            Self::Equal | Self::NotEqual => self,
+            Self::Less => Self::Greater,
+            Self::LessOrEqual => Self::GreaterOrEqual,
+            Self::Greater => Self::Less,
+            Self::GreaterOrEqual => Self::LessOrEqual,
+        }
+    }
+}
+
+/// All paths that a condition reads.
+pub(crate) fn paths(condition: &Condition) -> Vec<&Path> {
+    fn of_operand<'a>(operand: &'a Operand, found: &mut Vec<&'a Path>) {
+        match operand {
+            Operand::Path(path) => found.push(path),
+            Operand::Size(inner) => of_operand(inner, found),
+            Operand::Value(_) => {}
+        }
+    }
+    fn collect<'a>(condition: &'a Condition, found: &mut Vec<&'a Path>) {
+        match condition {
+            Condition::All(parts) | Condition::Any(parts) => parts.iter().for_each(|part| collect(part, found)),
+            Condition::Not(inner) => collect(inner, found),
+            Condition::Exists(path) | Condition::NotExists(path) => found.push(path),
+            Condition::HasType(operand, _) => of_operand(operand, found),
+            Condition::Compare(_, a, b) | Condition::BeginsWith(a, b) | Condition::Contains(a, b) => {
+                of_operand(a, found);
+                of_operand(b, found);
+            }
+            Condition::Between(a, b, c) => [a, b, c].into_iter().for_each(|operand| of_operand(operand, found)),
+            Condition::In(a, list) => {
+                of_operand(a, found);
+                list.iter().for_each(|operand| of_operand(operand, found));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    collect(condition, &mut found);
+    found
+}

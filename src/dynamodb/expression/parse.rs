@@ -1,0 +1,607 @@
+//! From text to trees.
+
+use super::{
+    Action, Comparison, Condition, DEPTH_MAX, OPERATORS_MAX, Operand, Path, Source, Step, TEXT_BYTES_MAX,
+    names::Placeholders,
+    reserved::is_reserved,
+    tokens::{Kind, Token, tokens},
+};
+use crate::Value;
+
+/// The problem of an expression, in DynamoDB's words; the name of the parameter goes before it.
+type Result<T> = std::result::Result<T, String>;
+
+/// Reads a condition, a filter, or a key condition.
+pub(crate) fn parse_condition(text: &str, placeholders: &Placeholders<'_>) -> Result<Condition> {
+    let mut parser = Parser::new(text, placeholders)?;
+    let parsed = parser.any()?;
+    let condition = parser.condition(parsed)?;
+    parser.end()?;
+    Ok(condition)
+}
+
+/// Reads a projection: paths, none of which lies inside another.
+pub(crate) fn parse_projection(text: &str, placeholders: &Placeholders<'_>) -> Result<Vec<Path>> {
+    let mut parser = Parser::new(text, placeholders)?;
+    let mut paths = vec![parser.path()?];
+    while parser.accept(",") {
+        paths.push(parser.path()?);
+    }
+    parser.end()?;
+    apart(&paths.iter().collect::<Vec<_>>())?;
+    Ok(paths)
+}
+
+/// Reads an update: what to do to paths, none of which lies inside another.
+pub(crate) fn parse_update(text: &str, placeholders: &Placeholders<'_>) -> Result<Vec<Action>> {
+    let mut parser = Parser::new(text, placeholders)?;
+    let (mut actions, mut sections) = (Vec::new(), Vec::new());
+    loop {
+        let section = ["SET", "REMOVE", "ADD", "DELETE"].into_iter().find(|section| parser.peek().is_word(section));
+        let Some(section) = section else { return Err(parser.unexpected()) };
+        if sections.contains(&section) {
+            return Err(format!("The \"{section}\" section can only be used once in an update expression;"));
+        }
+        sections.push(section);
+        parser.next();
+        loop {
+            actions.push(parser.action(section)?);
+            if !parser.accept(",") {
+                break;
+            }
+        }
+        if parser.peek().kind == Kind::End {
+            break;
+        }
+    }
+    apart(&actions.iter().map(Action::path).collect::<Vec<_>>())?;
+    Ok(actions)
+}
+
+/// Checks that no path is, or lies inside, another, and that no two see one place as a list and as a map.
+fn apart(paths: &[&Path]) -> Result<()> {
+    for (index, second) in paths.iter().enumerate() {
+        for first in &paths[..index] {
+            let differs = first.0.iter().zip(&second.0).find(|(a, b)| a != b);
+            let problem = match differs {
+                None => "overlap",
+                Some((Step::Name(_), Step::Index(_)) | (Step::Index(_), Step::Name(_))) => "conflict",
+                Some(_) => continue,
+            };
+            return Err(format!(
+                "Two document paths {problem} with each other; must remove or rewrite one of these paths; path one: \
+                 {first}, path two: {second}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What a rule of conditions can turn out to be, before its place shows which of both is needed.
+enum Parsed {
+    Condition(Condition),
+    Operand(Operand),
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    tokens: Vec<Token<'a>>,
+    at: usize,
+    depth: usize,
+    operators: usize,
+    placeholders: &'a Placeholders<'a>,
+}
+
+impl<'a> Parser<'a> {
+    fn new(text: &'a str, placeholders: &'a Placeholders<'a>) -> Result<Self> {
+        if text.is_empty() {
+            return Err("The expression can not be empty;".to_owned());
+        }
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(format!(
+                "Expression size has exceeded the maximum allowed size; expression size: {}",
+                text.len()
+            ));
+        }
+        Ok(Self { text, tokens: tokens(text), at: 0, depth: 0, operators: 0, placeholders })
+    }
+
+    fn peek(&self) -> Token<'a> {
+        self.tokens[self.at]
+    }
+
+    /// Takes a token. The end is never taken.
+    fn next(&mut self) -> Token<'a> {
+        let token = self.tokens[self.at];
+        self.at = (self.at + 1).min(self.tokens.len() - 1);
+        token
+    }
+
+    fn accept(&mut self, symbol: &str) -> bool {
+        let is_there = self.peek().is(symbol);
+        if is_there {
+            self.next();
+        }
+        is_there
+    }
+
+    fn accept_word(&mut self, word: &str) -> bool {
+        let is_there = self.peek().is_word(word);
+        if is_there {
+            self.next();
+        }
+        is_there
+    }
+
+    fn expect(&mut self, symbol: &str) -> Result<()> {
+        if self.accept(symbol) { Ok(()) } else { Err(self.unexpected()) }
+    }
+
+    fn end(&self) -> Result<()> {
+        if self.peek().kind == Kind::End { Ok(()) } else { Err(self.unexpected()) }
+    }
+
+    /// The token that fits no rule, between its neighbours.
+    fn unexpected(&self) -> String {
+        let token = self.peek();
+        let from = self.tokens[self.at.saturating_sub(1)].start;
+        let to = self.tokens[(self.at + 1).min(self.tokens.len() - 1)].end();
+        format!("Syntax error; token: \"{}\", near: \"{}\"", token.text, &self.text[from..to])
+    }
+
+    fn operator(&mut self) -> Result<()> {
+        self.operators += 1;
+        if self.operators <= OPERATORS_MAX {
+            return Ok(());
+        }
+        Err(format!(
+            "The expression contains too many operators; operator count: {}, maximum: {OPERATORS_MAX}",
+            self.operators
+        ))
+    }
+
+    /// Reads something inside of parentheses, or of an operator that can repeat.
+    fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.depth == DEPTH_MAX {
+            return Err(format!("The expression is nested too deeply; maximum depth: {DEPTH_MAX}"));
+        }
+        self.depth += 1;
+        let read = read(self)?;
+        self.depth -= 1;
+        Ok(read)
+    }
+
+    // Conditions.
+
+    fn any(&mut self) -> Result<Parsed> {
+        self.chain("OR", Self::all, Condition::Any)
+    }
+
+    fn all(&mut self) -> Result<Parsed> {
+        self.chain("AND", Self::not, Condition::All)
+    }
+
+    fn chain(
+        &mut self,
+        word: &str,
+        part: fn(&mut Self) -> Result<Parsed>,
+        whole: fn(Vec<Condition>) -> Condition,
+    ) -> Result<Parsed> {
+        let first = part(self)?;
+        if !self.peek().is_word(word) {
+            return Ok(first);
+        }
+        let mut parts = vec![self.condition(first)?];
+        while self.accept_word(word) {
+            self.operator()?;
+            let next = part(self)?;
+            parts.push(self.condition(next)?);
+        }
+        Ok(Parsed::Condition(whole(parts)))
+    }
+
+    fn not(&mut self) -> Result<Parsed> {
+        if !self.accept_word("NOT") {
+            return self.comparison();
+        }
+        self.operator()?;
+        let inner = self.deeper(Self::not)?;
+        Ok(Parsed::Condition(Condition::Not(Box::new(self.condition(inner)?))))
+    }
+
+    /// An operand, with or without what it is compared to; or a condition.
+    fn comparison(&mut self) -> Result<Parsed> {
+        let left = match self.group()? {
+            Parsed::Operand(operand) => operand,
+            condition @ Parsed::Condition(_) => {
+                return if self.comparator().is_some() || self.peek().is_word("IN") || self.peek().is_word("BETWEEN") {
+                    Err(self.unexpected())
+                } else {
+                    Ok(condition)
+                };
+            }
+        };
+        let condition = if let Some(comparison) = self.comparator() {
+            self.next();
+            self.operator()?;
+            let right = self.operand()?;
+            self.distinct(comparison.symbol(), &left, &right)?;
+            let ordered = !matches!(comparison, Comparison::Equal | Comparison::NotEqual);
+            for operand in [&left, &right] {
+                if let Operand::Value(value) = operand
+                    && ordered
+                    && !matches!(value, Value::S(_) | Value::N(_) | Value::B(_))
+                {
+                    return Err(wrong_type(comparison.symbol(), value));
+                }
+            }
+            Condition::Compare(comparison, left, right)
+        } else if self.accept_word("BETWEEN") {
+            self.operator()?;
+            let low = self.operand()?;
+            if !self.accept_word("AND") {
+                return Err(self.unexpected());
+            }
+            let high = self.operand()?;
+            between(&low, &high)?;
+            Condition::Between(left, low, high)
+        } else if self.accept_word("IN") {
+            self.operator()?;
+            self.expect("(")?;
+            let list = self.deeper(|parser| parser.list(Self::operand))?;
+            Condition::In(left, list)
+        } else {
+            return Ok(Parsed::Operand(left));
+        };
+        Ok(Parsed::Condition(condition))
+    }
+
+    fn comparator(&self) -> Option<Comparison> {
+        let token = self.peek();
+        Some(match token.text {
+            _ if token.kind != Kind::Symbol => return None,
+            "=" => Comparison::Equal,
+            "<>" => Comparison::NotEqual,
+            "<" => Comparison::Less,
+            "<=" => Comparison::LessOrEqual,
+            ">" => Comparison::Greater,
+            ">=" => Comparison::GreaterOrEqual,
+            _ => return None,
+        })
+    }
+
+    /// Something in parentheses; otherwise a function, a value or a path.
+    fn group(&mut self) -> Result<Parsed> {
+        if !self.accept("(") {
+            return self.primary();
+        }
+        let doubled = self.peek().is("(").then(|| self.closing(self.at)).flatten();
+        let inner = self.deeper(Self::any)?;
+        if doubled.is_some_and(|closing| closing + 1 == self.at && self.peek().is(")")) {
+            return Err("The expression has redundant parentheses;".to_owned());
+        }
+        self.expect(")")?;
+        Ok(inner)
+    }
+
+    /// Where the parenthesis that opens here is closed.
+    fn closing(&self, open: usize) -> Option<usize> {
+        let mut depth = 0_usize;
+        (open..self.tokens.len()).find(|at| {
+            let token = self.tokens[*at];
+            depth = depth.saturating_add(usize::from(token.is("("))).saturating_sub(usize::from(token.is(")")));
+            depth == 0
+        })
+    }
+
+    fn primary(&mut self) -> Result<Parsed> {
+        let token = self.peek();
+        if token.kind == Kind::Value {
+            self.next();
+            return Ok(Parsed::Operand(Operand::Value(self.placeholders.value(token.text)?)));
+        }
+        if token.kind == Kind::Word
+            && self.tokens[(self.at + 1).min(self.tokens.len() - 1)].is("(")
+            && !is_keyword(token)
+        {
+            self.at += 2;
+            self.operator()?;
+            return self.deeper(|parser| parser.function(token.text));
+        }
+        Ok(Parsed::Operand(Operand::Path(self.path()?)))
+    }
+
+    fn function(&mut self, name: &str) -> Result<Parsed> {
+        let operands = match name {
+            "size" | "attribute_exists" | "attribute_not_exists" => 1,
+            "attribute_type" | "begins_with" | "contains" => 2,
+            _ => return Err(format!("Invalid function name; function: {name}")),
+        };
+        let given = if self.accept(")") { Vec::new() } else { self.list(Self::operand)? };
+        let count = given.len();
+        let mut given = given.into_iter();
+        let (Some(first), second) = (given.next().filter(|_| count == operands), given.next()) else {
+            return Err(wrong_count(name, count));
+        };
+        let condition = match (name, second) {
+            ("size", _) => {
+                if let Operand::Value(value @ (Value::N(_) | Value::Bool(_) | Value::Null)) = &first {
+                    return Err(wrong_type(name, value));
+                }
+                return Ok(Parsed::Operand(Operand::Size(Box::new(first))));
+            }
+            ("attribute_exists", _) => Condition::Exists(only_path(name, first)?),
+            ("attribute_not_exists", _) => Condition::NotExists(only_path(name, first)?),
+            ("attribute_type", Some(Operand::Value(Value::S(kind)))) => {
+                if !["S", "N", "B", "NULL", "SS", "BOOL", "L", "BS", "NS", "M"].contains(&&*kind) {
+                    return Err(format!(
+                        "Invalid attribute type name found; type: {kind}, valid types: {{B,NULL,SS,BOOL,L,BS,N,NS,S,M}}"
+                    ));
+                }
+                Condition::HasType(first, kind)
+            }
+            ("attribute_type", Some(Operand::Value(value))) => return Err(wrong_type(name, &value)),
+            ("attribute_type", _) => {
+                return Err(format!(
+                    "Incorrect operand type for operator or function; operator or function: {name}, operand type: \
+                     {{NS,SS,L,BS,N,M,B,BOOL,NULL,S}}"
+                ));
+            }
+            ("begins_with", Some(prefix)) => {
+                self.distinct(name, &first, &prefix)?;
+                for operand in [&first, &prefix] {
+                    if let Operand::Value(value) = operand
+                        && !matches!(value, Value::S(_) | Value::B(_))
+                    {
+                        return Err(wrong_type(name, value));
+                    }
+                }
+                Condition::BeginsWith(first, prefix)
+            }
+            (_, Some(element)) => {
+                self.distinct(name, &first, &element)?;
+                Condition::Contains(first, element)
+            }
+            (_, None) => return Err(wrong_count(name, count)),
+        };
+        Ok(Parsed::Condition(condition))
+    }
+
+    /// One or more, with commas between, and the closing parenthesis.
+    fn list<T>(&mut self, read: fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+        let mut list = vec![read(self)?];
+        while self.accept(",") {
+            list.push(read(self)?);
+        }
+        self.expect(")")?;
+        Ok(list)
+    }
+
+    fn operand(&mut self) -> Result<Operand> {
+        match self.group()? {
+            Parsed::Operand(operand) => Ok(operand),
+            Parsed::Condition(condition) => Err(misused(&condition).unwrap_or_else(|| self.unexpected())),
+        }
+    }
+
+    fn condition(&self, parsed: Parsed) -> Result<Condition> {
+        match parsed {
+            Parsed::Condition(condition) => Ok(condition),
+            Parsed::Operand(Operand::Size(_)) => {
+                Err("The function is not allowed to be used this way in an expression; function: size".to_owned())
+            }
+            Parsed::Operand(Operand::Path(_) | Operand::Value(_)) => Err(self.unexpected()),
+        }
+    }
+
+    fn distinct(&self, operator: &str, first: &Operand, second: &Operand) -> Result<()> {
+        match (first, second) {
+            (Operand::Path(first), Operand::Path(second)) if first == second => Err(format!(
+                "The first operand must be distinct from the remaining operands for this operator or function; \
+                 operator: {operator}, first operand: {first}"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    // Paths.
+
+    fn path(&mut self) -> Result<Path> {
+        let mut steps = vec![Step::Name(self.name()?)];
+        loop {
+            if self.accept(".") {
+                steps.push(Step::Name(self.name()?));
+            } else if self.accept("[") {
+                let digits = self.peek();
+                let index = digits.text.parse().ok().filter(|_| digits.kind == Kind::Digits);
+                let index = index.ok_or_else(|| self.unexpected())?;
+                self.next();
+                self.expect("]")?;
+                steps.push(Step::Index(index));
+            } else {
+                return Ok(Path(steps));
+            }
+        }
+    }
+
+    fn name(&mut self) -> Result<String> {
+        let token = self.peek();
+        match token.kind {
+            Kind::Name => {
+                self.next();
+                self.placeholders.name(token.text)
+            }
+            // A keyword of the grammar is a reserved word too; where an operator may stand, it is a syntax error instead.
+            Kind::Word if is_keyword(token) => Err(self.unexpected()),
+            Kind::Word if is_reserved(token.text) => {
+                Err(format!("Attribute name is a reserved keyword; reserved keyword: {}", token.text))
+            }
+            Kind::Word => {
+                self.next();
+                Ok(token.text.to_owned())
+            }
+            Kind::Value | Kind::Digits | Kind::Symbol | Kind::Unknown | Kind::End => Err(self.unexpected()),
+        }
+    }
+
+    // Updates.
+
+    fn action(&mut self, section: &str) -> Result<Action> {
+        let path = self.path()?;
+        match section {
+            "REMOVE" => Ok(Action::Remove(path)),
+            "SET" => {
+                self.expect("=")?;
+                Ok(Action::Set(path, self.sum()?))
+            }
+            _ => {
+                let token = self.next();
+                if token.kind != Kind::Value {
+                    self.at -= usize::from(self.at > 0 && token.kind != Kind::End);
+                    return Err(self.unexpected());
+                }
+                let value = self.placeholders.value(token.text)?;
+                let fits = match &value {
+                    Value::Ss(_) | Value::Ns(_) | Value::Bs(_) => true,
+                    Value::N(_) => section == "ADD",
+                    Value::S(_) | Value::B(_) | Value::Bool(_) | Value::Null | Value::L(_) | Value::M(_) => false,
+                };
+                if !fits {
+                    return Err(format!(
+                        "Incorrect operand type for operator or function; operator: {section}, operand type: {}",
+                        value.long_kind()
+                    ));
+                }
+                Ok(if section == "ADD" { Action::Add(path, value) } else { Action::Delete(path, value) })
+            }
+        }
+    }
+
+    fn sum(&mut self) -> Result<Source> {
+        let left = self.source()?;
+        let operator = self.peek();
+        if !operator.is("+") && !operator.is("-") {
+            return Ok(left);
+        }
+        self.next();
+        self.operator()?;
+        let right = self.source()?;
+        for source in [&left, &right] {
+            if let Source::Value(value) = source
+                && value.as_number().is_none()
+            {
+                return Err(wrong_type(operator.text, value));
+            }
+        }
+        let (left, right) = (Box::new(left), Box::new(right));
+        Ok(if operator.text == "+" { Source::Plus(left, right) } else { Source::Minus(left, right) })
+    }
+
+    fn source(&mut self) -> Result<Source> {
+        let token = self.peek();
+        if self.accept("(") {
+            let inner = self.deeper(Self::sum)?;
+            self.expect(")")?;
+            return Ok(inner);
+        }
+        if token.kind == Kind::Value {
+            self.next();
+            return Ok(Source::Value(self.placeholders.value(token.text)?));
+        }
+        if token.kind != Kind::Word || !self.tokens[(self.at + 1).min(self.tokens.len() - 1)].is("(") {
+            return Ok(Source::Path(self.path()?));
+        }
+        self.at += 2;
+        self.operator()?;
+        self.deeper(|parser| parser.update_function(token.text))
+    }
+
+    fn update_function(&mut self, name: &str) -> Result<Source> {
+        if ["size", "attribute_exists", "attribute_not_exists", "attribute_type", "begins_with", "contains"]
+            .contains(&name)
+        {
+            return Err(format!("The function is not allowed in an update expression; function: {name}"));
+        } else if name != "if_not_exists" && name != "list_append" {
+            return Err(format!("Invalid function name; function: {name}"));
+        }
+        let given = if self.accept(")") { Vec::new() } else { self.list(Self::sum)? };
+        let count = given.len();
+        let [first, second] = <[Source; 2]>::try_from(given).map_err(|_| wrong_count(name, count))?;
+        if name == "if_not_exists" {
+            let Source::Path(path) = first else {
+                return Err(format!("Operator or function requires a document path; operator or function: {name}"));
+            };
+            return Ok(Source::IfNotExists(path, Box::new(second)));
+        }
+        for source in [&first, &second] {
+            if let Source::Value(value) = source
+                && !matches!(value, Value::L(_))
+            {
+                return Err(wrong_type(name, value));
+            }
+        }
+        Ok(Source::ListAppend(Box::new(first), Box::new(second)))
+    }
+}
+
+/// Words that are operators of conditions wherever they stand.
+fn is_keyword(token: Token<'_>) -> bool {
+    ["AND", "OR", "NOT", "BETWEEN", "IN"].iter().any(|word| token.is_word(word))
+}
+
+fn between(low: &Operand, high: &Operand) -> Result<()> {
+    let (Operand::Value(low), Operand::Value(high)) = (low, high) else { return Ok(()) };
+    let show = |value: &Value| {
+        let json = serde_json::to_value(value).unwrap_or_default();
+        let content = json.as_object().and_then(|object| object.values().next().cloned()).unwrap_or_default();
+        let content = content.as_str().map_or_else(|| content.to_string(), str::to_owned);
+        format!("AttributeValue: {{{}:{content}}}", value.kind())
+    };
+    let problem = match super::evaluate::order(low, high) {
+        None if low.kind() != high.kind() => "same data type for lower and upper bounds",
+        Some(std::cmp::Ordering::Greater) => "upper bound to be greater than or equal to lower bound",
+        None | Some(std::cmp::Ordering::Less | std::cmp::Ordering::Equal) => return Ok(()),
+    };
+    Err(format!(
+        "The BETWEEN operator requires {problem}; lower bound operand: {}, upper bound operand: {}",
+        show(low),
+        show(high)
+    ))
+}
+
+fn only_path(function: &str, operand: Operand) -> Result<Path> {
+    match operand {
+        Operand::Path(path) => Ok(path),
+        Operand::Value(_) | Operand::Size(_) => {
+            Err(format!("Operator or function requires a document path; operator or function: {function}"))
+        }
+    }
+}
+
+fn wrong_count(function: &str, count: usize) -> String {
+    format!(
+        "Incorrect number of operands for operator or function; operator or function: {function}, number of operands: \
+         {count}"
+    )
+}
+
+fn wrong_type(operator: &str, value: &Value) -> String {
+    format!(
+        "Incorrect operand type for operator or function; operator or function: {operator}, operand type: {}",
+        value.kind()
+    )
+}
+
+/// The problem with a function that says yes or no, where a value should stand.
+fn misused(condition: &Condition) -> Option<String> {
+    let function = match condition {
+        Condition::Exists(_) => "attribute_exists",
+        Condition::NotExists(_) => "attribute_not_exists",
+        Condition::HasType(..) => "attribute_type",
+        Condition::BeginsWith(..) => "begins_with",
+        Condition::Contains(..) => "contains",
+        Condition::All(_) | Condition::Any(_) | Condition::Not(_) => return None,
+        Condition::Compare(..) | Condition::Between(..) | Condition::In(..) => return None,
+    };
+    Some(format!("The function is not allowed to be used this way in an expression; function: {function}"))
+}

@@ -1,0 +1,399 @@
+//! One item: get, put, update, delete.
+//!
+//! A change is prepared from its request once, and then tried: read, decide, commit. Where the commit finds that the item has changed
+//! since, it is tried again.
+
+use serde::Serialize;
+
+use crate::{
+    Caller, Item, Store, Txn, Write,
+    database::{Database, ITEM_BYTES_MAX, Located, TRIES, Wanted},
+    error::{Error, Kind, Result},
+    expression::{
+        Action, Condition, Path, evaluate::project, names::Placeholders, parse_condition, parse_projection,
+        parse_update, paths, update,
+    },
+    item::{Mark, Record},
+    key::of_answer,
+    legacy, once, recipes,
+    request::{
+        Capacity, ReadRequest, WriteRequest, check_depth, one_generation, one_of, read, read_units, required,
+        table_name, write_units,
+    },
+    value::item_size,
+};
+
+/// A change, read and checked as far as its request goes.
+pub(crate) struct Prepared<'a> {
+    pub(crate) wanted: Wanted<'a>,
+    condition: Option<Condition>,
+    change: Change<'a>,
+    shows_old_on_failure: bool,
+}
+
+/// What is done to an item.
+enum Change<'a> {
+    Put(&'a Item),
+    Update(Vec<Action>),
+    Delete,
+    /// Its condition is checked.
+    Nothing,
+}
+
+/// Which change a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Put,
+    Update,
+    Delete,
+    Check,
+}
+
+/// A change that has been decided.
+pub(crate) struct Planned {
+    pub(crate) write: Option<Write>,
+    record: Option<Record>,
+    bytes: usize,
+}
+
+impl Planned {
+    /// What it would have cost.
+    pub(crate) fn units(&self) -> f64 {
+        write_units(self.bytes)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Returned {
+    None,
+    AllOld,
+    AllNew,
+    UpdatedOld,
+    UpdatedNew,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct WriteResponse {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attributes: Option<Item>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consumed_capacity: Option<Capacity>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct GetResponse {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    item: Option<Item>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consumed_capacity: Option<Capacity>,
+}
+
+impl<'a> Prepared<'a> {
+    pub(crate) fn new(request: &'a WriteRequest, role: Role) -> Result<Self> {
+        let table = table_name(request.table_name.as_ref())?;
+        let placeholders = Placeholders::new(
+            request.expression_attribute_names.as_ref(),
+            request.expression_attribute_values.as_ref(),
+        )?;
+        let has_expression = one_generation(
+            &[
+                ("UpdateExpression", request.update_expression.is_some()),
+                ("ConditionExpression", request.condition_expression.is_some()),
+            ],
+            &[
+                ("AttributeUpdates", request.attribute_updates.is_some()),
+                ("Expected", request.expected.is_some()),
+                ("ConditionalOperator", request.conditional_operator.is_some()),
+            ],
+        )?;
+        check_depth(request.expression_attribute_values.iter().flat_map(Item::values))?;
+        let (attributes, change) = match role {
+            Role::Put => {
+                let item = required(request.item.as_ref(), "Item")?;
+                check_depth(item.values())?;
+                if item_size(item) > ITEM_BYTES_MAX {
+                    return Err(Error::validation("Item size has exceeded the maximum allowed size"));
+                }
+                (item, Change::Put(item))
+            }
+            Role::Update => {
+                let actions = match (&request.update_expression, &request.attribute_updates) {
+                    (Some(text), _) => parse_update(text, &placeholders).map_err(invalid("UpdateExpression"))?,
+                    (None, Some(updates)) => legacy::actions(updates)?,
+                    (None, None) => Vec::new(),
+                };
+                (required(request.key.as_ref(), "Key")?, Change::Update(actions))
+            }
+            Role::Delete => (required(request.key.as_ref(), "Key")?, Change::Delete),
+            Role::Check => (required(request.key.as_ref(), "Key")?, Change::Nothing),
+        };
+        let condition = match (&request.condition_expression, &request.expected) {
+            (Some(text), _) => Some(parse_condition(text, &placeholders).map_err(invalid("ConditionExpression"))?),
+            (None, Some(expected)) => Some(legacy::condition(expected, request.conditional_operator.as_deref())?),
+            (None, None) if role == Role::Check => {
+                required(request.condition_expression.as_ref(), "ConditionExpression")?;
+                None
+            }
+            (None, None) => None,
+        };
+        placeholders.finish(has_expression)?;
+        let on_failure = request.return_values_on_condition_check_failure.as_ref();
+        one_of(on_failure, "returnValuesOnConditionCheckFailure", &["ALL_OLD", "NONE"])?;
+        Ok(Self {
+            wanted: Wanted { table, attributes, is_key: role != Role::Put },
+            condition,
+            change,
+            shows_old_on_failure: on_failure.is_some_and(|value| value == "ALL_OLD"),
+        })
+    }
+
+    /// The paths that an update names.
+    fn updated(&self) -> impl Iterator<Item = &Path> {
+        let actions = if let Change::Update(actions) = &self.change { actions.as_slice() } else { &[] };
+        actions.iter().map(Action::path)
+    }
+
+    /// What this change does to what the store has; or why not.
+    pub(crate) fn plan(&self, located: &Located, mark: Option<Mark>, locks: Locks) -> Result<Planned> {
+        let nested = self.condition.iter().flat_map(paths).chain(self.updated()).filter(|path| path.is_nested());
+        let key_names: Vec<_> = located.known.table.key_names().collect();
+        for path in nested {
+            if key_names.contains(&path.head()) {
+                return Err(Error::validation(format!(
+                    "Key attributes must be scalars; list random access '[]' and map lookup '.' are not allowed: \
+                     IndexKey: {}",
+                    path.head()
+                )));
+            }
+        }
+        if let Some(path) = self.updated().find(|path| key_names.contains(&path.head())) {
+            return Err(Error::parameters(format!(
+                "Cannot update attribute {}. This attribute is part of the key",
+                path.head()
+            )));
+        }
+        let nothing = Item::new();
+        let seen = located.shown.as_ref();
+        if self.condition.as_ref().is_some_and(|condition| !condition.holds(seen.unwrap_or(&nothing))) {
+            return Err(Error::condition_failed(seen.filter(|_| self.shows_old_on_failure).cloned()));
+        }
+        let old_bytes = seen.map_or(0, item_size);
+        let mut item = match &self.change {
+            Change::Put(item) => (*item).clone(),
+            Change::Update(actions) => {
+                // The stored attributes, without those that are only shown; of a lock that reads as absent, none.
+                let stored = located.stored.as_ref().filter(|_| seen.is_some()).map(|(record, _)| &record.item);
+                let item =
+                    update::apply(stored.unwrap_or(self.wanted.attributes), actions).map_err(Error::validation)?;
+                check_depth(item.values())?;
+                if item_size(&item) > ITEM_BYTES_MAX {
+                    return Err(Error::validation("Item size to update has exceeded the maximum allowed size"));
+                }
+                item
+            }
+            Change::Delete => {
+                let write = located.stored.is_some().then(|| Write::Delete { key: located.key.clone() });
+                return Ok(Planned { write, record: None, bytes: old_bytes });
+            }
+            Change::Nothing => return Ok(Planned { write: None, record: None, bytes: old_bytes }),
+        };
+        let before = located.stored.as_ref().map(|(record, entry)| (record, entry));
+        let (fence, lease) = recipes::written(before, &mut item, locks.known, locks.lease_ms_max);
+        let bytes = old_bytes.max(item_size(&item));
+        let record = Record { item, fence, mark };
+        let write = Write::Put { key: located.key.clone(), value: record.encode(), lease };
+        Ok(Planned { write: Some(write), record: Some(record), bytes })
+    }
+}
+
+/// What is to be done about locks in a table.
+#[derive(Clone, Copy)]
+pub(crate) struct Locks {
+    pub(crate) known: bool,
+    pub(crate) lease_ms_max: u64,
+}
+
+/// Puts the parameter's name before the problem of an expression.
+pub(crate) fn invalid(parameter: &str) -> impl Fn(String) -> Error {
+    move |problem| Error::validation(format!("Invalid {parameter}: {problem}"))
+}
+
+fn json(response: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(response).expect("texts and numbers are JSON")
+}
+
+impl<S: Store> Database<S> {
+    pub(crate) fn locks_of(&self, table: &str) -> Locks {
+        Locks { known: self.options.knows_locks_of(table), lease_ms_max: self.options.lease_ms_max }
+    }
+
+    pub(crate) async fn write_item(
+        &self,
+        caller: &Caller,
+        body: &[u8],
+        role: Role,
+        mark: Option<Mark>,
+    ) -> Result<Vec<u8>> {
+        let request: WriteRequest = read(body)?;
+        self.write(caller, &request, role, mark).await
+    }
+
+    /// One change, tried until nothing came between its read and its commit.
+    pub(crate) async fn write(
+        &self,
+        caller: &Caller,
+        request: &WriteRequest,
+        role: Role,
+        mark: Option<Mark>,
+    ) -> Result<Vec<u8>> {
+        let returned = returned(request, role)?;
+        one_of(request.return_consumed_capacity.as_ref(), "returnConsumedCapacity", &["INDEXES", "TOTAL", "NONE"])?;
+        let prepared = Prepared::new(request, role)?;
+        let changes_nothing_twice = role == Role::Delete && prepared.condition.is_none();
+        let keeps_answer = matches!(returned, Returned::AllOld | Returned::UpdatedOld)
+            || (role == Role::Delete && !changes_nothing_twice);
+        let kept = mark.filter(|_| keeps_answer).map(|mark| (mark, of_answer(&mark)));
+        let further: Vec<_> = kept.iter().map(|(_, key)| key.clone()).collect();
+        let locks = self.locks_of(prepared.wanted.table);
+        let mut turn = None;
+        for _ in 0..TRIES {
+            let (mut located, answers) = self.locate(caller, std::slice::from_ref(&prepared.wanted), &further).await?;
+            let Some(located) = located.pop() else { break };
+            if turn.is_none() {
+                let slot = self.turn_of(&located.key);
+                turn = Some(match slot.try_lock() {
+                    Ok(turn) => turn,
+                    Err(_) => {
+                        turn = Some(slot.lock().await);
+                        // Another writer has changed what was read.
+                        continue;
+                    }
+                });
+            }
+            if let Some(answer) = answers.into_iter().flatten().next() {
+                return Ok(answer.value);
+            }
+            let marked = located.stored.as_ref().and_then(|(record, _)| record.mark);
+            if mark.is_some() && marked == mark && !keeps_answer {
+                return Ok(self.response(request, &prepared, returned, None, located.shown.as_ref(), 0.0));
+            }
+            let planned = prepared.plan(&located, mark.filter(|_| !keeps_answer), locks)?;
+            let units = planned.units();
+            let mut txn = Txn {
+                expected: vec![
+                    (crate::key::of_table(prepared.wanted.table), located.known.modified),
+                    (located.key.clone(), located.modified()),
+                ],
+                writes: planned.write.into_iter().collect(),
+            };
+            let old = located.shown.as_ref();
+            let mut answer = None;
+            if let Some((mark, key)) = &kept {
+                let kept = self.response(request, &prepared, returned, old, None, units);
+                txn.expected.push((key.clone(), 0));
+                txn.writes.push(once::keep(caller, mark, &kept));
+                answer = Some(kept);
+            }
+            if txn.writes.is_empty() {
+                return Ok(self.response(request, &prepared, returned, old, None, units));
+            }
+            let committed = self.store.commit(caller, txn).await?;
+            if !committed.succeeded {
+                continue;
+            }
+            if let Some(answer) = answer {
+                return Ok(answer);
+            }
+            let new =
+                planned.record.and_then(|record| recipes::shown_at(&record, committed.revision, false, locks.known));
+            return Ok(self.response(request, &prepared, returned, old, new.as_ref(), units));
+        }
+        Err(Error::new(Kind::Throttled, "too many writers change this item: try again"))
+    }
+
+    fn response(
+        &self,
+        request: &WriteRequest,
+        prepared: &Prepared<'_>,
+        returned: Returned,
+        old: Option<&Item>,
+        new: Option<&Item>,
+        units: f64,
+    ) -> Vec<u8> {
+        let attributes = match returned {
+            Returned::None => None,
+            Returned::AllOld => old.cloned(),
+            Returned::AllNew => new.cloned(),
+            Returned::UpdatedOld => old.map(|old| project(old, prepared.updated())),
+            Returned::UpdatedNew => new.map(|new| project(new, prepared.updated())),
+        };
+        let attributes = attributes.filter(|attributes| !attributes.is_empty());
+        let asked = request.return_consumed_capacity.as_deref();
+        let consumed_capacity = Capacity::new(asked, prepared.wanted.table, units.max(1.0));
+        json(&WriteResponse { attributes, consumed_capacity })
+    }
+
+    pub(crate) async fn get_item(&self, caller: &Caller, body: &[u8]) -> Result<Vec<u8>> {
+        let request: ReadRequest = read(body)?;
+        let table = table_name(request.table_name.as_ref())?;
+        let attributes = required(request.key.as_ref(), "Key")?;
+        let projection = projection(&request)?;
+        let wanted = Wanted { table, attributes, is_key: true };
+        let (mut located, _) = self.locate(caller, &[wanted], &[]).await?;
+        let shown = located.pop().and_then(|located| located.shown);
+        let units = read_units(shown.as_ref().map_or(0, item_size), request.consistent_read.unwrap_or(false));
+        let consumed_capacity = Capacity::new(request.return_consumed_capacity.as_deref(), table, units);
+        let item = shown.map(|item| projected(item, projection.as_deref()));
+        Ok(json(&GetResponse { item, consumed_capacity }))
+    }
+}
+
+/// The paths of a request that reads, if it asks for some and not for all.
+pub(crate) fn projection(request: &ReadRequest) -> Result<Option<Vec<Path>>> {
+    let has_expression = one_generation(
+        &[("ProjectionExpression", request.projection_expression.is_some())],
+        &[("AttributesToGet", request.attributes_to_get.is_some())],
+    )?;
+    let placeholders = Placeholders::new(request.expression_attribute_names.as_ref(), None)?;
+    let paths = projection_with(request, &placeholders)?;
+    placeholders.finish(has_expression)?;
+    Ok(paths)
+}
+
+pub(crate) fn projection_with(request: &ReadRequest, placeholders: &Placeholders<'_>) -> Result<Option<Vec<Path>>> {
+    match (&request.projection_expression, &request.attributes_to_get) {
+        (Some(text), _) => parse_projection(text, placeholders).map(Some).map_err(invalid("ProjectionExpression")),
+        (None, Some(names)) => {
+            let repeated = names.iter().enumerate().find(|(index, name)| names[..*index].contains(name));
+            match repeated {
+                Some((_, name)) => Err(Error::parameters(format!("Duplicate value in attribute name: {name}"))),
+                None => Ok(Some(names.iter().map(|name| Path::attribute(name)).collect())),
+            }
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+pub(crate) fn projected(item: Item, paths: Option<&[Path]>) -> Item {
+    match paths {
+        Some(paths) => project(&item, paths),
+        None => item,
+    }
+}
+
+fn returned(request: &WriteRequest, role: Role) -> Result<Returned> {
+    let all = ["ALL_NEW", "UPDATED_OLD", "ALL_OLD", "NONE", "UPDATED_NEW"];
+    one_of(request.return_values.as_ref(), "returnValues", &all)?;
+    Ok(match request.return_values.as_deref() {
+        Some("ALL_OLD") => Returned::AllOld,
+        None | Some("NONE") => Returned::None,
+        Some(_) if role != Role::Update => {
+            return Err(Error::validation("Return values set to invalid value"));
+        }
+        Some("ALL_NEW") => Returned::AllNew,
+        Some("UPDATED_OLD") => Returned::UpdatedOld,
+        Some(_) => Returned::UpdatedNew,
+    })
+}

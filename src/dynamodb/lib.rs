@@ -1,0 +1,53 @@
+//! DynamoDB's API over a keyspace with revisions and transactions: for the lock clients that speak it.
+//!
+//! ```text
+//! http        a request: its body, its signature, its time
+//! call        which operation
+//! tables  items  query  batch
+//!             what it means: read, decide, commit if nothing has changed in between, or again
+//! recipes  once
+//!             what a lock service adds: leases, tokens, retries that happen once
+//! expression  legacy  request  error
+//!             DynamoDB's own words, in and out
+//! value  number  item  key
+//!             attributes, and how they lie in the store
+//! store       the keyspace: a parameter
+//! ```
+//!
+//! The store knows nothing of all this, and this crate nothing of replication: whoever implements [`Store`] has the endpoint with [`serve`].
+//!
+//! Errors have DynamoDB's types and, as far as they are known, its texts. Where two things are wrong with a request, which one is named
+//! may differ. Where the expressions of a request are wrong and its table is missing, the expression is named.
+//!
+//! Left out: secondary indexes, streams, PartiQL, backups, global tables, tags and statistics of tables. The answer to an operation that
+//! is not there names it. The time to live of items is kept and described; no item is deleted by it.
+
+mod batch;
+mod call;
+mod database;
+mod error;
+mod expression;
+mod http;
+mod item;
+mod items;
+mod key;
+mod legacy;
+mod number;
+mod once;
+mod options;
+mod query;
+mod recipes;
+mod request;
+mod sigv4;
+mod store;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod value;
+
+pub use http::{Listen, serve};
+pub use number::{Number, NumberError};
+pub use options::Options;
+pub use sigv4::Secrets;
+pub use store::{AtEnd, Caller, Committed, Entry, Lease, Page, Store, StoreError, Txn, Write};
+pub use value::{Item, Value};

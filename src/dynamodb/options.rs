@@ -1,0 +1,72 @@
+//! What whoever serves the endpoint decides.
+
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
+
+use crate::Secrets;
+
+/// Settings, limits, and what comes from outside: time and a seed.
+#[derive(Clone)]
+pub struct Options {
+    /// Whether locks are recognized, and have leases and tokens.
+    pub recipes: bool,
+    /// Tables whose items are only items.
+    pub plain_tables: BTreeSet<String>,
+    /// Leases longer than this many milliseconds are not asked of the store.
+    pub lease_ms_max: u64,
+    /// What ARNs of tables say.
+    pub region: String,
+    /// Access keys and their secrets. `None`: signatures are not checked.
+    pub secrets: Option<Secrets>,
+    /// Milliseconds since 1970, for the dates of tables and signatures. Nothing else depends on it.
+    pub wall_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// Makes the ids of requests differ from those of other nodes and runs.
+    pub seed: u64,
+    /// Maximum bytes of a body.
+    pub body_bytes_max: usize,
+    /// Maximum bytes of all bodies under way.
+    pub all_bodies_bytes_max: usize,
+    /// Time for the headers of a request, from the one before; also for a handshake.
+    pub header_timeout: Duration,
+    /// Time for the body.
+    pub body_timeout: Duration,
+    /// Time for the operation.
+    pub operation_timeout: Duration,
+    /// Maximum connections at one time.
+    pub connections_max: usize,
+}
+
+impl Options {
+    /// With usual limits.
+    pub fn new(wall_ms: impl Fn() -> u64 + Send + Sync + 'static, seed: u64) -> Self {
+        Self {
+            recipes: true,
+            plain_tables: BTreeSet::new(),
+            lease_ms_max: 24 * 60 * 60 * 1000,
+            region: "us-east-1".to_owned(),
+            secrets: None,
+            wall_ms: Arc::new(wall_ms),
+            seed,
+            body_bytes_max: 16 << 20,
+            all_bodies_bytes_max: 64 << 20,
+            // Pools of SDKs keep connections for as long as a minute.
+            header_timeout: Duration::from_secs(90),
+            body_timeout: Duration::from_secs(10),
+            operation_timeout: Duration::from_secs(10),
+            connections_max: 1024,
+        }
+    }
+
+    pub(crate) fn knows_locks_of(&self, table: &str) -> bool {
+        self.recipes && !self.plain_tables.contains(table)
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { recipes, plain_tables, region, secrets, .. } = self;
+        write!(
+            f,
+            "Options {{ recipes: {recipes}, plain: {plain_tables:?}, region: {region:?}, secrets: {secrets:?}, .. }}"
+        )
+    }
+}

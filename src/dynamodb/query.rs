@@ -1,0 +1,312 @@
+//! Many items in the order of their keys: query and scan.
+
+use serde::Serialize;
+
+use crate::{
+    Caller, Item, Store, Value,
+    database::{Database, Known, Wanted, check_key_value},
+    error::{Error, Result},
+    expression::{
+        Comparison, Condition, Path,
+        keys::{KeyCondition, SortCondition},
+        names::Placeholders,
+        parse_condition, paths,
+    },
+    items::{invalid, projected, projection_with},
+    key, legacy,
+    request::{Capacity, ReadRequest, check_depth, one_generation, one_of, read, read_units, table_name},
+    value::item_size,
+};
+
+/// Bytes of items after which a page ends.
+const PAGE_BYTES_MAX: usize = 1 << 20;
+/// Entries asked of the store at a time.
+const ENTRIES_AT_A_TIME: usize = 128;
+
+#[derive(Default, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Answer {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    items: Option<Vec<Item>>,
+    count: usize,
+    scanned_count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_evaluated_key: Option<Item>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consumed_capacity: Option<Capacity>,
+}
+
+/// Keys of the store, in which to look.
+struct Range {
+    from: Vec<u8>,
+    to: Option<Vec<u8>>,
+}
+
+/// What is common to both operations.
+struct Reading<'a> {
+    request: &'a ReadRequest,
+    filter: Option<Condition>,
+    projection: Option<Vec<Path>>,
+    limit: usize,
+}
+
+impl<S: Store> Database<S> {
+    pub(crate) async fn query(&self, caller: &Caller, body: &[u8]) -> Result<Vec<u8>> {
+        let request: ReadRequest = read(body)?;
+        let name = table_name(request.table_name.as_ref())?;
+        let has_expression = one_generation(
+            &[
+                ("ProjectionExpression", request.projection_expression.is_some()),
+                ("FilterExpression", request.filter_expression.is_some()),
+                ("KeyConditionExpression", request.key_condition_expression.is_some()),
+            ],
+            &[
+                ("AttributesToGet", request.attributes_to_get.is_some()),
+                ("QueryFilter", request.query_filter.is_some()),
+                ("ConditionalOperator", request.conditional_operator.is_some()),
+                // Both kinds may be together only where the keys are of the legacy kind.
+                ("KeyConditions", request.key_conditions.is_some() && request.key_condition_expression.is_some()),
+            ],
+        )?;
+        let placeholders = placeholders(&request)?;
+        let keys = match (&request.key_condition_expression, &request.key_conditions) {
+            (Some(text), _) => parse_condition(text, &placeholders).map_err(invalid("KeyConditionExpression"))?,
+            (None, Some(conditions)) => legacy::condition(conditions, None)?,
+            (None, None) => {
+                return Err(Error::validation(
+                    "Either the KeyConditions or KeyConditionExpression parameter must be specified in the request.",
+                ));
+            }
+        };
+        let reading = Reading::new(&request, &placeholders)?;
+        placeholders.finish(has_expression)?;
+        let known = self.table(caller, name).await?;
+        let (partition, sort) = (&known.table.partition, known.table.sort.as_ref());
+        let keys =
+            KeyCondition::new(&keys, &partition.name, sort.map(|sort| &*sort.name)).map_err(Error::validation)?;
+        if let Some(path) =
+            reading.filter.iter().flat_map(paths).find(|path| known.table.key_names().any(|key| key == path.head()))
+        {
+            return Err(Error::validation(format!(
+                "Filter Expression can only contain non-primary key attributes: Primary key attribute: {}",
+                path.head()
+            )));
+        }
+        let backwards = request.scan_index_forward == Some(false);
+        let mut range = range(&known, &keys)?;
+        if let Some(start) = &request.exclusive_start_key {
+            let after = start_key(&known, start)?;
+            if start.get(&partition.name) != Some(&keys.partition) {
+                return Err(Error::validation(
+                    "The provided starting key is outside query boundaries based on provided conditions",
+                ));
+            }
+            range.begin_after(after, backwards);
+        }
+        let answer = self.pages(caller, &known, &reading, range, backwards, |_| true).await?;
+        Ok(serde_json::to_vec(&answer).expect("texts and numbers are JSON"))
+    }
+
+    pub(crate) async fn scan(&self, caller: &Caller, body: &[u8]) -> Result<Vec<u8>> {
+        let request: ReadRequest = read(body)?;
+        let name = table_name(request.table_name.as_ref())?;
+        let has_expression = one_generation(
+            &[
+                ("ProjectionExpression", request.projection_expression.is_some()),
+                ("FilterExpression", request.filter_expression.is_some()),
+            ],
+            &[
+                ("AttributesToGet", request.attributes_to_get.is_some()),
+                ("ScanFilter", request.scan_filter.is_some()),
+                ("ConditionalOperator", request.conditional_operator.is_some()),
+            ],
+        )?;
+        let placeholders = placeholders(&request)?;
+        let reading = Reading::new(&request, &placeholders)?;
+        placeholders.finish(has_expression)?;
+        let segments = segments(&request)?;
+        let known = self.table(caller, name).await?;
+        let items = known.items();
+        let mut range = Range { to: key::after(&items), from: items };
+        if let Some(start) = &request.exclusive_start_key {
+            range.begin_after(start_key(&known, start)?, false);
+        }
+        let partition = &known.table.partition.name;
+        let is_in_segment = |item: &Item| {
+            segments.is_none_or(|(segment, total)| {
+                let hash = item.get(partition).map_or(0, |value| crc32fast::hash(&key::last_part(value)));
+                u64::from(hash) % total == segment
+            })
+        };
+        let answer = self.pages(caller, &known, &reading, range, false, is_in_segment).await?;
+        Ok(serde_json::to_vec(&answer).expect("texts and numbers are JSON"))
+    }
+
+    /// Reads until the limit, the bytes of a page, or the end.
+    async fn pages(
+        &self,
+        caller: &Caller,
+        known: &std::sync::Arc<Known>,
+        reading: &Reading<'_>,
+        mut range: Range,
+        backwards: bool,
+        is_wanted: impl Fn(&Item) -> bool,
+    ) -> Result<Answer> {
+        let (mut items, mut bytes) = (Vec::new(), 0);
+        let mut answer = Answer::default();
+        'pages: loop {
+            let at_a_time = ENTRIES_AT_A_TIME.min(reading.limit - answer.scanned_count);
+            let page = self.store.range(caller, range.from.clone(), range.to.clone(), at_a_time, backwards).await?;
+            let Some((last, _)) = page.entries.last() else { break };
+            let last = last.clone();
+            for (key, entry) in page.entries {
+                let located = self.located(std::sync::Arc::clone(known), key, Some(entry))?;
+                let Some(item) = located.shown.filter(&is_wanted) else { continue };
+                answer.scanned_count += 1;
+                bytes += item_size(&item);
+                let key = known.key_attributes(&item);
+                if reading.filter.as_ref().is_none_or(|filter| filter.holds(&item)) {
+                    answer.count += 1;
+                    if !reading.counts_only() {
+                        items.push(projected(item, reading.projection.as_deref()));
+                    }
+                }
+                if answer.scanned_count == reading.limit || bytes >= PAGE_BYTES_MAX {
+                    answer.last_evaluated_key = Some(key);
+                    break 'pages;
+                }
+            }
+            if !page.more {
+                break;
+            }
+            range.begin_after(last, backwards);
+        }
+        let units = read_units(bytes, reading.request.consistent_read.unwrap_or(false));
+        let asked = reading.request.return_consumed_capacity.as_deref();
+        answer.consumed_capacity = Capacity::new(asked, &known.table.name, units);
+        answer.items = (!reading.counts_only()).then_some(items);
+        Ok(answer)
+    }
+}
+
+impl<'a> Reading<'a> {
+    fn new(request: &'a ReadRequest, placeholders: &Placeholders<'_>) -> Result<Self> {
+        if let Some(index) = &request.index_name {
+            return Err(Error::validation(format!("The table does not have the specified index: {index}")));
+        }
+        let select = ["SPECIFIC_ATTRIBUTES", "COUNT", "ALL_ATTRIBUTES", "ALL_PROJECTED_ATTRIBUTES"];
+        one_of(request.select.as_ref(), "select", &select)?;
+        let limit = request.limit.map(|limit| {
+            usize::try_from(limit).ok().filter(|limit| *limit > 0).ok_or_else(|| {
+                Error::constraint(limit.to_string(), "limit", "Member must have value greater than or equal to 1")
+            })
+        });
+        let legacy_filter = request.query_filter.as_ref().or(request.scan_filter.as_ref());
+        let filter = match (&request.filter_expression, legacy_filter) {
+            (Some(text), _) => Some(parse_condition(text, placeholders).map_err(invalid("FilterExpression"))?),
+            (None, Some(filter)) => Some(legacy::condition(filter, request.conditional_operator.as_deref())?),
+            (None, None) => None,
+        };
+        let projection = projection_with(request, placeholders)?;
+        if request.select.as_deref() == Some("COUNT") && projection.is_some() {
+            return Err(Error::validation("Cannot specify the AttributesToGet when choosing to get only the Count"));
+        }
+        Ok(Self { request, filter, projection, limit: limit.transpose()?.unwrap_or(usize::MAX) })
+    }
+
+    fn counts_only(&self) -> bool {
+        self.request.select.as_deref() == Some("COUNT")
+    }
+}
+
+impl Range {
+    /// Goes on behind a key.
+    fn begin_after(&mut self, key: Vec<u8>, backwards: bool) {
+        if backwards {
+            if self.to.as_ref().is_none_or(|to| *to > key) {
+                self.to = Some(key);
+            }
+        } else if self.from <= key {
+            self.from = next_key(key);
+        }
+    }
+}
+
+/// No key lies between: a key, and the same with a zero byte.
+fn next_key(mut key: Vec<u8>) -> Vec<u8> {
+    key.push(0);
+    key
+}
+
+fn placeholders(request: &ReadRequest) -> Result<Placeholders<'_>> {
+    check_depth(request.expression_attribute_values.iter().flat_map(Item::values))?;
+    Placeholders::new(request.expression_attribute_names.as_ref(), request.expression_attribute_values.as_ref())
+}
+
+/// The keys that a key condition is true of.
+fn range(known: &Known, keys: &KeyCondition) -> Result<Range> {
+    let of_type = |value: &Value, kind: &str| {
+        if value.kind() == kind {
+            return Ok(key::last_part(value));
+        }
+        Err(Error::parameters("Condition parameter type does not match schema type"))
+    };
+    let partition = &known.table.partition;
+    of_type(&keys.partition, &partition.kind)?;
+    check_key_value(&partition.name, &keys.partition, true)?;
+    let Some(sort) = &known.table.sort else {
+        let from = key::of_item(&known.items(), &keys.partition, None);
+        return Ok(Range { to: Some(next_key(from.clone())), from });
+    };
+    let base = key::of_partition(&known.items(), &keys.partition);
+    let end = || key::after(&base);
+    let at = |value: &Value| Ok::<_, Error>([base.clone(), of_type(value, &sort.kind)?].concat());
+    Ok(match &keys.sort {
+        None => Range { from: base.clone(), to: end() },
+        Some(SortCondition::Compare(comparison, value)) => {
+            let at = at(value)?;
+            match comparison {
+                Comparison::Equal | Comparison::NotEqual => Range { from: at.clone(), to: Some(next_key(at)) },
+                Comparison::Less => Range { from: base.clone(), to: Some(at) },
+                Comparison::LessOrEqual => Range { from: base.clone(), to: Some(next_key(at)) },
+                Comparison::Greater => Range { from: next_key(at), to: end() },
+                Comparison::GreaterOrEqual => Range { from: at, to: end() },
+            }
+        }
+        Some(SortCondition::Between(low, high)) => Range { from: at(low)?, to: Some(next_key(at(high)?)) },
+        Some(SortCondition::BeginsWith(prefix)) => {
+            let from = at(prefix)?;
+            Range { to: key::after(&from), from }
+        }
+    })
+}
+
+/// The key behind which the last page ended.
+fn start_key(known: &Known, start: &Item) -> Result<Vec<u8>> {
+    known
+        .key_of(&Wanted { table: &known.table.name, attributes: start, is_key: true })
+        .map_err(|error| Error::validation(format!("The provided starting key is invalid: {}", error.message)))
+}
+
+/// Which of how many segments.
+fn segments(request: &ReadRequest) -> Result<Option<(u64, u64)>> {
+    match (request.segment, request.total_segments) {
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(Error::validation(
+            "The TotalSegments parameter is required but was not present in the request when Segment parameter is present",
+        )),
+        (None, Some(_)) => Err(Error::validation(
+            "The Segment parameter is required but was not present in the request when parameter TotalSegments is present",
+        )),
+        (Some(segment), Some(total)) if !(1..=1_000_000).contains(&total) || segment < 0 => Err(Error::constraint(
+            if segment < 0 { segment } else { total }.to_string(),
+            if segment < 0 { "segment" } else { "totalSegments" },
+            "Member must have value between 1 (a segment: 0) and 1000000",
+        )),
+        (Some(segment), Some(total)) if segment >= total => Err(Error::validation(format!(
+            "The Segment parameter is zero-based and must be less than parameter TotalSegments: Segment: {segment} is \
+             not less than TotalSegments: {total}"
+        ))),
+        (Some(segment), Some(total)) => Ok(Some((segment.unsigned_abs(), total.unsigned_abs()))),
+    }
+}

@@ -1,0 +1,430 @@
+//! Tables: created, described, changed, listed, deleted.
+//!
+//! A table is there at once, and gone at once. Its items are removed afterwards, by the node that removes it or, after a crash, by any
+//! (`Database::sweep`): a record of the removal stays until they are.
+//!
+//! Accepted and without effect: throughput, billing mode, table class, streams, encryption, and the time to live of items, which clients
+//! read back. Refused: secondary indexes, which no known lock client uses.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+
+use crate::{
+    Caller, Entry, Lease, Store, Txn, Write,
+    database::{Database, TRIES},
+    error::{Error, Kind, Result},
+    key,
+    request::{read, required, table_name},
+};
+
+/// The format of a table's entry.
+const FORMAT: u8 = 1;
+/// Items removed at a time, after their table was deleted.
+const SWEEP_ITEMS: usize = 64;
+const LIST_MAX: usize = 100;
+
+/// What is known of a table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Table {
+    format: u8,
+    pub(crate) name: String,
+    pub(crate) partition: Attribute,
+    pub(crate) sort: Option<Attribute>,
+    created_ms: u64,
+    /// Read and write units; `None`: paid for by request.
+    throughput: Option<(u64, u64)>,
+    time_to_live: Option<String>,
+    protected: bool,
+    tags: BTreeMap<String, String>,
+}
+
+/// An attribute of a key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Attribute {
+    pub(crate) name: String,
+    /// `S`, `N` or `B`.
+    pub(crate) kind: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct TableRequest {
+    table_name: Option<String>,
+    attribute_definitions: Option<Vec<Definition>>,
+    key_schema: Option<Vec<KeyElement>>,
+    billing_mode: Option<String>,
+    provisioned_throughput: Option<Throughput>,
+    local_secondary_indexes: Option<Vec<Json>>,
+    global_secondary_indexes: Option<Vec<Json>>,
+    global_secondary_index_updates: Option<Vec<Json>>,
+    deletion_protection_enabled: Option<bool>,
+    tags: Option<Vec<Tag>>,
+    time_to_live_specification: Option<TimeToLive>,
+    exclusive_start_table_name: Option<String>,
+    limit: Option<i64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Definition {
+    attribute_name: String,
+    attribute_type: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct KeyElement {
+    attribute_name: String,
+    key_type: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Throughput {
+    read_capacity_units: Option<u64>,
+    write_capacity_units: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Tag {
+    key: String,
+    value: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct TimeToLive {
+    attribute_name: Option<String>,
+    enabled: Option<bool>,
+}
+
+impl Table {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let table: Option<Self> = serde_json::from_slice(bytes).ok();
+        table.filter(|table| table.format == FORMAT).ok_or_else(|| {
+            Error::new(Kind::InternalServerError, "the entry of this table is none that this version can read")
+        })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("texts and numbers are JSON")
+    }
+
+    /// The attributes of its key, the partition first.
+    pub(crate) fn key_names(&self) -> impl Iterator<Item = &str> {
+        [Some(&self.partition), self.sort.as_ref()].into_iter().flatten().map(|attribute| &*attribute.name)
+    }
+
+    /// From a request, whose parts must agree.
+    fn requested(name: &str, request: &TableRequest, created_ms: u64) -> Result<Self> {
+        let definitions = required(request.attribute_definitions.as_ref(), "AttributeDefinitions")?;
+        let schema = required(request.key_schema.as_ref(), "KeySchema")?;
+        if request.local_secondary_indexes.is_some() || request.global_secondary_indexes.is_some() {
+            return Err(Error::parameters(
+                "secondary indexes are not supported here: create the table without LocalSecondaryIndexes and \
+                 GlobalSecondaryIndexes",
+            ));
+        }
+        for (element, position) in schema.iter().zip(1..) {
+            if !["HASH", "RANGE"].contains(&&*element.key_type) {
+                let at = format!("keySchema.{position}.member.keyType");
+                return Err(Error::constraint(
+                    &element.key_type,
+                    &at,
+                    "Member must satisfy enum value set: [HASH, RANGE]",
+                ));
+            }
+        }
+        let names: Vec<_> = schema.iter().map(|element| &*element.attribute_name).collect();
+        let defined: Vec<_> = definitions.iter().map(|definition| &*definition.attribute_name).collect();
+        if names.len() > defined.len() {
+            return Err(Error::validation("Invalid KeySchema: Some index key attribute have no definition"));
+        } else if names.iter().any(|name| !defined.contains(name)) {
+            return Err(Error::parameters(format!(
+                "Some index key attributes are not defined in AttributeDefinitions. Keys: [{}], AttributeDefinitions: \
+                 [{}]",
+                names.join(", "),
+                defined.join(", ")
+            )));
+        }
+        let (first, second) = match schema.as_slice() {
+            [first] => (first, None),
+            [first, second] => (first, Some(second)),
+            _ => {
+                return Err(Error::constraint(
+                    format!("{} elements", schema.len()),
+                    "keySchema",
+                    "Member must have length between 1 and 2",
+                ));
+            }
+        };
+        if second.is_some_and(|second| second.attribute_name == first.attribute_name) {
+            return Err(Error::validation(
+                "Both the Hash Key and the Range Key element in the KeySchema have the same name",
+            ));
+        } else if first.key_type != "HASH" {
+            return Err(Error::validation("Invalid KeySchema: The first KeySchemaElement is not a HASH key type"));
+        } else if second.is_some_and(|second| second.key_type != "RANGE") {
+            return Err(Error::validation("Invalid KeySchema: The second KeySchemaElement is not a RANGE key type"));
+        } else if names.len() != defined.len() {
+            return Err(Error::parameters(
+                "Number of attributes in KeySchema does not exactly match number of attributes defined in \
+                 AttributeDefinitions",
+            ));
+        }
+        let attribute = |element: &KeyElement| {
+            let name = &element.attribute_name;
+            let position = definitions.iter().position(|definition| definition.attribute_name == *name);
+            let kind = position.map_or_else(String::new, |position| definitions[position].attribute_type.clone());
+            if !["S", "N", "B"].contains(&&*kind) {
+                let at = format!("attributeDefinitions.{}.member.attributeType", position.unwrap_or(0) + 1);
+                return Err(Error::constraint(kind, &at, "Member must satisfy enum value set: [B, N, S]"));
+            }
+            if name.is_empty() || name.len() > 255 {
+                return Err(Error::constraint(name, "keySchema", "Member must have length between 1 and 255"));
+            }
+            Ok(Attribute { name: name.clone(), kind })
+        };
+        Ok(Self {
+            format: FORMAT,
+            name: name.to_owned(),
+            partition: attribute(first)?,
+            sort: second.map(attribute).transpose()?,
+            created_ms,
+            throughput: throughput(request)?,
+            time_to_live: None,
+            protected: request.deletion_protection_enabled.unwrap_or(false),
+            tags: request.tags.iter().flatten().map(|tag| (tag.key.clone(), tag.value.clone())).collect(),
+        })
+    }
+
+    /// As clients are told. `items` is not counted: it would need a pass over all of them.
+    fn description(&self, entry_created: u64, region: &str, status: &str) -> Json {
+        let attributes = || [Some(&self.partition), self.sort.as_ref()].into_iter().flatten();
+        let (reads, writes) = self.throughput.unwrap_or_default();
+        let mut description = json!({
+            "TableName": self.name,
+            "TableStatus": status,
+            "TableArn": self.arn(region),
+            "TableId": format!("00000000-0000-4000-8000-{entry_created:012x}"),
+            "CreationDateTime": self.created_ms as f64 / 1000.0,
+            "AttributeDefinitions": attributes()
+                .map(|attribute| json!({"AttributeName": attribute.name, "AttributeType": attribute.kind}))
+                .collect::<Vec<_>>(),
+            "KeySchema": attributes()
+                .zip(["HASH", "RANGE"])
+                .map(|(attribute, role)| json!({"AttributeName": attribute.name, "KeyType": role}))
+                .collect::<Vec<_>>(),
+            "ProvisionedThroughput": {
+                "ReadCapacityUnits": reads,
+                "WriteCapacityUnits": writes,
+                "NumberOfDecreasesToday": 0,
+            },
+            "ItemCount": 0,
+            "TableSizeBytes": 0,
+            "DeletionProtectionEnabled": self.protected,
+        });
+        if self.throughput.is_none() {
+            description["BillingModeSummary"] = json!({"BillingMode": "PAY_PER_REQUEST"});
+        }
+        description
+    }
+
+    fn arn(&self, region: &str) -> String {
+        format!("arn:aws:dynamodb:{region}:000000000000:table/{}", self.name)
+    }
+}
+
+/// `None`: paid for by request.
+fn throughput(request: &TableRequest) -> Result<Option<(u64, u64)>> {
+    let units = request.provisioned_throughput.as_ref();
+    match request.billing_mode.as_deref() {
+        Some("PAY_PER_REQUEST") if units.is_some() => Err(Error::parameters(
+            "Neither ReadCapacityUnits nor WriteCapacityUnits can be specified when BillingMode is PAY_PER_REQUEST",
+        )),
+        Some("PAY_PER_REQUEST") => Ok(None),
+        None | Some("PROVISIONED") => {
+            let both = units.and_then(|units| units.read_capacity_units.zip(units.write_capacity_units));
+            let both = both.filter(|(reads, writes)| *reads > 0 && *writes > 0);
+            both.map(Some).ok_or_else(|| {
+                Error::parameters(
+                    "ReadCapacityUnits and WriteCapacityUnits must both be specified when BillingMode is PROVISIONED",
+                )
+            })
+        }
+        Some(other) => Err(Error::constraint(
+            other,
+            "billingMode",
+            "Member must satisfy enum value set: [PROVISIONED, PAY_PER_REQUEST]",
+        )),
+    }
+}
+
+fn not_found(name: &str) -> Error {
+    Error::new(Kind::ResourceNotFound, format!("Requested resource not found: Table: {name} not found"))
+}
+
+impl<S: Store> Database<S> {
+    pub(crate) async fn create_table(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+        let request: TableRequest = read(body)?;
+        let name = table_name(request.table_name.as_ref())?;
+        let table = Table::requested(name, &request, (self.options.wall_ms)())?;
+        let put = Write::Put { key: key::of_table(name), value: table.encode(), lease: Lease::None };
+        let txn = Txn { expected: vec![(key::of_table(name), 0)], writes: vec![put] };
+        let committed = self.store.commit(caller, txn).await?;
+        if !committed.succeeded {
+            return Err(Error::new(Kind::ResourceInUse, format!("Table already exists: {name}")));
+        }
+        Ok(json!({"TableDescription": table.description(committed.revision, &self.options.region, "ACTIVE")}))
+    }
+
+    pub(crate) async fn describe_table(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+        let request: TableRequest = read(body)?;
+        let name = table_name(request.table_name.as_ref())?;
+        let (table, entry) = self.read_table(caller, name).await?;
+        Ok(json!({"Table": table.description(entry.created, &self.options.region, "ACTIVE")}))
+    }
+
+    pub(crate) async fn update_table(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+        let request: TableRequest = read(body)?;
+        if request.global_secondary_index_updates.is_some() {
+            return Err(Error::parameters("secondary indexes are not supported here: GlobalSecondaryIndexUpdates"));
+        }
+        let name = table_name(request.table_name.as_ref())?;
+        let changes_throughput = request.billing_mode.is_some() || request.provisioned_throughput.is_some();
+        let throughput = changes_throughput.then(|| throughput(&request)).transpose()?;
+        let change = |table: &mut Table| {
+            table.throughput = throughput.unwrap_or(table.throughput);
+            table.protected = request.deletion_protection_enabled.unwrap_or(table.protected);
+            Ok(())
+        };
+        let (table, entry) = self.change_table(caller, name, change).await?;
+        Ok(json!({"TableDescription": table.description(entry.created, &self.options.region, "ACTIVE")}))
+    }
+
+    pub(crate) async fn list_tables(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+        let request: TableRequest = read(body)?;
+        let limit = match request.limit {
+            None => LIST_MAX,
+            Some(limit) => {
+                usize::try_from(limit).ok().filter(|limit| (1..=LIST_MAX).contains(limit)).ok_or_else(|| {
+                    let constraint = if limit < 1 { "greater than or equal to 1" } else { "less than or equal to 100" };
+                    Error::constraint(limit.to_string(), "limit", &format!("Member must have value {constraint}"))
+                })?
+            }
+        };
+        let start = request.exclusive_start_table_name.as_deref().unwrap_or_default();
+        // The next key after one is the same with a zero byte.
+        let from = if start.is_empty() { key::TABLES.into() } else { [&*key::of_table(start), &[0]].concat() };
+        let page = self.store.range(caller, from, key::after(key::TABLES.as_bytes()), limit, false).await?;
+        let names: Vec<_> = page.entries.iter().filter_map(|(key, _)| key::table_name(key)).collect();
+        let last = names.last().filter(|_| page.more).copied();
+        Ok(match last {
+            None => json!({"TableNames": names}),
+            Some(last) => json!({"TableNames": names, "LastEvaluatedTableName": last}),
+        })
+    }
+
+    pub(crate) async fn delete_table(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+        let request: TableRequest = read(body)?;
+        let name = table_name(request.table_name.as_ref())?;
+        for _ in 0..TRIES {
+            let (table, entry) = self.read_table(caller, name).await?;
+            if table.protected {
+                return Err(Error::validation(format!(
+                    "Resource cannot be deleted as it is currently protected against deletion. Disable deletion \
+                     protection first. Table: {name}"
+                )));
+            }
+            let dropped = key::of_dropped(name, entry.created);
+            let writes = vec![
+                Write::Delete { key: key::of_table(name) },
+                Write::Put { key: dropped, value: Vec::new(), lease: Lease::None },
+            ];
+            let txn = Txn { expected: vec![(key::of_table(name), entry.modified)], writes };
+            if self.store.commit(caller, txn).await?.succeeded {
+                self.dropped.notify_one();
+                return Ok(json!({
+                    "TableDescription": table.description(entry.created, &self.options.region, "DELETING")
+                }));
+            }
+        }
+        Err(Error::new(Kind::Throttled, format!("table {name} changes too often: try again")))
+    }
+
+    /// Removes some items of deleted tables. Whether there may be more.
+    pub(crate) async fn sweep(&self, caller: &Caller) -> Result<bool> {
+        let all = key::DROPPED.as_bytes();
+        let page = self.store.range(caller, all.to_vec(), key::after(all), 1, false).await?;
+        let Some((dropped, _)) = page.entries.into_iter().next() else { return Ok(false) };
+        let items = key::of_dropped_items(&dropped).unwrap_or_else(|| dropped.clone());
+        let page = self.store.range(caller, items.clone(), key::after(&items), SWEEP_ITEMS, false).await?;
+        let mut writes: Vec<_> = page.entries.into_iter().map(|(key, _)| Write::Delete { key }).collect();
+        if writes.is_empty() {
+            writes.push(Write::Delete { key: dropped });
+        }
+        self.store.commit(caller, Txn { expected: Vec::new(), writes }).await?;
+        Ok(true)
+    }
+
+    pub(crate) async fn update_time_to_live(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+        let request: TableRequest = read(body)?;
+        let name = table_name(request.table_name.as_ref())?;
+        let wanted = required(request.time_to_live_specification.as_ref(), "TimeToLiveSpecification")?;
+        let attribute = required(wanted.attribute_name.as_ref(), "TimeToLiveSpecification.attributeName")?;
+        let enabled = *required(wanted.enabled.as_ref(), "TimeToLiveSpecification.enabled")?;
+        let change = |table: &mut Table| {
+            match (&table.time_to_live, enabled) {
+                (Some(_), true) => return Err(Error::validation("TimeToLive is already enabled")),
+                (None, false) => return Err(Error::validation("TimeToLive is already disabled")),
+                (Some(other), false) if other != attribute => {
+                    return Err(Error::validation(format!(
+                        "TimeToLive is active on a different AttributeName: current AttributeName is {other}"
+                    )));
+                }
+                (Some(_) | None, _) => table.time_to_live = enabled.then(|| attribute.clone()),
+            }
+            Ok(())
+        };
+        self.change_table(caller, name, change).await?;
+        Ok(json!({"TimeToLiveSpecification": {"AttributeName": attribute, "Enabled": enabled}}))
+    }
+
+    pub(crate) async fn describe_time_to_live(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+        let request: TableRequest = read(body)?;
+        let name = table_name(request.table_name.as_ref())?;
+        let (table, _) = self.read_table(caller, name).await?;
+        let description = match &table.time_to_live {
+            Some(attribute) => json!({"AttributeName": attribute, "TimeToLiveStatus": "ENABLED"}),
+            None => json!({"TimeToLiveStatus": "DISABLED"}),
+        };
+        Ok(json!({"TimeToLiveDescription": description}))
+    }
+
+    async fn read_table(&self, caller: &Caller, name: &str) -> Result<(Table, Entry)> {
+        let mut found = self.store.get(caller, vec![key::of_table(name)]).await?;
+        let entry = found.pop().flatten().ok_or_else(|| not_found(name))?;
+        Ok((Table::decode(&entry.value)?, entry))
+    }
+
+    async fn change_table(
+        &self,
+        caller: &Caller,
+        name: &str,
+        change: impl Fn(&mut Table) -> Result<()>,
+    ) -> Result<(Table, Entry)> {
+        for _ in 0..TRIES {
+            let (mut table, entry) = self.read_table(caller, name).await?;
+            change(&mut table)?;
+            let put = Write::Put { key: key::of_table(name), value: table.encode(), lease: Lease::None };
+            let txn = Txn { expected: vec![(key::of_table(name), entry.modified)], writes: vec![put] };
+            if self.store.commit(caller, txn).await?.succeeded {
+                return Ok((table, entry));
+            }
+        }
+        Err(Error::new(Kind::Throttled, format!("table {name} changes too often: try again")))
+    }
+}

@@ -1,0 +1,149 @@
+//! What a lock service adds: leases, tokens, and retries that happen once.
+
+use serde_json::json;
+
+use super::Api;
+
+const PUT: &str = r##"{"TableName":"locks","Item":{"key":{"S":"jobs"},"ownerName":{"S":"OWNER"},"recordVersionNumber":{"S":"VERSION"},
+    "leaseDuration":{"S":"20000"}},"ConditionExpression":"CONDITION","ExpressionAttributeNames":{"#pk":"key"IR}VALUES}"##;
+const GET: &str = r#"{"TableName":"locks","Key":{"key":{"S":"jobs"}},"ConsistentRead":true}"#;
+
+/// An acquire of the Java client: of a lock that is not there, or of one that reads as released.
+fn acquire(owner: &str, version: &str, of_released: bool) -> String {
+    let (condition, names, values) = if of_released {
+        (
+            "attribute_exists(#pk) AND #ir = :ir",
+            r##","#ir":"isReleased""##,
+            r#","ExpressionAttributeValues":{":ir":{"S":"1"}}"#,
+        )
+    } else {
+        ("attribute_not_exists(#pk)", "", "")
+    };
+    let body = PUT.replace("OWNER", owner).replace("VERSION", version).replace("CONDITION", condition);
+    body.replace("IR", names).replace("VALUES", values)
+}
+
+fn heartbeat(owner: &str, from: &str, to: &str) -> String {
+    format!(
+        r##"{{"TableName":"locks","Key":{{"key":{{"S":"jobs"}}}},"UpdateExpression":"SET #ld = :ld, #rvn = :newRvn",
+        "ConditionExpression":"attribute_exists(#pk) AND #rvn = :rvn AND #on = :on","ExpressionAttributeNames":{{"#pk":"key",
+        "#ld":"leaseDuration","#rvn":"recordVersionNumber","#on":"ownerName"}},"ExpressionAttributeValues":{{":ld":{{"S":"20000"}},
+        ":rvn":{{"S":"{from}"}},":newRvn":{{"S":"{to}"}},":on":{{"S":"{owner}"}}}}}}"##
+    )
+}
+
+async fn token(api: &Api) -> u64 {
+    let item = api.ok("GetItem", GET).await;
+    item["Item"]["fencingToken"]["N"].as_str().unwrap().parse().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_holders_lock_is_free_when_its_lease_is_over() {
+    let api = Api::with_tables(&[("locks", &["key"])]).await;
+    api.ok("PutItem", &acquire("ann", "1", false)).await;
+    let first = token(&api).await;
+    assert!(api.error("PutItem", &acquire("bob", "2", true)).await.starts_with("ConditionalCheckFailed"));
+    tokio::time::advance(std::time::Duration::from_secs(15)).await;
+    api.ok("UpdateItem", &heartbeat("ann", "1", "1b")).await;
+    tokio::time::advance(std::time::Duration::from_secs(15)).await;
+    assert_eq!(api.ok("GetItem", GET).await["Item"].get("isReleased"), None, "renewed");
+    assert_eq!(token(&api).await, first, "a renewal is no acquisition");
+    tokio::time::advance(std::time::Duration::from_secs(6)).await;
+    assert_eq!(api.ok("GetItem", GET).await["Item"]["isReleased"], json!({"S": "1"}));
+    api.ok("PutItem", &acquire("bob", "2", true)).await;
+    let item = api.ok("GetItem", GET).await;
+    assert_eq!((&item["Item"]["ownerName"], item["Item"].get("isReleased")), (&json!({"S": "bob"}), None));
+    assert!(token(&api).await > first);
+    // The old holder finds out.
+    assert!(api.error("UpdateItem", &heartbeat("ann", "1b", "1c")).await.starts_with("ConditionalCheckFailed"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_heartbeat_holds_the_lock_again_if_nobody_took_it() {
+    let api = Api::with_tables(&[("locks", &["key"])]).await;
+    api.ok("PutItem", &acquire("ann", "1", false)).await;
+    tokio::time::advance(std::time::Duration::from_secs(21)).await;
+    api.ok("UpdateItem", &heartbeat("ann", "1", "2")).await;
+    let item = api.ok("GetItem", GET).await;
+    assert_eq!(item["Item"].get("isReleased"), None, "what was only shown is not stored");
+    assert!(api.error("PutItem", &acquire("bob", "2", true)).await.starts_with("ConditionalCheckFailed"));
+}
+
+#[tokio::test]
+async fn a_plain_table_is_only_a_table() {
+    let mut api = Api::with_tables(&[("locks", &["key"])]).await;
+    api.0.options.plain_tables.insert("locks".to_owned());
+    api.ok("PutItem", &acquire("ann", "1", false)).await;
+    api.0.store.end_leases();
+    let item = api.ok("GetItem", GET).await;
+    assert_eq!(item["Item"].as_object().unwrap().len(), 4, "{item}");
+}
+
+#[tokio::test]
+async fn where_released_is_absent_the_next_caller_creates_the_item() {
+    let api = Api::with_tables(&[("locks", &["key"])]).await;
+    let put = |owner: &str| {
+        format!(
+            r##"{{"TableName":"locks","Item":{{"key":{{"S":"jobs"}},"owner_name":{{"S":"{owner}"}},"record_version_number":{{"S":"{owner}1"}},
+        "lease_duration":{{"N":"30"}}}},"ConditionExpression":"NOT(attribute_exists(#pk))","ExpressionAttributeNames":{{"#pk":"key"}}}}"##
+        )
+    };
+    let release = |owner: &str| {
+        format!(
+            r##"{{"TableName":"locks","Key":{{"key":{{"S":"jobs"}}}},"ConditionExpression":"attribute_exists(#pk) AND #rvn = :rvn",
+        "ExpressionAttributeNames":{{"#pk":"key","#rvn":"record_version_number"}},"ExpressionAttributeValues":{{":rvn":{{"S":"{owner}1"}}}}}}"##
+        )
+    };
+    api.ok("PutItem", &put("ann")).await;
+    assert!(api.error("PutItem", &put("bob")).await.starts_with("ConditionalCheckFailed"));
+    api.0.store.end_leases();
+    assert_eq!(api.ok("GetItem", GET).await, json!({}));
+    assert_eq!(api.ok("Scan", r#"{"TableName":"locks"}"#).await["Count"], 0);
+    api.ok("PutItem", &put("bob")).await;
+    assert!(api.error("DeleteItem", &release("ann")).await.starts_with("ConditionalCheckFailed"));
+    api.ok("DeleteItem", &release("bob")).await;
+}
+
+#[tokio::test]
+async fn a_retry_whose_first_try_took_effect_is_answered_as_that() {
+    let api = Api::with_tables(&[("locks", &["key"])]).await;
+    let release = r##"{"TableName":"locks","Key":{"key":{"S":"jobs"}},"ConditionExpression":"attribute_exists(#pk)",
+        "ExpressionAttributeNames":{"#pk":"key"},"ReturnValues":"ALL_OLD"}"##;
+    for (operation, body) in [("PutItem", &*acquire("ann", "1", false)), ("DeleteItem", release)] {
+        api.0.store.lose_the_next_answer();
+        let lost = api.call_again(operation, Some("id"), body).await;
+        assert!(lost.unwrap_err()["__type"].as_str().unwrap().ends_with("InternalServerError"));
+        let commits = api.0.store.commits();
+        let again = api.call_again(operation, Some("id"), body).await.unwrap();
+        assert_eq!(again.get("Attributes").is_some(), operation == "DeleteItem");
+        assert_eq!(api.0.store.commits(), commits, "nothing is written twice");
+        // Another call is another request.
+        assert!(api.call_again(operation, Some("id2"), body).await.is_err());
+        assert!(api.call_again(operation, None, body).await.is_err());
+    }
+}
+
+#[tokio::test]
+async fn a_retry_after_somebody_else_has_the_lock_fails() {
+    let api = Api::with_tables(&[("locks", &["key"])]).await;
+    api.0.store.lose_the_next_answer();
+    let of_ann = acquire("ann", "1", false);
+    api.call_again("PutItem", Some("id"), &of_ann).await.unwrap_err();
+    api.0.store.end_leases();
+    api.ok("PutItem", &acquire("bob", "2", true)).await;
+    let retried = api.call_again("PutItem", Some("id"), &of_ann).await.unwrap_err();
+    assert!(retried["__type"].as_str().unwrap().ends_with("ConditionalCheckFailedException"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_are_kept_for_a_time() {
+    let api = Api::with_tables(&[("locks", &["key"])]).await;
+    let put = PUT
+        .replace("CONDITION", "attribute_not_exists(#pk)")
+        .replace("IR", "")
+        .replace("VALUES", r#","ReturnValues":"ALL_OLD""#);
+    api.call_again("PutItem", Some("id"), &put).await.unwrap();
+    assert!(api.0.store.keys().iter().any(|key| key.starts_with("dynamodb/once/")));
+    tokio::time::advance(std::time::Duration::from_secs(121)).await;
+    assert!(!api.0.store.keys().iter().any(|key| key.starts_with("dynamodb/once/")));
+}

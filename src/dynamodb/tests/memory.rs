@@ -1,0 +1,157 @@
+//! A store in memory, with leases by tokio's clock.
+
+use std::{
+    collections::BTreeMap,
+    ops::Bound,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::{AtEnd, Caller, Committed, Entry, Lease, Page, Store, StoreError, Txn, Write};
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Memory(Arc<Mutex<State>>);
+
+/// The end of a lease.
+type Granted = Option<(Instant, AtEnd)>;
+
+#[derive(Debug, Default)]
+struct State {
+    revision: u64,
+    entries: BTreeMap<Vec<u8>, (Entry, Granted)>,
+    commits: u64,
+    /// The next commit happens, and its answer is lost.
+    loses_answer: bool,
+    overloaded: bool,
+    /// Happens before the next commit.
+    intruder: Option<Txn>,
+}
+
+impl Memory {
+    fn state(&self) -> MutexGuard<'_, State> {
+        let mut state = self.0.lock().unwrap();
+        let now = Instant::now();
+        state.entries.retain(|_, (entry, lease)| {
+            let over = lease.is_some_and(|(deadline, _)| deadline <= now);
+            entry.expired |= over;
+            !(over && lease.is_some_and(|(_, at_end)| at_end == AtEnd::Delete))
+        });
+        state
+    }
+
+    pub(super) fn lose_the_next_answer(&self) {
+        self.state().loses_answer = true;
+    }
+
+    pub(super) fn overload(&self, overloaded: bool) {
+        self.state().overloaded = overloaded;
+    }
+
+    pub(super) fn intrude(&self, txn: Txn) {
+        self.state().intruder = Some(txn);
+    }
+
+    pub(super) fn commits(&self) -> u64 {
+        self.state().commits
+    }
+
+    pub(super) fn keys(&self) -> Vec<String> {
+        self.state().entries.keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
+    }
+
+    pub(super) fn end_leases(&self) {
+        for (_, lease) in self.state().entries.values_mut() {
+            if let Some((deadline, _)) = lease {
+                *deadline = Instant::now();
+            }
+        }
+    }
+}
+
+impl State {
+    fn commit(&mut self, txn: Txn) -> Committed {
+        let modified = |key| self.entries.get(key).map_or(0, |(entry, _): &(Entry, _)| entry.modified);
+        let succeeded = txn.expected.iter().all(|(key, expected)| modified(key) == *expected);
+        if succeeded && !txn.writes.is_empty() {
+            self.revision += 1;
+            for write in txn.writes {
+                self.write(write);
+            }
+        }
+        Committed { succeeded, revision: self.revision }
+    }
+
+    fn write(&mut self, write: Write) {
+        let modified = self.revision;
+        match write {
+            Write::Delete { key } => {
+                self.entries.remove(&key);
+            }
+            Write::Put { key, value, lease } => {
+                let before = self.entries.get(&key);
+                let (created, version) = before.map_or((modified, 0), |(entry, _)| (entry.created, entry.version));
+                let kept = before.map(|(entry, lease)| (entry.expired, *lease));
+                let (expired, lease) = match lease {
+                    Lease::None => (false, None),
+                    Lease::Keep => kept.unwrap_or((false, None)),
+                    Lease::Grant { ttl_ms, at_end, .. } => {
+                        (false, Some((Instant::now() + Duration::from_millis(ttl_ms), at_end)))
+                    }
+                };
+                let entry = Entry { created, modified, version: version + 1, expired, value };
+                self.entries.insert(key, (entry, lease));
+            }
+        }
+    }
+}
+
+impl Store for Memory {
+    async fn get(&self, _: &Caller, keys: Vec<Vec<u8>>) -> Result<Vec<Option<Entry>>, StoreError> {
+        let state = self.state();
+        if state.overloaded {
+            return Err(StoreError::Overloaded("too many requests".to_owned()));
+        }
+        Ok(keys.iter().map(|key| state.entries.get(key).map(|(entry, _)| entry.clone())).collect())
+    }
+
+    async fn range(
+        &self,
+        _: &Caller,
+        from: Vec<u8>,
+        to: Option<Vec<u8>>,
+        limit: usize,
+        backwards: bool,
+    ) -> Result<Page, StoreError> {
+        if to.as_ref().is_some_and(|to| *to <= from) {
+            return Ok(Page::default());
+        }
+        let state = self.state();
+        let range = state.entries.range((Bound::Included(from), to.map_or(Bound::Unbounded, Bound::Excluded)));
+        let shown = |(key, (entry, _)): (&Vec<u8>, &(Entry, _))| (key.clone(), entry.clone());
+        // Fewer than asked for, so that pages have more than one part.
+        let limit = limit.min(3);
+        let mut entries: Vec<_> = if backwards {
+            range.rev().take(limit + 1).map(shown).collect()
+        } else {
+            range.take(limit + 1).map(shown).collect()
+        };
+        let more = entries.len() > limit;
+        entries.truncate(limit);
+        Ok(Page { entries, more })
+    }
+
+    async fn commit(&self, _: &Caller, txn: Txn) -> Result<Committed, StoreError> {
+        let mut state = self.state();
+        state.commits += 1;
+        if let Some(intruder) = state.intruder.take() {
+            state.commit(intruder);
+        }
+        let committed = state.commit(txn);
+        if std::mem::take(&mut state.loses_answer) {
+            return Err(StoreError::Unknown("no answer in time".to_owned()));
+        }
+        Ok(committed)
+    }
+}
