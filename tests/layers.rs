@@ -103,7 +103,19 @@ const LAYERS: &[Layer] = &[
     ),
     layer(
         "server",
-        &["audit", "environment", "machine", "planted", "policy", "proto", "raft", "storage", "transport", "types"],
+        &[
+            "audit",
+            "dynamodb",
+            "environment",
+            "machine",
+            "planted",
+            "policy",
+            "proto",
+            "raft",
+            "storage",
+            "transport",
+            "types",
+        ],
         Not(&["hdrhistogram", "jiff", "mimalloc"]),
     ),
 ];

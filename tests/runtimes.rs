@@ -102,6 +102,7 @@ impl Node {
             clients: clients_in,
             peers: peers_in,
             connector: TcpConnector,
+            dynamodb: None,
             tls: None,
             identity: identity(1),
             log: LogStore::open(&directory.join("log"), log::Options::default()).expect("a new log"),

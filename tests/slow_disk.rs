@@ -148,6 +148,7 @@ impl Cluster {
                 clients,
                 peers,
                 connector: TcpConnector,
+                dynamodb: None,
                 tls: None,
                 environment: Environment::system(),
                 identity: Arc::new(Identity::in_memory(&cluster_id, member.node_id, &mut rand::rng())),

@@ -34,7 +34,7 @@ use tokio::time::{self, Instant};
 
 use crate::{
     proto::v1 as pb,
-    server::config::{AuditConfig, AuthConfig, Config, DiskConfig, Member, RaftConfig},
+    server::config::{AuditConfig, AuthConfig, Config, DiskConfig, DynamodbConfig, Member, RaftConfig},
 };
 use directory::Directory;
 pub use error::LocalError;
@@ -69,6 +69,8 @@ pub struct Options {
     pub raft: RaftConfig,
     /// The disk settings of a new cluster.
     pub disk: DiskConfig,
+    /// DynamoDB's API on each node. A cluster that has it keeps it.
+    pub dynamodb: bool,
     /// TLS between all, with certificates by an authority of its own. A cluster that has it keeps it.
     pub tls: bool,
     /// The audit files of a new cluster; each node has a directory of its own, `node-N`, in the one that is named.
@@ -90,6 +92,7 @@ impl Options {
             directory: None,
             raft: RaftConfig::default(),
             disk: DiskConfig::default(),
+            dynamodb: false,
             tls: false,
             audit: AuditConfig::default(),
             auth: AuthConfig::default(),
@@ -149,6 +152,9 @@ impl LocalCluster {
             if options.tls || config.tls.is_some() {
                 certificates::of_node(&directory.path().join(CERTIFICATES), config)?;
             }
+            if options.dynamodb || !config.dynamodb.listen.is_empty() {
+                config.dynamodb.listen = ports::address()?;
+            }
             directory.write(config)?;
         }
 
@@ -172,6 +178,7 @@ impl LocalCluster {
         let members = ports::members(self.nodes.keys().copied())?;
         for (node, member) in self.nodes.values_mut().zip(&members) {
             node.move_to(member, &members);
+            node.move_dynamodb()?;
             self.directory.write(node.config())?;
         }
         Ok(())
@@ -218,6 +225,7 @@ impl LocalCluster {
             join,
             members,
             audit: audit_of(&beside(&known.config().audit), node_id),
+            dynamodb: beside_it(&known.config().dynamodb)?,
             ..known.config().clone()
         };
         if config.tls.is_some() {
@@ -286,6 +294,11 @@ impl LocalCluster {
     /// The addresses of its nodes for clients, as URLs.
     pub fn endpoints(&self) -> Vec<String> {
         self.nodes().map(Node::endpoint).collect()
+    }
+
+    /// Where its nodes serve DynamoDB's API, as URLs. Empty: they do not.
+    pub fn dynamodb_endpoints(&self) -> Vec<String> {
+        self.nodes().filter_map(Node::dynamodb_endpoint).collect()
     }
 
     /// The certificates of a client of this cluster. `None`: there is no TLS.
@@ -391,6 +404,12 @@ fn audit_of(common: &AuditConfig, node_id: u64) -> AuditConfig {
 fn beside(of_one: &AuditConfig) -> AuditConfig {
     let directory = of_one.directory.parent().unwrap_or(&of_one.directory).to_owned();
     AuditConfig { directory, ..of_one.clone() }
+}
+
+/// The same on another port.
+fn beside_it(known: &DynamodbConfig) -> Result<DynamodbConfig, LocalError> {
+    let listen = if known.listen.is_empty() { String::new() } else { ports::address()? };
+    Ok(DynamodbConfig { listen, ..known.clone() })
 }
 
 /// The configurations of a new cluster.

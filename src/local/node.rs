@@ -18,7 +18,7 @@ use tokio::{
 };
 use tonic::transport::{Channel, Endpoint};
 
-use super::{STOP_GRACE, certificates, directory::config_file, error::LocalError};
+use super::{STOP_GRACE, certificates, directory::config_file, error::LocalError, ports};
 use crate::{
     proto::v1 as pb,
     server::config::{Config, Member},
@@ -79,6 +79,13 @@ impl Node {
         self.config.members = members.to_vec();
     }
 
+    pub(super) fn move_dynamodb(&mut self) -> Result<(), LocalError> {
+        if !self.config.dynamodb.listen.is_empty() {
+            self.config.dynamodb.listen = ports::address()?;
+        }
+        Ok(())
+    }
+
     pub(super) fn set_cluster_id(&mut self, cluster_id: &str) {
         cluster_id.clone_into(&mut self.config.cluster_id);
     }
@@ -125,6 +132,13 @@ impl Node {
     pub fn endpoint(&self) -> String {
         let scheme = if self.config.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.config.client_listen)
+    }
+
+    /// Where it serves DynamoDB's API, as a URL. `None`: it does not.
+    pub fn dynamodb_endpoint(&self) -> Option<String> {
+        let scheme = if self.config.tls.is_some() { "https" } else { "http" };
+        let listen = &self.config.dynamodb.listen;
+        (!listen.is_empty()).then(|| format!("{scheme}://{listen}"))
     }
 
     /// The certificates of a client. `None`: there is no TLS.

@@ -27,6 +27,12 @@ pub(super) fn members(ids: impl Iterator<Item = u64>) -> Result<Vec<Member>, Loc
     ids.map(|node_id| Ok(Member { node_id, client_address: address()?, peer_address: address()? })).collect()
 }
 
+/// A free address.
+pub(super) fn address() -> Result<String, LocalError> {
+    let listener = any_free().map_err(LocalError::NoPorts)?;
+    Ok(listener.local_addr().map_err(LocalError::NoPorts)?.to_string())
+}
+
 /// Whether all of these addresses can be bound now.
 pub(super) fn all_free<'a>(members: impl Iterator<Item = &'a Member>) -> bool {
     members

@@ -62,6 +62,7 @@ mod nodes_removed;
 mod access;
 mod api;
 mod cluster;
+mod dynamodb;
 mod health;
 mod joining;
 mod progress;

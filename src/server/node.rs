@@ -31,7 +31,7 @@ use super::{
     cluster::Cluster,
     config::{AuditConfig, Config, Member, RaftConfig, TlsConfig},
     descriptors::Places,
-    health,
+    dynamodb as dynamodb_endpoint, health,
     joining::{self, NotAdmitted},
     nodes_join::NodesJoin,
     nodes_removed::NodesRemoved,
@@ -172,6 +172,8 @@ pub struct Parts<L, C, S> {
     pub peers: L,
     /// How it reaches its peers: with the same certificates.
     pub connector: C,
+    /// The listener for DynamoDB's API. `None`: it is not served.
+    pub dynamodb: Option<L>,
     /// Its certificates. `None`: its ports take plain text.
     pub tls: Option<Tls>,
     /// Its clock, random numbers, and runtimes.
@@ -226,6 +228,10 @@ pub async fn serve(
     }
     let clients = listen("client_listen", &config.client_listen).await?;
     let peers = listen("peer_listen", &config.peer_listen).await?;
+    let dynamodb = match &*config.dynamodb.listen {
+        "" => None,
+        address => Some(listen("dynamodb.listen", address).await?),
+    };
     let environment = Environment { clients: Tasks::On(clients_runtime), ..Environment::system() };
     let opening = (config.clone(), environment.clone());
     let opened = tokio::task::spawn_blocking(move || open(&opening.0, &opening.1)).await;
@@ -237,6 +243,7 @@ pub async fn serve(
         clients,
         peers,
         connector,
+        dynamodb,
         tls,
         environment,
         identity,
@@ -316,7 +323,8 @@ where
     let Parts { config, clients, peers, connector, environment, identity, mut log, snapshots, places, .. } = parts;
     let acceptor = |port| parts.tls.clone().map(|tls| Acceptor::new(tls, port)).transpose();
     let (peers_acceptor, clients_acceptor) = (acceptor(Port::Peers)?, acceptor(Port::Clients)?);
-    let Parts { tls, inspector, versions, replica: replica_wanted, disk: space, .. } = parts;
+    let http_acceptor = acceptor(Port::Http)?;
+    let Parts { tls, inspector, versions, replica: replica_wanted, disk: space, dynamodb, .. } = parts;
     let access = Arc::new(Access::open(&config.auth, tls.is_some()).map_err(ServeError::Config)?);
     check_log(&identity, &mut log, &snapshots).await?;
     let plan = plan(&config);
@@ -385,6 +393,16 @@ where
     let clients_service = services.unread.layer(NodesJoin(services.around(client_routes)));
     let serving = listen_to(clients, clients_acceptor, client_settings, clients_service, stopping.clone());
     environment.clients.spawn(&mut client_server, serving);
+    if let Some(listener) = dynamodb {
+        let (settings, service) = (&config.dynamodb, services.service.clone());
+        let serving =
+            dynamodb_endpoint::serve(settings, listener, http_acceptor, service, &environment, stopping.clone());
+        let serving = serving.map_err(ServeError::Config)?;
+        environment.clients.spawn(&mut client_server, async move {
+            serving.await;
+            Ok(())
+        });
+    }
     tasks.spawn(take_part(Arc::clone(&identity), replica.clone(), plan, connector.clone()));
     tasks.spawn(outdated(Arc::clone(&identity)));
     tasks.spawn(removed(Arc::clone(&identity)));
@@ -450,7 +468,7 @@ where
     }
     // Streams that a client holds open at a follower do not end by themselves: requests that are not answered by now are cut off. So are
     // the streams of peers, which stay open for as long as possible.
-    let _ = timeout(DRAIN, client_server.join_next()).await;
+    let _ = timeout(DRAIN, async { while client_server.join_next().await.is_some() {} }).await;
     ended
 }
 

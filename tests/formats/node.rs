@@ -69,6 +69,7 @@ pub(crate) fn run<F: Future<Output = ()>>(directory: &Path, work: impl FnOnce(St
             clients,
             peers,
             connector: TcpConnector,
+            dynamodb: None,
             tls: None,
             environment,
             identity,

@@ -181,6 +181,7 @@ impl Site {
             clients: Door::open(CLIENT_PORT).await?,
             peers: Door::open(PEER_PORT).await?,
             connector: Dialer { node: self.id(), gates: self.gates.clone() },
+            dynamodb: None,
             tls: None,
             environment: self.environment.clone(),
             identity,

@@ -121,6 +121,7 @@ impl Cluster {
             clients,
             peers,
             connector: TcpConnector,
+            dynamodb: None,
             tls: None,
             environment,
             identity,

@@ -44,6 +44,10 @@ pub(super) struct Dev {
     /// LOCKKEEPER_CERT and LOCKKEEPER_KEY. A cluster in DIR that has it keeps it
     #[arg(long)]
     tls: bool,
+    /// Serve DynamoDB's API too; COMMAND finds it through LOCKKEEPER_DYNAMODB_ENDPOINT (one node's) and
+    /// LOCKKEEPER_DYNAMODB_ENDPOINTS (all). A cluster in DIR that has it keeps it
+    #[arg(long)]
+    dynamodb: bool,
     /// How long the cluster may take to start
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = arguments::duration)]
     timeout: Duration,
@@ -83,8 +87,8 @@ impl Dev {
         let mut signals = Signals::listen()?;
         let program = env::current_exe()?;
         let nodes = self.nodes.map(usize::from);
-        let (directory, timeout, tls) = (self.data.clone(), self.timeout, self.tls);
-        let options = Options { nodes, directory, timeout, tls, ..Options::new(&program) };
+        let (directory, timeout, tls, dynamodb) = (self.data.clone(), self.timeout, self.tls, self.dynamodb);
+        let options = Options { nodes, directory, timeout, tls, dynamodb, ..Options::new(&program) };
 
         if self.output == Output::Text {
             say("starting a cluster on this machine");

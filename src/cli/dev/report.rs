@@ -42,6 +42,11 @@ fn text(cluster: &LocalCluster) -> String {
 /// The environment variables by which commands find the cluster.
 pub(super) fn variables(cluster: &LocalCluster) -> Vec<(&'static str, String)> {
     let mut variables = vec![("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(","))];
+    let dynamodb = cluster.dynamodb_endpoints();
+    if let Some(first) = dynamodb.first() {
+        variables.push(("LOCKKEEPER_DYNAMODB_ENDPOINT", first.clone()));
+        variables.push(("LOCKKEEPER_DYNAMODB_ENDPOINTS", dynamodb.join(",")));
+    }
     if let Some(TlsFiles { ca, own }) = cluster.client_files() {
         variables.push(("LOCKKEEPER_CA", ca.display().to_string()));
         if let Some((certificate, key)) = own {

@@ -63,6 +63,8 @@ pub struct Config {
     pub disk: DiskConfig,
     /// The audit files.
     pub audit: AuditConfig,
+    /// DynamoDB's API.
+    pub dynamodb: DynamodbConfig,
     /// The members that form the cluster, this node among them.
     pub members: Vec<Member>,
 }
@@ -159,6 +161,18 @@ pub struct AuditConfig {
     pub file_bytes: u64,
     /// Files that stay, the newest among them; older ones are deleted. 0: all stay.
     pub files_kept: usize,
+}
+
+/// DynamoDB's API on a port of its own.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DynamodbConfig {
+    /// The address on which the node listens for it: host:port. Empty: it does not.
+    pub listen: String,
+    /// The file of access keys and their secrets. Empty: signatures are not checked, and an access key is no identity.
+    pub secrets: PathBuf,
+    /// Tables whose items are only items: no leases, no tokens.
+    pub plain_tables: Vec<String>,
 }
 
 /// Values from flags and environment variables, which take precedence over the file.
@@ -309,6 +323,7 @@ impl Default for Config {
             limits: LimitsConfig::default(),
             disk: DiskConfig::default(),
             audit: AuditConfig::default(),
+            dynamodb: DynamodbConfig::default(),
             members: Vec::new(),
         }
     }

@@ -172,6 +172,9 @@ fn listeners(config: &Config, problems: &mut Vec<Problem>) {
             problems.push(Problem::new(key, what));
         }
     }
+    if let (false, Err(what)) = (config.dynamodb.listen.is_empty(), host_and_port(&config.dynamodb.listen)) {
+        problems.push(Problem::new("dynamodb.listen", what));
+    }
     // Port 0 means any free port.
     let any_port = host_and_port(&config.client_listen).is_ok_and(|(_, port)| port == 0);
     if config.client_listen == config.peer_listen && !config.client_listen.is_empty() && !any_port {
@@ -185,7 +188,12 @@ fn exposure(config: &Config, problems: &mut Vec<Problem>) {
     if config.tls.is_some() || config.insecure {
         return;
     }
-    for (key, listen) in [("client_listen", &config.client_listen), ("peer_listen", &config.peer_listen)] {
+    let listeners = [
+        ("client_listen", &config.client_listen),
+        ("peer_listen", &config.peer_listen),
+        ("dynamodb.listen", &config.dynamodb.listen),
+    ];
+    for (key, listen) in listeners {
         // An address that is malformed is reported elsewhere.
         if host_and_port(listen).is_ok() && !is_loopback(listen) {
             let what = format!(

@@ -14,6 +14,7 @@
 //! | a node, of a peer | the node with the expected id, of its own cluster; its host does not count, since the id says more |
 //! | the port of peers | a node of the same cluster |
 //! | the port of clients | nothing, a client of the same cluster, or a node of it (which may do no more than join) |
+//! | a port of HTTP | nothing: no certificate is asked for |
 //!
 //! Deliberately absent: revocation lists. Certificates live a year at most; to withdraw one earlier, replace the authority, whose file may
 //! hold the old and the new one meanwhile.
@@ -51,11 +52,16 @@ pub use self::{
 };
 use super::Connect;
 
-/// The only protocol above TLS: HTTP/2.
+/// The protocol above TLS between nodes, and of clients: HTTP/2.
 const ALPN: &[u8] = b"h2";
+/// That of clients of other protocols.
+const ALPN_HTTP: &[u8] = b"http/1.1";
 /// How often [`Tls::follow_files`] looks for changed files.
 #[cfg(feature = "serve")]
 const POLL: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// A connection that was accepted, with or without TLS.
+pub type PlainOrTls<S> = Either<S, ServerStream<S>>;
 
 /// The certificates of this process. Clones share them.
 #[derive(Clone, Debug)]
@@ -75,8 +81,8 @@ struct Current {
     contents: Contents,
     roots: Arc<RootCertStore>,
     own: Option<Own>,
-    /// For the ports of peers and of clients. `None`: no certificate, so nothing can be accepted.
-    servers: Option<[Arc<ServerConfig>; 2]>,
+    /// For the ports of peers, of clients, and of HTTP. `None`: no certificate, so nothing can be accepted.
+    servers: Option<[Arc<ServerConfig>; 3]>,
 }
 
 /// This process's own certificate.
@@ -94,6 +100,8 @@ pub enum Port {
     Peers,
     /// For clients.
     Clients,
+    /// For clients of other protocols over HTTP/1.1. It asks for no certificate: they show who they are in their requests.
+    Http,
 }
 
 impl Tls {
@@ -180,17 +188,22 @@ impl Current {
         let servers = match &own {
             Some(Own { certified, subject: Subject::Node { cluster, .. }, .. }) => {
                 let server = |port| {
-                    let verifier = ClientVerifier::new(Arc::clone(&roots), cluster.clone(), port);
                     let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
                     let resolver = Arc::new(SingleCertAndKey::from(Arc::clone(certified)));
                     let wrong = |error: rustls::Error| TlsError::new(files.certificate_or_ca(), error.to_string());
+                    let builder = builder.map_err(wrong)?;
+                    if port == Port::Http {
+                        let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
+                        config.alpn_protocols = vec![ALPN_HTTP.to_vec()];
+                        return Ok(Arc::new(config));
+                    }
+                    let verifier = ClientVerifier::new(Arc::clone(&roots), cluster.clone(), port);
                     let verifier = verifier.map_err(|error| TlsError::new(&files.ca, error))?;
-                    let builder = builder.map_err(wrong)?.with_client_cert_verifier(Arc::new(verifier));
-                    let mut config = builder.with_cert_resolver(resolver);
+                    let mut config = builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(resolver);
                     config.alpn_protocols = vec![ALPN.to_vec()];
                     Ok(Arc::new(config))
                 };
-                Some([server(Port::Peers)?, server(Port::Clients)?])
+                Some([server(Port::Peers)?, server(Port::Clients)?, server(Port::Http)?])
             }
             Some(Own { subject: Subject::Client { .. }, .. }) | None => None,
         };
@@ -370,16 +383,25 @@ impl Acceptor {
         }
     }
 
+    /// The handshake of a connection whose certificate does not matter. As [`Acceptor::accept`].
+    pub async fn accept_any<S>(&self, stream: S) -> io::Result<PlainOrTls<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        Ok(PlainOrTls::Right(self.accept(stream).await?.0))
+    }
+
     /// The handshake. Needs a time limit of the caller's. Cancel safe: the connection is closed.
     pub(super) async fn accept<S>(&self, stream: S) -> io::Result<(ServerStream<S>, Option<Subject>)>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let current = self.tls.current();
-        let [peers, clients] = current.servers.as_ref().ok_or_else(|| io::Error::other("no certificate"))?;
+        let [peers, clients, http] = current.servers.as_ref().ok_or_else(|| io::Error::other("no certificate"))?;
         let config = match self.port {
             Port::Peers => peers,
             Port::Clients => clients,
+            Port::Http => http,
         };
         let stream = tokio_rustls::TlsAcceptor::from(Arc::clone(config)).accept(stream).await?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
