@@ -75,7 +75,7 @@ fn happened(what: &str) {
 #[test]
 fn histories_agree_with_the_model() {
     let config = Config {
-        cases: 500,
+        cases: 600,
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/machine_model/regressions"))),
         ..Config::default()
     };

@@ -5,13 +5,13 @@
 //! the table alone.
 //!
 //! In the total, a name that several records share counts once, with its lock. A session is charged for its own records: its grants and
-//! waits with their names, the data of its waits, the data of locks that it alone holds, the replies that it may still ask for. Data on a
-//! lock that several sessions hold, or that was kept after the last holder left, is charged to no session and counts only in the total. An
-//! entry of the keyspace is charged to the session that is its lease, and to none without a lease.
+//! waits with their names, the data of its waits, the data of locks that it alone holds, the replies that it may still ask for, and the
+//! entries of the keyspace whose lease it is. Data on a lock that several sessions hold, or that was kept after the last holder left, and
+//! entries without a lease are charged to no session and count only in the total.
 //!
 //! The limits ([`Limits::table_bytes`], [`Limits::session_bytes`]) apply to commands that ask for more: an open, an acquire, an update
-//! that is longer than the data it replaces, a transaction that puts more than it replaces. The check estimates a little high: an acquire counts as if all its locks were new. A release
-//! is never refused; the replies to releases are bounded by their number.
+//! that is longer than the data it replaces, a transaction that puts more than it replaces. The check estimates a little high: an acquire
+//! counts as if all its locks were new. A release is never refused; the replies to releases are bounded by their number.
 
 use super::*;
 

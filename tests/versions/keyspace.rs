@@ -2,7 +2,9 @@
 //! version that it needs.
 
 use lockkeeper::{
-    machine::{Key, Put, SessionId, TXN_OPERATIONS_MAX, Txn, TxnOperation, VALUE_BYTES_MAX, Value, Version, Versions},
+    machine::{
+        Key, KeyRange, Put, SessionId, TXN_OPERATIONS_MAX, Txn, TxnOperation, VALUE_BYTES_MAX, Value, Version, Versions,
+    },
     proto::v1::{OpenSessionRequest, sessions_client::SessionsClient},
     raft::{
         keyspace::write_txn,
@@ -112,6 +114,10 @@ async fn entries_are_read_in_pages_that_fit_into_a_message_and_survive_in_snapsh
     cluster.stop(3).await;
     cluster.restart(3, TODAY).await;
     cluster.agree().await;
+    for replica in cluster.replicas() {
+        let entries = replica.table().read(|applied| applied.machine.entries(&KeyRange::default()).count());
+        assert_eq!(entries, names.len(), "at node {}", replica.node_id());
+    }
     cluster.end().await;
 }
 

@@ -183,7 +183,8 @@ impl Cluster {
         ended.expect_err("it cannot go on").to_string()
     }
 
-    fn replicas(&self) -> impl Iterator<Item = &Replica> {
+    /// The replicas of the nodes that run.
+    pub(crate) fn replicas(&self) -> impl Iterator<Item = &Replica> {
         self.nodes.iter().filter_map(|node| node.running.as_ref()?.replica.as_ref())
     }
 

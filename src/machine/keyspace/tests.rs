@@ -178,13 +178,11 @@ fn tables_that_differ_in_one_entry_have_different_hashes() {
 fn damaged_entries_are_refused() {
     let machine = with_entries(1, leased(AtLeaseEnd::Keep));
     let restored = |spoil: &dyn Fn(&mut Entry)| {
-        let records = machine.records().map(|record| match record {
-            Record::Entry { key, entry } => {
-                let mut entry = Entry::clone(&entry);
-                spoil(&mut entry);
-                Record::Entry { key, entry: Arc::new(entry) }
+        let records = machine.records().map(|mut record| {
+            if let Record::Entry { entry, .. } = &mut record {
+                spoil(Arc::make_mut(entry));
             }
-            other => other,
+            record
         });
         Machine::from_records(records).map(|restored| restored.hash()).map_err(|broken| broken.to_string())
     };
