@@ -14,7 +14,8 @@
 //! store       the keyspace: a parameter
 //! ```
 //!
-//! The store knows nothing of all this, and this crate nothing of replication: whoever implements [`Store`] has the endpoint with [`serve`].
+//! The store knows nothing of all this, and this crate nothing of replication: whoever implements [`Store`] has the endpoint with
+//! [`serve`].
 //!
 //! Errors have DynamoDB's types and, as far as they are known, its texts. Where two things are wrong with a request, which one is named
 //! may differ. Where the expressions of a request are wrong and its table is missing, the expression is named.

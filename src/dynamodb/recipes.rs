@@ -16,11 +16,13 @@
 //! is.
 //!
 //! **Why it is safe.** A holder counts its lease from before it sends the write that grants or renews it; the store counts from when it
-//! applies that write, which is later. So the holder has given up first, as far as the rates of both clocks agree; a client that does not
-//! watch its own lease is as unsafe as it is on DynamoDB itself. A condition sees what a reader sees. An update changes the item that is
-//! stored: a late heartbeat of the old holder, whose condition names its own version, renews its lease if nobody has taken the lock in
-//! between (the commit compares), and does not store `isReleased`. Where released means absent, its condition fails, and it learns that
-//! the lock is lost.
+//! applies that write, which is later. So the holder has given up first, as far as the rates of both clocks agree. (The Python client
+//! counts a renewal from its answer, and warns its program after `safe_period`, which must be shorter than the lease by a round trip.) A
+//! client that does not watch its own lease is as unsafe as it is on DynamoDB itself.
+//!
+//! A condition sees what a reader sees. An update changes the item that is stored: a late heartbeat of the old holder, whose condition
+//! names its own version, renews its lease if nobody has taken the lock in between (the commit compares), and does not store
+//! `isReleased`. Where released means absent, its condition fails, and it learns that the lock is lost.
 //!
 //! **The token.** The items of all but the last kind also show `fencingToken`: the revision of the acquisition (`item::Fence`). The last
 //! client has an attribute of this name already, which it raises by itself.
