@@ -43,7 +43,7 @@ use tonic::{
 };
 
 #[cfg(feature = "serve")]
-pub use connection::{Connection, Remote};
+pub use connection::{Connection, ConnectionId, Remote};
 #[cfg(feature = "serve")]
 pub use serve::serve;
 #[cfg(feature = "serve")]

@@ -92,6 +92,32 @@ async fn calls_beyond_the_limit_of_an_identity_are_refused_and_others_are_served
     assert!(served >= 10 && refused >= 100, "{served} served, {refused} refused");
 }
 
+/// The limit of connections holds at each node: what closes one makes room, and other identities are not concerned.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_beyond_the_limit_of_an_identity_are_refused_and_closed() {
+    let policy = format!("{POLICY}\n[limits.shop-1]\nconnections = 2\n");
+    let stage = Stage::new(Some(&policy)).await;
+    let get = || lockkeeper::proto::v1::GetRequest { name: "seats/1".to_owned(), ..Default::default() };
+    let mut within = [stage.locks(1).await, stage.locks(1).await];
+    for _ in 0..3 {
+        for locks in &mut within {
+            locks.get(from(Some("shop-1"), get())).await.expect("a connection that is counted stays");
+        }
+    }
+    let mut third = stage.locks(1).await;
+    let status = third.get(from(Some("shop-1"), get())).await.expect_err("the third connection");
+    assert_eq!(reason(&status), "LIMIT_REACHED", "{status:?}");
+    assert!(status.message().contains("shop-1 has reached its limit of 2 for connections: close some"), "{status:?}");
+    let mut other = stage.locks(1).await;
+    other.get(from(Some("shop-2"), get())).await.expect("another identity is not concerned");
+    stage.locks(2).await.get(from(Some("shop-1"), get())).await.expect("another node counts its own connections");
+    assert!(stage.cluster.node(1).status().await.expect("it serves").limited_requests >= 1);
+
+    drop(within);
+    let served = async || stage.locks(1).await.get(from(Some("shop-1"), get())).await.ok();
+    until("room for another connection", served).await;
+}
+
 /// Sessions, locks and waiters of one identity; what is given back can be had again, and a repetition of a request that was executed is no
 /// new one.
 #[tokio::test(flavor = "multi_thread")]
