@@ -3,10 +3,11 @@
 use std::fs;
 
 use lockkeeper::client::{Error, Refusal};
+use tokio::time::timeout;
 
 use crate::{
     stage::{POLICY, Stage, acquire, from, open, options, reason, refusal},
-    support::{lockkeeper, output, text, until},
+    support::{LONG, lockkeeper, output, text, until},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,6 +67,38 @@ async fn a_new_policy_is_in_force_within_seconds_and_a_bad_one_changes_nothing()
     let (code, _, said) = text(&output(lockkeeper(&["serve", "--config"]).arg(config)).await);
     assert_eq!(code, 20, "{said}");
     assert!(said.contains("auth.policy") && said.contains("line 4") && said.contains("aquire"), "{said}");
+}
+
+/// Also through a follower, which only passes the watch on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_ends_when_the_policy_does_not_allow_it_any_more() {
+    let stage = Stage::new(Some(POLICY)).await;
+    let watch = async |node: u64, who: &'static str| {
+        let request = lockkeeper::proto::v1::WatchRequest { prefix: "seats/".to_owned(), after_index: 0 };
+        let mut request = from(Some(who), request);
+        request.set_timeout(2 * LONG);
+        stage.locks(node).await.watch(request).await.expect("allowed").into_inner()
+    };
+    let shops = [watch(1, "shop-1").await, watch(2, "shop-1").await, watch(3, "shop-1").await];
+    let mut operators = watch(1, "ops").await;
+    fs::write(stage.policy_file(), POLICY.replace("\"read\", \"watch\"]\nprefix", "\"read\"]\nprefix"))
+        .expect("written");
+    for mut events in shops {
+        let status = timeout(LONG, async {
+            loop {
+                match events.message().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => panic!("it ended without a reason"),
+                    Err(status) => break status,
+                }
+            }
+        });
+        let status = status.await.expect("it ends");
+        assert_eq!(reason(&status), "PERMISSION_DENIED", "{status:?}");
+    }
+    for _ in 0..3 {
+        operators.message().await.expect("another identity is not concerned").expect("it goes on");
+    }
 }
 
 /// An identity that floods is refused with its limit, and another one is served meanwhile.

@@ -8,8 +8,9 @@
 //! * [`calls`]: calls a second;
 //! * [`connections`]: open connections.
 //!
-//! A stream (pipeline, keep-alive, watch) has the identity of the request that opened it. A watch that a policy allowed goes on when the
-//! policy changes; each request of a pipeline and each renewal is decided anew.
+//! A stream (pipeline, keep-alive, watch) has the identity of the request that opened it, until the stream ends: also if its token is
+//! withdrawn meanwhile, so whoever withdraws one takes the identity out of the policy too. Each request of a pipeline and each renewal is
+//! decided anew. A watch ends within seconds once the policy of the leader does not allow it any more.
 
 mod calls;
 mod connections;
@@ -218,6 +219,16 @@ impl Access {
                 self.denied.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(from = %caller.shown(), %right, %what, "a request was refused by the policy");
                 Err(Error::permission_denied(&denied))
+            }
+        }
+    }
+
+    /// Returns once no rule of the policy allows this any more: for streams that were allowed when they began.
+    pub(crate) async fn denied(&self, caller: &Caller, right: Right, what: What<'_>) -> Error {
+        loop {
+            tokio::time::sleep(REREAD).await;
+            if let Err(error) = self.check(caller, right, what) {
+                return error;
             }
         }
     }
