@@ -33,29 +33,3 @@ impl Connections {
         within
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use lockkeeper_transport::Connection;
-
-    use super::*;
-
-    #[test]
-    fn a_connection_counts_once_for_each_identity_until_it_ends() {
-        let mut connections = Connections::default();
-        let (ann, bob) = (Identity::new("ann").expect("valid"), Identity::new("bob").expect("valid"));
-        let [first, second, third] = [(); 3].map(Connection::for_test);
-        for _ in 0..3 {
-            assert!(connections.take(&ann, &first.remote(), 2));
-            assert!(connections.take(&ann, &second.remote(), 2));
-        }
-        assert!(!connections.take(&ann, &third.remote(), 2));
-        assert!(connections.take(&bob, &third.remote(), 1), "another identity is not concerned");
-        assert!(connections.take(&bob, &third.remote(), 0), "a lower limit ends no connection");
-        drop(first);
-        assert!(connections.take(&ann, &third.remote(), 2), "a connection that ended makes room");
-        drop((second, third));
-        assert!(connections.take(&Identity::new("eve").expect("valid"), &Connection::for_test(()).remote(), 1));
-        assert_eq!(connections.0.len(), 1, "identities without a connection are forgotten");
-    }
-}
