@@ -6,7 +6,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 use super::{Busy, Refusal};
-use lockkeeper_transport::never_sent;
+use lockkeeper_transport::{SPEAKS_TLS, never_sent};
 use lockkeeper_types::Invalid;
 
 /// Why a call failed.
@@ -250,7 +250,9 @@ fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     while let Some(cause) = error.source() {
         error = cause;
     }
-    error.to_string()
+    let text = error.to_string();
+    // Without HTTP/2's words around it.
+    if text.contains(SPEAKS_TLS) { SPEAKS_TLS.to_owned() } else { text }
 }
 
 #[cfg(test)]

@@ -16,6 +16,6 @@ pub struct Limits {
     pub bytes: Option<u64>,
     /// Calls in one second at one node; twice as many at once after a pause.
     pub calls_per_second: Option<u32>,
-    /// Connections that are open at one node.
+    /// Connections that are open at one node. Each counts from the identity's first call on it.
     pub connections: Option<u64>,
 }

@@ -322,8 +322,12 @@ where
 {
     let Parts { config, clients, peers, connector, environment, identity, mut log, snapshots, places, .. } = parts;
     let acceptor = |port| parts.tls.clone().map(|tls| Acceptor::new(tls, port)).transpose();
-    let (peers_acceptor, clients_acceptor) = (acceptor(Port::Peers)?, acceptor(Port::Clients)?);
+    let (mut peers_acceptor, clients_acceptor) = (acceptor(Port::Peers)?, acceptor(Port::Clients)?);
     let http_acceptor = acceptor(Port::Http)?;
+    if let Tasks::On(runtime) = &environment.clients {
+        // A flood of handshakes must not delay heartbeats.
+        peers_acceptor = peers_acceptor.map(|acceptor| acceptor.on(runtime.clone()));
+    }
     let Parts { tls, inspector, versions, replica: replica_wanted, disk: space, dynamodb, .. } = parts;
     let access = Arc::new(Access::open(&config.auth, tls.is_some()).map_err(ServeError::Config)?);
     check_log(&identity, &mut log, &snapshots).await?;

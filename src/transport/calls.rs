@@ -59,7 +59,7 @@ where
             Err(full) => return Ok(answer(refused(full).into_http(), None)),
         };
         let (mut parts, mut body) = request.into_parts();
-        parts.extensions.insert(self.remote);
+        parts.extensions.insert(self.remote.clone());
         let mut first = None;
         let permit = match self.without_message.try_acquire_owned() {
             Ok(permit) => Some(permit),
@@ -82,6 +82,9 @@ where
             Err(_) if has_message.load(Relaxed) => answered.await?,
             Err(_) => no_message().into_http(),
         };
+        if self.remote.must_finish() {
+            self.slot.finish();
+        }
         Ok(answer(response, Some(call)))
     }
 }

@@ -26,7 +26,7 @@ pub struct Connection<S> {
     remote: SocketAddr,
     subject: Option<Arc<Subject>>,
     /// Dropped with the connection: see [`Remote`].
-    token: Arc<()>,
+    token: Arc<Token>,
     preface: Preface,
     read_state: Arc<ReadState>,
 }
@@ -82,6 +82,12 @@ impl Preface {
     }
 }
 
+/// What a connection and its [`Remote`]s share.
+#[derive(Debug, Default)]
+struct Token {
+    must_finish: AtomicBool,
+}
+
 /// The origin of a connection, and whether it is still open: in the extensions of each request.
 #[derive(Clone, Debug)]
 pub struct Remote {
@@ -89,10 +95,30 @@ pub struct Remote {
     pub address: SocketAddr,
     /// Whom the certificate of the other end names. `None`: it showed none.
     pub subject: Option<Arc<Subject>>,
-    connection: Weak<()>,
+    connection: Weak<Token>,
 }
 
+/// Tells a connection from others for as long as a [`Remote`] of it exists.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ConnectionId(usize);
+
 impl Remote {
+    /// The connection's id.
+    pub fn id(&self) -> ConnectionId {
+        ConnectionId(self.connection.as_ptr().addr())
+    }
+
+    /// Has the connection closed after the answer to a call that calls this before it answers: GOAWAY, and its open calls may end.
+    pub fn finish(&self) {
+        if let Some(token) = self.connection.upgrade() {
+            token.must_finish.store(true, Relaxed);
+        }
+    }
+
+    pub(super) fn must_finish(&self) -> bool {
+        self.connection.upgrade().is_some_and(|token| token.must_finish.load(Relaxed))
+    }
+
     /// The id of the node that the certificate of the other end names.
     pub fn node(&self) -> Option<u64> {
         match self.subject.as_deref()? {

@@ -23,6 +23,8 @@ mod connection;
 #[cfg(feature = "serve")]
 mod log_throttle;
 #[cfg(feature = "serve")]
+mod plain;
+#[cfg(feature = "serve")]
 mod serve;
 #[cfg(feature = "serve")]
 mod settings;
@@ -43,7 +45,7 @@ use tonic::{
 };
 
 #[cfg(feature = "serve")]
-pub use connection::{Connection, Remote};
+pub use connection::{Connection, ConnectionId, Remote};
 #[cfg(feature = "serve")]
 pub use serve::serve;
 #[cfg(feature = "serve")]
@@ -56,6 +58,10 @@ pub use windows::Windows;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval of HTTP/2 keep-alive pings, while a call is open and the peer is silent; also the time limit for the answer.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// What a port that speaks TLS answers to plain text.
+pub const SPEAKS_TLS: &str =
+    "this port speaks TLS: a client needs the authority of the cluster (--ca), and a node its certificate ([tls])";
 
 /// Opens connections.
 pub trait Connect: Clone + Send + Sync + 'static {

@@ -34,7 +34,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tonic::body::Body;
 use tower::Service;
 
@@ -43,6 +43,7 @@ use super::{
     calls::CallHandler,
     connection::{Connection, ReadState},
     log_throttle::LogThrottle,
+    plain::{self, Rewound},
     settings::{CLOSING_TIMEOUT, FIRST_CALL_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Settings},
     slots::{Order, Slot, SlotGuard, Slots},
     tls::{Acceptor, ServerStream},
@@ -86,7 +87,8 @@ pub async fn serve<L, V>(
             Some(handshakes) => {
                 let handshakes = handshakes.clone();
                 connections.spawn(async move {
-                    if let Some(stream) = handshakes.secured(stream, remote, &slot_guard.0, &stopping).await {
+                    let slot = Arc::clone(&slot_guard.0);
+                    if let Some(stream) = handshakes.elsewhere(stream, remote, slot, stopping.clone()).await {
                         connection(stream, slot_guard, http, without_message, service, stopping).await;
                     }
                 });
@@ -161,6 +163,27 @@ struct Handshakes {
 }
 
 impl Handshakes {
+    /// As [`secured`](Self::secured), on the runtime for handshakes, if there is one. Those at one time are bounded by the slots for
+    /// arrivals.
+    async fn elsewhere<S>(
+        self,
+        stream: S,
+        remote: SocketAddr,
+        slot: Arc<Slot>,
+        stopping: CancellationToken,
+    ) -> Option<Connection<ServerStream<Rewound<S>>>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let runtime = self.acceptor.runtime().cloned();
+        let handshake = async move { self.secured(stream, remote, &slot, &stopping).await };
+        match runtime {
+            None => handshake.await,
+            // An error: that runtime ends, and with it the node.
+            Some(runtime) => AbortOnDropHandle::new(runtime.spawn(handshake)).await.ok().flatten(),
+        }
+    }
+
     /// `None`: the handshake failed, was not complete in time, or the connection had to make room.
     async fn secured<S>(
         &self,
@@ -168,12 +191,13 @@ impl Handshakes {
         remote: SocketAddr,
         slot: &Slot,
         stopping: &CancellationToken,
-    ) -> Option<Connection<ServerStream<S>>>
+    ) -> Option<Connection<ServerStream<Rewound<S>>>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
+        let handshake = async { self.acceptor.accept(plain::refused(stream).await?).await };
         let secured = tokio::select! {
-            secured = timeout(HANDSHAKE_TIMEOUT, self.acceptor.accept(stream)) => secured,
+            secured = timeout(HANDSHAKE_TIMEOUT, handshake) => secured,
             () = stopping.cancelled() => return None,
             () = slot.must_end() => return None,
         };

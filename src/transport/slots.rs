@@ -268,6 +268,14 @@ impl Slot {
         self.shared.began + std::time::Duration::from_millis(self.idle_since_ms.load(Relaxed))
     }
 
+    /// The connection is to end once its open calls have.
+    pub(super) fn finish(&self) {
+        // An order to end at once stands.
+        if self.order.load(Relaxed) == Order::Stay as u8 {
+            self.tell(Order::Finish);
+        }
+    }
+
     fn tell(&self, order: Order) {
         self.order.store(order as u8, Relaxed);
         self.ordered.notify_one();

@@ -29,7 +29,7 @@ const HALF_PREFACES_PEERS: usize = 1_010;
 const SILENT: usize = 1_100;
 
 /// Opens connections that send `words`, a part of a preface, and keeps them open.
-async fn say(address: SocketAddr, connections: usize, words: &[u8]) -> Vec<TcpStream> {
+pub(crate) async fn say(address: SocketAddr, connections: usize, words: &[u8]) -> Vec<TcpStream> {
     const AT_ONCE: usize = 50;
     let mut open = Vec::new();
     while open.len() < connections {

@@ -9,6 +9,7 @@
 //! * `resets`: rapid reset: calls that are opened and cancelled at once;
 //! * `calls`: calls without a message, and streams that are opened and left idle;
 //! * `arrivals`: connections that send nothing, or half a preface, until connection slots or descriptors run out, at both ports;
+//! * `handshakes`: garbage, half and whole handshakes at ports that speak TLS, and frames inside TLS;
 //! * `messages`: many small requests on one stream;
 //! * `readers`: clients that do not read their answers, for each kind of call;
 //! * `bulk`: one request that causes much work: sessions with many locks end, many sessions expire, many waiters are granted.
@@ -30,6 +31,7 @@ mod bulk;
 mod calls;
 mod floods;
 mod frames;
+mod handshakes;
 mod messages;
 mod readers;
 mod resets;

@@ -3,7 +3,7 @@
 use std::io;
 
 use tokio::{
-    io::AsyncWriteExt as _,
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
     time::{Instant, timeout},
 };
 
@@ -14,7 +14,7 @@ use crate::{
     support::LONG,
 };
 
-const ENHANCE_YOUR_CALM: u32 = 11;
+pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 /// Bytes of the full attack: 143 MiB.
 const FULL_BYTES: usize = 143 << 20;
 const SMALL_BYTES: usize = 4 << 20;
@@ -81,8 +81,12 @@ async fn rapid_resets_harm_no_other_client_and_without_a_message_close_their_con
 
 /// Sends the resets in one write. The server reads them in one turn; with no unread bytes left, closing does not lose its GOAWAY.
 async fn a_few(stage: &Stage) -> Option<(u32, String)> {
-    let mut stream = connect(stage.leader().await).await.expect("it serves");
+    reset_a_few(&mut connect(stage.leader().await).await.expect("it serves")).await
+}
+
+/// The same on a connection whose preface was sent. Returns the node's GOAWAY.
+pub(crate) async fn reset_a_few(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Option<(u32, String)> {
     let few: Vec<u8> = (0..TOO_MANY).flat_map(|call| short_reset(stream_id(call))).collect();
     stream.write_all(&few).await.expect("it reads");
-    timeout(LONG, farewell(&mut stream)).await.expect("in time")
+    timeout(LONG, farewell(stream)).await.expect("in time")
 }

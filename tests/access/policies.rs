@@ -3,10 +3,11 @@
 use std::fs;
 
 use lockkeeper::client::{Error, Refusal};
+use tokio::time::timeout;
 
 use crate::{
     stage::{POLICY, Stage, acquire, from, open, options, reason, refusal},
-    support::{lockkeeper, output, text, until},
+    support::{LONG, lockkeeper, output, text, until},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,6 +69,38 @@ async fn a_new_policy_is_in_force_within_seconds_and_a_bad_one_changes_nothing()
     assert!(said.contains("auth.policy") && said.contains("line 4") && said.contains("aquire"), "{said}");
 }
 
+/// Also through a follower, which only passes the watch on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_ends_when_the_policy_does_not_allow_it_any_more() {
+    let stage = Stage::new(Some(POLICY)).await;
+    let watch = async |node: u64, who: &'static str| {
+        let request = lockkeeper::proto::v1::WatchRequest { prefix: "seats/".to_owned(), after_index: 0 };
+        let mut request = from(Some(who), request);
+        request.set_timeout(2 * LONG);
+        stage.locks(node).await.watch(request).await.expect("allowed").into_inner()
+    };
+    let shops = [watch(1, "shop-1").await, watch(2, "shop-1").await, watch(3, "shop-1").await];
+    let mut operators = watch(1, "ops").await;
+    fs::write(stage.policy_file(), POLICY.replace("\"read\", \"watch\"]\nprefix", "\"read\"]\nprefix"))
+        .expect("written");
+    for mut events in shops {
+        let status = timeout(LONG, async {
+            loop {
+                match events.message().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => panic!("it ended without a reason"),
+                    Err(status) => break status,
+                }
+            }
+        });
+        let status = status.await.expect("it ends");
+        assert_eq!(reason(&status), "PERMISSION_DENIED", "{status:?}");
+    }
+    for _ in 0..3 {
+        operators.message().await.expect("another identity is not concerned").expect("it goes on");
+    }
+}
+
 /// An identity that floods is refused with its limit, and another one is served meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_beyond_the_limit_of_an_identity_are_refused_and_others_are_served() {
@@ -90,6 +123,32 @@ async fn calls_beyond_the_limit_of_an_identity_are_refused_and_others_are_served
         }
     }
     assert!(served >= 10 && refused >= 100, "{served} served, {refused} refused");
+}
+
+/// The limit of connections holds at each node: what closes one makes room, and other identities are not concerned.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_beyond_the_limit_of_an_identity_are_refused_and_closed() {
+    let policy = format!("{POLICY}\n[limits.shop-1]\nconnections = 2\n");
+    let stage = Stage::new(Some(&policy)).await;
+    let get = || lockkeeper::proto::v1::GetRequest { name: "seats/1".to_owned(), ..Default::default() };
+    let mut within = [stage.locks(1).await, stage.locks(1).await];
+    for _ in 0..3 {
+        for locks in &mut within {
+            locks.get(from(Some("shop-1"), get())).await.expect("a connection that is counted stays");
+        }
+    }
+    let mut third = stage.locks(1).await;
+    let status = third.get(from(Some("shop-1"), get())).await.expect_err("the third connection");
+    assert_eq!(reason(&status), "LIMIT_REACHED", "{status:?}");
+    assert!(status.message().contains("shop-1 has reached its limit of 2 for connections: close some"), "{status:?}");
+    let mut other = stage.locks(1).await;
+    other.get(from(Some("shop-2"), get())).await.expect("another identity is not concerned");
+    stage.locks(2).await.get(from(Some("shop-1"), get())).await.expect("another node counts its own connections");
+    assert!(stage.cluster.node(1).status().await.expect("it serves").limited_requests >= 1);
+
+    drop(within);
+    let served = async || stage.locks(1).await.get(from(Some("shop-1"), get())).await.ok();
+    until("room for another connection", served).await;
 }
 
 /// Sessions, locks and waiters of one identity; what is given back can be had again, and a repetition of a request that was executed is no

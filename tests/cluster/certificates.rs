@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use lockkeeper::{
     certs::{Authority, CERTIFICATE_DAYS, Files},
-    client::{Client, Error, Tls, TlsFiles},
+    client::{Client, Error, SessionOptions, Tls, TlsFiles},
     local::LocalCluster,
     proto::v1::{GetRequest, locks_client::LocksClient},
     raft::messages::{HelloRequest, peer_client::PeerClient},
-    transport::{TcpConnector, channel, tls::TlsConnector},
+    transport::{SPEAKS_TLS, TcpConnector, channel, tls::TlsConnector},
 };
 use tempfile::TempDir;
 use tonic::{Code, Status, transport::Channel};
@@ -113,6 +113,31 @@ async fn strangers_get_nothing_at_the_port_of_clients() {
     }
     let ann = own.client("ann", 1).expect("a certificate");
     client_with(&cluster, Some(&tls(&own, Some(ann)))).get("a").await.expect("it serves as before");
+}
+
+/// Each end that finds the other one without TLS says so, and what to do.
+#[tokio::test]
+async fn plain_text_and_tls_do_not_meet_and_say_why() {
+    let secure = secure_cluster().await;
+    let endpoints = secure.endpoints().join(",").replace("https://", "");
+    let get = ["get", "a", "--timeout", "3s", "--endpoints"];
+    let (code, _, err) = text(&output(&mut lockkeeper(&[&get[..], &[&endpoints]].concat())).await);
+    assert!(code != 0 && err.contains(SPEAKS_TLS), "{code} {err}");
+    let session = client_with(&secure, None).open(SessionOptions::default()).await.map(drop).expect_err("plain text");
+    assert!(session.to_string().contains(SPEAKS_TLS), "{session}");
+    let peers = channel(TcpConnector, &secure.node(1).config().peer_listen);
+    let status = hello(peers, &secure, 2).await.expect_err("plain text");
+    assert!(format!("{status:?}").contains(SPEAKS_TLS), "{status:?}");
+
+    let plain = cluster_with(|options| options.nodes = Some(1)).await;
+    let trusting = tls(&authority(&secure), None);
+    let endpoint = plain.node(1).config().client_listen.clone();
+    let builder = Client::builder(&endpoint).call_limit(Duration::from_secs(2)).tls(&trusting);
+    let error = builder.build().expect("a valid endpoint").get("a").await.expect_err("no TLS there");
+    assert!(error.to_string().contains("the other end does not speak TLS"), "{error}");
+    let at_peers = TlsConnector::for_client(TcpConnector, trusting);
+    let status = hello(channel(at_peers, &plain.node(1).config().peer_listen), &plain, 2).await.expect_err("no TLS");
+    assert!(format!("{status:?}").contains("the other end does not speak TLS"), "{status:?}");
 }
 
 /// The answer of node 1, at the port of peers, to who says that it is this node.

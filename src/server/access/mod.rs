@@ -5,12 +5,15 @@
 //! its start, a node with a bad file does not start: a node that serves everybody because of a typing error would be worse.
 //!
 //! * [`guard`]: what each request needs, in one table;
-//! * [`calls`]: calls a second.
+//! * [`calls`]: calls a second;
+//! * [`connections`]: open connections.
 //!
-//! A stream (pipeline, keep-alive, watch) has the identity of the request that opened it. A watch that a policy allowed goes on when the
-//! policy changes; each request of a pipeline and each renewal is decided anew.
+//! A stream (pipeline, keep-alive, watch) has the identity of the request that opened it, until the stream ends: also if its token is
+//! withdrawn meanwhile, so whoever withdraws one takes the identity out of the policy too. Each request of a pipeline and each renewal is
+//! decided anew. A watch ends within seconds once the policy of the leader does not allow it any more.
 
 mod calls;
+mod connections;
 pub(crate) mod guard;
 
 use std::{
@@ -25,13 +28,14 @@ use std::{
 
 use tonic::metadata::MetadataMap;
 
-use self::calls::Calls;
+use self::{calls::Calls, connections::Connections};
 use super::{
     api::{Caller, Error},
     config::AuthConfig,
 };
 use lockkeeper_machine::Identity;
 use lockkeeper_policy::{FileError, Limits, Policy, Right, Tokens, What};
+use lockkeeper_transport::Remote;
 
 /// How often the files are read again. They are small, and comparing their text finds each change, also one within the resolution of a
 /// file's time.
@@ -48,6 +52,7 @@ pub(crate) struct Access {
     tokens: Source<Tokens>,
     policy: Source<Policy>,
     calls: Mutex<Calls>,
+    connections: Mutex<Connections>,
     /// Requests that were refused for want of an identity or a right.
     denied: AtomicU64,
     /// Requests that were refused by a limit of their identity.
@@ -127,8 +132,8 @@ impl Access {
         let policy = open_policy.unwrap_or_else(|| Source::none("auth.policy", Policy::parse, Policy::default()));
         let open_tokens = Source::open("auth.tokens", tokens, Tokens::parse)?;
         let tokens = open_tokens.unwrap_or_else(|| Source::none("auth.tokens", Tokens::parse, Tokens::default()));
-        let (calls, denied, limited) = Default::default();
-        Ok(Self { anonymous, tokens, policy, calls, denied, limited })
+        let (calls, connections, denied, limited) = Default::default();
+        Ok(Self { anonymous, tokens, policy, calls, connections, denied, limited })
     }
 
     /// Reads the files again and again. Returns at once if there are none.
@@ -186,6 +191,17 @@ impl Access {
         }
     }
 
+    /// Refuses a call on a connection beyond the identity's connections, and has that connection closed after the answer.
+    pub(crate) fn count_connection(&self, who: &Identity, remote: &Remote) -> Result<(), Error> {
+        let Some(most) = self.limits(who).connections else { return Ok(()) };
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        if connections.take(who, remote, most) {
+            return Ok(());
+        }
+        remote.finish();
+        Err(self.over_limit(who, "connections", most, true))
+    }
+
     /// The limits of an identity.
     pub(crate) fn limits(&self, who: &Identity) -> Limits {
         self.policy.get().map_or_else(Limits::default, |policy| policy.limits(who))
@@ -203,6 +219,16 @@ impl Access {
                 self.denied.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(from = %caller.shown(), %right, %what, "a request was refused by the policy");
                 Err(Error::permission_denied(&denied))
+            }
+        }
+    }
+
+    /// Returns once no rule of the policy allows this any more: for streams that were allowed when they began.
+    pub(crate) async fn denied(&self, caller: &Caller, right: Right, what: What<'_>) -> Error {
+        loop {
+            tokio::time::sleep(REREAD).await;
+            if let Err(error) = self.check(caller, right, what) {
+                return error;
             }
         }
     }

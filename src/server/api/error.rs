@@ -353,9 +353,10 @@ impl Error {
 
     /// A limit of the caller's identity was reached. `is_passing`: a pause helps; otherwise the identity must give something back.
     pub(crate) fn over_limit(who: &Identity, limit: &'static str, value: u64, refused: u64, is_passing: bool) -> Self {
-        let (retry, remedy) = match is_passing {
-            true => (Retry::Safe, "send fewer, or try again in a second"),
-            false => (Retry::No, "give some back"),
+        let (retry, remedy) = match (is_passing, limit) {
+            (true, "connections") => (Retry::Safe, "close some, or use another node"),
+            (true, _) => (Retry::Safe, "send fewer, or try again in a second"),
+            (false, _) => (Retry::No, "give some back"),
         };
         let message = format!(
             "{who} has reached its limit of {value} for {limit}: {remedy}; an operator can raise [limits.{who}] in the policy (this node \

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, stream::unfold};
 
 use super::{keep_alive, patience::PATIENCE, watch};
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
 };
 use lockkeeper_environment::Random;
 use lockkeeper_machine::{Command, Identity, Machine, Note, Reply, SessionId};
-use lockkeeper_policy::What;
+use lockkeeper_policy::{Right, What};
 use lockkeeper_raft::{NoReply, Replica, members::Members, table::Applied, types::Delivery};
 
 /// This node's replica, and what else requests need.
@@ -81,8 +81,10 @@ impl Local {
         let request = request.typed()?;
         self.check(caller, &request)?;
         let WatchLocks { prefix, after_index } = request;
-        let events = watch::start(self.replica.clone(), prefix, after_index).await?;
-        Ok(events.map(|event| event.map(Form::Message)))
+        let events = watch::start(self.replica.clone(), prefix.clone(), after_index).await?;
+        let (access, caller) = (Arc::clone(&self.access), caller.clone());
+        let denied = async move { access.denied(&caller, Right::Watch, What::Under(&prefix)).await };
+        Ok(until_denied(events, denied).map(|event| event.map(Form::Message)))
     }
 
     /// Refuses a request for which the caller has no right, or that uses the session of another identity.
@@ -225,4 +227,22 @@ pub(super) fn page_size(asked: usize, limit: usize) -> usize {
         0 => limit,
         asked => asked.min(limit),
     }
+}
+
+/// The events until an error, one of theirs or that which `denied` returns.
+fn until_denied<T>(
+    events: impl Stream<Item = Result<T, Error>> + Send + 'static,
+    denied: impl Future<Output = Error> + Send + 'static,
+) -> impl Stream<Item = Result<T, Error>> + Send + 'static {
+    unfold(Some((Box::pin(events), Box::pin(denied))), |state| async {
+        let (mut events, mut denied) = state?;
+        tokio::select! {
+            biased;
+            error = &mut denied => Some((Err(error), None)),
+            event = events.next() => event.map(|event| {
+                let rest = event.is_ok().then_some((events, denied));
+                (event, rest)
+            }),
+        }
+    })
 }

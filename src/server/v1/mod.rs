@@ -70,7 +70,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
         request: Form<WatchLocks>,
     ) -> impl Future<Output = Result<Events<WatchEvent>, Error>> + Send;
 
-    /// The caller of a request, without its deadline. Fails if its token is not known.
+    /// The caller of a request, without its deadline. Fails if its token is not known, or its identity has too many connections.
     fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Error>;
 
     /// Refuses a caller that may not even see this node's condition.
@@ -118,6 +118,9 @@ impl Backend for Service {
             return Ok(Caller { is_peer: true, ..Caller::default() });
         }
         let identity = identity_of(self.access(), request)?;
+        if let (Some(who), Some(remote)) = (&identity, remote) {
+            self.access().count_connection(who, remote)?;
+        }
         Ok(Caller { remote: remote.map(|remote| remote.address.into()), identity, ..Caller::default() })
     }
 

@@ -364,13 +364,21 @@ fn explained(error: io::Error) -> io::Error {
 pub struct Acceptor {
     tls: Tls,
     port: Port,
+    /// Where handshakes run. `None`: where the port is served.
+    #[cfg(feature = "serve")]
+    runtime: Option<tokio::runtime::Handle>,
 }
 
 impl Acceptor {
     /// Fails if there is no certificate, or one that does not name a node.
     pub fn new(tls: Tls, port: Port) -> Result<Self, TlsError> {
         match tls.current().servers {
-            Some(_) => Ok(Self { tls, port }),
+            Some(_) => Ok(Self {
+                tls,
+                port,
+                #[cfg(feature = "serve")]
+                runtime: None,
+            }),
             None => {
                 let what = match tls.subject() {
                     Some(subject) => {
@@ -389,6 +397,19 @@ impl Acceptor {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         Ok(PlainOrTls::Right(self.accept(stream).await?.0))
+    }
+
+    /// The same, with its handshakes on this runtime, which must outlive the port. A handshake computes for a good part of a
+    /// millisecond, and anyone may begin one: on the runtime that serves the port, many would delay what is served there.
+    #[cfg(feature = "serve")]
+    #[must_use]
+    pub fn on(self, runtime: tokio::runtime::Handle) -> Self {
+        Self { runtime: Some(runtime), ..self }
+    }
+
+    #[cfg(feature = "serve")]
+    pub(super) fn runtime(&self) -> Option<&tokio::runtime::Handle> {
+        self.runtime.as_ref()
     }
 
     /// The handshake. Needs a time limit of the caller's. Cancel safe: the connection is closed.

@@ -1,0 +1,111 @@
+//! Plain text at a port that speaks TLS: told from TLS by its first bytes, and answered in its own protocol.
+//!
+//! Without this, such a client gets an alert of TLS, which it takes for a broken frame of HTTP/2.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+
+use super::SPEAKS_TLS;
+
+/// The bytes that tell HTTP from TLS, and its versions from each other. Every handshake of TLS is longer.
+const FIRST_BYTES: usize = 4;
+/// The preface of HTTP/2 begins with these. No method of HTTP/1 does.
+const HTTP2: [u8; FIRST_BYTES] = *b"PRI ";
+/// Bytes of a plain-text client that are read after the answer. Closing a connection with unread bytes may discard the answer.
+const DRAINED_BYTES_MAX: u64 = 64 << 10;
+/// SETTINGS without a setting: what a server of HTTP/2 sends first.
+const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+/// The code of GOAWAY. Not INADEQUATE_SECURITY: gRPC libraries make that PERMISSION_DENIED, with which a member says that a node was
+/// removed from the cluster.
+const PROTOCOL_ERROR: u32 = 1;
+
+/// A connection whose first bytes were read, and are read again.
+#[derive(Debug)]
+pub(super) struct Rewound<S> {
+    first: [u8; FIRST_BYTES],
+    /// The bytes of `first` that are still to be read again.
+    unread: std::ops::Range<usize>,
+    stream: S,
+}
+
+/// Looks at the first bytes. Plain text gets an answer and an error. Needs a time limit of the caller's.
+pub(super) async fn refused<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> io::Result<Rewound<S>> {
+    let (mut first, mut read) = ([0; FIRST_BYTES], 0);
+    // No record of TLS begins with a capital letter, and all methods of HTTP do.
+    while read < FIRST_BYTES && first[..read].iter().all(u8::is_ascii_uppercase) {
+        match stream.read(&mut first[read..]).await? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    let is_http = first[..read].first().is_some_and(u8::is_ascii_uppercase) && read == FIRST_BYTES;
+    if !is_http {
+        return Ok(Rewound { first, unread: 0..read, stream });
+    }
+    let answer = if first == HTTP2 { goaway() } else { bad_request() };
+    stream.write_all(&answer).await?;
+    stream.shutdown().await?;
+    tokio::io::copy(&mut stream.take(DRAINED_BYTES_MAX), &mut tokio::io::sink()).await?;
+    Err(io::Error::new(io::ErrorKind::InvalidData, "the other end does not speak TLS"))
+}
+
+fn goaway() -> Vec<u8> {
+    let length = (8 + SPEAKS_TLS.len()) as u32;
+    let [_, length @ ..] = length.to_be_bytes();
+    let last_stream = [0; 4];
+    let head = [&length[..], &[7, 0, 0, 0, 0, 0], &last_stream, &PROTOCOL_ERROR.to_be_bytes()].concat();
+    [&SETTINGS[..], &head, SPEAKS_TLS.as_bytes()].concat()
+}
+
+fn bad_request() -> Vec<u8> {
+    let length = SPEAKS_TLS.len() + 1;
+    format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{SPEAKS_TLS}\n"
+    )
+    .into()
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.unread.is_empty() {
+            return Pin::new(&mut this.stream).poll_read(context, buffer);
+        }
+        let count = this.unread.len().min(buffer.remaining());
+        let end = this.unread.start + count;
+        buffer.put_slice(&this.first[this.unread.start..end]);
+        this.unread.start = end;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
