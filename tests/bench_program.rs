@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use lockkeeper::local::{LocalCluster, Options};
+use lockkeeper::{
+    client::TlsFiles,
+    local::{LocalCluster, Options},
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::{
@@ -34,8 +37,11 @@ fn bench(folder: &Path, line: &str) -> Command {
 }
 
 async fn run(folder: &Path, line: &str) -> (i32, String, String) {
-    let Output { status, stdout, stderr } =
-        timeout(LONG, bench(folder, line).output()).await.expect("it ends").expect("it runs");
+    ended(bench(folder, line)).await
+}
+
+async fn ended(mut command: Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = timeout(LONG, command.output()).await.expect("it ends").expect("it runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it is text");
     (status.code().unwrap_or(-1), text(stdout), text(stderr))
 }
@@ -85,8 +91,9 @@ async fn each_closed_loop_has_figures_for_each_number_of_workers() {
 
 #[tokio::test]
 async fn sessions_are_renewed_at_a_rate_and_as_fast_as_it_goes() {
-    let line = "keepalive --sessions 20 --streams 3 --rate 50,max --workers 6";
+    let line = "keepalive --tls --sessions 20 --streams 3 --rate 50,max --workers 6";
     let document = document(&format!("{line} {SHORT}")).await;
+    assert_eq!(document["cluster"]["tls"], true);
     assert_eq!(document["series"][0]["rate"], "50");
     assert!(medians(&document, "per_second").iter().all(|&rate| rate > 0.0), "{document}");
     assert_eq!(medians(&document, "errors"), [0.0, 0.0], "{document}");
@@ -131,11 +138,16 @@ async fn too_much_is_sent_and_what_can_be_is_served() {
 async fn a_cluster_that_runs_is_measured_from_outside_and_left_as_it_was() {
     let _alone = ONE_AT_A_TIME.lock().await;
     let folder = tempfile::tempdir().unwrap();
-    let cluster = LocalCluster::start(Options { timeout: LONG, ..Options::new(PROGRAM) }).await.expect("it starts");
+    let options = Options { tls: true, timeout: LONG, ..Options::new(PROGRAM) };
+    let cluster = LocalCluster::start(options).await.expect("it starts");
+    let TlsFiles { ca, own } = cluster.client_files().expect("it has TLS");
+    let (certificate, key) = own.expect("a client has a certificate");
     let picture = folder.path().join("picture.svg");
     let endpoints = cluster.endpoints().join(",");
     let line = format!("uncontended -w 2 {SHORT} --endpoints {endpoints} --svg {}", picture.display());
-    let (code, out, err) = run(folder.path(), &line).await;
+    let mut command = bench(folder.path(), &line);
+    command.env("LOCKKEEPER_CA", ca).env("LOCKKEEPER_CERT", certificate).env("LOCKKEEPER_KEY", key);
+    let (code, out, err) = ended(command).await;
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("PER SECOND") && out.contains("not known") && out.contains(&endpoints), "{out}");
     let svg = fs::read_to_string(&picture).expect("it was drawn");
@@ -180,6 +192,8 @@ async fn what_cannot_be_measured_is_refused_before_anything_is_started() {
         ("uncontended --endpoints nowhere", "nowhere"),
         ("uncontended --endpoints a:1 --nodes 3", "--nodes"),
         ("uncontended --nodes 9", "9"),
+        ("uncontended --endpoints a:1 --tls", "--tls"),
+        ("uncontended --endpoints a:1 --ca /no/such/ca.pem", "/no/such/ca.pem"),
         ("keepalive --sessions 0", "streams for 0 sessions"),
         ("keepalive --sessions 1000 --rate 10", "expire"),
         ("keepalive --rate fast", "max"),

@@ -18,7 +18,7 @@ use super::{
     target::{Target, leader},
 };
 use crate::{
-    client::{Client, Error, Session, SessionOptions},
+    client::{Error, Session, SessionOptions},
     local::{LocalCluster, Signal},
 };
 
@@ -58,7 +58,7 @@ pub(super) async fn failover(
     stop: &CancellationToken,
     tell: &super::Tell,
 ) -> Result<Series, BenchError> {
-    let client = Client::builder(&target.endpoints).attempt_limit(ATTEMPT).call_limit(LIMIT).build()?;
+    let client = target.client().attempt_limit(ATTEMPT).call_limit(LIMIT).build()?;
     let session = client.open(SessionOptions { ttl: TTL, ..SessionOptions::default() }).await?;
     let prefix = target.prefix.clone();
     let cluster = target.own().ok_or(BenchError::OwnOnly)?;

@@ -19,9 +19,12 @@
 //! ```no_run
 //! # use std::time::Duration;
 //! # async fn example() -> Result<(), lockkeeper::bench::BenchError> {
-//! use lockkeeper::bench::{Figure, Options, Timing, Where, Work, run};
+//! use lockkeeper::{
+//!     bench::{Figure, Options, Timing, Where, Work, run},
+//!     client::Client,
+//! };
 //!
-//! let place = Where::Endpoints("10.0.0.1:7101,10.0.0.2:7101,10.0.0.3:7101".to_owned());
+//! let place = Where::Running(Client::builder("10.0.0.1:7101,10.0.0.2:7101,10.0.0.3:7101"));
 //! let timing = Timing { warm_up: Duration::from_secs(2), duration: Duration::from_secs(5), repetitions: 3 };
 //! let options = Options { work: Work::Uncontended { workers: vec![1, 64] }, beside: vec![], place, timing };
 //! let report = run(options, Default::default(), &|_| ()).await?;
@@ -167,6 +170,9 @@ pub enum BenchError {
     /// The benchmark's own cluster did not start, or one of its nodes exited.
     #[error(transparent)]
     Local(#[from] LocalError),
+    /// The certificates of the benchmark's own cluster cannot be used.
+    #[error(transparent)]
+    Tls(#[from] client::TlsError),
     /// The client could not use the cluster.
     #[error(transparent)]
     Client(#[from] client::Error),
@@ -320,7 +326,7 @@ impl Options {
             Work::Held(held) => problem_of(&[held.workers]),
             Work::Overload(overload) => overload.problem().or_else(|| problem_of(&[overload.workers])),
             Work::Failover(_) => match &self.place {
-                Where::Endpoints(_) => return Err(BenchError::OwnOnly),
+                Where::Running(_) => return Err(BenchError::OwnOnly),
                 Where::Own { nodes, .. } if *nodes < 3 => {
                     Some(format!("{nodes} nodes have no quorum after a kill: choose at least 3"))
                 }

@@ -157,7 +157,8 @@ mod tests {
             latencies,
         });
         let timing = Timing { warm_up: Duration::ZERO, duration: Duration::ZERO, repetitions: 1 };
-        let (work, place) = (Work::Uncontended { workers: Vec::new() }, Where::Endpoints("a:1".to_owned()));
+        let (work, place) =
+            (Work::Uncontended { workers: Vec::new() }, Where::Running(crate::client::Client::builder("a:1")));
         Report { series: series.collect(), options: Options { work, beside: Vec::new(), place, timing } }
     }
 

@@ -20,8 +20,8 @@ impl Report {
     pub fn document(&self) -> Value {
         let Options { work, place, timing, .. } = &self.options;
         let cluster = match place {
-            Where::Own { nodes, .. } => json!({ "own": true, "nodes": nodes }),
-            Where::Endpoints(endpoints) => json!({ "own": false, "endpoints": endpoints }),
+            Where::Own { nodes, tls, .. } => json!({ "own": true, "nodes": nodes, "tls": tls }),
+            Where::Running(client) => json!({ "own": false, "endpoints": client.endpoints() }),
         };
         json!({
             "work": work.name(),
@@ -40,8 +40,10 @@ impl Report {
     pub fn heading(&self) -> String {
         let Options { work, place, timing, .. } = &self.options;
         let cluster = match place {
-            Where::Own { nodes, .. } => format!("{nodes} nodes and the load on this machine"),
-            Where::Endpoints(endpoints) => endpoints.clone(),
+            Where::Own { nodes, tls, .. } => {
+                format!("{nodes} nodes{} and the load on this machine", if *tls { " with TLS" } else { "" })
+            }
+            Where::Running(client) => client.endpoints().to_owned(),
         };
         let mut text = format!("{}: {}\n{cluster}; ", work.name(), work.meaning());
         let repetitions = self.series.first().map_or(0, |series| series.repetitions.len());

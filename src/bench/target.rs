@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::BenchError;
 use crate::{
-    client::{Client, Session, SessionOptions},
+    client::{Builder, Client, Session, SessionOptions, Tls},
     local::{self, LocalCluster},
     proto::v1::Role,
 };
@@ -37,15 +37,17 @@ pub enum Where {
         program: PathBuf,
         /// Number of nodes.
         nodes: usize,
+        /// TLS between all.
+        tls: bool,
     },
-    /// A running cluster: host:port, separated by commas.
-    Endpoints(String),
+    /// A running cluster, by its endpoints and with the credentials that it asks for.
+    Running(Builder),
 }
 
 /// The measured cluster.
 #[derive(Debug)]
 pub(super) struct Target {
-    pub(super) endpoints: String,
+    client: Builder,
     /// Prefix of all lock names of this run; used by no other client.
     pub(super) prefix: Arc<str>,
     /// Its nodes are killed on drop.
@@ -55,15 +57,25 @@ pub(super) struct Target {
 impl Target {
     pub(super) async fn start(place: &Where) -> Result<Self, BenchError> {
         let prefix = format!("bench/{:08x}/", rand::random::<u32>()).into();
-        let (endpoints, own) = match place {
-            Where::Endpoints(endpoints) => (endpoints.clone(), None),
-            Where::Own { program, nodes } => {
-                let options = local::Options { nodes: Some(*nodes), ..local::Options::new(program) };
+        let (client, own) = match place {
+            Where::Running(client) => (client.clone(), None),
+            Where::Own { program, nodes, tls } => {
+                let options = local::Options { nodes: Some(*nodes), tls: *tls, ..local::Options::new(program) };
                 let cluster = LocalCluster::start(options).await?;
-                (cluster.endpoints().join(","), Some(cluster))
+                let client = Client::builder(&cluster.endpoints().join(","));
+                let client = match cluster.client_files() {
+                    Some(files) => client.tls(&Tls::load(files)?),
+                    None => client,
+                };
+                (client, Some(cluster))
             }
         };
-        Ok(Self { endpoints, prefix, own })
+        Ok(Self { client, prefix, own })
+    }
+
+    /// The builder of a client, for options of its own.
+    pub(super) fn client(&self) -> Builder {
+        self.client.clone()
     }
 
     /// The processes of its nodes. `None`: unknown.
@@ -83,7 +95,7 @@ impl Target {
 
     /// Clients for this number of workers, each with its own connection.
     pub(super) fn clients(&self, workers: usize) -> Result<Vec<Client>, BenchError> {
-        let clients = (0..workers.clamp(1, CONNECTIONS_MAX)).map(|_| Ok(Client::new(&self.endpoints)?));
+        let clients = (0..workers.clamp(1, CONNECTIONS_MAX)).map(|_| Ok(self.client().build()?));
         clients.collect()
     }
 

@@ -10,19 +10,22 @@ use clap::{Args, Subcommand, ValueHint};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Exit, Failure, complain,
+    Credentials, Exit, Failure, Profile, complain,
     output::{Format, Output, Table, print, print_document},
     signals::Signals,
 };
-use crate::bench::{
-    BenchError, Beside, End, Held, KeepAlive, Options, Overload, Rate, Report, Timing, Where, Work, picture, run,
+use crate::{
+    bench::{
+        BenchError, Beside, End, Held, KeepAlive, Options, Overload, Rate, Report, Timing, Where, Work, picture, run,
+    },
+    client::Client,
 };
 
 /// Measures the throughput, latency and resource use of a cluster.
 ///
 /// Without --endpoints, it starts a cluster on this machine with default settings and its data in a temporary directory
-/// (under TMPDIR), and removes it afterwards. Prints medians and, in brackets, the spread of the repetitions. Ctrl-C
-/// stops it early.
+/// (under TMPDIR), and removes it afterwards; --ca, --cert, --key and --bearer-token-file have no effect then. Prints
+/// medians and, in brackets, the spread of the repetitions. Ctrl-C stops it early.
 #[derive(Args, Debug)]
 #[command(after_help = "Example: lockkeeper bench uncontended --workers 1,64 --svg latency.svg")]
 pub(super) struct Bench {
@@ -155,6 +158,11 @@ struct Common {
     /// Nodes of the cluster that this command starts
     #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "endpoints", value_parser = clap::value_parser!(u8).range(1..=7))]
     nodes: u8,
+    /// TLS for the cluster that this command starts
+    #[arg(long, conflicts_with = "endpoints")]
+    tls: bool,
+    #[command(flatten)]
+    credentials: Credentials,
     /// File for a plot of the latencies by quantile
     #[arg(long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
     svg: Option<PathBuf>,
@@ -174,8 +182,11 @@ impl Bench {
         let beside = self.work.beside();
         let (work, timing, common) = self.work.split();
         let place = match common.endpoints {
-            Some(endpoints) => Where::Endpoints(endpoints),
-            None => Where::Own { program: env::current_exe()?, nodes: common.nodes.into() },
+            Some(endpoints) => {
+                let credentials = common.credentials.or(&Profile::read()?);
+                Where::Running(credentials.apply(Client::builder(&endpoints))?)
+            }
+            None => Where::Own { program: env::current_exe()?, nodes: common.nodes.into(), tls: common.tls },
         };
         if let Some(file) = &common.svg {
             // Before the measurement: an unwritable file must not waste minutes.
@@ -261,7 +272,8 @@ impl From<BenchError> for Failure {
             BenchError::Client(error) => error.into(),
             BenchError::Invalid(_) | BenchError::OwnOnly => Self::new(Exit::Usage, error),
             BenchError::Local(_) => Self::new(Exit::NoCluster, error),
-            BenchError::Call(_)
+            BenchError::Tls(_)
+            | BenchError::Call(_)
             | BenchError::Nothing { .. }
             | BenchError::SlowToOpen { .. }
             | BenchError::TooFast

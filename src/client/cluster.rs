@@ -1,6 +1,6 @@
 //! The client: a connection to a cluster, and the calls that need no session.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 use tonic::transport::Endpoint;
@@ -255,6 +255,11 @@ impl Builder {
         self
     }
 
+    /// The endpoints that it was made with.
+    pub fn endpoints(&self) -> &str {
+        &self.endpoints
+    }
+
     /// Replaces the clock, for a simulation.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
@@ -308,5 +313,15 @@ impl Builder {
             contact: Contact::default(),
         };
         Ok(Client { caller: Arc::new(caller), stale: false })
+    }
+}
+
+impl fmt::Debug for Builder {
+    /// Shows no credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { endpoints, call_limit, attempt_limit, is_secure, .. } = self;
+        let mut shown = f.debug_struct("Builder");
+        shown.field("endpoints", endpoints).field("call_limit", call_limit).field("attempt_limit", attempt_limit);
+        shown.field("is_secure", is_secure).finish_non_exhaustive()
     }
 }
