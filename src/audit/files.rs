@@ -140,6 +140,11 @@ impl Reader {
         self.text.clear();
         (&mut self.input).take(LINE_BYTES_MAX).read_until(b'\n', &mut self.text)?;
         if self.text.pop() != Some(b'\n') {
+            if self.text.len() as u64 + 1 >= LINE_BYTES_MAX {
+                let what =
+                    format!("line {} has more than {LINE_BYTES_MAX} bytes: no node writes such a line", self.at + 1);
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
             return Ok(None);
         }
         self.at += 1;

@@ -268,6 +268,20 @@ fn a_torn_last_line_is_cut_and_written_again() {
 }
 
 #[test]
+fn a_line_that_is_too_long_is_no_end_of_the_file() {
+    let (directory, head) = files_of(&sound(), ALL);
+    let path = files_in(directory.path()).unwrap().remove(0);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes.extend(std::iter::repeat_n(b'x', 200_000));
+    bytes.push(b'\n');
+    fs::write(&path, &bytes).unwrap();
+    for expected in [None, Some(head.hash)] {
+        let error = verify(&files_in(directory.path()).unwrap(), expected, |_| {}).unwrap_err();
+        assert!(error.to_string().contains("more than"), "{error}");
+    }
+}
+
+#[test]
 fn a_gap_is_said_and_another_nodes_files_fill_it() {
     let lines = sound();
     let (whole, head) = files_of(&lines, ALL);

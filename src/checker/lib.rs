@@ -91,12 +91,12 @@ pub fn check(history: &History) -> Result<Vec<Finding>, ReadError> {
         return Ok(findings);
     }
     let parts = parts.iter().map(check_one).collect::<Result<Vec<_>, _>>()?;
-    let of_parts = |whole: Finding| match whole.property {
-        Property::TokenOrder | Property::NoTokenTwice | Property::Fencing => Some(whole),
-        property => {
-            let of_all = parts.iter().flatten().filter(|finding| finding.property == property);
-            restored::merged(of_all.cloned().collect())
+    let of_parts = |whole: Finding| {
+        if matches!(whole.property, Property::TokenOrder | Property::NoTokenTwice | Property::Fencing) {
+            return Some(whole);
         }
+        let of_all = parts.iter().flatten().filter(|finding| finding.property == whole.property);
+        restored::merged(of_all.cloned().collect())
     };
     Ok(findings.into_iter().filter_map(of_parts).collect())
 }

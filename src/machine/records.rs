@@ -135,6 +135,10 @@ pub enum Record {
     Work(Work),
 }
 
+/// The highest token and ticket in a snapshot. A billion a second for two centuries do not reach it; what does is not a cluster's, and
+/// would leave no number for the next grant.
+const COUNTERS_MAX: u64 = u64::MAX >> 1;
+
 impl Machine {
     /// The whole table, in a fixed order.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
@@ -199,6 +203,9 @@ impl Machine {
         let Some(Record::Clock { now, last_token, last_ticket, is_behind }) = records.next() else {
             return Err(BrokenInvariant::new("the first record is not the clock"));
         };
+        if last_token.0.max(last_ticket.0) > COUNTERS_MAX {
+            return Err(BrokenInvariant::new("the tokens or tickets are beyond all that a cluster can issue"));
+        }
         machine.now = now;
         machine.last_token = last_token;
         machine.last_ticket = last_ticket;

@@ -124,7 +124,10 @@ impl TryFrom<pb::AppendRequest> for AppendRequest {
         let mut last = previous;
         for entry in &entries {
             let follows = match &last {
-                Some(last) => entry.log_id.index == last.index + 1 && entry.log_id.leader_id >= last.leader_id,
+                Some(last) => {
+                    let index = last.index.checked_add(1);
+                    index == Some(entry.log_id.index) && entry.log_id.leader_id >= last.leader_id
+                }
                 None => entry.log_id.index == 0,
             };
             if !follows || entry.log_id.leader_id.term > vote.leader_id.term {
@@ -307,5 +310,31 @@ impl pb::Node {
             ),
         };
         Ok((node_id, Node { incarnation, peer_address, client_address, stays_learner, is_leaving, has_moved }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_must_follow_each_other_also_at_the_last_index() {
+        let id = |index| pb::LogId { term: 1, index };
+        let vote = pb::Vote { term: 1, node_id: 1, committed: true };
+        let append = |previous, first| {
+            let payload = Some(pb::entry::Payload::Blank(true));
+            let entry = pb::Entry { log_id: Some(id(first)), payload };
+            let request = pb::AppendRequest {
+                vote: Some(vote),
+                previous: Some(id(previous)),
+                entries: vec![entry],
+                ..pb::AppendRequest::default()
+            };
+            AppendRequest::try_from(request)
+        };
+        assert!(append(7, 8).is_ok());
+        for (previous, first) in [(7, 7), (7, 9), (u64::MAX, 0), (u64::MAX, u64::MAX)] {
+            assert!(append(previous, first).is_err(), "{first} after {previous}");
+        }
     }
 }

@@ -402,15 +402,20 @@ fn shortened(owner: &str) -> String {
 }
 
 fn failed(error: &Error) -> dynamodb::StoreError {
-    let message = error.message.to_string();
-    match error.reason {
-        Reason::Unauthenticated | Reason::PermissionDenied | Reason::NotOwner => dynamodb::StoreError::Denied(message),
-        Reason::LimitReached | Reason::InvalidArgument => dynamodb::StoreError::TooLarge(message),
-        Reason::Overloaded | Reason::DiskSpaceLow => dynamodb::StoreError::Overloaded(message),
-        Reason::OutcomeUnknown { .. } | Reason::DeadlineExceeded => dynamodb::StoreError::Unknown(message),
-        _ if error.retry == Retry::SameId => dynamodb::StoreError::Unknown(message),
-        _ => dynamodb::StoreError::Unavailable(message),
-    }
+    use dynamodb::StoreError::{Denied, Overloaded, TooLarge, Unavailable, Unknown};
+    let is = |reasons: &[Reason]| reasons.contains(&error.reason);
+    let kind = if is(&[Reason::Unauthenticated, Reason::PermissionDenied, Reason::NotOwner]) {
+        Denied
+    } else if is(&[Reason::LimitReached, Reason::InvalidArgument]) {
+        TooLarge
+    } else if is(&[Reason::Overloaded, Reason::DiskSpaceLow]) {
+        Overloaded
+    } else if error.retry == Retry::SameId || is(&[Reason::DeadlineExceeded]) {
+        Unknown
+    } else {
+        Unavailable
+    };
+    kind(error.message.to_string())
 }
 
 #[cfg(test)]

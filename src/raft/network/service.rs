@@ -375,6 +375,8 @@ fn well_formed(
         let request: AppendRequest = request.try_into().map_err(malformed)?;
         sender.check_vote(&request.vote)?;
         sender.check_index(request.leader_commit)?;
+        sender.check_index(request.prev_log_id)?;
+        sender.check_index(request.entries.last().map(|entry| entry.log_id))?;
         Ok(request)
     };
     let next = async move |requests: &mut Streaming<pb::AppendRequest>, guard: &mut StreamGuard| match requests
