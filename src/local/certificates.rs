@@ -1,6 +1,11 @@
 //! The certificates of a cluster on this machine.
 
-use std::path::Path;
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
 
 use super::error::LocalError;
 use crate::{
@@ -26,6 +31,29 @@ pub(super) fn of_node(directory: &Path, config: &mut Config) -> Result<(), Local
     let Files { certificate, key } = authority.node(config.node_id, &hosts, CERTIFICATE_DAYS)?;
     config.tls = Some(TlsConfig { ca: authority.certificate(), certificate, key });
     Ok(())
+}
+
+/// The file with the client's access key for DynamoDB's API, whose name is that of its certificate. Makes it if there is none.
+pub(super) fn of_dynamodb(directory: &Path) -> Result<PathBuf, LocalError> {
+    let path = directory.join("dynamodb-secrets");
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+        Ok(mut file) => {
+            #[expect(clippy::disallowed_methods, reason = "a secret that nobody can know")]
+            let secret = rand::random::<u128>();
+            let written = writeln!(file, "{CLIENT} {secret:032x}");
+            written.map_err(|source| LocalError::Directory { path: path.clone(), source })?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(source) => return Err(LocalError::Directory { path, source }),
+    }
+    Ok(path)
+}
+
+/// The access key and the secret in that file.
+pub(super) fn key_of_dynamodb(file: &Path) -> Option<(String, String)> {
+    let text = fs::read_to_string(file).ok()?;
+    let (key, secret) = text.lines().next()?.split_once(' ')?;
+    Some((key.to_owned(), secret.to_owned()))
 }
 
 /// The files of the client.

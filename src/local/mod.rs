@@ -154,6 +154,10 @@ impl LocalCluster {
             }
             if options.dynamodb || !config.dynamodb.listen.is_empty() {
                 config.dynamodb.listen = ports::address()?;
+                // With TLS, a caller must be somebody.
+                if config.tls.is_some() && config.dynamodb.secrets.as_os_str().is_empty() {
+                    config.dynamodb.secrets = certificates::of_dynamodb(&directory.path().join(CERTIFICATES))?;
+                }
             }
             directory.write(config)?;
         }
@@ -299,6 +303,11 @@ impl LocalCluster {
     /// Where its nodes serve DynamoDB's API, as URLs. Empty: they do not.
     pub fn dynamodb_endpoints(&self) -> Vec<String> {
         self.nodes().filter_map(Node::dynamodb_endpoint).collect()
+    }
+
+    /// An access key for that API, and its secret. `None`: signatures are not checked.
+    pub fn dynamodb_key(&self) -> Option<(String, String)> {
+        certificates::key_of_dynamodb(&self.nodes().next()?.config().dynamodb.secrets)
     }
 
     /// The certificates of a client of this cluster. `None`: there is no TLS.

@@ -30,6 +30,11 @@ const fn case(bug: Planted, scenario: &'static str, says: &'static str) -> Case 
 const CASES: &[Case] = &[
     case(Planted::LateAnswersConfirm, "late_answers::a_late_answer_confirms_no_read", "a stale read"),
     case(
+        Planted::LearnerCounts,
+        "late_answers::a_learners_answers_confirm_no_read",
+        "a stale read, confirmed by a learner",
+    ),
+    case(
         Planted::LostDataTakenIn,
         "lost_data::a_founder_without_its_data_is_known_to_those_who_never_met_it",
         "node 1 knows its data by the log",

@@ -11,8 +11,9 @@ use std::{pin::pin, time::Duration};
 
 use futures::poll;
 use lockkeeper::raft::{
+    forming::FormingConfig,
     read_index::{ReadError, read_index},
-    types::{Payload, TransferLeaderRequest},
+    types::{Node, Payload, TransferLeaderRequest},
 };
 use openraft::raft::ReadPolicy;
 use tokio::time::{sleep, timeout};
@@ -25,6 +26,8 @@ const LARGE: usize = 3 << 20;
 /// Attempts at the order of events. If the machine stalls, the append times out before its answers arrive, and the order differs.
 /// Whenever the order occurs, the result is the same.
 const ATTEMPTS: usize = 10;
+/// The id of the learner.
+const LEARNER: u64 = 4;
 /// Deadline of a step.
 const STEP: Duration = Duration::from_secs(5);
 
@@ -42,14 +45,24 @@ async fn comes_true(time: Duration, mut holds: impl FnMut() -> bool) -> bool {
     timeout(time, waits).await.is_ok()
 }
 
-/// Runs steps 1 and 2. Returns the nodes, and the ids of L, F and G.
-async fn two_leaders(lab: &Lab) -> (Vec<TestNode>, [u64; 3]) {
+/// Runs steps 1 and 2, with a learner that only L reaches, if there is one. Returns the nodes, and the ids of L, F and G.
+async fn two_leaders(lab: &Lab, learner: Option<&TestNode>) -> (Vec<TestNode>, [u64; 3]) {
     let (nodes, _disks) = lab.cluster(3).await;
     let (l, others) = split(&nodes, nodes[0].leader_other_than(None).await);
     let [f, g] = others[..] else { panic!("three nodes") };
     l.write(b"before".to_vec()).await;
     for other in [f, g] {
         other.catch_up_with(l).await;
+    }
+    if let Some(learner) = learner {
+        let node = members([LEARNER]).remove(&LEARNER).expect("it is there");
+        let node = Node { incarnation: Some(learner.identity.incarnation()), ..node };
+        l.raft.add_learner(LEARNER, node, true).await.expect("it is added");
+        learner.catch_up_with(l).await;
+        for other in [f, g] {
+            other.catch_up_with(l).await;
+            lab.wires.hold_requests(other.id, LEARNER, true);
+        }
     }
     for other in [f, g] {
         lab.wires.hold_answers(l.id, other.id, true);
@@ -117,7 +130,7 @@ fn shows_w(node: &TestNode) -> bool {
 async fn a_late_answer_confirms_no_read() {
     for _ in 0..ATTEMPTS {
         let lab = Lab::default();
-        let (nodes, ids) = two_leaders(&lab).await;
+        let (nodes, ids) = two_leaders(&lab, None).await;
         let leader = split(&nodes, ids[0]).0;
         let read = read_index(&leader.raft, &leader.acknowledgements);
         let answer = deliver(&lab, &nodes, ids, async {
@@ -135,13 +148,39 @@ async fn a_late_answer_confirms_no_read() {
     panic!("the answers came too late, {ATTEMPTS} times");
 }
 
-/// The control for the test above: in this order of events, openraft's own read index confirms a stale read. If this test fails, openraft
+/// The same with a learner that hears L alone, and so confirms whatever L sends: it must not count.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_learners_answers_confirm_no_read() {
+    for _ in 0..ATTEMPTS {
+        let lab = Lab::default();
+        let (disk, plan) = (Disk::new(), FormingConfig { bootstrap: false, members: members(1..=LEARNER) });
+        let learner = lab.start(LEARNER, &disk, plan).await;
+        let (nodes, ids) = two_leaders(&lab, Some(&learner)).await;
+        let leader = split(&nodes, ids[0]).0;
+        let read = read_index(&leader.raft, &leader.acknowledgements);
+        let answer = deliver(&lab, &nodes, ids, async {
+            let answer = read.await;
+            answer.map(|()| shows_w(leader))
+        })
+        .await;
+        learner.end().await;
+        end_all(nodes).await;
+        if let Some(answer) = answer {
+            let is_right = matches!(answer, Ok(true) | Err(ReadError::Deposed { .. }));
+            assert!(is_right, "a stale read, confirmed by a learner: {answer:?}");
+            return;
+        }
+    }
+    panic!("the answers came too late, {ATTEMPTS} times");
+}
+
+/// The control for the first test above: in this order of events, openraft's own read index confirms a stale read. If this test fails, openraft
 /// has fixed the bug.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openraft_alone_confirms_a_stale_read() {
     for _ in 0..ATTEMPTS {
         let lab = Lab::default();
-        let (nodes, ids) = two_leaders(&lab).await;
+        let (nodes, ids) = two_leaders(&lab, None).await;
         let leader = split(&nodes, ids[0]).0;
         let confirmed = deliver(&lab, &nodes, ids, async {
             let linearizer = leader.raft.get_read_linearizer(ReadPolicy::ReadIndex).await;

@@ -55,14 +55,13 @@ impl fmt::Display for Evidence {
 
 /// The bugs and their effects. By the rules of Raft, the vote of a removed node that is taken in elects nobody: each quorum of an older
 /// membership contains a voter that has the later one. So the effect is that it does not end.
-const CASES: [(Planted, Evidence); 14] = [
+const CASES: [(Planted, Evidence); 13] = [
     (Planted::AckBeforeSync, Violated(Property::Durability)),
     (Planted::TokenNotInSnapshot, Violated(Property::NoTokenTwice)),
     (Planted::RepliesNotInSnapshot, Violated(Property::ExactlyOnce)),
     (Planted::QueueNotInSnapshot, Violated(Property::FirstComeFirstServed)),
     (Planted::ReadWithoutIndex, Violated(Property::Durability)),
     (Planted::RemovedTakenIn, Error("were removed and have not ended")),
-    (Planted::LearnerCounts, Violated(Property::Durability)),
     (Planted::WaitLostOnDisconnect, Violated(Property::NoLostWaiter)),
     (Planted::ReleaseIgnoresToken, Violated(Property::Durability)),
     (Planted::StampFromWallClock, Violated(Property::NoEarlyExpiry)),

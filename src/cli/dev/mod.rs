@@ -45,7 +45,8 @@ pub(super) struct Dev {
     #[arg(long)]
     tls: bool,
     /// Serve DynamoDB's API too; COMMAND finds it through LOCKKEEPER_DYNAMODB_ENDPOINT (one node's) and
-    /// LOCKKEEPER_DYNAMODB_ENDPOINTS (all). A cluster in DIR that has it keeps it
+    /// LOCKKEEPER_DYNAMODB_ENDPOINTS (all), with --tls also an access key and the authority through the variables of AWS's
+    /// SDKs. A cluster in DIR that has it keeps it
     #[arg(long)]
     dynamodb: bool,
     /// How long the cluster may take to start

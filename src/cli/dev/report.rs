@@ -46,6 +46,13 @@ pub(super) fn variables(cluster: &LocalCluster) -> Vec<(&'static str, String)> {
     if let Some(first) = dynamodb.first() {
         variables.push(("LOCKKEEPER_DYNAMODB_ENDPOINT", first.clone()));
         variables.push(("LOCKKEEPER_DYNAMODB_ENDPOINTS", dynamodb.join(",")));
+        if let Some((key, secret)) = cluster.dynamodb_key() {
+            variables.push(("AWS_ACCESS_KEY_ID", key));
+            variables.push(("AWS_SECRET_ACCESS_KEY", secret));
+        }
+        if let Some(TlsFiles { ca, .. }) = cluster.client_files() {
+            variables.push(("AWS_CA_BUNDLE", ca.display().to_string()));
+        }
     }
     if let Some(TlsFiles { ca, own }) = cluster.client_files() {
         variables.push(("LOCKKEEPER_CA", ca.display().to_string()));

@@ -391,7 +391,8 @@ impl Acceptor {
         }
     }
 
-    /// The handshake of a connection whose certificate does not matter. As [`Acceptor::accept`].
+    /// The handshake of a connection whose certificate does not matter. Needs a time limit of the caller's. Cancel safe: the connection is
+    /// closed.
     pub async fn accept_any<S>(&self, stream: S) -> io::Result<PlainOrTls<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
