@@ -9,7 +9,10 @@
 use std::{collections::BTreeMap, fs, future::Future, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use lockkeeper_dynamodb as dynamodb;
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -18,7 +21,7 @@ use super::{
         requests::{CloseSession, GetEntries, ListEntries, OpenSession},
     },
     config::DynamodbConfig,
-    service::Service,
+    service::{Serve, Service},
     wire::Form,
 };
 use lockkeeper_environment::{Environment, Random};
@@ -37,6 +40,8 @@ const LEASE_MASK: u128 = 0xffff << 112;
 /// Closings of leases that are under way beside the writes that caused them. Beyond, a write waits for its own.
 const CLOSINGS_MAX: usize = 256;
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two attempts while no leader is known.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Attempts to write a lease that others renew and replace at the same time.
 const ATTEMPTS_MAX: usize = 8;
 
@@ -145,7 +150,7 @@ impl dynamodb::Store for Keyspace {
         let from = if from.is_empty() { None } else { Some(key(&from)?) };
         let to = to.map(|to| key(&to)).transpose()?;
         let request = ListEntries { range: KeyRange { from, to }, backwards, page_size: limit };
-        let page = self.service.call(&self.caller(caller), Form::Typed(request)).await.and_then(Form::typed);
+        let page = self.call(&self.caller(caller), request).await;
         let page = page.map_err(|error| failed(&error))?;
         let entries = page.entries.iter().map(|(key, entry)| (key.as_bytes().to_vec(), shown(entry))).collect();
         Ok(dynamodb::Page { entries, more: page.more })
@@ -174,12 +179,27 @@ impl Keyspace {
         Caller { remote: Some(caller.address.into()), identity, deadline, ..Caller::default() }
     }
 
+    /// Answers a request. While no leader is known it waits for one, until the caller's deadline: SDKs give up after some tens of
+    /// milliseconds, and an election takes longer.
+    async fn call<C: Serve + Clone>(&self, caller: &Caller, request: C) -> Result<C::Reply, Error> {
+        loop {
+            let answer = self.service.call(caller, Form::Typed(request.clone())).await.and_then(Form::typed);
+            let is_over = caller.deadline.is_none_or(Deadline::has_passed);
+            match answer {
+                Err(error) if error.reason == Reason::NoLeader && error.retry == Retry::Safe && !is_over => {
+                    sleep(PAUSE).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
     /// All entries of these keys, each page as of one moment.
     async fn entries(&self, caller: &Caller, mut keys: Vec<Key>) -> Result<Vec<Option<Arc<Entry>>>, Error> {
         let mut entries = Vec::with_capacity(keys.len());
         while !keys.is_empty() {
             let request = GetEntries { keys: keys.clone() };
-            let found = self.service.call(caller, Form::Typed(request)).await.and_then(Form::typed)?;
+            let found = self.call(caller, request).await?;
             keys.drain(..found.entries.len().clamp(1, keys.len()));
             entries.extend(found.entries);
         }
@@ -211,7 +231,7 @@ impl Keyspace {
         let Plan { compares, expects_lease, operations, opened, given_up } = plan;
         let built = Txn::new(compares, operations, Vec::new()).map_err(|invalid| too_large(&invalid));
         let committed = match built {
-            Ok(txn) => self.service.call(caller, Form::Typed(txn)).await.and_then(Form::typed),
+            Ok(txn) => self.call(caller, txn).await,
             Err(error) => {
                 self.close(caller, opened).await;
                 return Err(error);
@@ -309,8 +329,7 @@ impl Keyspace {
         let label = Label::new(&shortened(owner)).map_err(|error| invalid(error.to_string()))?;
         let session = lease_id(self.random.bits(), ttl);
         let request = OpenSession { session: Some(session), ttl, label };
-        let opened = self.service.call(caller, Form::Typed(request)).await.and_then(Form::typed);
-        opened.map_err(|error| failed(&error))?;
+        self.call(caller, request).await.map_err(|error| failed(&error))?;
         plan.opened.push(session);
         Ok(Lease { session, at_end })
     }
