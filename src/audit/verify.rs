@@ -185,7 +185,7 @@ impl Trail {
                 Ok(None) => return Ok(reader.at),
                 Ok(Some(text)) => text.to_owned(),
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-                    let bad = BadLine::Malformed("it is not UTF-8".to_owned());
+                    let bad = BadLine::Malformed(error.to_string());
                     return Err(broken(reader.at, Some(own.lines + 1), bad.into()));
                 }
                 Err(error) => return Err(FileError::io(path)(error).into()),
