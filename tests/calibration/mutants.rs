@@ -151,7 +151,7 @@ fn each_staged_bug_is_found_by_its_scenario() {
 /// Runs one test of this program in its own process, with this bug. Returns whether it passed, and its output.
 fn run(test: &str, bug: Option<Planted>) -> (bool, String) {
     let output = Command::new(env::current_exe().expect("the path of this program is known"))
-        .args([test, "--exact", "--nocapture"])
+        .args([test, "--exact", "--nocapture", "--include-ignored"])
         .env("LOCKKEEPER_PLANTED_BUG", bug.map_or("", Planted::name))
         .output();
     let output = output.expect("this program can be run again");

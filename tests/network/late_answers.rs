@@ -150,6 +150,7 @@ async fn a_late_answer_confirms_no_read() {
 
 /// The same with a learner that hears L alone, and so confirms whatever L sends: it must not count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "seldom comes to its order of events beside other tests; the calibration runs it by itself, with its bug"]
 async fn a_learners_answers_confirm_no_read() {
     for _ in 0..ATTEMPTS {
         let lab = Lab::default();
@@ -174,8 +175,8 @@ async fn a_learners_answers_confirm_no_read() {
     panic!("the answers came too late, {ATTEMPTS} times");
 }
 
-/// The control for the first test above: in this order of events, openraft's own read index confirms a stale read. If this test fails, openraft
-/// has fixed the bug.
+/// The control for the first test above: in this order of events, openraft's own read index confirms a stale read. If this test fails,
+/// openraft has fixed the bug.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openraft_alone_confirms_a_stale_read() {
     for _ in 0..ATTEMPTS {
