@@ -86,10 +86,10 @@ use self::{grants::Grants, run::Run};
 /// ```
 pub fn check(history: &History) -> Result<Vec<Finding>, ReadError> {
     let parts = restored::parts(history);
-    let findings = check_one(history)?;
     if parts.len() == 1 {
-        return Ok(findings);
+        return check_one(history);
     }
+    let findings = check_one(&restored::across(history))?;
     let parts = parts.iter().map(check_one).collect::<Result<Vec<_>, _>>()?;
     let of_parts = |whole: Finding| {
         if matches!(whole.property, Property::TokenOrder | Property::NoTokenTwice | Property::Fencing) {

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use super::verdict::{Finding, Verdict, Violations};
-use crate::history::{Event, Fact, Function, History, What};
+use crate::history::{Answer, Event, Fact, Function, History, What};
 
 /// The parts of the history between the losses; one if there was none. Lines keep their numbers.
 ///
@@ -27,6 +27,20 @@ pub(super) fn parts(history: &History) -> Vec<History> {
         History { events }
     };
     parts.into_iter().map(&mut judged).collect()
+}
+
+/// The whole history, for what must hold across a loss: without what reads show after it. A restored session has another id, so a read
+/// shows its tokens with another owner.
+pub(super) fn across(history: &History) -> History {
+    let mut is_restored = false;
+    let blinded = |(line, event): &(usize, Event)| {
+        is_restored |= matches!(event.what, What::Fact(Fact::Restored));
+        let is_blinded = is_restored && matches!(event.what, What::Ok(Answer::Get(_)));
+        let unknown = || What::Info { f: Function::Get, why: "the cluster was restored".to_owned() };
+        let what = if is_blinded { unknown() } else { event.what.clone() };
+        (*line, Event { what, ..event.clone() })
+    };
+    History { events: history.events.iter().map(blinded).collect() }
 }
 
 /// What earlier parts named.
@@ -185,6 +199,22 @@ mod tests {
             [&OPENED[..], &OPENED_AGAIN, &[r#""process":"bob","type":"ok","f":"acquire","value":{"token":6}"#]];
         let found = findings(&same_cluster.concat());
         assert!(matches!(verdict(&found, Property::NoEarlyExpiry), Verdict::Violated(_)), "{found:?}");
+    }
+
+    #[test]
+    fn a_restored_session_has_another_id() {
+        let events = [
+            &OPENED[..],
+            &[
+                RESTORED,
+                r#""process":"bob","type":"invoke","f":"get","lock":"a""#,
+                r#""process":"bob","type":"ok","f":"get","value":{"holders":[{"token":5,"session":"other"}]}"#,
+            ],
+        ];
+        let found = findings(&events.concat());
+        assert_eq!(verdict(&found, Property::NoTokenTwice), Verdict::Holds, "{found:?}");
+        let same_cluster = [&OPENED[..], &events[1][1..]].concat();
+        assert!(matches!(verdict(&findings(&same_cluster), Property::NoTokenTwice), Verdict::Violated(_)));
     }
 
     #[test]
