@@ -98,13 +98,13 @@ async fn all_holds_under_a_fault_of_each_kind() {
     assert!(facts(&history).any(|fact| matches!(fact, Fact::Table { .. })), "{text}");
 }
 
-/// A voter is removed (a node joins before) or replaced, the leadership is handed over, and a leader is killed.
+/// A voter is removed (a node joins before) or replaced, the leadership is handed over, and a leader is killed: with TLS between all.
 #[tokio::test]
 async fn all_holds_while_nodes_come_and_go() {
     let _alone = ONE_AT_A_TIME.lock().await;
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
-    let arguments = ["--duration", "25s", "--faults", "remove,replace,transfer,kill-leader", "--clients", "2"];
+    let arguments = ["--duration", "25s", "--faults", "remove,replace,transfer,kill-leader", "--clients", "2", "--tls"];
     let (code, text) = output(chaos(&out, &arguments)).await;
     assert!(code == 0 || code == 31 && !text.contains("TROUBLE"), "{code}: {text}");
     assert_eq!(left_over(&out), [] as [String; 0]);
@@ -113,6 +113,9 @@ async fn all_holds_while_nodes_come_and_go() {
     assert!(count(|fact| matches!(fact, Fact::Joined { .. })) >= 1, "{text}");
     assert!(count(|fact| matches!(fact, Fact::Removed { .. })) >= 1, "{text}");
     assert!(count(|fact| matches!(fact, Fact::Transferred { .. })) >= 2, "{text}");
+    let configuration =
+        std::fs::read_to_string(out.join("nodes/node1/node.toml")).expect("also of a node that is gone");
+    assert!(configuration.contains("[tls]"), "{configuration}");
     // All nodes were at one index at the end, those that joined among them.
     let tables: BTreeSet<u64> = facts(&history)
         .filter_map(|fact| if let Fact::Table { node, .. } = fact { Some(*node) } else { None })

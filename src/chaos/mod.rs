@@ -5,6 +5,7 @@
 //! * [`report`]: a run for people: a summary and a page with its timeline;
 //! * [`record`]: writes a history during a run;
 //! * [`links`]: the network between processes of this machine, with fault injection;
+//! * [`dial`]: how the runner and its clients reach the nodes;
 //! * `parties`: the processes and observers of a run;
 //! * [`nemesis`]: injects faults: partitions, stops, kills, resource limits;
 //! * [`workload`]: the operations of clients, each in its own process;
@@ -21,6 +22,7 @@ pub mod record;
 pub mod links;
 pub mod workload;
 
+pub mod dial;
 mod parties;
 
 pub mod nemesis;

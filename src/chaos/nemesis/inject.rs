@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     chaos::{
+        dial::Dial,
         history::Fact,
         links::{Direction, Links},
         parties::{LIVENESS_BOUND, clients::Clients, observe::Observer, operator::Operator},
@@ -59,6 +60,7 @@ fn aside(directory: &Path) -> PathBuf {
 #[derive(Debug)]
 pub(in crate::chaos) struct World {
     pub(in crate::chaos) cluster: LocalCluster,
+    pub(in crate::chaos) dial: Dial,
     pub(in crate::chaos) links: Links,
     pub(in crate::chaos) clients: Clients,
     pub(in crate::chaos) observer: Observer,

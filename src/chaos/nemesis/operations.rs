@@ -112,7 +112,7 @@ impl World {
         start(&mut self.cluster, id, &mut self.tools, &self.recorder).map_err(io::Error::other)?;
         self.observer.add(self.cluster.node(id));
         let address = self.links.client_address(id);
-        workload::channel(&address).into_iter().for_each(|channel| self.operator.nodes.insert(id, channel));
+        self.operator.nodes.insert(id, self.dial.channel(&address, workload::ATTEMPT_LIMIT));
         self.clients.set_endpoints(self.client_addresses().join(","));
         Ok(())
     }

@@ -23,6 +23,7 @@ use tokio::{
 };
 
 use crate::chaos::{
+    dial::Dial,
     history::Fact,
     record::{Recorder, Timeline},
 };
@@ -32,6 +33,7 @@ use crate::chaos::{
 pub(in crate::chaos) struct Setting {
     pub(in crate::chaos) program: PathBuf,
     pub(in crate::chaos) endpoints: String,
+    pub(in crate::chaos) dial: Dial,
     pub(in crate::chaos) socket: PathBuf,
     /// Directory of their parts of the history.
     pub(in crate::chaos) parts: PathBuf,
@@ -80,7 +82,7 @@ impl Clients {
     }
 
     fn spawn(&self, number: usize, generation: u32, count: usize) -> io::Result<Client> {
-        let Setting { program, endpoints, socket, parts, log, timeline, seed } = &self.setting;
+        let Setting { program, endpoints, dial, socket, parts, log, timeline, seed } = &self.setting;
         let name = name(number, generation);
         let seed = seed.wrapping_add((number as u64) << 32).wrapping_add(u64::from(generation) << 16);
         let arguments: [(&str, OsString); 7] = [
@@ -96,7 +98,8 @@ impl Clients {
         let mut command = Command::new(program);
         command
             .args(["chaos", "client"])
-            .args(arguments.iter().flat_map(|(flag, value)| [OsString::from(flag), value.clone()]));
+            .args(arguments.iter().flat_map(|(flag, value)| [OsString::from(flag), value.clone()]))
+            .args(dial.arguments());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).kill_on_drop(true);
         // In its own process group it gets no Ctrl-C. If this process dies while the client is stopped, the kernel ends
         // the orphaned group.

@@ -8,10 +8,10 @@ use std::{
 
 use tokio::time::{Instant, interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 use crate::{
-    chaos::{history::Fact, record::Recorder},
+    chaos::{dial::Dial, history::Fact, record::Recorder},
     local::{LocalCluster, Node},
     proto::v1::{Role, StatusRequest, StatusResponse, cluster_client::ClusterClient},
 };
@@ -32,6 +32,7 @@ pub struct Observer {
     seen: Observations,
     recorder: Recorder,
     watching: BTreeMap<u64, AbortOnDropHandle<()>>,
+    dial: Dial,
 }
 
 /// The latest observations. Cheap to clone.
@@ -46,14 +47,16 @@ struct Seen {
 }
 
 impl Observer {
-    pub(in crate::chaos) fn of_cluster(cluster: &LocalCluster, recorder: Recorder) -> Self {
-        Self::watch(cluster.nodes().map(|node| (node.id(), channel(&node.endpoint()))).collect(), recorder)
+    pub(in crate::chaos) fn of_cluster(cluster: &LocalCluster, dial: Dial, recorder: Recorder) -> Self {
+        let mut observer = Self { dial, ..Self::watch(BTreeMap::new(), recorder) };
+        cluster.nodes().for_each(|node| observer.add(node));
+        observer
     }
 
     /// Observes these nodes in the background until it is dropped.
     pub fn watch(nodes: BTreeMap<u64, Channel>, recorder: Recorder) -> Self {
-        let (seen, watching) = (Observations::default(), BTreeMap::new());
-        let mut observer = Self { nodes: BTreeMap::new(), seen, recorder, watching };
+        let (seen, watching, dial) = (Observations::default(), BTreeMap::new(), Dial::default());
+        let mut observer = Self { nodes: BTreeMap::new(), seen, recorder, watching, dial };
         nodes.into_iter().for_each(|(id, channel)| observer.insert(id, channel));
         observer
     }
@@ -67,7 +70,7 @@ impl Observer {
 
     /// Observes one more node.
     pub(in crate::chaos) fn add(&mut self, node: &Node) {
-        self.insert(node.id(), channel(&node.endpoint()));
+        self.insert(node.id(), self.dial.channel(&node.config().client_listen, ANSWER_TIMEOUT));
     }
 
     /// Observes this node no longer.
@@ -189,9 +192,4 @@ async fn status(channel: Channel, table_hash: bool) -> Option<StatusResponse> {
     let mut service = ClusterClient::new(channel);
     let answer = timeout(ANSWER_TIMEOUT, service.status(StatusRequest { table_hash })).await;
     Some(answer.ok()?.ok()?.into_inner())
-}
-
-fn channel(endpoint: &str) -> Channel {
-    let endpoint = Endpoint::from_shared(endpoint.to_owned()).expect("an address of ours makes a URL");
-    endpoint.connect_timeout(ANSWER_TIMEOUT).tcp_nodelay(true).connect_lazy()
 }

@@ -15,9 +15,10 @@ use tonic::transport::Channel;
 
 use crate::{
     chaos::{
+        dial::Dial,
         history::{Acquire, Answer, Call, Lease, Mode, Modes, Wait},
         record::Recorder,
-        workload::{ATTEMPT_LIMIT, CALL_LIMIT, channel, locks, outcomes, resource::Place, writes::Writes},
+        workload::{ATTEMPT_LIMIT, CALL_LIMIT, channels, locks, outcomes, resource::Place, writes::Writes},
     },
     client::{Backup, Client, Error, Guard, Holder, LockInfo, Session, SessionOptions},
     machine::Token,
@@ -87,9 +88,14 @@ impl Operator {
         self.nodes.remove(node);
     }
 
-    pub(in crate::chaos) fn of_cluster(endpoints: &str, socket: &Path, recorder: Recorder) -> Result<Self, Error> {
-        let nodes = endpoints.split(',').filter_map(channel).collect();
-        let client = Client::builder(endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build()?;
+    pub(in crate::chaos) fn of_cluster(
+        dial: &Dial,
+        endpoints: &str,
+        socket: &Path,
+        recorder: Recorder,
+    ) -> Result<Self, Error> {
+        let nodes = channels(dial, endpoints);
+        let client = dial.client(endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build()?;
         Ok(Self::new(client, nodes, Place::Socket(socket.to_owned()), recorder))
     }
 

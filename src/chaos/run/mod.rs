@@ -42,6 +42,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 pub use self::{retried_request::RetriedRequest, sentinel::Sentinel, two_leaders::TwoLeaders};
 pub use super::parties::{observe::Observer, operator::Operator};
 use super::{
+    dial::Dial,
     history::{Fact, Meta},
     links::Links,
     nemesis::{
@@ -99,6 +100,8 @@ pub struct Options {
     pub faults: Vec<Fault>,
     /// Number of client processes.
     pub clients: usize,
+    /// TLS between all processes, with certificates of the run's own.
+    pub tls: bool,
     /// Directory for all files. Must not exist.
     pub directory: PathBuf,
 }
@@ -206,15 +209,17 @@ impl Run {
         let nemesis = recorder("nemesis")?;
 
         let (cluster, links, tools, roster) = start(options, &nemesis).await?;
-        let observer = Observer::of_cluster(&cluster, recorder("observer")?);
+        let dial = Dial::new(cluster.client_files())?;
+        let observer = Observer::of_cluster(&cluster, dial.clone(), recorder("observer")?);
         let endpoints = cluster.nodes().map(|node| links.client_address(node.id())).collect::<Vec<_>>().join(",");
         let sockets = tempfile::tempdir()?;
         let socket = sockets.path().join("resource");
         let resource = Resource::serve(&socket)?;
-        let operator = Operator::of_cluster(&endpoints, &socket, recorder("operator")?)?;
+        let operator = Operator::of_cluster(&dial, &endpoints, &socket, recorder("operator")?)?;
         let setting = Setting {
             program: options.program.clone(),
             endpoints,
+            dial: dial.clone(),
             socket,
             parts: parts.path().to_owned(),
             log: options.directory.join("clients.log"),
@@ -224,6 +229,7 @@ impl Run {
         let clients = Clients::start(setting, options.clients, nemesis.clone())?;
         let world = World {
             cluster,
+            dial,
             links,
             clients,
             observer,
@@ -499,10 +505,11 @@ async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, 
         nodes: Some(options.nodes),
         directory: Some(options.directory.join("nodes")),
         raft,
+        tls: options.tls,
         ..local::Options::new(&options.program)
     })
     .await?;
-    let mut tools = Tools::find();
+    let mut tools = Tools::find(options.tls);
     if let Some(pid) = cluster.node(1).pid() {
         tools.try_on(pid).await;
     }

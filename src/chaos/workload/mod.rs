@@ -36,11 +36,14 @@ use tokio::{
     time::{interval, sleep},
 };
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 pub use self::locks::Lock;
 use self::resource::Place;
-use super::record::{Recorder, Timeline};
+use super::{
+    dial::Dial,
+    record::{Recorder, Timeline},
+};
 use crate::client::Client;
 
 /// TTLs of sessions. Short, so that sessions expire during a run.
@@ -63,6 +66,8 @@ pub struct ClientOptions {
     pub name: String,
     /// The addresses of the nodes.
     pub endpoints: String,
+    /// How to reach them.
+    pub dial: Dial,
     /// The socket of the protected registers.
     pub resource: PathBuf,
     /// File for its part of the history. Must not exist.
@@ -109,13 +114,13 @@ struct Shared {
 /// history is incomplete.
 pub async fn run_client(options: ClientOptions) -> io::Result<()> {
     let recorder = Recorder::create(&options.out, &options.name, Timeline::of_base(options.base_ns))?;
-    let client = Client::builder(&options.endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build();
+    let client = options.dial.client(&options.endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build();
     let parts = Parts {
         name: options.name,
         seed: options.seed,
         clients: options.processes,
         client: client.map_err(io::Error::other)?,
-        nodes: options.endpoints.split(',').filter_map(channel).collect(),
+        nodes: channels(&options.dial, &options.endpoints),
         place: Place::Socket(options.resource),
         recorder: recorder.clone(),
         // Other processes stop this one by a signal.
@@ -136,10 +141,9 @@ pub async fn run_client(options: ClientOptions) -> io::Result<()> {
     }
 }
 
-/// A channel to one node, without the library.
-pub(super) fn channel(address: &str) -> Option<Channel> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
-    Some(endpoint.connect_timeout(ATTEMPT_LIMIT).tcp_nodelay(true).connect_lazy())
+/// A channel to each node, without the library.
+pub(super) fn channels(dial: &Dial, endpoints: &str) -> Vec<Channel> {
+    endpoints.split(',').map(|address| dial.channel(address, ATTEMPT_LIMIT)).collect()
 }
 
 /// Uses locks until `finish`, then completes the pending operations.

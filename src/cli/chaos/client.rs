@@ -5,7 +5,13 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::super::{Exit, Failure};
-use crate::chaos::workload::{ClientOptions, run_client};
+use crate::{
+    chaos::{
+        dial::Dial,
+        workload::{ClientOptions, run_client},
+    },
+    client::TlsFiles,
+};
 
 /// A client process of `chaos run`: uses locks until stdin closes.
 #[derive(Args, Debug)]
@@ -24,12 +30,20 @@ pub(super) struct Client {
     seed: u64,
     #[arg(long)]
     processes: u32,
+    #[arg(long)]
+    ca: Option<PathBuf>,
+    #[arg(long, requires_all = ["ca", "key"])]
+    cert: Option<PathBuf>,
+    #[arg(long, requires = "cert")]
+    key: Option<PathBuf>,
 }
 
 impl Client {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
-        let Self { name, endpoints, resource, out, base_ns, seed, processes } = self;
-        run_client(ClientOptions { name, endpoints, resource, out, base_ns, seed, processes }).await?;
+        let Self { name, endpoints, resource, out, base_ns, seed, processes, ca, cert, key } = self;
+        let files = ca.map(|ca| TlsFiles { ca, own: cert.zip(key) });
+        let dial = Dial::new(files)?;
+        run_client(ClientOptions { name, endpoints, dial, resource, out, base_ns, seed, processes }).await?;
         Ok(Exit::Success)
     }
 }

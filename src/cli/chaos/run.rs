@@ -52,6 +52,9 @@ pub(super) struct Run {
     /// Number of client processes, each with several concurrent operations
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(2..=50))]
     clients: u8,
+    /// TLS between all nodes and clients; the fault `restore` is skipped then
+    #[arg(long)]
+    tls: bool,
     /// New directory for history and logs [default: ./chaos-SEED]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     out: Option<PathBuf>,
@@ -68,6 +71,7 @@ impl Run {
             seed,
             faults: self.faults.chosen.clone(),
             clients: self.clients.into(),
+            tls: self.tls,
             directory: self.out.clone().unwrap_or_else(|| format!("chaos-{seed}").into()),
         };
         say(&format!("seed {seed}; to repeat: {}", self.command(seed)));
@@ -87,10 +91,11 @@ impl Run {
 
     /// The command that repeats the run, as far as the machine is deterministic.
     fn command(&self, seed: u64) -> String {
-        let Self { nodes, duration, faults, clients, .. } = self;
+        let Self { nodes, duration, faults, clients, tls, .. } = self;
+        let tls = if *tls { " --tls" } else { "" };
         let (duration, faults) = (humantime::format_duration(*duration).to_string().replace(' ', ""), &faults.text);
         format!(
-            "lockkeeper chaos run --nodes {nodes} --duration {duration} --faults {faults} --clients {clients} --seed {seed}"
+            "lockkeeper chaos run --nodes {nodes} --duration {duration} --faults {faults} --clients {clients} --seed {seed}{tls}"
         )
     }
 }
