@@ -28,4 +28,4 @@ mod tokens;
 pub use file::{FILE_BYTES_MAX, FileError};
 pub use limits::Limits;
 pub use rules::{Denied, Policy, Right, Rule, What};
-pub use tokens::{TOKEN_PREFIX, Token, Tokens};
+pub use tokens::{TOKEN_PREFIX, Token, TokenHash, Tokens};

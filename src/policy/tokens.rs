@@ -63,6 +63,23 @@ impl fmt::Debug for Token {
     }
 }
 
+/// What a node keeps of a token that was shown to it.
+#[derive(Clone, Copy)]
+pub struct TokenHash([u8; BYTES]);
+
+impl TokenHash {
+    /// The hash of a token, well-formed or not.
+    pub fn of(token: &str) -> Self {
+        Self(hash(token))
+    }
+}
+
+impl fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenHash(..)")
+    }
+}
+
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tokens({} of them)", self.0.len())
@@ -91,11 +108,10 @@ impl Tokens {
     }
 
     /// The identity of a token. All hashes are compared, each in constant time, so that the time says nothing of how near a guess is.
-    pub fn identity(&self, token: &str) -> Option<&Identity> {
-        let given = hash(token);
+    pub fn identity(&self, TokenHash(given): &TokenHash) -> Option<&Identity> {
         let mut found = None;
         for (known, identity) in &self.0 {
-            if bool::from(known.ct_eq(&given)) {
+            if bool::from(known.ct_eq(given)) {
                 found = Some(identity);
             }
         }

@@ -2,12 +2,15 @@
 
 use std::fs;
 
+use lockkeeper::proto::v1::{KeepAliveRequest, PipelineRequest, WatchRequest};
 use lockkeeper_policy::TOKEN_PREFIX;
-use tonic::Code;
+use tokio::{sync::mpsc, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status, Streaming};
 
 use crate::{
-    stage::{Stage, open, reason, token, tokens, with_token},
-    support::until,
+    stage::{Stage, from, open, reason, token, tokens, with_token},
+    support::{LONG, until},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,4 +75,57 @@ async fn a_revoked_token_is_refused_and_cannot_be_replayed() {
     let other = token("shop-2").reveal().to_owned();
     sessions.open(with_token(Some(&other), open(""))).await.expect("the others are known as before");
     assert!(sessions.open(with_token(Some(&good), open(""))).await.is_err());
+}
+
+/// How a stream ends.
+async fn end<T>(mut stream: Streaming<T>) -> Status {
+    let ended = timeout(LONG, async {
+        loop {
+            match stream.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("it ended without a reason"),
+                Err(status) => break status,
+            }
+        }
+    });
+    ended.await.expect("it ends")
+}
+
+/// Watches, keep-alives and pipelines end with the token that opened them, at each node; those of others go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_end_when_their_token_is_withdrawn() {
+    let stage = Stage::new(None).await;
+    let (mut watches, mut keep_alives, mut pipelines, mut kept_open) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let watch = async |node: u64, who: &str| {
+        let mut request = from(Some(who), WatchRequest { prefix: "seats/".to_owned(), after_index: 0 });
+        request.set_timeout(2 * LONG);
+        stage.locks(node).await.watch(request).await.expect("allowed").into_inner()
+    };
+    for node in 1..=3 {
+        watches.push(watch(node, "shop-1").await);
+        let (sender, renewals) = mpsc::channel::<KeepAliveRequest>(1);
+        let mut request = from(Some("shop-1"), ReceiverStream::new(renewals));
+        request.set_timeout(2 * LONG);
+        keep_alives.push(stage.sessions(node).await.keep_alive(request).await.expect("allowed").into_inner());
+        let (requester, requests) = mpsc::channel::<PipelineRequest>(1);
+        let mut request = from(Some("shop-1"), ReceiverStream::new(requests));
+        request.set_timeout(2 * LONG);
+        pipelines.push(stage.locks(node).await.pipeline(request).await.expect("allowed").into_inner());
+        kept_open.push((sender, requester));
+    }
+    let mut of_another = watch(2, "shop-2").await;
+    let hash = tokens().split('"').nth(3).expect("a hash").to_owned();
+    fs::write(stage.tokens_file(), tokens().replacen(&hash, &"0".repeat(64), 1)).expect("written");
+    for watch in watches {
+        assert_eq!(reason(&end(watch).await), "UNAUTHENTICATED");
+    }
+    for keep_alive in keep_alives {
+        assert_eq!(reason(&end(keep_alive).await), "UNAUTHENTICATED");
+    }
+    for pipeline in pipelines {
+        assert_eq!(reason(&end(pipeline).await), "UNAUTHENTICATED");
+    }
+    for _ in 0..3 {
+        of_another.message().await.expect("another token is not concerned").expect("it goes on");
+    }
 }

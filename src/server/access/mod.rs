@@ -8,16 +8,18 @@
 //! * [`calls`]: calls a second;
 //! * [`connections`]: open connections.
 //!
-//! A stream (pipeline, keep-alive, watch) has the identity of the request that opened it, until the stream ends: also if its token is
-//! withdrawn meanwhile, so whoever withdraws one takes the identity out of the policy too. Each request of a pipeline and each renewal is
-//! decided anew. A watch ends within seconds once the policy of the leader does not allow it any more.
+//! A stream (pipeline, keep-alive, watch) has the identity of the request that opened it, and ends when its token is withdrawn: within
+//! [`REREAD`] at the node that the client is connected to. Each request of a pipeline and each renewal is decided anew. A watch ends once
+//! the policy of the leader does not allow it any more.
 
 mod calls;
 mod connections;
 pub(crate) mod guard;
 
 use std::{
-    fs, io,
+    fs,
+    future::pending,
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, RwLock,
@@ -26,6 +28,7 @@ use std::{
     time::Duration,
 };
 
+use tokio::sync::watch;
 use tonic::metadata::MetadataMap;
 
 use self::{calls::Calls, connections::Connections};
@@ -34,7 +37,7 @@ use super::{
     config::AuthConfig,
 };
 use lockkeeper_machine::Identity;
-use lockkeeper_policy::{FileError, Limits, Policy, Right, Tokens, What};
+use lockkeeper_policy::{FileError, Limits, Policy, Right, TokenHash, Tokens, What};
 use lockkeeper_transport::Remote;
 
 /// How often the files are read again. They are small, and comparing their text finds each change, also one within the resolution of a
@@ -57,6 +60,8 @@ pub(crate) struct Access {
     denied: AtomicU64,
     /// Requests that were refused by a limit of their identity.
     limited: AtomicU64,
+    /// Tells streams that tokens or the policy have changed.
+    changes: watch::Sender<()>,
 }
 
 /// A file and what it says.
@@ -95,14 +100,15 @@ impl<T> Source<T> {
         Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Reads the file again. What is not usable changes nothing.
-    fn refresh(&self) {
-        let Some(file) = &self.file else { return };
+    /// Reads the file again; `true`: something else is in force now. What is not usable changes nothing.
+    fn refresh(&self) -> bool {
+        let Some(file) = &self.file else { return false };
         let text = fs::read_to_string(file).map_err(|error| error.kind());
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if *read == text {
-            return;
+            return false;
         }
+        let mut has_changed = false;
         let (key, shown) = (self.key, file.display());
         match &text {
             Err(error) => {
@@ -111,6 +117,7 @@ impl<T> Source<T> {
             Ok(text) => match (self.parse)(text) {
                 Ok(new) => {
                     *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+                    has_changed = true;
                     tracing::info!(key, file = %shown, "has changed and is in force");
                 }
                 Err(FileError { line, problem }) => {
@@ -119,6 +126,7 @@ impl<T> Source<T> {
             },
         }
         *read = text;
+        has_changed
     }
 }
 
@@ -133,7 +141,7 @@ impl Access {
         let open_tokens = Source::open("auth.tokens", tokens, Tokens::parse)?;
         let tokens = open_tokens.unwrap_or_else(|| Source::none("auth.tokens", Tokens::parse, Tokens::default()));
         let (calls, connections, denied, limited) = Default::default();
-        Ok(Self { anonymous, tokens, policy, calls, connections, denied, limited })
+        Ok(Self { anonymous, tokens, policy, calls, connections, denied, limited, changes: watch::Sender::new(()) })
     }
 
     /// Reads the files again and again. Returns at once if there are none.
@@ -143,22 +151,24 @@ impl Access {
             let this = Arc::clone(&self);
             // A panic there would be a bug in parsing: the next turn tries again, with the text as it is then.
             let _ = tokio::task::spawn_blocking(move || {
-                this.tokens.refresh();
-                this.policy.refresh();
+                let (tokens, policy) = (this.tokens.refresh(), this.policy.refresh());
+                if tokens || policy {
+                    this.changes.send_replace(());
+                }
             })
             .await;
         }
     }
 
-    /// The identity that a bearer token shows; `None`: the request has no token. The message of a refusal does not repeat the token.
-    pub(crate) fn bearer(&self, metadata: &MetadataMap) -> Result<Option<Identity>, Error> {
+    /// The identity that a bearer token shows, and the token's hash; `None`: the request has no token. The message of a refusal does not
+    /// repeat the token.
+    pub(crate) fn bearer(&self, metadata: &MetadataMap) -> Result<Option<(Identity, TokenHash)>, Error> {
         let mut values = metadata.get_all(AUTHORIZATION).iter();
         let Some(value) = values.next() else { return Ok(None) };
         let token =
             value.to_str().ok().and_then(|value| value.strip_prefix(BEARER)).filter(|_| values.next().is_none());
-        let known = token.and_then(|token| self.tokens.get()?.identity(token).cloned());
-        match known {
-            Some(identity) => Ok(Some(identity)),
+        match token.map(TokenHash::of).and_then(|token| Some((self.of_token(&token)?, token))) {
+            Some(known) => Ok(Some(known)),
             None => {
                 self.denied.fetch_add(1, Ordering::Relaxed);
                 Err(Error::unauthenticated(
@@ -166,6 +176,23 @@ impl Access {
                 ))
             }
         }
+    }
+
+    fn of_token(&self, token: &TokenHash) -> Option<Identity> {
+        self.tokens.get()?.identity(token).cloned()
+    }
+
+    /// Returns once the token by which the caller opened a stream is not its own any more. Never returns for other callers.
+    pub(crate) async fn withdrawn(self: Arc<Self>, caller: Caller) -> Error {
+        let mut changes = self.changes.subscribe();
+        let Some(token) = caller.token else { return pending().await };
+        while self.of_token(&token) == caller.identity {
+            if changes.changed().await.is_err() {
+                return pending().await;
+            }
+        }
+        self.denied.fetch_add(1, Ordering::Relaxed);
+        Error::unauthenticated("the bearer token that opened this stream was withdrawn: open it again with another one")
     }
 
     /// Refuses an anonymous caller if the node serves none.
@@ -225,10 +252,13 @@ impl Access {
 
     /// Returns once no rule of the policy allows this any more: for streams that were allowed when they began.
     pub(crate) async fn denied(&self, caller: &Caller, right: Right, what: What<'_>) -> Error {
+        let mut changes = self.changes.subscribe();
         loop {
-            tokio::time::sleep(REREAD).await;
             if let Err(error) = self.check(caller, right, what) {
                 return error;
+            }
+            if changes.changed().await.is_err() {
+                return pending().await;
             }
         }
     }

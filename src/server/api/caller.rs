@@ -5,6 +5,7 @@ use std::{fmt, time::Duration};
 use tokio::time::{Instant, sleep_until};
 
 use lockkeeper_machine::{Address, Identity};
+use lockkeeper_policy::TokenHash;
 
 /// The origin of a request, and its deadline.
 ///
@@ -16,6 +17,8 @@ pub(crate) struct Caller {
     pub(crate) remote: Option<Address>,
     /// `None`: an anonymous client. A stream's requests have the identity of the request that opened it.
     pub(crate) identity: Option<Identity>,
+    /// The token that showed the identity, at the node that the client is connected to: a stream ends when it is withdrawn.
+    pub(crate) token: Option<TokenHash>,
     /// A member asks for itself, such as a node that joins: at the peers' port, and not for a client. No policy concerns it.
     pub(crate) is_peer: bool,
     /// `None`: the caller waits without limit.

@@ -228,7 +228,7 @@ pub(crate) fn named_caller(metadata: &MetadataMap) -> Caller {
     let remote = value(CALLER_KEY).and_then(|address| address.parse().ok());
     let is_peer = !metadata.contains_key(CALLER_KEY) && !metadata.contains_key(IDENTITY_KEY);
     let identity = value(IDENTITY_KEY).and_then(|identity| Identity::new(identity).ok());
-    Caller { remote, identity, is_peer, deadline: None }
+    Caller { remote, identity, is_peer, ..Caller::default() }
 }
 
 /// Returns when another node is known to lead, and the one before has had [`LAST_ANSWERS`] to answer, unless it is silent.

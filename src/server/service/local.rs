@@ -84,7 +84,7 @@ impl Local {
         let events = watch::start(self.replica.clone(), prefix.clone(), after_index).await?;
         let (access, caller) = (Arc::clone(&self.access), caller.clone());
         let denied = async move { access.denied(&caller, Right::Watch, What::Under(&prefix)).await };
-        Ok(until_denied(events, denied).map(|event| event.map(Form::Message)))
+        Ok(until_error(events, denied).map(|event| event.map(Form::Message)))
     }
 
     /// Refuses a request for which the caller has no right, or that uses the session of another identity.
@@ -229,18 +229,18 @@ pub(super) fn page_size(asked: usize, limit: usize) -> usize {
     }
 }
 
-/// The events until an error, one of theirs or that which `denied` returns.
-fn until_denied<T>(
+/// The events until an error, one of theirs or that which `ended` returns.
+pub(super) fn until_error<T>(
     events: impl Stream<Item = Result<T, Error>> + Send + 'static,
-    denied: impl Future<Output = Error> + Send + 'static,
+    ended: impl Future<Output = Error> + Send + 'static,
 ) -> impl Stream<Item = Result<T, Error>> + Send + 'static {
-    unfold(Some((Box::pin(events), Box::pin(denied))), |state| async {
-        let (mut events, mut denied) = state?;
+    unfold(Some((Box::pin(events), Box::pin(ended))), |state| async {
+        let (mut events, mut ended) = state?;
         tokio::select! {
             biased;
-            error = &mut denied => Some((Err(error), None)),
+            error = &mut ended => Some((Err(error), None)),
             event = events.next() => event.map(|event| {
-                let rest = event.is_ok().then_some((events, denied));
+                let rest = event.is_ok().then_some((events, ended));
                 (event, rest)
             }),
         }

@@ -39,6 +39,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use self::forward::{Dial, Forwarder, Lane, Leader};
+use self::local::until_error;
 pub(crate) use self::local::{Local, Serve};
 use super::{
     access::Access,
@@ -114,12 +115,12 @@ impl Service {
     ) -> Result<Events<KeepAliveEvent>, Error> {
         self.local.access.count_call(caller)?;
         match self.route()? {
-            Route::Here => Ok(until(caller.deadline, self.local.keep_alive(caller, renewals))),
+            Route::Here => Ok(self.while_known(caller, self.local.keep_alive(caller, renewals))),
             Route::There(leader) => {
                 // The client's stream ends for the leader when it ends here, broken or not.
                 let renewals = renewals.scan((), |(), renewal| ready(renewal.ok()));
                 let events = self.forwarder.keep_alive(leader, caller, renewals).await?;
-                Ok(until(caller.deadline, events))
+                Ok(self.while_known(caller, events))
             }
         }
     }
@@ -128,9 +129,19 @@ impl Service {
     pub(crate) async fn watch(&self, caller: &Caller, request: Form<WatchLocks>) -> Result<Events<WatchEvent>, Error> {
         self.local.access.count_call(caller)?;
         match self.route()? {
-            Route::Here => Ok(until(caller.deadline, self.local.watch(caller, request).await?)),
-            Route::There(leader) => Ok(until(caller.deadline, self.forwarder.watch(leader, caller, request).await?)),
+            Route::Here => Ok(self.while_known(caller, self.local.watch(caller, request).await?)),
+            Route::There(leader) => Ok(self.while_known(caller, self.forwarder.watch(leader, caller, request).await?)),
         }
+    }
+
+    /// A stream, up to its deadline or until its caller's token is withdrawn.
+    fn while_known<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        events: impl Stream<Item = Result<T, Error>> + Send + 'static,
+    ) -> BoxStream<'static, Result<T, Error>> {
+        let withdrawn = Arc::clone(&self.local.access).withdrawn(caller.clone());
+        until(caller.deadline, until_error(events, withdrawn))
     }
 
     /// Whether an acquire would be refused here because the node sheds load. An adapter that takes many requests at a time asks this before
@@ -147,7 +158,7 @@ impl Service {
     }
 
     /// Who may do what.
-    pub(crate) fn access(&self) -> &Access {
+    pub(crate) fn access(&self) -> &Arc<Access> {
         &self.local.access
     }
 

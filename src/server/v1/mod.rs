@@ -38,6 +38,7 @@ use super::{
     wire::{Encode, Form, ReplyMessage},
 };
 use lockkeeper_machine::Identity;
+use lockkeeper_policy::TokenHash;
 use lockkeeper_proto::LEADER_KEY;
 use lockkeeper_transport::{Remote, tls::Subject};
 
@@ -117,11 +118,11 @@ impl Backend for Service {
         if remote.is_some_and(|remote| remote.node().is_some()) {
             return Ok(Caller { is_peer: true, ..Caller::default() });
         }
-        let identity = identity_of(self.access(), request)?;
+        let (identity, token) = identity_of(self.access(), request)?;
         if let (Some(who), Some(remote)) = (&identity, remote) {
             self.access().count_connection(who, remote)?;
         }
-        Ok(Caller { remote: remote.map(|remote| remote.address.into()), identity, ..Caller::default() })
+        Ok(Caller { remote: remote.map(|remote| remote.address.into()), identity, token, ..Caller::default() })
     }
 
     fn admit(&self, caller: &Caller) -> Result<(), Error> {
@@ -222,19 +223,19 @@ fn caller<B: Backend, T>(backend: &B, request: &Request<T>) -> Result<Caller, Er
 
 /// The identity of a client: that of the token that it sends, or else the name in the certificate of its connection. So a program in
 /// between can have a certificate of its own, and pass on the tokens of its users.
-fn identity_of<T>(access: &Access, request: &Request<T>) -> Result<Option<Identity>, Error> {
-    if let Some(identity) = access.bearer(request.metadata())? {
-        return Ok(Some(identity));
+fn identity_of<T>(access: &Access, request: &Request<T>) -> Result<(Option<Identity>, Option<TokenHash>), Error> {
+    if let Some((identity, token)) = access.bearer(request.metadata())? {
+        return Ok((Some(identity), Some(token)));
     }
     let subject = request.extensions().get::<Remote>().and_then(|remote| remote.subject.as_deref());
     match subject {
         Some(Subject::Client { name, .. }) => match Identity::new(name) {
-            Ok(identity) => Ok(Some(identity)),
+            Ok(identity) => Ok((Some(identity), None)),
             Err(invalid) => {
                 Err(Error::unauthenticated(format!("the name in the certificate is no identity: {invalid}")))
             }
         },
-        Some(Subject::Node { .. }) | None => Ok(None),
+        Some(Subject::Node { .. }) | None => Ok((None, None)),
     }
 }
 

@@ -115,6 +115,7 @@ async fn serve(
     let mut handles: HashMap<u64, (AbortHandle, Kind)> = HashMap::new();
     let mut waits = 0;
     let mut passed = pin!(Deadline::pass(deadline));
+    let mut withdrawn = pin!(Arc::clone(pipeline.service.access()).withdrawn(pipeline.caller.clone()));
     for turn in 1_usize.. {
         if stopping.is_cancelled() && under_way.is_empty() {
             break;
@@ -166,6 +167,7 @@ async fn serve(
                 }
             }
             () = queue.answers.closed() => return Ok(()),
+            error = &mut withdrawn => return Err(error.into()),
             () = &mut passed => {
                 for (number, (_, kind)) in handles {
                     let passed = Err(Error::deadline_passed(kind != Kind::Reads));
