@@ -27,6 +27,7 @@
 //! | `joining` | how a node becomes a member | [`raft`](lockkeeper_raft), `lockkeeper.v1` |
 //! | `cluster`, `health`, `progress`, `pulse` | this node's condition | [`raft`](lockkeeper_raft) |
 //! | `unread` | limits of unread answers, for every HTTP/2 service | `api`, tonic's bodies |
+//! | `node_calls` | what a node's certificate is good for, at each port | [`raft`](lockkeeper_raft), HTTP requests |
 //! | [`config`], [`descriptors`], [`node`] | settings, file descriptors, putting a node together | all |
 //!
 //! `wire` is not part of `v1` because the peers' port speaks `lockkeeper.v1` too: a follower forwards with it, whatever protocol the
@@ -56,8 +57,7 @@
 pub mod config;
 pub mod descriptors;
 pub mod node;
-mod nodes_join;
-mod nodes_removed;
+mod node_calls;
 
 mod access;
 mod api;

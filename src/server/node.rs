@@ -1,10 +1,12 @@
 //! A node, from its configuration to its end.
 //!
 //! [`serve`] runs a node on a real machine: TCP, the system's clock, the log in sled. [`run`] takes these as parameters, so that a
-//! simulation can replace them.
+//! simulation can replace them. `services`: what is served at which port; `duties`: what it does besides.
+
+mod duties;
+mod services;
 
 use std::{
-    convert::Infallible,
     future::Future,
     io,
     path::{Path, PathBuf},
@@ -13,61 +15,38 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
-use openraft::{RaftLogReader, SnapshotPolicy, async_runtime::WatchReceiver, storage::RaftLogStorage};
-use tokio::{
-    net::TcpListener,
-    runtime::Handle,
-    sync::{Notify, oneshot},
-    task::JoinSet,
-    time::timeout,
-};
+use openraft::{RaftLogReader, SnapshotPolicy, storage::RaftLogStorage};
+use tokio::{net::TcpListener, runtime::Handle, sync::oneshot, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::{body::Body, codegen::http, service::Routes};
-use tower::{Layer as _, Service, util::MapResponse};
+use tower::Layer as _;
 
+use self::{
+    duties::DRAIN,
+    services::{Services, listen_to},
+};
 use super::{
-    MESSAGE_BYTES_MAX,
     access::Access,
-    cluster::Cluster,
     config::{AuditConfig, Config, Member, RaftConfig, TlsConfig},
     descriptors::Places,
     dynamodb as dynamodb_endpoint, health,
     joining::{self, NotAdmitted},
-    nodes_join::NodesJoin,
-    nodes_removed::NodesRemoved,
-    pulse::Pulse,
-    service::{Local, Service as LockService, forward::Dial, waiting},
-    unread::{self, Unread},
-    v1::{
-        Adapter, Backend,
-        cluster::ClusterService,
-        deadlines::{Deadlines, Timed},
-        forwarded::Forwarded,
-        maintenance::Maintenance,
-        unreadable::explaining,
-    },
+    node_calls::{self, NodeCalls},
+    service::waiting,
+    v1::maintenance::Maintenance,
 };
 use lockkeeper_audit::{FileError, Rotation, Sink, SinkError};
 use lockkeeper_environment::{Blocking, Environment, Tasks};
 use lockkeeper_machine::Versions;
-use lockkeeper_proto::{
-    self,
-    v1::{
-        cluster_server::ClusterServer, locks_server::LocksServer, maintenance_server::MaintenanceServer,
-        sessions_server::SessionsServer,
-    },
-};
+use lockkeeper_proto::v1::maintenance_server::MaintenanceServer;
 use lockkeeper_raft::{
     Raft, Replica,
     disk::Disks,
     disk_watch, fast_election,
-    forming::{self, FormingConfig, FormingError},
-    handover,
+    forming::{FormingConfig, FormingError},
     identity::{ClusterId, Identity, IdentityError},
     log::{self, LogStore, OpenError},
     members::{Addresses, Members},
-    messages::keyspace_server::KeyspaceServer,
-    network::{Acknowledgements, Network, PeerService, hello},
+    network::{Network, PeerService, hello},
     silent_leader, slow_disk, slow_followers,
     snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
     state_machine::StateMachine,
@@ -86,19 +65,10 @@ use lockkeeper_transport::{
     tls::{Acceptor, Port, Subject, Tls, TlsConnector, TlsError, TlsFiles},
 };
 
-/// How long a node that ends waits for the requests under way.
-const DRAIN: Duration = Duration::from_secs(2);
 /// openraft's deadline for installing a snapshot. The transfer has deadlines of its own, which grow with its size.
 const INSTALL_SNAPSHOT_MS: u64 = 10 * 60 * 1000;
 /// Entries in one append, at the most. The network splits appends that have too many bytes.
 const APPEND_ENTRIES: u64 = 64;
-/// How often a node records, outside of its log, how far its log and those of its peers are; and after what time first.
-const NOTE_PROGRESS: Duration = Duration::from_secs(10);
-const NOTE_FIRST: Duration = Duration::from_millis(250);
-/// Time between two looks at the audit files' writer.
-const AUDIT_LOOK: Duration = Duration::from_millis(250);
-/// Of consecutive failures to write that record, one in this many is logged.
-const NOTE_FAILURES_SILENT: u32 = 6;
 
 /// Why a node did not start, or could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -387,14 +357,15 @@ where
         peers,
         peers_acceptor,
         peer_settings,
-        NodesRemoved { service: services.around(peer_routes), replica: replica.clone() },
+        NodeCalls { port: node_calls::Port::Peers(replica.clone()), service: services.around(peer_routes) },
         CancellationToken::new(),
     ));
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let client_routes =
         services.for_clients().add_service(health_service).add_service(MaintenanceServer::new(maintenance));
     let client_settings = Settings::CLIENTS.with_connections_max(places.clients);
-    let clients_service = services.unread.layer(NodesJoin(services.around(client_routes)));
+    let service = NodeCalls { port: node_calls::Port::Clients, service: services.around(client_routes) };
+    let clients_service = services.unread.layer(service);
     let serving = listen_to(clients, clients_acceptor, client_settings, clients_service, stopping.clone());
     environment.clients.spawn(&mut client_server, serving);
     if let Some(listener) = dynamodb {
@@ -407,27 +378,27 @@ where
             Ok(())
         });
     }
-    tasks.spawn(take_part(Arc::clone(&identity), replica.clone(), plan, connector.clone()));
-    tasks.spawn(outdated(Arc::clone(&identity)));
-    tasks.spawn(removed(Arc::clone(&identity)));
+    tasks.spawn(duties::take_part(Arc::clone(&identity), replica.clone(), plan, connector.clone()));
+    tasks.spawn(duties::outdated(Arc::clone(&identity)));
+    tasks.spawn(duties::removed(Arc::clone(&identity)));
     if let Some(own) = config.this_member().cloned() {
         let (identity, replica, join) = (Arc::clone(&identity), replica.clone(), config.join.clone());
         let joins = joining::join(identity, replica, own, join, connector.clone());
         tasks.spawn(async move { Err(joins.await.into()) });
     }
-    tasks.spawn(outgrown(versions));
-    tasks.spawn(raft_stops(replica.clone()));
+    tasks.spawn(duties::outgrown(versions));
+    tasks.spawn(duties::raft_stops(replica.clone()));
     if let Some(sink) = sink.clone() {
-        tasks.spawn(audit_stops(sink));
+        tasks.spawn(duties::audit_stops(sink));
     }
-    tasks.spawn(take_snapshots(replica.clone(), snapshot_due));
+    tasks.spawn(duties::take_snapshots(replica.clone(), snapshot_due));
     let mut background = JoinSet::new();
     background.spawn(members.run());
     if let Some(tls) = tls {
         background.spawn(tls.follow_files());
     }
     background.spawn(joining::notice_removal(Arc::clone(&identity), replica.clone(), connector.clone()));
-    background.spawn(note_progress(identity, replica.clone(), acknowledgements));
+    background.spawn(duties::note_progress(identity, replica.clone(), acknowledgements));
     environment.clients.spawn(&mut background, waiting::give_up_places(replica.clone()));
     environment.clients.spawn(&mut background, waiting::sweep(replica.clone()));
     environment.clients.spawn(&mut background, waiting::break_off_when_cut_off(replica.clone()));
@@ -457,7 +428,7 @@ where
     background.abort_all();
     health::retire(&reporter).await;
     stopping.cancel();
-    hand_over(&replica).await;
+    duties::hand_over(&replica).await;
     if let Err(broken) = replica.raft().shutdown().await {
         tracing::error!(%broken, "raft did not stop in order");
     }
@@ -487,16 +458,6 @@ async fn open_audit(config: &Config, cluster: &ClusterId, blocking: Blocking) ->
     Ok(Some(opened.map_err(stopped)??))
 }
 
-/// Returns once the audit files cannot be written: a node that goes on would leave lines out.
-async fn audit_stops(sink: Sink) -> Result<(), ServeError> {
-    loop {
-        if let Some(failure) = sink.failure() {
-            return Err(ServeError::AuditStopped(failure));
-        }
-        tokio::time::sleep(AUDIT_LOOK).await;
-    }
-}
-
 /// Refuses a log that ends before an entry that this node is known to have had.
 async fn check_log<S: RaftLogStorage<TypeConfig>>(
     identity: &Identity,
@@ -508,193 +469,6 @@ async fn check_log<S: RaftLogStorage<TypeConfig>>(
     let last = [state.last_log_id, state.last_purged_log_id, snapshot].into_iter().flatten().map(|id| id.index).max();
     let vote = log.get_log_reader().await.read_vote().await.map_err(stopped)?;
     Ok(identity.check_log(last, vote.is_some())?)
-}
-
-/// Joins this node to its cluster, and forms the cluster if that is due. Returns only with an error.
-async fn take_part<C: Connect>(
-    identity: Arc<Identity>,
-    replica: Replica,
-    plan: FormingConfig,
-    connector: C,
-) -> Result<(), ServeError> {
-    forming::form(&identity, &plan, &connector).await?;
-    forming::initialize(&identity, replica.raft()).await?;
-    forming::check(&identity, &plan, &connector).await?;
-    std::future::pending().await
-}
-
-/// Returns once another node remembers a start or entries that this node's data lack.
-async fn outdated(identity: Arc<Identity>) -> Result<(), ServeError> {
-    Err(identity.outdated().await.into())
-}
-
-/// Returns once the cluster has removed this node.
-async fn removed(identity: Arc<Identity>) -> Result<(), ServeError> {
-    Err(identity.removed().await.into())
-}
-
-/// Returns once the cluster has a version that this program does not support.
-async fn outgrown(versions: Arc<PeerVersions>) -> Result<(), ServeError> {
-    Err(ServeError::Version(versions.outgrown().await))
-}
-
-/// Records every [`NOTE_PROGRESS`] how far this node's log is committed, so that the loss of the whole log is noticed; and what peers
-/// acknowledged, so that they are asked for it. Does not return: nothing relies on a record before it is written, so one that cannot be
-/// written now (no file descriptor is left, or the disk is full) is written later. Until then the older record holds; it says less, and is
-/// true.
-async fn note_progress(identity: Arc<Identity>, replica: Replica, acknowledgements: Acknowledgements) {
-    let mut noted = 0;
-    let mut failures: u32 = 0;
-    loop {
-        tokio::time::sleep(if noted == 0 { NOTE_FIRST } else { NOTE_PROGRESS }).await;
-        let certain = replica.applied_and_durable();
-        if certain <= noted {
-            continue;
-        }
-        match identity.record_progress(certain, acknowledgements.of_all()).await {
-            Ok(()) => (noted, failures) = (certain, 0),
-            Err(error) => {
-                // The first failure, and one in NOTE_FAILURES_SILENT after it: about one line a minute.
-                if failures.is_multiple_of(NOTE_FAILURES_SILENT) {
-                    tracing::warn!(%error, "cannot note how far the log is committed; goes on, and tries again");
-                }
-                failures = failures.saturating_add(1);
-                tokio::time::sleep(NOTE_PROGRESS).await;
-            }
-        }
-    }
-}
-
-/// Triggers a snapshot whenever one is due. Returns when Raft stops.
-async fn take_snapshots(replica: Replica, due: Arc<Notify>) -> Result<(), ServeError> {
-    loop {
-        due.notified().await;
-        // Does nothing if a snapshot is being built.
-        replica.raft().trigger().snapshot().await.map_err(stopped)?;
-    }
-}
-
-/// Returns when Raft stops, which it does by itself only when it cannot go on.
-async fn raft_stops(replica: Replica) -> Result<(), ServeError> {
-    // Of Raft's two metrics channels this one seldom changes. Both are closed when Raft stops; the other one has the cause.
-    let mut changes = replica.raft().server_metrics();
-    while changes.changed().await.is_ok() {}
-    replica.raft().metrics().borrow_watched().running_state.as_ref().map_err(stopped).copied()
-}
-
-/// If this node leads, hands leadership to the best successor, and waits at most [`DRAIN`] for that to happen.
-async fn hand_over(replica: &Replica) {
-    if !replica.leads() {
-        return;
-    }
-    if let Err(error) = handover::transfer(replica, None, DRAIN).await {
-        tracing::info!(%error, "leadership was not handed over; the other members elect a leader");
-    }
-}
-
-/// Services, with the layers around them.
-type Around = MapResponse<Timed<Routes>, fn(http::Response<Body>) -> http::Response<Body>>;
-
-/// The services of a node.
-struct Services {
-    /// At the peers' port.
-    local: Local,
-    /// At the clients' port.
-    service: LockService,
-    cluster: Cluster,
-    unread: Unread,
-    /// The clients' runtime.
-    tasks: Tasks,
-}
-
-impl Services {
-    fn new<C: Connect>(
-        config: &Config,
-        replica: &Replica,
-        members: Members,
-        environment: &Environment,
-        connector: C,
-        stopping: CancellationToken,
-        access: Arc<Access>,
-    ) -> Self {
-        let random = Arc::clone(&environment.random);
-        let local = Local { replica: replica.clone(), members, random, access };
-        let dial: Dial = Arc::new(move |id, address, windows| {
-            lockkeeper_transport::channel_with(connector.to_node(id), address, windows)
-        });
-        let service = LockService::new(local.clone(), dial, stopping);
-        let (cluster_id, blocking) = (config.cluster_id.as_str().into(), environment.blocking);
-        let (progress, members) = Default::default();
-        let pulse = Pulse::default();
-        let start = Arc::default();
-        let tls = None;
-        let cluster = Cluster { cluster_id, start, replica: replica.clone(), tls, blocking, progress, members, pulse };
-        let unread = Unread::new(unread::Limits::CLIENTS);
-        let tasks = environment.clients.clone();
-        Self { local, service, cluster, unread, tasks }
-    }
-
-    /// For requests that followers forward: they are executed here, or refused.
-    fn for_peers(&self) -> Routes {
-        let (sessions, locks) = sessions_and_locks(self.local.clone());
-        let keyspace = KeyspaceServer::new(Adapter::new(self.local.clone()));
-        let keyspace = keyspace.max_decoding_message_size(MESSAGE_BYTES_MAX);
-        Routes::default()
-            .add_service(Forwarded { service: sessions, tasks: self.tasks.clone() })
-            .add_service(Forwarded { service: locks, tasks: self.tasks.clone() })
-            .add_service(Forwarded { service: keyspace, tasks: self.tasks.clone() })
-            .add_service(ClusterServer::new(ClusterService::new(self.cluster.clone(), self.local.clone())))
-    }
-
-    /// The layers around all services: messages that cannot be decoded, and deadlines.
-    fn around(&self, routes: Routes) -> Around {
-        let service = self.service.clone();
-        let deadlines = Deadlines::new(move || service.leader());
-        explaining().layer(deadlines.layer(routes.prepare()))
-    }
-
-    /// For requests of clients: they are executed here, or forwarded.
-    fn for_clients(&self) -> Routes {
-        let (sessions, locks) = sessions_and_locks(self.service.clone());
-        Routes::default()
-            .add_service(sessions)
-            .add_service(locks)
-            .add_service(ClusterServer::new(ClusterService::new(self.cluster.clone(), self.service.clone())))
-            .add_service(reflection().build_v1().expect(OWN_DESCRIPTORS))
-            // For older clients, and for Python's.
-            .add_service(reflection().build_v1alpha().expect(OWN_DESCRIPTORS))
-    }
-}
-
-/// `lockkeeper.v1` on a backend.
-fn sessions_and_locks<B: Backend + Clone>(backend: B) -> (SessionsServer<Adapter<B>>, LocksServer<Adapter<B>>) {
-    let adapter = Adapter::new(backend);
-    let sessions = SessionsServer::new(adapter.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
-    (sessions, LocksServer::new(adapter).max_decoding_message_size(MESSAGE_BYTES_MAX))
-}
-
-const OWN_DESCRIPTORS: &str = "the descriptors are those of this build";
-
-fn reflection() -> tonic_reflection::server::Builder<'static> {
-    tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(lockkeeper_proto::DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-}
-
-async fn listen_to<L, V>(
-    listener: L,
-    acceptor: Option<Acceptor>,
-    settings: Settings,
-    service: V,
-    stopping: CancellationToken,
-) -> Result<(), ServeError>
-where
-    L: Listen,
-    V: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible> + Clone + Send + 'static,
-    V::Future: Send,
-{
-    lockkeeper_transport::serve(listener, acceptor, settings, service, stopping).await;
-    Ok(())
 }
 
 /// The means to change the membership.

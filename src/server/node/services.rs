@@ -1,0 +1,133 @@
+//! The services of a node at its ports, with the layers around them.
+
+use std::{convert::Infallible, sync::Arc};
+
+use tokio_util::sync::CancellationToken;
+use tonic::{body::Body, codegen::http, service::Routes};
+use tower::{Layer as _, Service, util::MapResponse};
+
+use super::{Config, ServeError};
+use crate::{
+    MESSAGE_BYTES_MAX,
+    access::Access,
+    cluster::Cluster,
+    pulse::Pulse,
+    service::{Local, Service as LockService, forward::Dial},
+    unread::{self, Unread},
+    v1::{
+        Adapter, Backend,
+        cluster::ClusterService,
+        deadlines::{Deadlines, Timed},
+        forwarded::Forwarded,
+        unreadable::explaining,
+    },
+};
+use lockkeeper_environment::{Environment, Tasks};
+use lockkeeper_proto::v1::{cluster_server::ClusterServer, locks_server::LocksServer, sessions_server::SessionsServer};
+use lockkeeper_raft::{Replica, members::Members, messages::keyspace_server::KeyspaceServer};
+use lockkeeper_transport::{Connect, Listen, Settings, tls::Acceptor};
+
+/// Services, with the layers around them.
+type Around = MapResponse<Timed<Routes>, fn(http::Response<Body>) -> http::Response<Body>>;
+
+/// The services of a node.
+pub(super) struct Services {
+    /// At the peers' port.
+    pub(super) local: Local,
+    /// At the clients' port.
+    pub(super) service: LockService,
+    pub(super) cluster: Cluster,
+    pub(super) unread: Unread,
+    /// The clients' runtime.
+    tasks: Tasks,
+}
+
+impl Services {
+    pub(super) fn new<C: Connect>(
+        config: &Config,
+        replica: &Replica,
+        members: Members,
+        environment: &Environment,
+        connector: C,
+        stopping: CancellationToken,
+        access: Arc<Access>,
+    ) -> Self {
+        let random = Arc::clone(&environment.random);
+        let local = Local { replica: replica.clone(), members, random, access };
+        let dial: Dial = Arc::new(move |id, address, windows| {
+            lockkeeper_transport::channel_with(connector.to_node(id), address, windows)
+        });
+        let service = LockService::new(local.clone(), dial, stopping);
+        let (cluster_id, blocking) = (config.cluster_id.as_str().into(), environment.blocking);
+        let (progress, members) = Default::default();
+        let pulse = Pulse::default();
+        let start = Arc::default();
+        let tls = None;
+        let cluster = Cluster { cluster_id, start, replica: replica.clone(), tls, blocking, progress, members, pulse };
+        let unread = Unread::new(unread::Limits::CLIENTS);
+        let tasks = environment.clients.clone();
+        Self { local, service, cluster, unread, tasks }
+    }
+
+    /// For requests that followers forward: they are executed here, or refused.
+    pub(super) fn for_peers(&self) -> Routes {
+        let (sessions, locks) = sessions_and_locks(self.local.clone());
+        let keyspace = KeyspaceServer::new(Adapter::new(self.local.clone()));
+        let keyspace = keyspace.max_decoding_message_size(MESSAGE_BYTES_MAX);
+        Routes::default()
+            .add_service(Forwarded { service: sessions, tasks: self.tasks.clone() })
+            .add_service(Forwarded { service: locks, tasks: self.tasks.clone() })
+            .add_service(Forwarded { service: keyspace, tasks: self.tasks.clone() })
+            .add_service(ClusterServer::new(ClusterService::new(self.cluster.clone(), self.local.clone())))
+    }
+
+    /// The layers around all services: messages that cannot be decoded, and deadlines.
+    pub(super) fn around(&self, routes: Routes) -> Around {
+        let service = self.service.clone();
+        let deadlines = Deadlines::new(move || service.leader());
+        explaining().layer(deadlines.layer(routes.prepare()))
+    }
+
+    /// For requests of clients: they are executed here, or forwarded.
+    pub(super) fn for_clients(&self) -> Routes {
+        let (sessions, locks) = sessions_and_locks(self.service.clone());
+        Routes::default()
+            .add_service(sessions)
+            .add_service(locks)
+            .add_service(ClusterServer::new(ClusterService::new(self.cluster.clone(), self.service.clone())))
+            .add_service(reflection().build_v1().expect(OWN_DESCRIPTORS))
+            // For older clients, and for Python's.
+            .add_service(reflection().build_v1alpha().expect(OWN_DESCRIPTORS))
+    }
+}
+
+/// `lockkeeper.v1` on a backend.
+fn sessions_and_locks<B: Backend + Clone>(backend: B) -> (SessionsServer<Adapter<B>>, LocksServer<Adapter<B>>) {
+    let adapter = Adapter::new(backend);
+    let sessions = SessionsServer::new(adapter.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    (sessions, LocksServer::new(adapter).max_decoding_message_size(MESSAGE_BYTES_MAX))
+}
+
+const OWN_DESCRIPTORS: &str = "the descriptors are those of this build";
+
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(lockkeeper_proto::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}
+
+pub(super) async fn listen_to<L, V>(
+    listener: L,
+    acceptor: Option<Acceptor>,
+    settings: Settings,
+    service: V,
+    stopping: CancellationToken,
+) -> Result<(), ServeError>
+where
+    L: Listen,
+    V: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    V::Future: Send,
+{
+    lockkeeper_transport::serve(listener, acceptor, settings, service, stopping).await;
+    Ok(())
+}
