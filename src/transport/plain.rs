@@ -109,3 +109,42 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
         self.stream.is_write_vectored()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::duplex;
+
+    use super::*;
+
+    /// What a port does with these bytes, one by one: those that TLS gets to read, or the answer.
+    async fn said(bytes: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
+        let (mut near, far) = duplex(1024);
+        let port = tokio::spawn(async {
+            let mut heard = Vec::new();
+            refused(far).await?.read_to_end(&mut heard).await?;
+            Ok::<_, io::Error>(heard)
+        });
+        for byte in bytes {
+            near.write_all(&[*byte]).await.expect("there is room");
+            tokio::task::yield_now().await;
+        }
+        near.shutdown().await.expect("it is open");
+        let mut answer = Vec::new();
+        near.read_to_end(&mut answer).await.expect("it is closed in order");
+        port.await.expect("no panic").map_err(|_| answer)
+    }
+
+    #[tokio::test]
+    async fn tls_gets_every_byte_and_http_an_answer() {
+        for tls in [&b"\x16\x03\x01\x00\x05hello"[..], b"", b"\x16", b"P", b"PRI", b"no method"] {
+            assert_eq!(said(tls).await, Ok(tls.to_vec()));
+        }
+        let http2 = said(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.expect_err("plain text");
+        assert!(http2.starts_with(&SETTINGS) && http2.ends_with(SPEAKS_TLS.as_bytes()), "{}", http2.escape_ascii());
+        for method in ["GET", "POST", "PUT", "PATCH"] {
+            let http1 = said(format!("{method} / HTTP/1.1\r\n\r\n").as_bytes()).await.expect_err("plain text");
+            let http1 = String::from_utf8(http1).expect("text");
+            assert!(http1.starts_with("HTTP/1.1 400 ") && http1.contains(SPEAKS_TLS), "{http1}");
+        }
+    }
+}
