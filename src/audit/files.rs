@@ -3,7 +3,7 @@
 //! Each begins with a [`Header`] on a line of its own, which belongs to the file and not to the chain.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
@@ -52,6 +52,9 @@ pub enum FileError {
         /// What is wrong with it.
         why: String,
     },
+    /// Another process writes audit files into it.
+    #[error("another process writes audit files into {}: give each node a directory of its own under [audit]", .0.display())]
+    InUse(PathBuf),
     /// It belongs to another cluster.
     #[error(
         "the audit file {} belongs to the cluster {found:?}, not {own:?}: name another directory under [audit], or move its files away",
@@ -199,6 +202,8 @@ pub(super) struct Position {
 #[derive(Debug)]
 pub(super) struct Writer {
     directory: PathBuf,
+    /// Keeps other writers out.
+    lock: File,
     cluster: String,
     rotation: Rotation,
     /// The file that is written, and its bytes. `None`: the next line begins one.
@@ -209,11 +214,17 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Opens a directory or creates it, and cuts a line at the end that was not written completely.
+    /// Opens a directory or creates it, locks it, and cuts a line at the end that was not written completely.
     pub(super) fn open(directory: &Path, cluster: &str, rotation: Rotation) -> Result<Self, FileError> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(FileError::io(directory))?;
+        let lock = File::open(directory).map_err(FileError::io(directory))?;
+        lock.try_lock().map_err(|not_locked| match not_locked {
+            TryLockError::WouldBlock => FileError::InUse(directory.to_owned()),
+            TryLockError::Error(source) => FileError::Io { path: directory.to_owned(), source },
+        })?;
         let mut writer = Self {
             directory: directory.to_owned(),
+            lock,
             cluster: cluster.to_owned(),
             rotation,
             open: None,
@@ -331,6 +342,13 @@ impl Writer {
             self.is_dirty = false;
         }
         Ok(())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Closing is not enough: a process that another thread has just forked has the file too, until it calls `exec`.
+        let _ = self.lock.unlock();
     }
 }
 

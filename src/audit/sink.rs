@@ -153,6 +153,8 @@ impl Shared {
 
     fn run(&self, mut writer: Writer) {
         let failed = self.write_all(&mut writer).err();
+        // The directory is free before that is said.
+        drop(writer);
         let mut state = self.lock();
         state.failed = failed.map(|error| SinkError(error.to_string()));
         state.is_closed = true;

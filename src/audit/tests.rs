@@ -375,6 +375,16 @@ mod sink {
     }
 
     #[test]
+    fn a_directory_has_one_writer() {
+        let directory = TempDir::new().unwrap();
+        let sink = Sink::open(directory.path(), "c", ALL).unwrap();
+        let refused = Sink::open(directory.path(), "c", ALL).unwrap_err();
+        assert!(refused.to_string().contains("give each node a directory of its own under [audit]"), "{refused}");
+        sink.close();
+        Sink::open(directory.path(), "c", ALL).unwrap();
+    }
+
+    #[test]
     fn other_lines_than_those_in_the_files_are_a_failure() {
         let (directory, _) = files_of(&sound(), ALL);
         let other = entries(&with(|lines| lines[3].wall_ms = Some(9)));

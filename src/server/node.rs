@@ -267,6 +267,11 @@ fn open(
     let directory: &Path = &config.data_dir;
     let refused = |source| ServeError::Directory { directory: directory.to_owned(), source };
     files::create_directory(directory).map_err(refused)?;
+    let files = [&config.dynamodb.secrets, &config.auth.tokens, &config.audit.directory];
+    let named = files.into_iter().map(PathBuf::as_path).filter(|path| !path.as_os_str().is_empty());
+    for warning in [directory].into_iter().chain(named).filter_map(files::warn_of_others) {
+        tracing::warn!("{warning}");
+    }
     // Before anything in it is read, or deleted as unfinished: another process may use it.
     let lock = LockFile::take_directory(directory).map_err(|not_locked| match not_locked {
         NotLocked::InUse => ServeError::Log(OpenError::Locked { directory: directory.to_owned() }),

@@ -4,8 +4,9 @@
 //! carries a version byte and a checksum, so that a damaged file is noticed and never used in part.
 
 use std::{
-    fs::{self, File},
+    fs::{self, DirBuilder, File},
     io::{self, Write},
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
     path::Path,
 };
 
@@ -19,14 +20,23 @@ pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Creates a directory and its missing parents durably.
+/// Creates a directory and its missing parents durably, for this user alone (mode 0700).
 ///
 /// Its name is synced also if it exists already: the process that created it may have ended before the sync.
 pub fn create_directory(directory: &Path) -> io::Result<()> {
     let is_missing = |directory: &&Path| !directory.as_os_str().is_empty() && !directory.exists();
     let missing = directory.ancestors().take_while(is_missing).count();
-    fs::create_dir_all(directory)?;
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     directory.ancestors().take(missing.max(1)).try_for_each(sync_name)
+}
+
+/// A warning if others than the owner of a file or directory may read it or write to it. `None` also if it cannot be looked at.
+pub fn warn_of_others(path: &Path) -> Option<String> {
+    let metadata = fs::metadata(path).ok()?;
+    let (mode, wanted) = (metadata.permissions().mode() & 0o777, if metadata.is_dir() { 700 } else { 600 });
+    let shown = path.display();
+    (mode & 0o077 != 0)
+        .then(|| format!("{shown} is open to others than its owner (mode {mode:o}): run chmod {wanted} on it"))
 }
 
 fn sync_name(directory: &Path) -> io::Result<()> {
@@ -190,6 +200,15 @@ mod tests {
         create_directory(&deep).expect("made");
         create_directory(&deep).expect("it is there");
         assert!(deep.is_dir());
+        let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+        assert_eq!((mode(&deep), mode(&directory.path().join("a"))), (0o700, 0o700));
+        assert_eq!(warn_of_others(&deep), None);
+        fs::set_permissions(&deep, fs::Permissions::from_mode(0o750)).expect("it is ours");
+        let warning = warn_of_others(&deep).expect("a group may read it");
+        assert!(
+            warning.ends_with("a/b/c is open to others than its owner (mode 750): run chmod 700 on it"),
+            "{warning}"
+        );
         fs::write(directory.path().join("file"), b"in the way").expect("written");
         create_directory(&directory.path().join("file/d")).expect_err("a file is in the way");
     }

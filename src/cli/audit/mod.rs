@@ -59,9 +59,8 @@ impl From<VerifyError> for Failure {
         let exit = match &error {
             VerifyError::Broken(_) => Exit::Error,
             VerifyError::File(FileError::Io { source, .. }) => Exit::of_path(source),
-            VerifyError::File(FileError::Foreign { .. } | FileError::OtherCluster { .. }) | VerifyError::None => {
-                Exit::Usage
-            }
+            VerifyError::File(FileError::Foreign { .. } | FileError::OtherCluster { .. } | FileError::InUse(_))
+            | VerifyError::None => Exit::Usage,
         };
         Self::new(exit, error)
     }

@@ -1,8 +1,9 @@
 //! `snapshot save`: stores a backup of the cluster in a file.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process,
 };
@@ -134,7 +135,9 @@ impl Partial {
         let mut path = file.as_os_str().to_owned();
         path.push(format!(".{}{}", process::id(), files::PARTIAL_SUFFIX));
         let path = PathBuf::from(path);
-        let file = File::create(&path).map_err(|error| Failure::of_path(&path, &error))?;
+        // It holds the data of all locks.
+        let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&path);
+        let file = file.map_err(|error| Failure::of_path(&path, &error))?;
         Ok(Self { path, file })
     }
 }

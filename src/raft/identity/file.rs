@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{IdentityError, IdentityRecord};
+use lockkeeper_storage::files::create_directory;
 
 /// The name of the file in the data directory.
 pub const FILE_NAME: &str = "identity.toml";
@@ -50,9 +51,7 @@ pub(super) fn read(directory: &Path) -> Result<Option<IdentityRecord>, IdentityE
 /// Writes the file so that after a crash it is either the old one or the new one.
 pub(super) fn write(directory: &Path, record: &IdentityRecord) -> Result<(), IdentityError> {
     if !directory.exists() {
-        fs::create_dir_all(directory).map_err(failed("create", directory))?;
-        let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        sync_directory(parent)?;
+        create_directory(directory).map_err(failed("create", directory))?;
     }
     let (aside, path) = (directory.join(ASIDE), directory.join(FILE_NAME));
     // TOML's integers end at 2^63 - 1: a larger node id is refused here.
