@@ -261,7 +261,9 @@ fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
             }
         }
         "renew" => Command::Renew { sessions: std::iter::from_fn(|| arguments.0.next_pos()).map(session_id).collect() },
-        "close" => Command::Close { session: session_id(arguments.next("session")?), by: arguments.key("by")? },
+        "close" => {
+            Command::Close { session: session_id(arguments.next("session")?), by: arguments.key("by")?, reason: None }
+        }
         "acquire" | "release" | "update" => {
             let session = session_id(arguments.next("session")?);
             let request = match arguments.key("req")? {

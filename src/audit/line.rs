@@ -16,7 +16,7 @@ pub enum What {
     Restored,
     /// A session was opened.
     SessionOpened,
-    /// A session ended (`how`: closed or expired).
+    /// A session ended (`how`: closed or expired; `by`, `reason`: of the operator who closed it).
     SessionEnded,
     /// A session got a lock.
     Granted,

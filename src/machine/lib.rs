@@ -201,7 +201,7 @@ impl Machine {
         let result = match command {
             Command::Open { session, ttl, label, address, owner } => self.open(session, ttl, label, address, owner),
             Command::Renew { sessions } => Ok(Reply::Renewed(self.renew_all(&sessions))),
-            Command::Close { session, by: _ } => self.close(session, events),
+            Command::Close { session, by: _, reason: _ } => self.close(session, events),
             Command::Session { session, request, operation } => self.request(session, request, &operation, events),
             Command::CancelWait { ticket, repeats } => Ok(self.cancel_wait(ticket, repeats, events)),
             Command::ForceRelease(force) => Ok(self.force_release(&force, events)),

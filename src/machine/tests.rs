@@ -51,7 +51,7 @@ fn sessions_are_limited_until_one_ends() {
     open(&mut machine, 2);
     assert_eq!(open(&mut machine, 3), limit(Limit::Sessions));
     assert_eq!(open(&mut machine, 2), Reply::Opened(Ttl::from_millis(1000).unwrap()), "a renewal needs no room");
-    run(&mut machine, Command::Close { session: session(1), by: None });
+    run(&mut machine, Command::Close { session: session(1), by: None, reason: None });
     assert_ne!(open(&mut machine, 3), limit(Limit::Sessions));
 }
 
@@ -210,7 +210,8 @@ fn holder_of_many() -> Machine {
 
 #[test]
 fn the_end_of_a_session_is_spread_over_batches() {
-    let ends = [(Stamp(0), Command::Close { session: session(1), by: None }), (Stamp(1000), Command::Tick)];
+    let ends =
+        [(Stamp(0), Command::Close { session: session(1), by: None, reason: None }), (Stamp(1000), Command::Tick)];
     for (stamp, command) in ends {
         let mut machine = holder_of_many();
         let counts = events_of_batches(&mut machine, stamp, command);
@@ -282,7 +283,12 @@ fn a_small_piece_of_work_does_not_wait_for_the_end_of_a_large_one() {
         assert!(is_granted(&ask(&mut machine, 2, None, acquire(&[&format!("small {number}")], Wait::Never))));
     }
     for number in [1, 2] {
-        run_little(&mut machine, Stamp(0), Command::Close { session: session(number), by: None }, &mut Vec::new());
+        run_little(
+            &mut machine,
+            Stamp(0),
+            Command::Close { session: session(number), by: None, reason: None },
+            &mut Vec::new(),
+        );
     }
     let left = |machine: &Machine| machine.locks("small", None).count();
     let mut batches = 0;
@@ -355,7 +361,7 @@ fn only_the_last_ended_sessions_are_remembered() {
     let last = ENDED_SESSIONS_MAX as u128 + 1;
     for number in 1..=last {
         open(&mut machine, number);
-        run(&mut machine, Command::Close { session: session(number), by: None });
+        run(&mut machine, Command::Close { session: session(number), by: None, reason: None });
     }
     assert_eq!(machine.session_end(session(1)), Some(SessionEnd::Unknown));
     assert_eq!(machine.session_end(session(2)), Some(SessionEnd::Closed));
@@ -369,7 +375,7 @@ fn full_table() -> Machine {
     open(&mut machine, 1);
     open(&mut machine, 2);
     open(&mut machine, 3);
-    run(&mut machine, Command::Close { session: session(3), by: None });
+    run(&mut machine, Command::Close { session: session(3), by: None, reason: None });
     ask(&mut machine, 1, Some(1), acquire(&["a", "b"], Wait::Never));
     ask(&mut machine, 2, Some(1), acquire(&["a"], Wait::Millis(10)));
     let data = Some(Data::new(b"x").unwrap());
@@ -578,7 +584,7 @@ fn a_command_with_an_identity_waits_for_the_version_that_knows_identities() {
         let (ticket, token, up_to, after) = (Ticket(1), None, None, Token(0));
         [
             Command::Open { session: session(1), ttl, label: Label::default(), address: None, owner: by() },
-            Command::Close { session: session(1), by: by() },
+            Command::Close { session: session(1), by: by(), reason: None },
             Command::ForceRelease(ForceRelease { name: name(), token, after, up_to, reason, now: true, by: by() }),
             Command::RemoveWaiter { name: name(), ticket, by: by() },
             Command::LiftDelay { name: name(), by: by() },

@@ -63,9 +63,11 @@ fn write_command(command: &Command) -> pb::Command {
         Command::Renew { sessions } => {
             Kind::Renew(pb::Renew { sessions: sessions.iter().copied().map(write_session).collect() })
         }
-        Command::Close { session, by } => {
-            Kind::Close(pb::Close { session: write_session(*session), by: write_identity(by.as_ref()) })
-        }
+        Command::Close { session, by, reason } => Kind::Close(pb::Close {
+            session: write_session(*session),
+            by: write_identity(by.as_ref()),
+            reason: reason.as_ref().map_or_else(String::new, |reason| reason.as_str().into()),
+        }),
         Command::Session { session, request, operation } => write_operation(*session, request.as_ref(), operation),
         Command::CancelWait { ticket, repeats } => {
             Kind::CancelWait(pb::CancelWait { ticket: ticket.0, repeats: *repeats })
@@ -158,7 +160,11 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
         Kind::Renew(renew) => {
             Command::Renew { sessions: renew.sessions.iter().map(read_session).collect::<Result<_, _>>()? }
         }
-        Kind::Close(close) => Command::Close { session: read_session(&close.session)?, by: read_identity(&close.by)? },
+        Kind::Close(pb::Close { session, by, reason }) => Command::Close {
+            session: read_session(&session)?,
+            by: read_identity(&by)?,
+            reason: (!reason.is_empty()).then(|| read_reason(&reason)).transpose()?,
+        },
         Kind::Acquire(acquire) => {
             let pb::Acquire { session, request, wants, wait_ms, lock_delay_ms } = acquire;
             session_command(&session, request, Operation::Acquire(read_acquire(wants, wait_ms, lock_delay_ms)?))?
@@ -352,7 +358,10 @@ mod tests {
                 }
             ),
             vec(session(), 0..4).prop_map(|sessions| Command::Renew { sessions }),
-            (session(), identity()).prop_map(|(session, by)| Command::Close { session, by }),
+            (session(), identity(), option::of(".{1,40}")).prop_map(|(session, by, reason)| {
+                let reason = reason.map(|reason| Reason::new(&reason).unwrap());
+                Command::Close { session, by, reason }
+            }),
             (session(), request, operation()).prop_map(|(session, request, operation)| Command::Session {
                 session,
                 request,

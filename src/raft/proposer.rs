@@ -301,7 +301,7 @@ fn weight(command: &Command) -> usize {
             Command::DropData { prefix, after, by } => {
                 prefix.len() + after.as_ref().map_or(0, |name| name.as_str().len()) + named(by)
             }
-            Command::Close { by, .. } => named(by),
+            Command::Close { by, reason, .. } => named(by) + reason.as_ref().map_or(0, |reason| reason.as_str().len()),
             Command::Txn(txn) => 32 * (txn.compares().len() + txn.operations().count()) + txn.bytes(),
             Command::Session { operation: Operation::Release(_), .. }
             | Command::CancelWait { .. }
@@ -327,7 +327,7 @@ mod tests {
     #[tokio::test]
     async fn commands_that_ask_for_more_are_refused_first() {
         let (proposer, mut intake) = Proposer::new(watch::channel(None).1);
-        let close = || Command::Close { session: SessionId(1), by: None };
+        let close = || Command::Close { session: SessionId(1), by: None, reason: None };
         let wait = |command| Proposal { command, reply: oneshot::channel().0 };
         for _ in 0..QUEUE - RESERVED {
             assert!(proposer.admits(&open()) && proposer.admits(&close()));

@@ -148,7 +148,7 @@ impl Entry {
     /// The work that was due before the commands.
     pub(super) fn due(&mut self, machine: &Machine, events: &[Event]) {
         if self.is_on(machine) {
-            self.events(events, None);
+            self.events(events, &Operator::default());
         }
     }
 
@@ -158,20 +158,22 @@ impl Entry {
             return;
         }
         match act {
-            Act::Close(by) => return self.events(events, by.as_deref()),
+            Act::Close(operator) => return self.events(events, &operator),
             Act::None => {}
             Act::Line(line) => _ = act_line(*line, reply).map(|line| self.push(line)),
         }
-        self.events(events, None);
+        self.events(events, &Operator::default());
     }
 
-    /// `by`: the operator who ended the session.
-    fn events(&mut self, events: &[Event], by: Option<&str>) {
+    /// `operator`: who ended the session, if one is named.
+    fn events(&mut self, events: &[Event], operator: &Operator) {
         for (at, event) in events.iter().enumerate() {
             match event {
                 Event::SessionEnded { session, end } => {
-                    let (how, by) = (Some(end_of_session(*end).into()), by.map(Into::into));
-                    let line = Line { how, by, ..Line::new(What::SessionEnded) };
+                    let how = Some(end_of_session(*end).into());
+                    let (by, reason) = (operator.by.as_deref(), operator.reason.as_deref());
+                    let (by, reason) = (by.map(Into::into), reason.map(Into::into));
+                    let line = Line { how, by, reason, ..Line::new(What::SessionEnded) };
                     self.push(of_session(line, *session));
                 }
                 Event::Changed(change) => self.change(change, &events[at..]),
@@ -256,10 +258,17 @@ impl Entry {
 pub(super) enum Act {
     /// Its events say everything.
     None,
-    /// The session's end is by this operator, if one is named.
-    Close(Option<String>),
+    /// The session's end is by this operator.
+    Close(Operator),
     /// A line, if the command was not refused.
     Line(Box<Line<'static>>),
+}
+
+/// Who closes a session, and why. Empty: its client does.
+#[derive(Default)]
+pub(super) struct Operator {
+    by: Option<String>,
+    reason: Option<String>,
 }
 
 impl Act {
@@ -268,7 +277,10 @@ impl Act {
         let line = match command {
             // A repeat only renews.
             Command::Open { session, .. } if machine.has_session(*session) => return Self::None,
-            Command::Close { by, .. } => return Self::Close(by.as_ref().map(|by| by.as_str().to_owned())),
+            Command::Close { by, reason, .. } => {
+                let by = by.as_ref().map(|by| by.as_str().to_owned());
+                return Self::Close(Operator { by, reason: reason.as_ref().map(|reason| reason.as_str().to_owned()) });
+            }
             Command::Open { session, ttl, label, address, owner } => {
                 let label = Some(label.as_str().to_owned()).filter(|label| !label.is_empty()).map(Into::into);
                 let address = address.map(|address| address.to_string().into());
@@ -441,7 +453,7 @@ mod tests {
             vec![open(1), RAISE, open(2)],
             vec![open(1), open(2), acquire(1, Wait::Forever), acquire(2, Wait::Forever)],
             vec![Command::Note(note), force()],
-            vec![Command::Close { session: SessionId(2), by }],
+            vec![Command::Close { session: SessionId(2), by, reason: Some(Reason::new("dead").unwrap()) }],
             vec![Command::Tick],
             vec![],
             vec![],
@@ -500,6 +512,7 @@ mod tests {
         }
         assert_eq!((lines[8].token, lines[8].ticket), (Some(2), Some(1)));
         assert_eq!((text(&lines[9].by), text(&lines[9].how)), ("ops".to_owned(), "closed".to_owned()));
+        assert_eq!(text(&lines[9].reason), "dead");
         assert_eq!((lines[11].session, text(&lines[11].how)), (Some(Session(1)), "expired".to_owned()));
         assert_eq!((lines[11].index, lines[11].wall_ms), (8, Some(8)));
     }

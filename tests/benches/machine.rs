@@ -177,7 +177,12 @@ fn worst(_: &mut Criterion) {
     let usual = Limits { grants_per_session: usize::MAX, ..Limits::default() };
     for (limits, how) in [(Limits::NONE, "without limits"), (usual, "within the usual limits")] {
         let crowds: [(&str, Machine, u64, Command); 3] = [
-            ("one session with 1,000,000 locks closes", one_with_all(), 0, Command::Close { session: ME, by: None }),
+            (
+                "one session with 1,000,000 locks closes",
+                one_with_all(),
+                0,
+                Command::Close { session: ME, by: None, reason: None },
+            ),
             (
                 "100,000 sessions with a lock each expire at once",
                 many_with_one(),
@@ -188,7 +193,7 @@ fn worst(_: &mut Criterion) {
                 "100,000 sharers wait for a lock that is released",
                 many_who_wait(),
                 0,
-                Command::Close { session: ME, by: None },
+                Command::Close { session: ME, by: None, reason: None },
             ),
         ];
         for (what, mut machine, stamp, command) in crowds {

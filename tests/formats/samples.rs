@@ -128,7 +128,7 @@ fn commands_of_version_1() -> Vec<Command> {
             owner: None,
         },
         Command::Renew { sessions: vec![ANN, BOB] },
-        Command::Close { session: BOB, by: None },
+        Command::Close { session: BOB, by: None, reason: None },
         session(request(5), Operation::Acquire(acquire(Wait::Never))),
         session(None, Operation::Acquire(acquire(Wait::Millis(1500)))),
         session(None, Operation::Acquire(acquire(Wait::Forever))),

@@ -119,7 +119,7 @@ impl Model {
         let result = match command {
             Command::Open { session, ttl, label, address, owner } => self.open(*session, *ttl, label, *address, owner),
             Command::Renew { sessions } => Ok(Reply::Renewed(sessions.iter().map(|id| self.renew(*id)).collect())),
-            Command::Close { session, by: _ } => self.close(*session),
+            Command::Close { session, by: _, reason: _ } => self.close(*session),
             Command::Session { session, request, operation } => self.request(*session, request.clone(), operation),
             Command::CancelWait { ticket, repeats } => Ok(self.cancel(*ticket, *repeats)),
             Command::ForceRelease(force) => Ok(self.force(force)),

@@ -117,6 +117,8 @@ pub enum Command {
         session: SessionId,
         /// `Some`: an operator, who closes the session of another client.
         by: Option<Identity>,
+        /// An operator's reason. The table does not need it; the audit does.
+        reason: Option<Reason>,
     },
     /// A session's request: takes effect at most once for each request id.
     Session {

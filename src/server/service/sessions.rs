@@ -43,7 +43,7 @@ impl Serve for CloseSession {
         // The check let an administrator pass: the log says who it was.
         let for_other = node.owner(session).is_some_and(|owner| owner.is_some() && owner != caller.identity);
         let by = caller.identity.clone().filter(|_| for_other);
-        let reply = node.apply(Command::Close { session, by }).await?;
+        let reply = node.apply(Command::Close { session, by, reason: reason.clone() }).await?;
         let Reply::Closed = reply else { return Err(Error::unexpected(reply)) };
         if let Some(reason) = reason {
             let (from, reason) = (caller.shown(), reason.as_str());
