@@ -83,7 +83,9 @@ const LAYERS: &[Layer] = &[
     ),
     // DynamoDB's API over a keyspace that is a parameter: nothing of the cluster, and of randomness and clocks only what it is given.
     layer("dynamodb", &[], Not(&["axum", "clap", "futures", "openraft", "prost", "rand", "sled", "tonic"])),
-    layer("environment", &[], Not(&["openraft", "prost", "sled", "tonic"])),
+    // It counts, and knows of nothing what it means.
+    layer("metrics", &[], Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "sled", "tonic", "tracing"])),
+    layer("environment", &["metrics"], Not(&["openraft", "prost", "sled", "tonic"])),
     layer("proto", &[], Not(&["axum", "clap", "openraft", "sled"])),
     layer("transport", &[], Not(&["axum", "clap", "openraft", "prost", "sled"])),
     layer_with("serve", "transport", &[], Not(&["clap", "openraft", "prost", "sled"])),
@@ -98,7 +100,7 @@ const LAYERS: &[Layer] = &[
     layer("storage", &["planted"], Not(&["clap", "openraft", "prost", "tonic"])),
     layer(
         "raft",
-        &["audit", "environment", "machine", "planted", "storage", "transport", "types"],
+        &["audit", "environment", "machine", "metrics", "planted", "storage", "transport", "types"],
         Not(&["hdrhistogram", "mimalloc", "tracing-subscriber"]),
     ),
     layer(
@@ -108,6 +110,7 @@ const LAYERS: &[Layer] = &[
             "dynamodb",
             "environment",
             "machine",
+            "metrics",
             "planted",
             "policy",
             "proto",

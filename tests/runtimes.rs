@@ -103,6 +103,7 @@ impl Node {
             peers: peers_in,
             connector: TcpConnector,
             dynamodb: None,
+            http: None,
             tls: None,
             identity: identity(1),
             log: LogStore::open(&directory.join("log"), log::Options::default()).expect("a new log"),

@@ -149,6 +149,7 @@ impl Cluster {
                 peers,
                 connector: TcpConnector,
                 dynamodb: None,
+                http: None,
                 tls: None,
                 environment: Environment::system(),
                 identity: Arc::new(Identity::in_memory(&cluster_id, member.node_id, &mut rand::rng())),

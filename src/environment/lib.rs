@@ -12,6 +12,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use lockkeeper_metrics::Metrics;
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use tokio::{runtime::Handle, sync::oneshot, task::JoinSet, time::Instant};
 
@@ -126,13 +127,15 @@ pub struct Environment {
     pub blocking: Blocking,
     /// Where it serves its clients.
     pub clients: Tasks,
+    /// Where it counts.
+    pub metrics: Metrics,
 }
 
 impl Environment {
     /// A real machine's, with one runtime for all tasks.
     pub fn system() -> Self {
         let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom));
-        Self { clock, random, blocking: Blocking::OnThreads, clients: Tasks::Here }
+        Self { clock, random, blocking: Blocking::OnThreads, clients: Tasks::Here, metrics: Metrics::default() }
     }
 
     /// A random number generator, seeded from this environment's source.

@@ -34,7 +34,7 @@ use tokio::time::{self, Instant};
 
 use crate::{
     proto::v1 as pb,
-    server::config::{AuditConfig, AuthConfig, Config, DiskConfig, DynamodbConfig, Member, RaftConfig},
+    server::config::{AuditConfig, AuthConfig, Config, DiskConfig, DynamodbConfig, HttpConfig, Member, RaftConfig},
 };
 use directory::Directory;
 pub use error::LocalError;
@@ -71,6 +71,8 @@ pub struct Options {
     pub disk: DiskConfig,
     /// DynamoDB's API on each node. A cluster that has it keeps it.
     pub dynamodb: bool,
+    /// The port of probes and metrics on each node. A cluster that has it keeps it.
+    pub http: bool,
     /// TLS between all, with certificates by an authority of its own. A cluster that has it keeps it.
     pub tls: bool,
     /// The audit files of a new cluster; each node has a directory of its own, `node-N`, in the one that is named.
@@ -93,6 +95,7 @@ impl Options {
             raft: RaftConfig::default(),
             disk: DiskConfig::default(),
             dynamodb: false,
+            http: false,
             tls: false,
             audit: AuditConfig::default(),
             auth: AuthConfig::default(),
@@ -159,6 +162,9 @@ impl LocalCluster {
                     config.dynamodb.secrets = certificates::of_dynamodb(&directory.path().join(CERTIFICATES))?;
                 }
             }
+            if options.http || !config.http.listen.is_empty() {
+                config.http.listen = ports::address()?;
+            }
             directory.write(config)?;
         }
 
@@ -182,7 +188,7 @@ impl LocalCluster {
         let members = ports::members(self.nodes.keys().copied())?;
         for (node, member) in self.nodes.values_mut().zip(&members) {
             node.move_to(member, &members);
-            node.move_dynamodb()?;
+            node.move_others()?;
             self.directory.write(node.config())?;
         }
         Ok(())
@@ -229,7 +235,11 @@ impl LocalCluster {
             join,
             members,
             audit: audit_of(&beside(&known.config().audit), node_id),
-            dynamodb: beside_it(&known.config().dynamodb)?,
+            dynamodb: DynamodbConfig {
+                listen: beside_it(&known.config().dynamodb.listen)?,
+                ..known.config().dynamodb.clone()
+            },
+            http: HttpConfig { listen: beside_it(&known.config().http.listen)? },
             ..known.config().clone()
         };
         if config.tls.is_some() {
@@ -305,7 +315,12 @@ impl LocalCluster {
         self.nodes().filter_map(Node::dynamodb_endpoint).collect()
     }
 
-    /// An access key for that API, and its secret. `None`: signatures are not checked.
+    /// Where its nodes serve probes and metrics, as URLs. Empty: they do not.
+    pub fn http_endpoints(&self) -> Vec<String> {
+        self.nodes().filter_map(Node::http_endpoint).collect()
+    }
+
+    /// An access key for DynamoDB's API, and its secret. `None`: signatures are not checked.
     pub fn dynamodb_key(&self) -> Option<(String, String)> {
         certificates::key_of_dynamodb(&self.nodes().next()?.config().dynamodb.secrets)
     }
@@ -416,9 +431,8 @@ fn beside(of_one: &AuditConfig) -> AuditConfig {
 }
 
 /// The same on another port.
-fn beside_it(known: &DynamodbConfig) -> Result<DynamodbConfig, LocalError> {
-    let listen = if known.listen.is_empty() { String::new() } else { ports::address()? };
-    Ok(DynamodbConfig { listen, ..known.clone() })
+fn beside_it(listen: &str) -> Result<String, LocalError> {
+    if listen.is_empty() { Ok(String::new()) } else { ports::address() }
 }
 
 /// The configurations of a new cluster.

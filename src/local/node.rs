@@ -79,11 +79,13 @@ impl Node {
         self.config.members = members.to_vec();
     }
 
-    pub(super) fn move_dynamodb(&mut self) -> Result<(), LocalError> {
-        if !self.config.dynamodb.listen.is_empty() {
-            self.config.dynamodb.listen = ports::address()?;
-        }
-        Ok(())
+    /// New ports for what it serves besides.
+    pub(super) fn move_others(&mut self) -> Result<(), LocalError> {
+        let others = [&mut self.config.dynamodb.listen, &mut self.config.http.listen];
+        others.into_iter().filter(|listen| !listen.is_empty()).try_for_each(|listen| {
+            *listen = ports::address()?;
+            Ok(())
+        })
     }
 
     pub(super) fn set_cluster_id(&mut self, cluster_id: &str) {
@@ -130,14 +132,21 @@ impl Node {
 
     /// Its address for clients, as a URL.
     pub fn endpoint(&self) -> String {
-        let scheme = if self.config.tls.is_some() { "https" } else { "http" };
-        format!("{scheme}://{}", self.config.client_listen)
+        self.url(&self.config.client_listen).expect("every node has an address for clients")
     }
 
     /// Where it serves DynamoDB's API, as a URL. `None`: it does not.
     pub fn dynamodb_endpoint(&self) -> Option<String> {
+        self.url(&self.config.dynamodb.listen)
+    }
+
+    /// Where it serves probes and metrics, as a URL. `None`: it does not.
+    pub fn http_endpoint(&self) -> Option<String> {
+        self.url(&self.config.http.listen)
+    }
+
+    fn url(&self, listen: &str) -> Option<String> {
         let scheme = if self.config.tls.is_some() { "https" } else { "http" };
-        let listen = &self.config.dynamodb.listen;
         (!listen.is_empty()).then(|| format!("{scheme}://{listen}"))
     }
 

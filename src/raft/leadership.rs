@@ -81,6 +81,7 @@ pub(super) async fn follow_leadership(
                     None => table.read(|applied| applied.machine.now()),
                 };
                 tracing::info!(term, stamp_ms = base.0, "this node leads");
+                environment.metrics.came_to_lead();
                 leadership.send_replace(Some(Arc::new(Leadership::new(term, base, environment.clone()))));
             }
             None if known.is_some() => {

@@ -14,7 +14,7 @@ use openraft::{
 };
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use super::{
@@ -25,6 +25,7 @@ use super::{
 };
 use lockkeeper_environment::Environment;
 use lockkeeper_machine::{Command, ForceRelease, Identity, Limits, Operation, Time, Version, WallTime};
+use lockkeeper_metrics::{Metrics, Stage};
 use lockkeeper_planted::Planted;
 
 /// Capacity of the queue, in commands. When it is full, commands are refused.
@@ -74,6 +75,7 @@ pub enum NoReply {
 
 struct Proposal {
     command: Command,
+    queued: Instant,
     reply: ReplySender<Delivery>,
 }
 
@@ -100,11 +102,16 @@ impl Proposer {
         if !self.admits(&command) {
             return Err(NoReply::Overloaded);
         }
-        ask(&self.queue, |reply| Proposal { command, reply }, patience).await
+        ask(&self.queue, |reply| Proposal { command, queued: Instant::now(), reply }, patience).await
     }
 
     fn admits(&self, command: &Command) -> bool {
         !asks_for_more(command) || !self.is_overloaded()
+    }
+
+    /// Commands in the queue.
+    pub(super) fn queued(&self) -> u64 {
+        (QUEUE - self.queue.capacity()) as u64
     }
 
     /// Whether [`propose`](Self::propose) refuses commands that ask for more, since the queue is nearly full.
@@ -161,7 +168,7 @@ pub(super) struct ProposalQueue(mpsc::Receiver<Proposal>);
 impl ProposalQueue {
     /// The next proposal, for tests with a log of their own.
     pub(super) async fn next(&mut self) -> Option<(Command, ReplySender<Delivery>)> {
-        let Proposal { command, reply } = self.0.recv().await?;
+        let Proposal { command, reply, .. } = self.0.recv().await?;
         Some((command, reply))
     }
 }
@@ -180,7 +187,11 @@ pub(super) async fn run(mut intake: ProposalQueue, raft: Raft, led: Led, environ
             continue;
         };
         let time = time_of(&leadership, &environment);
-        if submit(&raft, &leadership, time, limits, proposals, permit).await.is_err() {
+        // The first one waited longest.
+        if let Some(first) = proposals.first() {
+            environment.metrics.took(Stage::Queue, first.queued.elapsed());
+        }
+        if submit(&raft, &leadership, time, limits, proposals, permit, environment.metrics.clone()).await.is_err() {
             return;
         }
     }
@@ -225,7 +236,10 @@ async fn submit(
     limits: Limits,
     proposals: Vec<Proposal>,
     permit: OwnedSemaphorePermit,
+    metrics: Metrics,
 ) -> Result<(), ()> {
+    metrics.batch(proposals.len());
+    let began = Instant::now();
     let (commands, replies): (Vec<_>, Vec<_>) = proposals.into_iter().map(|p| (p.command, p.reply)).unzip();
     let payload = Payload(commands::encode(time, limits, &commands));
     let (responder, response): (WriteResponderOf<TypeConfig>, _) = ProgressResponder::complete_only();
@@ -234,17 +248,22 @@ async fn submit(
         true => write.await,
         false => write.with_leader(leadership.term).await,
     };
-    tokio::spawn(answer(response, replies, permit));
+    tokio::spawn(async move {
+        let outcome = outcome(response).await;
+        metrics.took(Stage::Commit, began.elapsed());
+        drop(permit);
+        let replying = metrics.start(Stage::Reply);
+        answer(outcome, replies);
+        replying.stop();
+    });
     submitted.map_err(|fatal| tracing::error!(%fatal, "raft has stopped"))
 }
 
-/// Sends the replies of one batch to the callers.
-async fn answer(
+/// What became of a batch: the deliveries of its commands, in their order.
+async fn outcome(
     response: OneshotReceiverOf<TypeConfig, ClientWriteResult<TypeConfig>>,
-    replies: Vec<ReplySender<Delivery>>,
-    permit: OwnedSemaphorePermit,
-) {
-    let outcome = match response.await {
+) -> Result<Vec<Delivery>, NoReply> {
+    match response.await {
         Ok(Ok(response)) => Ok(response.data.0),
         // Never appended, so safe to retry.
         Ok(Err(ClientWriteError::ForwardToLeader(_) | ClientWriteError::PreconditionFailed(_))) => {
@@ -253,8 +272,11 @@ async fn answer(
         Ok(Err(ClientWriteError::LogEntryDiscarded(_) | ClientWriteError::ChangeMembershipError(_))) | Err(_) => {
             Err(NoReply::Unknown)
         }
-    };
-    drop(permit);
+    }
+}
+
+/// Sends the replies of one batch to the callers.
+fn answer(outcome: Result<Vec<Delivery>, NoReply>, replies: Vec<ReplySender<Delivery>>) {
     match outcome {
         Ok(deliveries) => {
             assert_eq!(deliveries.len(), replies.len(), "otherwise a caller would get the reply to another's command");
@@ -328,7 +350,7 @@ mod tests {
     async fn commands_that_ask_for_more_are_refused_first() {
         let (proposer, mut intake) = Proposer::new(watch::channel(None).1);
         let close = || Command::Close { session: SessionId(1), by: None, reason: None };
-        let wait = |command| Proposal { command, reply: oneshot::channel().0 };
+        let wait = |command| Proposal { command, queued: Instant::now(), reply: oneshot::channel().0 };
         for _ in 0..QUEUE - RESERVED {
             assert!(proposer.admits(&open()) && proposer.admits(&close()));
             proposer.queue.try_send(wait(close())).expect("there is room");

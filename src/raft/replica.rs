@@ -96,6 +96,11 @@ impl Replica {
         })
     }
 
+    /// Commands that wait for a batch.
+    pub fn queued(&self) -> u64 {
+        self.proposer.queued()
+    }
+
     /// Whether a command that asks for more would be refused now by load shedding: see [`Proposer::is_overloaded`].
     pub fn is_overloaded(&self) -> bool {
         self.proposer.is_overloaded() && self.leads() && !self.cut_off()

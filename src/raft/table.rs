@@ -25,7 +25,10 @@ use super::{
     types::*,
     versions::PeerVersions,
 };
-use lockkeeper_machine::{Command, Event, Limits, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Time};
+use lockkeeper_machine::{
+    ChangeKind, Command, Event, Limits, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Time,
+};
+use lockkeeper_metrics::{Did, Metrics};
 use lockkeeper_planted::Planted;
 
 /// Notices that a keep-alive stream may lag behind before it is closed.
@@ -149,6 +152,7 @@ pub struct Table {
     inspector: Option<Arc<dyn Inspect>>,
     versions: Arc<PeerVersions>,
     audit: Audit,
+    metrics: Metrics,
 }
 
 impl Default for Table {
@@ -175,12 +179,23 @@ impl Table {
             inspector,
             versions: Arc::default(),
             audit: Audit::default(),
+            metrics: Metrics::default(),
         }
     }
 
     /// For a node whose audit lines go there.
     pub fn with_audit(self, audit: Audit) -> Self {
         Self { audit, ..self }
+    }
+
+    /// Counts what it does there.
+    pub fn with_metrics(self, metrics: Metrics) -> Self {
+        Self { metrics, ..self }
+    }
+
+    /// Where it counts.
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// Where the audit lines go.
@@ -398,6 +413,7 @@ impl Table {
     fn notify_all(&self, index: u64, events: Vec<Event>) {
         let mut changes = Vec::new();
         for event in events {
+            self.count(&event);
             match event {
                 Event::WaitEnded { ticket, end } => self.calls.end(ticket, &end),
                 Event::SessionEnded { session, end } => self.notify(Notice { session, what: SessionLoss::Ended(end) }),
@@ -415,6 +431,30 @@ impl Table {
             let _ = self.changes.send(changes);
         }
         self.notified.store(index, Ordering::Release);
+    }
+
+    fn count(&self, event: &Event) {
+        let what = match event {
+            Event::WaitEnded { .. } => Did::WaitEnded,
+            Event::SessionEnded { end: SessionEnd::Closed, .. } => Did::SessionClosed,
+            Event::SessionEnded { end: SessionEnd::Expired | SessionEnd::Unknown, .. } => Did::SessionExpired,
+            Event::Revoked { .. } => return,
+            Event::Changed(change) => match &change.kind {
+                ChangeKind::Granted { .. } => Did::Granted,
+                ChangeKind::Released { .. } => Did::Released,
+                ChangeKind::Lost { reason: None, .. } => Did::Expired,
+                ChangeKind::Lost { reason: Some(_), .. } => Did::Forced,
+                ChangeKind::Queued { .. } => Did::Queued,
+                // The end of the wait says it.
+                ChangeKind::Left { .. }
+                | ChangeKind::Revoked { .. }
+                | ChangeKind::Data(_)
+                | ChangeKind::Delayed
+                | ChangeKind::Opened
+                | ChangeKind::Resized(_) => return,
+            },
+        };
+        self.metrics.did(what);
     }
 
     fn notify(&self, notice: Notice) {

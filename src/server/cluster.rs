@@ -35,6 +35,11 @@ pub(crate) struct Cluster {
 const CATCH_UP: Duration = Duration::from_secs(5);
 
 impl Cluster {
+    /// Whether Raft has stopped, which it does only when it cannot go on.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.replica.raft().metrics().borrow_watched().running_state.is_err()
+    }
+
     /// Why this node cannot serve; `None` if it can.
     pub(crate) async fn trouble(&self) -> Option<&'static str> {
         let (leads, leader, uncommitted) = {

@@ -27,6 +27,7 @@
 //! | `joining` | how a node becomes a member | [`raft`](lockkeeper_raft), `lockkeeper.v1` |
 //! | `cluster`, `health`, `progress`, `pulse` | this node's condition | [`raft`](lockkeeper_raft) |
 //! | `unread` | limits of unread answers, for every HTTP/2 service | `api`, tonic's bodies |
+//! | `web` | probes and metrics over HTTP | `cluster`, `service`, axum |
 //! | `node_calls` | what a node's certificate is good for, at each port | [`raft`](lockkeeper_raft), HTTP requests |
 //! | [`config`], [`descriptors`], [`node`] | settings, file descriptors, putting a node together | all |
 //!
@@ -71,6 +72,7 @@ mod safety;
 mod service;
 mod unread;
 mod v1;
+mod web;
 mod wire;
 
 pub use node::{ServeError, serve};

@@ -33,6 +33,7 @@ use super::{
     node_calls::{self, NodeCalls},
     service::waiting,
     v1::maintenance::Maintenance,
+    web::{self, Web},
 };
 use lockkeeper_audit::{FileError, Rotation, Sink, SinkError};
 use lockkeeper_environment::{Blocking, Environment, Tasks};
@@ -144,6 +145,8 @@ pub struct Parts<L, C, S> {
     pub connector: C,
     /// The listener for DynamoDB's API. `None`: it is not served.
     pub dynamodb: Option<L>,
+    /// The listener for probes and metrics. `None`: they are not served.
+    pub http: Option<L>,
     /// Its certificates. `None`: its ports take plain text.
     pub tls: Option<Tls>,
     /// Its clock, random numbers, and runtimes.
@@ -198,10 +201,8 @@ pub async fn serve(
     }
     let clients = listen("client_listen", &config.client_listen).await?;
     let peers = listen("peer_listen", &config.peer_listen).await?;
-    let dynamodb = match &*config.dynamodb.listen {
-        "" => None,
-        address => Some(listen("dynamodb.listen", address).await?),
-    };
+    let dynamodb = listen_if("dynamodb.listen", &config.dynamodb.listen).await?;
+    let http = listen_if("http.listen", &config.http.listen).await?;
     let environment = Environment { clients: Tasks::On(clients_runtime), ..Environment::system() };
     let opening = (config.clone(), environment.clone());
     let opened = tokio::task::spawn_blocking(move || open(&opening.0, &opening.1)).await;
@@ -214,6 +215,7 @@ pub async fn serve(
         peers,
         connector,
         dynamodb,
+        http,
         tls,
         environment,
         identity,
@@ -259,6 +261,14 @@ async fn listen(key: &'static str, address: &str) -> Result<TcpListener, ServeEr
     TcpListener::bind(address).await.map_err(|source| ServeError::Listen { key, address: address.to_owned(), source })
 }
 
+/// `None`: no address is configured.
+async fn listen_if(key: &'static str, address: &str) -> Result<Option<TcpListener>, ServeError> {
+    match address {
+        "" => Ok(None),
+        address => listen(key, address).await.map(Some),
+    }
+}
+
 /// Opens the data directory: its lock, the identity, the log and the snapshots. Blocks.
 fn open(
     config: &Config,
@@ -282,7 +292,8 @@ fn open(
     let identity = Identity::open_or_create(directory, &cluster_id, config.node_id, &mut environment.generator())?;
     let snapshots = SnapshotStore::open(&directory.join("snapshots"))?;
     let newest = snapshots.latest().and_then(|file| file.meta().last_log_id);
-    let options = log::Options { snapshot: newest, owner: Some(identity.log_owner()), ..log::Options::default() };
+    let (owner, metrics) = (Some(identity.log_owner()), environment.metrics.clone());
+    let options = log::Options { snapshot: newest, owner, metrics, ..log::Options::default() };
     let log = LogStore::open(&directory.join("log"), options)?;
     identity.started()?;
     Ok((lock, Arc::new(identity), log, snapshots))
@@ -303,14 +314,19 @@ where
         // A flood of handshakes must not delay heartbeats.
         peers_acceptor = peers_acceptor.map(|acceptor| acceptor.on(runtime.clone()));
     }
-    let Parts { tls, inspector, versions, replica: replica_wanted, disk: space, dynamodb, .. } = parts;
+    let Parts { tls, inspector, versions, replica: replica_wanted, disk: space, dynamodb, http, .. } = parts;
     let access = Arc::new(Access::open(&config.auth, tls.is_some()).map_err(ServeError::Config)?);
     check_log(&identity, &mut log, &snapshots).await?;
     let plan = plan(&config);
     let versions = Arc::new(PeerVersions::new(versions));
     let sink = open_audit(&config, identity.cluster_id(), environment.blocking).await?;
     let audit = Audit::new(identity.cluster_id().as_str(), sink.clone());
-    let table = Arc::new(Table::new(inspector).with_versions(Arc::clone(&versions)).with_audit(audit));
+    let table = Arc::new(
+        Table::new(inspector)
+            .with_versions(Arc::clone(&versions))
+            .with_audit(audit)
+            .with_metrics(environment.metrics.clone()),
+    );
     let peer_service = PeerService::new(Arc::clone(&identity), &plan.members, snapshots.clone());
     let peer_service = peer_service.with_versions(Arc::clone(&versions));
     let (node_id, snapshot_entries) = (config.node_id, config.raft.snapshot_entries);
@@ -327,7 +343,10 @@ where
     let addresses = Addresses::new(plan.members.clone());
     let network =
         Network::<C, SnapshotFile>::new(connector.clone(), Arc::clone(&identity)).with_addresses(addresses.clone());
-    let network = network.with_versions(Arc::clone(&versions)).with_disks(disks.clone());
+    let network = network
+        .with_versions(Arc::clone(&versions))
+        .with_disks(disks.clone())
+        .with_metrics(environment.metrics.clone());
     let (acknowledgements, cuts, prober) = (network.acknowledgements(), network.cuts(), network.prober());
     let raft_config = Arc::new(raft_config(&config)?);
     let raft = Raft::new(config.node_id, raft_config, network, log, machine).await.map_err(stopped)?;
@@ -375,9 +394,24 @@ where
     environment.clients.spawn(&mut client_server, serving);
     if let Some(listener) = dynamodb {
         let (settings, service) = (&config.dynamodb, services.service.clone());
-        let serving =
-            dynamodb_endpoint::serve(settings, listener, http_acceptor, service, &environment, stopping.clone());
+        let serving = dynamodb_endpoint::serve(
+            settings,
+            listener,
+            http_acceptor.clone(),
+            service,
+            &environment,
+            stopping.clone(),
+        );
         let serving = serving.map_err(ServeError::Config)?;
+        environment.clients.spawn(&mut client_server, async move {
+            serving.await;
+            Ok(())
+        });
+    }
+    if let Some(listener) = http {
+        let (cluster, service) = (services.cluster.clone(), services.service.clone());
+        let web = Web { cluster, service, metrics: environment.metrics.clone() };
+        let serving = web::serve(listener, http_acceptor, web, stopping.clone());
         environment.clients.spawn(&mut client_server, async move {
             serving.await;
             Ok(())

@@ -21,6 +21,8 @@ mod calls;
 #[cfg(feature = "serve")]
 mod connection;
 #[cfg(feature = "serve")]
+pub mod http1;
+#[cfg(feature = "serve")]
 mod log_throttle;
 #[cfg(feature = "serve")]
 mod plain;

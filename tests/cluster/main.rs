@@ -13,6 +13,7 @@
 //! * `rolling`: all nodes are restarted one after the other, and no call fails;
 //! * `audit`: all nodes write the same audit lines, and these are sound;
 //! * `backups`: backups under load, and clusters made from one, or from what is left of a node;
+//! * `probes`: the HTTP port: who is alive, who is ready, and what was counted;
 //! * `certificates`: TLS, and what a stranger gets from either port;
 //! * `refusals`, `copies`: data and configurations with which a node refuses to start;
 //! * `program`, `shell`: output and exit codes of the program, also within shell scripts.
@@ -44,6 +45,7 @@ mod load;
 mod members;
 mod overload;
 mod pauses;
+mod probes;
 mod program;
 mod refusals;
 mod rolling;

@@ -89,7 +89,7 @@ impl Dev {
         let program = env::current_exe()?;
         let nodes = self.nodes.map(usize::from);
         let (directory, timeout, tls, dynamodb) = (self.data.clone(), self.timeout, self.tls, self.dynamodb);
-        let options = Options { nodes, directory, timeout, tls, dynamodb, ..Options::new(&program) };
+        let options = Options { nodes, directory, timeout, tls, dynamodb, http: true, ..Options::new(&program) };
 
         if self.output == Output::Text {
             say("starting a cluster on this machine");

@@ -42,6 +42,7 @@ fn text(cluster: &LocalCluster) -> String {
 /// The environment variables by which commands find the cluster.
 pub(super) fn variables(cluster: &LocalCluster) -> Vec<(&'static str, String)> {
     let mut variables = vec![("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(","))];
+    variables.push(("LOCKKEEPER_HTTP_ENDPOINTS", cluster.http_endpoints().join(",")));
     let dynamodb = cluster.dynamodb_endpoints();
     if let Some(first) = dynamodb.first() {
         variables.push(("LOCKKEEPER_DYNAMODB_ENDPOINT", first.clone()));

@@ -22,6 +22,7 @@ use super::{
     writer::Writer,
 };
 use crate::types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload, TypeConfig, Vote};
+use lockkeeper_metrics::Metrics;
 use lockkeeper_storage::{
     database::LockFile,
     disk::{Disk, Pair, Tree},
@@ -114,6 +115,7 @@ impl Log {
             committed: Arc::default(),
             has_leftovers: false,
             health: Arc::new(Health::new(directory.path().to_owned(), on_failure)),
+            metrics: Metrics::default(),
         };
         let memory = Memory::new(None, None, None, RecentEntries::new(1 << 20));
         let lock = LockFile::take(directory.path()).expect("free");

@@ -25,6 +25,7 @@ use super::{
 };
 use crate::identity::LogOwner;
 use crate::types::{Entry, LogId, TypeConfig, Vote};
+use lockkeeper_metrics::Metrics;
 use lockkeeper_storage::{
     database::LockFile,
     disk::Disk,
@@ -58,6 +59,8 @@ pub struct Options {
     pub open_limit: Duration,
     /// Called when the log fails.
     pub on_failure: FailureHandler,
+    /// Where it counts its writes.
+    pub metrics: Metrics,
 }
 
 impl Default for Options {
@@ -71,6 +74,7 @@ impl Default for Options {
             journal_bytes: 4 << 20,
             stall_limit: Duration::from_secs(10),
             open_limit: Duration::from_secs(120),
+            metrics: Metrics::default(),
             on_failure: end_the_process(),
         }
     }
@@ -103,7 +107,8 @@ struct Shared {
 impl LogStore {
     /// Opens the log in a directory, or creates one there. Reads all of it, and blocks meanwhile.
     pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
-        let Options { snapshot, owner, recent_bytes, journal_bytes, stall_limit, open_limit, on_failure } = options;
+        let Options { snapshot, owner, recent_bytes, journal_bytes, stall_limit, open_limit, on_failure, metrics } =
+            options;
         let request =
             Request { directory: directory.to_owned(), snapshot, owner, recent_bytes, journal_bytes, open_limit };
         let Opened { trees, mark, lock, blobs, recovered } = opening::open(&request)?;
@@ -121,6 +126,7 @@ impl LogStore {
             committed: Arc::default(),
             has_leftovers,
             health: health.clone(),
+            metrics,
         };
         let memory = Memory::new(purged, vote, recovered.committed, recovered.recent);
         let failed = |action| move |source| OpenError::io(directory, action, source);

@@ -19,7 +19,10 @@ use std::{
 };
 
 use openraft::storage::IOFlushed;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::{
+    sync::{OwnedSemaphorePermit, mpsc, oneshot},
+    time::Instant,
+};
 
 use super::{
     log_trees::{LogTrees, damaged},
@@ -27,6 +30,7 @@ use super::{
     memory::next_index,
 };
 use crate::types::{Entry, LogId, TypeConfig, Vote};
+use lockkeeper_metrics::{Metrics, Stage};
 use lockkeeper_planted::Planted;
 use lockkeeper_storage::{
     database::{LockFile, is_occupied},
@@ -75,6 +79,7 @@ pub(super) struct Writer<D: Disk> {
     /// Whether purged entries may still be on the disk.
     pub(super) has_leftovers: bool,
     pub(super) health: Arc<Health>,
+    pub(super) metrics: Metrics,
 }
 
 /// The answers to give after the flush.
@@ -159,6 +164,7 @@ impl<D: Disk> Writer<D> {
         let mut group = Group::default();
         let mut entries = 0;
         let mut next = Some(first);
+        let began = Instant::now();
         let written = loop {
             let Some(job) = next else { break Ok(()) };
             entries += match &job {
@@ -173,6 +179,9 @@ impl<D: Disk> Writer<D> {
                 false => None,
             };
         };
+        if !group.appends.is_empty() {
+            self.metrics.took(Stage::Append, began.elapsed());
+        }
         match written.and_then(|()| self.finish(&group)) {
             Ok(()) => {}
             Err(error) => {
@@ -275,7 +284,10 @@ impl<D: Disk> Writer<D> {
 
     fn flush(&mut self) -> io::Result<()> {
         let _at_disk = self.health.at_disk();
-        self.trees.disk.flush()
+        let began = Instant::now();
+        self.trees.disk.flush()?;
+        self.metrics.took(Stage::Sync, began.elapsed());
+        Ok(())
     }
 
     /// Removes a slice of the purged entries, if any are left.

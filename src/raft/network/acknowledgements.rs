@@ -53,6 +53,13 @@ pub(super) struct Sent {
     at: Instant,
 }
 
+impl Sent {
+    /// The time since then.
+    pub(super) fn elapsed(&self) -> std::time::Duration {
+        self.at.elapsed()
+    }
+}
+
 impl Default for Acknowledgements {
     fn default() -> Self {
         Self { numbers: Arc::default(), latest: watch::Sender::new(BTreeMap::new()), matched: Arc::default() }

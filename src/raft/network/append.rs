@@ -248,6 +248,9 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
         match answer.into_result(span.previous, span.last) {
             Ok(result) => {
                 // A follower that reports a conflict between the logs follows this leader as well.
+                if result.is_ok() && span.bytes > 0 {
+                    self.client.replicated(&sent);
+                }
                 match &result {
                     Ok(last) => self.client.acknowledged(sent, *last),
                     Err(StreamAppendError::Conflict(_)) => self.client.acknowledged(sent, None),

@@ -30,6 +30,7 @@ use crate::{
     versions::PeerVersions,
     wire::Malformed,
 };
+use lockkeeper_metrics::Metrics;
 use lockkeeper_transport::{Connect, channel};
 
 /// Makes the clients through which openraft calls the peers. `D` is the type of a snapshot's data.
@@ -42,14 +43,16 @@ pub struct Network<C, D> {
     versions: Arc<PeerVersions>,
     snapshots: PhantomData<fn(D)>,
     disks: Disks,
+    metrics: Metrics,
 }
 
 impl<C: Connect, D: SnapshotSource> Network<C, D> {
     /// The network of the node with this identity.
     pub fn new(connector: C, identity: Arc<Identity>) -> Self {
         let (addresses, acknowledgements, cuts) = Default::default();
-        let (versions, disks) = Default::default();
-        Self { connector, identity, addresses, acknowledgements, cuts, versions, snapshots: PhantomData, disks }
+        let (versions, disks, metrics) = Default::default();
+        let snapshots = PhantomData;
+        Self { connector, identity, addresses, acknowledgements, cuts, versions, snapshots, disks, metrics }
     }
 
     /// The acknowledgements that its clients receive from the peers.
@@ -68,6 +71,7 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
             versions: Arc::clone(&self.versions),
             snapshots: PhantomData,
             disks: self.disks.clone(),
+            metrics: self.metrics.clone(),
         };
         Prober { network }
     }
@@ -92,6 +96,11 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
         Self { disks, ..self }
     }
 
+    /// Counts there.
+    pub fn with_metrics(self, metrics: Metrics) -> Self {
+        Self { metrics, ..self }
+    }
+
     fn client(&self, target: u64, node: &Node, purpose: Purpose) -> PeerClient<C, D> {
         PeerClient {
             connector: self.connector.clone(),
@@ -109,6 +118,7 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
             versions: self.versions.clone(),
             snapshots: PhantomData,
             disks: self.disks.clone(),
+            metrics: self.metrics.clone(),
         }
     }
 }

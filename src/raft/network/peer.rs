@@ -23,6 +23,7 @@ use crate::{
     versions::PeerVersions,
     wire::Malformed,
 };
+use lockkeeper_metrics::{Metrics, Stage};
 use lockkeeper_transport::{Connect, channel};
 
 pub(super) type RpcError = RPCError<TypeConfig>;
@@ -50,6 +51,7 @@ pub struct PeerClient<C, D> {
     pub(super) versions: Arc<PeerVersions>,
     pub(super) snapshots: PhantomData<fn(D)>,
     pub(super) disks: Disks,
+    pub(super) metrics: Metrics,
 }
 
 /// Whether this node relies on a promise in the answer: a vote, or entries on a disk.
@@ -124,6 +126,11 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
         if let Some(last) = last {
             self.acknowledgements.matched(self.target, sent, last);
         }
+    }
+
+    /// Measures a request with entries that the peer has now.
+    pub(super) fn replicated(&self, sent: &Sent) {
+        self.metrics.took(Stage::Replicate, sent.elapsed());
     }
 
     /// The peer, for relying on its answers.

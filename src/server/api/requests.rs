@@ -14,44 +14,48 @@ pub(crate) trait Call: Sized + Send + 'static {
     /// The node's reply.
     type Reply: Send + 'static;
 
+    /// Its name in metrics.
+    const NAME: &'static str;
+
     /// Whether the request changes the table. Without a reply, the outcome of such a request is unknown; others are safe to repeat.
     const CHANGES: bool;
 }
 
-/// Declares a request's reply, and whether it changes the table.
+/// Declares a request's reply, its name in metrics, and whether it changes the table.
 macro_rules! calls {
-    ($($call:ty => $reply:ty, $changes:literal;)*) => {
+    ($($call:ty => $reply:ty, $name:literal, $changes:literal;)*) => {
         $(impl Call for $call {
             type Reply = $reply;
+            const NAME: &'static str = $name;
             const CHANGES: bool = $changes;
         })*
     };
 }
 
 calls! {
-    OpenSession => SessionOpened, true;
-    RenewSession => SessionRenewed, true;
-    CloseSession => SessionClosed, true;
-    ListSessions => SessionPage, false;
-    AcquireLocks => Acquired, true;
-    ReleaseLocks => Released, true;
-    UpdateData => DataUpdated, true;
-    CheckToken => TokenChecked, false;
-    GetLock => LockFound, false;
-    ListLocks => LockPage, false;
-    ForceRelease => GrantsForced, true;
-    RemoveWaiter => WaiterRemoved, true;
-    LiftDelay => DelayLifted, true;
-    DropData => DataDropped, true;
-    ResizeSemaphore => SemaphoreResized, true;
-    Txn => Committed, true;
-    GetEntries => EntriesFound, false;
-    ListEntries => EntryPage, false;
-    AddMember => MembersChanged, true;
-    PromoteMember => MembersChanged, true;
-    RemoveMember => MembersChanged, true;
-    ReplaceMember => MembersChanged, true;
-    TransferLeader => LeaderTransferred, true;
+    OpenSession => SessionOpened, "open_session", true;
+    RenewSession => SessionRenewed, "renew_session", true;
+    CloseSession => SessionClosed, "close_session", true;
+    ListSessions => SessionPage, "list_sessions", false;
+    AcquireLocks => Acquired, "acquire_locks", true;
+    ReleaseLocks => Released, "release_locks", true;
+    UpdateData => DataUpdated, "update_data", true;
+    CheckToken => TokenChecked, "check_token", false;
+    GetLock => LockFound, "get_lock", false;
+    ListLocks => LockPage, "list_locks", false;
+    ForceRelease => GrantsForced, "force_release", true;
+    RemoveWaiter => WaiterRemoved, "remove_waiter", true;
+    LiftDelay => DelayLifted, "lift_delay", true;
+    DropData => DataDropped, "drop_data", true;
+    ResizeSemaphore => SemaphoreResized, "resize_semaphore", true;
+    Txn => Committed, "txn", true;
+    GetEntries => EntriesFound, "get_entries", false;
+    ListEntries => EntryPage, "list_entries", false;
+    AddMember => MembersChanged, "add_member", true;
+    PromoteMember => MembersChanged, "promote_member", true;
+    RemoveMember => MembersChanged, "remove_member", true;
+    ReplaceMember => MembersChanged, "replace_member", true;
+    TransferLeader => LeaderTransferred, "transfer_leader", true;
 }
 
 /// Opens a session, or renews it if it is open.

@@ -65,6 +65,8 @@ pub struct Config {
     pub audit: AuditConfig,
     /// DynamoDB's API.
     pub dynamodb: DynamodbConfig,
+    /// The port for people and for what watches the node.
+    pub http: HttpConfig,
     /// The members that form the cluster, this node among them.
     pub members: Vec<Member>,
 }
@@ -173,6 +175,14 @@ pub struct DynamodbConfig {
     pub secrets: PathBuf,
     /// Tables whose items are only items: no leases, no tokens.
     pub plain_tables: Vec<String>,
+}
+
+/// The port of probes and metrics. With `[tls]` it speaks TLS.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HttpConfig {
+    /// The address on which the node listens for it: host:port. Empty: it does not.
+    pub listen: String,
 }
 
 /// Values from flags and environment variables, which take precedence over the file.
@@ -324,6 +334,7 @@ impl Default for Config {
             disk: DiskConfig::default(),
             audit: AuditConfig::default(),
             dynamodb: DynamodbConfig::default(),
+            http: HttpConfig::default(),
             members: Vec::new(),
         }
     }

@@ -172,8 +172,10 @@ fn listeners(config: &Config, problems: &mut Vec<Problem>) {
             problems.push(Problem::new(key, what));
         }
     }
-    if let (false, Err(what)) = (config.dynamodb.listen.is_empty(), host_and_port(&config.dynamodb.listen)) {
-        problems.push(Problem::new("dynamodb.listen", what));
+    for (key, listen) in [("dynamodb.listen", &config.dynamodb.listen), ("http.listen", &config.http.listen)] {
+        if let (false, Err(what)) = (listen.is_empty(), host_and_port(listen)) {
+            problems.push(Problem::new(key, what));
+        }
     }
     // Port 0 means any free port.
     let any_port = host_and_port(&config.client_listen).is_ok_and(|(_, port)| port == 0);
@@ -192,6 +194,7 @@ fn exposure(config: &Config, problems: &mut Vec<Problem>) {
         ("client_listen", &config.client_listen),
         ("peer_listen", &config.peer_listen),
         ("dynamodb.listen", &config.dynamodb.listen),
+        ("http.listen", &config.http.listen),
     ];
     for (key, listen) in listeners {
         // An address that is malformed is reported elsewhere.

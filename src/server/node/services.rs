@@ -53,7 +53,8 @@ impl Services {
         access: Arc<Access>,
     ) -> Self {
         let random = Arc::clone(&environment.random);
-        let local = Local { replica: replica.clone(), members, random, access };
+        let metrics = environment.metrics.clone();
+        let local = Local { replica: replica.clone(), members, random, access, metrics };
         let dial: Dial = Arc::new(move |id, address, windows| {
             lockkeeper_transport::channel_with(connector.to_node(id), address, windows)
         });

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt, stream::unfold};
+use tokio::time::Instant;
 
 use super::{keep_alive, patience::PATIENCE, watch};
 use crate::{
@@ -18,10 +19,11 @@ use crate::{
         Caller, Error, Reason,
         requests::{KeepAlive, KeepAliveEvent, WatchEvent, WatchLocks},
     },
-    wire::{Form, Forward},
+    wire::{Form, Forward, status::outcome},
 };
 use lockkeeper_environment::Random;
 use lockkeeper_machine::{Command, Identity, Machine, Note, Reply, SessionId};
+use lockkeeper_metrics::Metrics;
 use lockkeeper_policy::{Right, What};
 use lockkeeper_raft::{NoReply, Replica, members::Members, table::Applied, types::Delivery};
 
@@ -35,6 +37,7 @@ pub(crate) struct Local {
     pub(crate) random: Arc<dyn Random>,
     /// Who may do what.
     pub(crate) access: Arc<Access>,
+    pub(crate) metrics: Metrics,
 }
 
 /// A request that a node can execute.
@@ -49,6 +52,14 @@ impl Local {
     /// **Every request of every protocol passes here exactly once**: typed and checked, on the node that executes it, with the caller as
     /// the node knows it that the client is connected to. The checks of rights and owners are here, and in `keep_alive` and `watch` below.
     pub(crate) async fn call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
+        let began = Instant::now();
+        let answer = self.answer(caller, request).await;
+        let outcome = answer.as_ref().map_or_else(|error| outcome(&error.reason), |_| "ok");
+        self.metrics.called(C::NAME, outcome, began.elapsed());
+        answer
+    }
+
+    async fn answer<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
         let request = request.typed()?;
         self.check(caller, &request)?;
         request.serve(self, caller).await

@@ -157,6 +157,11 @@ impl Service {
         replica.look_at_leader(|id, node| (!is_silent(id)).then(|| node.client_address.clone())).flatten()
     }
 
+    /// Commands that wait here for a batch.
+    pub(crate) fn queued(&self) -> u64 {
+        self.replica().queued()
+    }
+
     /// Who may do what.
     pub(crate) fn access(&self) -> &Arc<Access> {
         &self.local.access

@@ -4,7 +4,11 @@ use openraft::{ServerState, async_runtime::WatchReceiver, metrics::RaftMetrics};
 use tonic::{Request, Response, Status};
 
 use super::{Adapter, Backend, caller};
-use crate::{api::requests::*, cluster::Cluster, safety};
+use crate::{
+    api::{Error, requests::*},
+    cluster::Cluster,
+    safety,
+};
 use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::{self, cluster_server};
 use lockkeeper_raft::{
@@ -33,9 +37,9 @@ impl<B: Backend> cluster_server::Cluster for ClusterService<B> {
         let caller = caller(&self.adapter.backend, &request)?;
         self.adapter.backend.admit(&caller)?;
         let (denied, limited) = self.adapter.backend.refused();
-        let mut status = self.cluster.status(request).await?;
-        (status.get_mut().denied_requests, status.get_mut().limited_requests) = (denied, limited);
-        Ok(status)
+        let mut status = self.cluster.condition(request.into_inner().table_hash).await.map_err(Status::from)?;
+        (status.denied_requests, status.limited_requests) = (denied, limited);
+        Ok(Response::new(status))
     }
 
     async fn add_member(
@@ -75,11 +79,13 @@ impl<B: Backend> cluster_server::Cluster for ClusterService<B> {
 }
 
 impl Cluster {
-    async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusResponse>, Status> {
+    /// This node's condition, as far as it knows. Only the hash of the table, if it is asked for, may fail; it takes time in proportion to
+    /// the table.
+    pub(crate) async fn condition(&self, table_hash: bool) -> Result<v1::StatusResponse, Error> {
         let trouble = self.trouble().await;
         let metrics = self.replica.raft().metrics().borrow_watched().clone();
-        let table_hash = match request.into_inner().table_hash {
-            true => Some(self.table_hash().await.map_err(Status::from)?),
+        let table_hash = match table_hash {
+            true => Some(self.table_hash().await?),
             false => None,
         };
         let mut status = show(&metrics, &self.replica);
@@ -119,7 +125,7 @@ impl Cluster {
             status.applied_index = index;
             status.table_hash = hash;
         }
-        Ok(Response::new(status))
+        Ok(status)
     }
 }
 

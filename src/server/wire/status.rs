@@ -48,9 +48,22 @@ pub(crate) fn error_of(status: &Status) -> Option<Error> {
     Some(Error { reason, retry, message: status.message().to_owned().into(), about })
 }
 
+/// The name of a reason, for counting: that of the protocol; `other` for those that a later version brought.
+pub(crate) fn outcome(reason: &Reason) -> &'static str {
+    code_and_reason(reason).map_or("other", |(_, name)| name.as_str_name().trim_start_matches("REASON_"))
+}
+
 fn code_and_name(reason: &Reason) -> (Code, String) {
+    match code_and_reason(reason) {
+        Ok((code, name)) => (code, name.as_str_name().trim_start_matches("REASON_").to_owned()),
+        Err((code, name)) => (code, name.to_owned()),
+    }
+}
+
+/// `Err`: a reason that this version does not know.
+fn code_and_reason(reason: &Reason) -> Result<(Code, v1::Reason), (Code, &str)> {
     use v1::Reason as Name;
-    let (code, name) = match reason {
+    Ok(match reason {
         Reason::InvalidArgument => (Code::InvalidArgument, Name::InvalidArgument),
         Reason::SessionUnknown => (Code::NotFound, Name::SessionUnknown),
         Reason::SessionExpired => (Code::NotFound, Name::SessionExpired),
@@ -81,9 +94,8 @@ fn code_and_name(reason: &Reason) -> (Code, String) {
         Reason::PermissionDenied => (Code::PermissionDenied, Name::PermissionDenied),
         Reason::NotOwner => (Code::PermissionDenied, Name::NotOwner),
         Reason::Internal => (Code::Internal, Name::Internal),
-        Reason::Newer { name, code } => return (Code::from_i32(*code), name.clone()),
-    };
-    (code, name.as_str_name().trim_start_matches("REASON_").to_owned())
+        Reason::Newer { name, code } => return Err((Code::from_i32(*code), name)),
+    })
 }
 
 fn reason_named(name: String, code: Code) -> Reason {

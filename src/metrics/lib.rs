@@ -1,0 +1,345 @@
+//! What a node counts and measures, in the text that Prometheus reads (`OpenMetrics` 1.0).
+//!
+//! Counters and histograms live here, for as long as the process does: [`Metrics`], cheap to clone. What has a present value, such as the
+//! number of locks, is not kept a second time: whoever answers a scrape reads it then and adds it with [`Present`].
+//!
+//! Names follow Prometheus's conventions: `lockkeeper_` first, base units (seconds, bytes) at the end, `_total` after a counter. No label
+//! has a value that a client chooses: the number of time series is bounded.
+//!
+//! **Cost.** Stages are measured for each batch of commands, group of entries or append, not for each command; a request costs one counter
+//! and one histogram.
+
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text},
+    metrics::{
+        counter::{ConstCounter, Counter},
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+        histogram::Histogram,
+    },
+    registry::{Registry, Unit},
+};
+use tokio::time::Instant;
+
+/// The content type of [`Metrics::text`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Upper bounds of durations, seconds: from a fast hand-over to a wait of minutes.
+const SECONDS: [f64; 20] = [
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+    10.0, 30.0, 60.0, 300.0,
+];
+/// Upper bounds of the commands in a batch.
+const COMMANDS: [f64; 12] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0];
+
+/// A step of the way from a command to its reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// The oldest command of a batch waits in the proposer's queue. At the leader.
+    Queue,
+    /// A batch is with Raft: written, replicated, committed and applied. At the leader.
+    Commit,
+    /// Entries are written into the log, without its sync.
+    Append,
+    /// The log's disk makes them durable.
+    Sync,
+    /// A follower answers an append: its network and its disk. At the leader.
+    Replicate,
+    /// A group of committed entries is applied to the table.
+    Apply,
+    /// The replies of a batch are given to their callers. At the leader.
+    Reply,
+}
+
+impl Stage {
+    const ALL: [Self; 7] =
+        [Self::Queue, Self::Commit, Self::Append, Self::Sync, Self::Replicate, Self::Apply, Self::Reply];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Commit => "commit",
+            Self::Append => "append",
+            Self::Sync => "sync",
+            Self::Replicate => "replicate",
+            Self::Apply => "apply",
+            Self::Reply => "reply",
+        }
+    }
+}
+
+/// Something that the table did, as this node applied it. Every member applies the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Did {
+    /// A lock was granted.
+    Granted,
+    /// A holder released a lock.
+    Released,
+    /// A holder lost a lock with its session.
+    Expired,
+    /// An operator took a lock from its holder.
+    Forced,
+    /// An acquire began to wait.
+    Queued,
+    /// A wait ended, by a grant or without.
+    WaitEnded,
+    /// A session was closed.
+    SessionClosed,
+    /// A session expired.
+    SessionExpired,
+}
+
+impl Did {
+    const ALL: [Self; 8] = [
+        Self::Granted,
+        Self::Released,
+        Self::Expired,
+        Self::Forced,
+        Self::Queued,
+        Self::WaitEnded,
+        Self::SessionClosed,
+        Self::SessionExpired,
+    ];
+
+    fn name_and_help(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Granted => ("lockkeeper_grants", "Locks granted, as this node applied them"),
+            Self::Released => ("lockkeeper_releases", "Locks released by their holders"),
+            Self::Expired => ("lockkeeper_expired_grants", "Locks lost with the sessions of their holders"),
+            Self::Forced => ("lockkeeper_forced_releases", "Locks that an operator took from their holders"),
+            Self::Queued => ("lockkeeper_waits", "Acquires that began to wait"),
+            Self::WaitEnded => ("lockkeeper_waits_ended", "Waits that ended, by a grant or without"),
+            Self::SessionClosed => ("lockkeeper_sessions_closed", "Sessions that were closed"),
+            Self::SessionExpired => ("lockkeeper_sessions_expired", "Sessions that expired"),
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfStage {
+    stage: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfCall {
+    call: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfOutcome {
+    call: &'static str,
+    outcome: &'static str,
+}
+
+/// All that a node counts. Clones share it.
+#[derive(Clone)]
+pub struct Metrics {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    registry: Registry,
+    stages: Vec<Histogram>,
+    commands: Histogram,
+    did: Vec<Counter>,
+    calls: Family<OfOutcome, Counter>,
+    durations: Family<OfCall, Histogram, fn() -> Histogram>,
+    leaderships: Counter,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::default();
+        let stages: Family<OfStage, Histogram, fn() -> Histogram> = Family::new_with_constructor(seconds);
+        let help = "Time of each step from a command to its reply, by batch or group";
+        registry.register_with_unit("lockkeeper_stage_duration", help, Unit::Seconds, stages.clone());
+        let of = |stage: Stage| stages.get_or_create(&OfStage { stage: stage.name() }).clone();
+        let stages = Stage::ALL.map(of).to_vec();
+
+        let commands = Histogram::new(COMMANDS);
+        registry.register("lockkeeper_batch_commands", "Commands in a batch of the leader", commands.clone());
+        let calls = Family::default();
+        registry.register("lockkeeper_calls", "Requests executed by this node, by kind and outcome", calls.clone());
+        let durations: Family<OfCall, Histogram, fn() -> Histogram> = Family::new_with_constructor(seconds);
+        let help = "Time of a request at the node that executes it; that of an acquire includes its wait";
+        registry.register_with_unit("lockkeeper_call_duration", help, Unit::Seconds, durations.clone());
+        let leaderships = Counter::default();
+        let help = "Times that this node came to lead; over all nodes: changes of the leader";
+        registry.register("lockkeeper_leaderships", help, leaderships.clone());
+        let did = Did::ALL.map(|did| {
+            let (counter, (name, help)) = (Counter::default(), did.name_and_help());
+            registry.register(name, help, counter.clone());
+            counter
+        });
+        let did = did.to_vec();
+        Self { shared: Arc::new(Shared { registry, stages, commands, did, calls, durations, leaderships }) }
+    }
+}
+
+fn seconds() -> Histogram {
+    Histogram::new(SECONDS)
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics(..)")
+    }
+}
+
+impl Metrics {
+    /// Starts to measure a stage.
+    pub fn start(&self, stage: Stage) -> Timer<'_> {
+        Timer { metrics: self, stage, began: Instant::now() }
+    }
+
+    /// A stage took this time.
+    pub fn took(&self, stage: Stage, time: Duration) {
+        self.shared.stages[stage as usize].observe(time.as_secs_f64());
+    }
+
+    /// The leader made a batch of so many commands.
+    pub fn batch(&self, commands: usize) {
+        #[expect(clippy::cast_precision_loss, reason = "a batch has some thousands at the most")]
+        self.shared.commands.observe(commands as f64);
+    }
+
+    /// The table did something.
+    pub fn did(&self, what: Did) {
+        self.shared.did[what as usize].inc();
+    }
+
+    /// This node came to lead.
+    pub fn came_to_lead(&self) {
+        self.shared.leaderships.inc();
+    }
+
+    /// A request was answered: its kind, `ok` or the reason of its error, and its time.
+    pub fn called(&self, call: &'static str, outcome: &'static str, time: Duration) {
+        self.shared.calls.get_or_create(&OfOutcome { call, outcome }).inc();
+        self.shared.durations.get_or_create(&OfCall { call }).observe(time.as_secs_f64());
+    }
+
+    /// All of it, and the present values, for one scrape.
+    pub fn text(&self, present: Present) -> String {
+        let mut text = String::new();
+        let written = text::encode_registry(&mut text, &self.shared.registry)
+            .and_then(|()| text::encode_registry(&mut text, &present.registry))
+            .and_then(|()| text::encode_eof(&mut text));
+        written.expect("writing to memory does not fail");
+        text
+    }
+}
+
+/// Measures a stage from its start until it is stopped. Dropped otherwise, it measures nothing: the stage failed.
+#[derive(Debug)]
+#[must_use]
+pub struct Timer<'a> {
+    metrics: &'a Metrics,
+    stage: Stage,
+    began: Instant,
+}
+
+impl Timer<'_> {
+    /// The stage has ended.
+    pub fn stop(self) {
+        self.metrics.took(self.stage, self.began.elapsed());
+    }
+}
+
+/// Values as they are now, for one scrape.
+#[derive(Debug, Default)]
+pub struct Present {
+    registry: Registry,
+}
+
+impl Present {
+    /// A value that goes up and down.
+    pub fn gauge(&mut self, name: &'static str, help: &'static str, value: u64) {
+        self.registry.register(name, help, ConstGauge::new(signed(value)));
+    }
+
+    /// A duration that goes up and down, as seconds.
+    pub fn seconds(&mut self, name: &'static str, help: &'static str, value: Duration) {
+        self.registry.register(name, help, ConstGauge::new(value.as_secs_f64()));
+    }
+
+    /// Values that go up and down, one for each of several things that a label tells apart.
+    pub fn gauges(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        label: &'static str,
+        values: impl IntoIterator<Item = (String, f64)>,
+    ) {
+        let family = Family::<Vec<(&'static str, String)>, Gauge<f64, AtomicU64>>::default();
+        for (of, value) in values {
+            family.get_or_create(&vec![(label, of)]).set(value);
+        }
+        self.registry.register(name, help, family);
+    }
+
+    /// A value that only rises, without its `_total`.
+    pub fn counter(&mut self, name: &'static str, help: &'static str, value: u64) {
+        self.registry.register(name, help, ConstCounter::new(value));
+    }
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stage_and_act_has_the_place_of_its_name() {
+        let metrics = Metrics::default();
+        Stage::ALL.into_iter().for_each(|stage| metrics.start(stage).stop());
+        for did in Did::ALL {
+            metrics.did(did);
+        }
+        let text = metrics.text(Present::default());
+        for stage in Stage::ALL {
+            let line = format!("lockkeeper_stage_duration_seconds_count{{stage=\"{}\"}} 1\n", stage.name());
+            assert!(text.contains(&line), "{line}{text}");
+        }
+        for did in Did::ALL {
+            let line = format!("{}_total 1\n", did.name_and_help().0);
+            assert!(text.contains(&line), "{line}{text}");
+        }
+    }
+
+    #[test]
+    fn a_scrape_has_what_was_counted_and_what_is_there() {
+        let metrics = Metrics::default();
+        metrics.called("acquire_locks", "ok", Duration::from_millis(3));
+        metrics.called("acquire_locks", "LIMIT_REACHED", Duration::from_millis(3));
+        metrics.batch(3);
+        metrics.came_to_lead();
+        let mut present = Present::default();
+        present.gauge("lockkeeper_locks", "Locks", 7);
+        present.gauges("lockkeeper_log_lag_entries", "Lag", "node", [("2".to_owned(), 9.0)]);
+        present.counter("lockkeeper_refused", "Refused", 4);
+        let text = metrics.text(present);
+        for line in [
+            "lockkeeper_calls_total{call=\"acquire_locks\",outcome=\"LIMIT_REACHED\"} 1\n",
+            "lockkeeper_call_duration_seconds_bucket{le=\"0.005\",call=\"acquire_locks\"} 2\n",
+            "lockkeeper_call_duration_seconds_bucket{le=\"0.0025\",call=\"acquire_locks\"} 0\n",
+            "lockkeeper_batch_commands_bucket{le=\"4.0\"} 1\n",
+            "# TYPE lockkeeper_locks gauge\nlockkeeper_locks 7\n",
+            "lockkeeper_log_lag_entries{node=\"2\"} 9.0\n",
+            "lockkeeper_refused_total 4\n",
+            "lockkeeper_leaderships_total 1\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+}

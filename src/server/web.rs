@@ -1,0 +1,170 @@
+//! The port for people and for what watches the node: HTTP/1.1.
+//!
+//! | path | answers |
+//! |---|---|
+//! | `/livez` | 200 while the node runs; 503 once Raft has stopped: then only a restart helps |
+//! | `/readyz` | 200 while the node can serve, as gRPC's health service says it; 503 and the reason otherwise |
+//! | `/metrics` | everything that is counted and measured, for Prometheus |
+//!
+//! No identity is asked for: probes and scrapers have none. So nothing here names a lock, a client or its data, and nothing can be changed.
+//! Whoever may not know how busy a cluster is must not reach the port.
+
+use std::{convert::Infallible, fs, net::SocketAddr, time::Duration};
+
+use axum::{
+    Router,
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::{cluster::Cluster, service::Service};
+use lockkeeper_metrics::{CONTENT_TYPE, Metrics, Present};
+use lockkeeper_planted::VERSION;
+use lockkeeper_proto::v1::{Member, Role, StatusResponse};
+use lockkeeper_transport::{
+    Listen,
+    http1::{self, Limits},
+    tls::Acceptor,
+};
+
+const LIMITS: Limits =
+    Limits { connections_max: 256, header_bytes_max: 16 << 10, header_timeout: Duration::from_secs(10) };
+
+/// What the pages show.
+#[derive(Clone, Debug)]
+pub(crate) struct Web {
+    pub(crate) cluster: Cluster,
+    pub(crate) service: Service,
+    pub(crate) metrics: Metrics,
+}
+
+/// Serves the port until `stopping`.
+pub(crate) async fn serve<L: Listen>(listener: L, acceptor: Option<Acceptor>, web: Web, stopping: CancellationToken) {
+    let routes = Router::new()
+        .route("/livez", get(alive))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .with_state(web);
+    let answer = move |request: http::Request<hyper::body::Incoming>, _: SocketAddr| {
+        let routes = routes.clone();
+        async move {
+            let answer: Result<Response, Infallible> = routes.oneshot(request.map(axum::body::Body::new)).await;
+            answer.unwrap_or_else(|never| match never {})
+        }
+    };
+    http1::serve(listener, acceptor, LIMITS, answer, stopping).await;
+}
+
+async fn alive(State(web): State<Web>) -> Response {
+    match web.cluster.has_stopped() {
+        false => "the node runs\n".into_response(),
+        true => (StatusCode::SERVICE_UNAVAILABLE, "raft has stopped: see the log\n").into_response(),
+    }
+}
+
+async fn ready(State(web): State<Web>) -> Response {
+    match web.cluster.trouble().await {
+        None => "the node can serve\n".into_response(),
+        Some(trouble) => (StatusCode::SERVICE_UNAVAILABLE, format!("{trouble}\n")).into_response(),
+    }
+}
+
+async fn metrics(State(web): State<Web>) -> Response {
+    let present = match web.cluster.condition(false).await {
+        Ok(status) => present(&status, &web.service),
+        // Without a table hash it does not fail; what was counted is shown in any case.
+        Err(_) => Present::default(),
+    };
+    let content_type = HeaderValue::from_static(CONTENT_TYPE);
+    ([(header::CONTENT_TYPE, content_type)], web.metrics.text(present)).into_response()
+}
+
+/// The values of this moment.
+fn present(status: &StatusResponse, service: &Service) -> Present {
+    let mut now = Present::default();
+    let version = [(VERSION.to_owned(), 1.0)];
+    now.gauges("lockkeeper_build_info", "The version of the program; always 1", "version", version);
+    of_raft(&mut now, status);
+    of_table(&mut now, status);
+    of_disk(&mut now, status);
+    let (denied, limited) = service.access().refused();
+    now.counter("lockkeeper_denied", "Requests refused for want of an identity or a right", denied);
+    now.counter("lockkeeper_limited", "Requests refused by a limit of their identity", limited);
+    now.gauge("lockkeeper_queued_commands", "Commands that wait for a batch, at the leader", service.queued());
+    let help = "Largest delay of a task of Raft's runtime in the last minute";
+    now.seconds("lockkeeper_turn_delay_max_seconds", help, Duration::from_micros(status.turn_delay_us_max));
+    of_process(&mut now);
+    now
+}
+
+fn of_raft(now: &mut Present, status: &StatusResponse) {
+    now.gauge("lockkeeper_ready", "Whether this node can serve", status.serving.into());
+    now.gauge("lockkeeper_leader", "Whether this node leads", (status.role() == Role::Leader).into());
+    now.gauge("lockkeeper_leader_id", "The leader that this node knows; 0: none", status.leader_id);
+    now.gauge("lockkeeper_term", "Raft's term", status.term);
+    now.gauge("lockkeeper_log_last_index", "Last entry of the log", status.last_log_index);
+    now.gauge("lockkeeper_log_committed_index", "Last entry known to be committed", status.committed_index);
+    now.gauge("lockkeeper_log_applied_index", "Last entry applied to the table", status.applied_index);
+    now.gauge("lockkeeper_log_purged_index", "Last entry that was removed from the log", status.purged_index);
+    now.gauge("lockkeeper_snapshot_index", "Last entry in the newest snapshot", status.snapshot_index);
+    now.gauge("lockkeeper_cluster_version", "The cluster version", status.cluster_version.into());
+    now.gauge("lockkeeper_members", "Members of the cluster", status.members.len() as u64);
+    let voters = status.members.iter().filter(|member| member.voter).count();
+    now.gauge("lockkeeper_voters", "Members that vote", voters as u64);
+    if status.role() == Role::Leader {
+        let of = |value: fn(&Member, &StatusResponse) -> Option<f64>| {
+            let members = status.members.iter().filter(|member| member.node_id != status.node_id);
+            members.filter_map(|member| Some((member.node_id.to_string(), value(member, status)?))).collect::<Vec<_>>()
+        };
+        #[expect(clippy::cast_precision_loss, reason = "a graph does not show it")]
+        let lag = of(|member, status| Some(status.last_log_index.saturating_sub(member.matched_index) as f64));
+        now.gauges("lockkeeper_member_lag_entries", "Entries that a member lacks, at the leader", "node", lag);
+        let silence = of(|member, _| Some(Duration::from_millis(member.silent_ms?).as_secs_f64()));
+        now.gauges("lockkeeper_member_silence_seconds", "Time since a member answered, at the leader", "node", silence);
+    }
+}
+
+fn of_table(now: &mut Present, status: &StatusResponse) {
+    now.gauge("lockkeeper_sessions", "Open sessions", status.sessions);
+    now.gauge("lockkeeper_locks", "Locks that are held, awaited or carry data", status.locks);
+    now.gauge("lockkeeper_waiters", "Acquires that wait", status.waiters);
+    now.gauge("lockkeeper_table_bytes", "Size of the table", status.table_bytes);
+    now.gauge("lockkeeper_table_limit_bytes", "Limit of that size; 0: none", status.table_bytes_max);
+    now.counter(
+        "lockkeeper_tokens",
+        "Fencing tokens and revisions issued since the cluster was founded",
+        status.last_token,
+    );
+    now.counter("lockkeeper_audit_lines", "Lines of the audit trail", status.audit_lines);
+}
+
+fn of_disk(now: &mut Present, status: &StatusResponse) {
+    now.gauge("lockkeeper_disk_free_bytes", "Free space for the node's data", status.disk_free_bytes);
+    now.gauge("lockkeeper_disk_size_bytes", "Size of the file system with the node's data", status.disk_total_bytes);
+    let help = "Below this free space the node counts as short of it";
+    now.gauge("lockkeeper_disk_reserve_bytes", help, status.disk_reserve_bytes);
+    now.gauge("lockkeeper_disk_low", "Whether the free space is below the reserve", status.disk_low.into());
+    if let Some(left) = status.certificate_seconds_left {
+        let left = Duration::from_secs(left.try_into().unwrap_or_default());
+        now.seconds("lockkeeper_certificate_left_seconds", "Time until this node's certificate expires", left);
+    }
+}
+
+/// What the operating system says of this process; nothing where it does not say it in Linux's way.
+fn of_process(now: &mut Present) {
+    let pages = fs::read_to_string("/proc/self/statm").ok();
+    let pages = pages.and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
+    if let Some(pages) = pages {
+        let bytes = pages.saturating_mul(rustix::param::page_size() as u64);
+        now.gauge("process_resident_memory_bytes", "Memory of this process that is in use", bytes);
+    }
+    if let Ok(files) = fs::read_dir("/proc/self/fd") {
+        now.gauge("process_open_fds", "Open file descriptors", files.count() as u64);
+    }
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    now.gauge("process_max_fds", "Limit of open file descriptors", most.unwrap_or(u64::MAX));
+}
