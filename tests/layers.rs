@@ -82,7 +82,8 @@ const LAYERS: &[Layer] = &[
         ]),
     ),
     // DynamoDB's API over a keyspace that is a parameter: nothing of the cluster, and of randomness and clocks only what it is given.
-    layer("dynamodb", &[], Not(&["axum", "clap", "futures", "openraft", "prost", "rand", "sled", "tonic"])),
+    layer("http1", &[], Not(&["axum", "clap", "futures", "openraft", "prost", "rand", "sled", "tonic"])),
+    layer("dynamodb", &["http1"], Not(&["axum", "clap", "futures", "openraft", "prost", "rand", "sled", "tonic"])),
     // It counts, and knows of nothing what it means.
     layer("metrics", &[], Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "sled", "tonic", "tracing"])),
     layer("environment", &["metrics"], Not(&["openraft", "prost", "sled", "tonic"])),
@@ -109,6 +110,7 @@ const LAYERS: &[Layer] = &[
             "audit",
             "dynamodb",
             "environment",
+            "http1",
             "machine",
             "metrics",
             "planted",

@@ -5,9 +5,6 @@
 //! where HTTP still allows an answer.
 
 use std::{
-    convert::Infallible,
-    future::Future,
-    io,
     net::SocketAddr,
     sync::{
         Arc,
@@ -19,19 +16,13 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt as _, Full};
-use hyper::{
-    body::{Body, Incoming},
-    server::conn::http1,
-    service::service_fn,
-};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::body::{Body, Incoming};
+use lockkeeper_http1::{Limits, Listen};
 use sha2::{Digest as _, Sha256};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -46,35 +37,10 @@ use crate::{
 const HEADER_BYTES_MAX: usize = 32 << 10;
 /// Bodies are counted in these.
 const BODY_UNIT: usize = 4 << 10;
-/// Pause after a failure to accept a connection, or to remove the items of a deleted table.
+/// Pause after a failure to remove the items of a deleted table.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Time for one step of that removal.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time that connections have to end when the endpoint stops.
-const CLOSING_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Accepts connections. The part that takes time, such as a handshake, is a future of its own, so that one client delays no other.
-pub trait Listen: Send + 'static {
-    /// A connection that can be served.
-    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
-
-    /// The next connection and its client's address.
-    fn accept(
-        &mut self,
-    ) -> impl Future<Output = io::Result<(impl Future<Output = io::Result<Self::Stream>> + Send + 'static, SocketAddr)>> + Send;
-}
-
-impl Listen for TcpListener {
-    type Stream = TcpStream;
-
-    async fn accept(
-        &mut self,
-    ) -> io::Result<(impl Future<Output = io::Result<TcpStream>> + Send + 'static, SocketAddr)> {
-        let (stream, client) = TcpListener::accept(self).await?;
-        stream.set_nodelay(true)?;
-        Ok((std::future::ready(Ok(stream)), client))
-    }
-}
 
 /// What all connections share.
 struct Endpoint<S> {
@@ -86,76 +52,22 @@ struct Endpoint<S> {
 
 /// Serves DynamoDB's API over a store until `stopping`, and then the requests under way. Never fails: an error of one connection does not
 /// affect others. Dropping the future closes all connections.
-pub async fn serve<L: Listen, S: Store>(mut listener: L, store: S, options: Options, stopping: CancellationToken) {
-    let connections_max = Arc::new(Semaphore::new(options.connections_max));
+pub async fn serve<L: Listen, S: Store>(listener: L, store: S, options: Options, stopping: CancellationToken) {
+    let Options { connections_max, header_timeout, .. } = options;
+    let limits = Limits { connections_max, header_bytes_max: HEADER_BYTES_MAX, header_timeout };
     let bodies = Arc::new(Semaphore::new(options.all_bodies_bytes_max / BODY_UNIT));
     let endpoint = Arc::new(Endpoint { database: Database::new(store, options), bodies, requests: AtomicU64::new(0) });
-    let mut connections = JoinSet::new();
     let sweeping = Arc::clone(&endpoint);
     let mut sweeper = JoinSet::new();
     sweeper.spawn(async move { sweeping.sweep().await });
-    loop {
-        // Beyond the limit, clients wait in the operating system's queue.
-        let slot = tokio::select! {
-            biased;
-            () = stopping.cancelled() => break,
-            Some(_) = connections.join_next() => continue,
-            slot = Arc::clone(&connections_max).acquire_owned() => slot.expect("never closed"),
-        };
-        let accepted = tokio::select! {
-            biased;
-            () = stopping.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, client)) => {
-                let (endpoint, stopping) = (Arc::clone(&endpoint), stopping.clone());
-                connections.spawn(async move {
-                    let handshake = timeout(endpoint.database.options.header_timeout, stream).await;
-                    if let Ok(Ok(stream)) = handshake {
-                        endpoint.connection(stream, client, stopping).await;
-                    }
-                    drop::<OwnedSemaphorePermit>(slot);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a connection for DynamoDB's API could not be accepted");
-                sleep(PAUSE).await;
-            }
-        }
-    }
-    drop(listener);
-    let _ = timeout(CLOSING_TIMEOUT, async { while connections.join_next().await.is_some() {} }).await;
+    let answer = move |request, client| {
+        let endpoint = Arc::clone(&endpoint);
+        async move { endpoint.answer(request, client).await }
+    };
+    lockkeeper_http1::serve(listener, limits, answer, stopping).await;
 }
 
 impl<S: Store> Endpoint<S> {
-    async fn connection(
-        self: Arc<Self>,
-        stream: impl AsyncRead + AsyncWrite + Unpin,
-        client: SocketAddr,
-        stopping: CancellationToken,
-    ) {
-        let service = service_fn(|request| {
-            let endpoint = Arc::clone(&self);
-            async move { Ok::<_, Infallible>(endpoint.answer(request, client).await) }
-        });
-        let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new())
-            .header_read_timeout(self.database.options.header_timeout)
-            .max_buf_size(HEADER_BYTES_MAX);
-        let mut served = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
-        let ended = tokio::select! {
-            ended = served.as_mut() => ended,
-            () = stopping.cancelled() => {
-                served.as_mut().graceful_shutdown();
-                served.await
-            }
-        };
-        if let Err(error) = ended {
-            tracing::debug!(%client, %error, "a connection for DynamoDB's API broke");
-        }
-    }
-
     async fn answer(&self, request: Request<Incoming>, client: SocketAddr) -> Response<Full<Bytes>> {
         let (parts, body) = request.into_parts();
         if parts.method == Method::GET {

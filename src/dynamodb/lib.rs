@@ -46,7 +46,7 @@ mod tables;
 mod tests;
 mod value;
 
-pub use http::{Listen, serve};
+pub use http::serve;
 pub use number::{Number, NumberError};
 pub use options::Options;
 pub use sigv4::Secrets;

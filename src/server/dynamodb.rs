@@ -6,7 +6,7 @@
 //! which hold its TTL: so a write that renews the lease needs to know no more than the entry. A lease that a write replaces or gives up is
 //! closed after it; one whose closing is lost ends by itself.
 
-use std::{collections::BTreeMap, fs, future::Future, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fs, future::Future, path::Path, sync::Arc, time::Duration};
 
 use lockkeeper_dynamodb as dynamodb;
 use tokio::{
@@ -21,6 +21,7 @@ use super::{
         requests::{CloseSession, GetEntries, ListEntries, OpenSession},
     },
     config::DynamodbConfig,
+    http_port::HttpPort,
     service::{Serve, Service},
     wire::Form,
 };
@@ -29,10 +30,7 @@ use lockkeeper_machine::{
     AtLeaseEnd, Compare, Entry, Identity, InvalidTxn, Key, KeyRange, Label, Lease, Operand, Put, Relation, Revision,
     SessionId, TTL_MS_MIN, Ttl, Txn, TxnOperation, Value,
 };
-use lockkeeper_transport::{
-    Listen,
-    tls::{Acceptor, PlainOrTls},
-};
+use lockkeeper_transport::{Listen, tls::Acceptor};
 
 /// What the ids of leases begin with: 16 bits.
 const LEASE: u128 = 0xd1a0 << 112;
@@ -68,7 +66,7 @@ pub(super) fn serve<L: Listen>(
     };
     let (proven, closings) = (secrets.is_some(), Arc::new(Semaphore::new(CLOSINGS_MAX)));
     let store = Keyspace { service, random, proven, closings };
-    Ok(dynamodb::serve(Port { listener, acceptor }, store, options, stopping))
+    Ok(dynamodb::serve(HttpPort { listener, acceptor }, store, options, stopping))
 }
 
 /// The access keys and their secrets: a line each, two words. Blocks, shortly.
@@ -92,30 +90,6 @@ fn secrets(file: &Path) -> Result<dynamodb::Secrets, String> {
         }
     }
     Ok(dynamodb::Secrets::new(pairs))
-}
-
-/// A listener whose handshakes are not the business of the one that accepts.
-struct Port<L> {
-    listener: L,
-    acceptor: Option<Acceptor>,
-}
-
-impl<L: Listen> dynamodb::Listen for Port<L> {
-    type Stream = PlainOrTls<L::Stream>;
-
-    async fn accept(
-        &mut self,
-    ) -> io::Result<(impl Future<Output = io::Result<Self::Stream>> + Send + 'static, SocketAddr)> {
-        let (stream, client) = self.listener.accept().await?;
-        let acceptor = self.acceptor.clone();
-        let handshake = async move {
-            match acceptor {
-                Some(acceptor) => acceptor.accept_any(stream).await,
-                None => Ok(PlainOrTls::Left(stream)),
-            }
-        };
-        Ok((handshake, client))
-    }
 }
 
 /// The cluster's keyspace, as an adapter sees it.

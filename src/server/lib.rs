@@ -65,6 +65,7 @@ mod api;
 mod cluster;
 mod dynamodb;
 mod health;
+mod http_port;
 mod joining;
 mod progress;
 mod pulse;

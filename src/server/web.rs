@@ -21,15 +21,12 @@ use axum::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::{cluster::Cluster, service::Service};
+use super::{cluster::Cluster, http_port::HttpPort, service::Service};
+use lockkeeper_http1::Limits;
 use lockkeeper_metrics::{CONTENT_TYPE, Metrics, Present};
 use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::{Member, Role, StatusResponse};
-use lockkeeper_transport::{
-    Listen,
-    http1::{self, Limits},
-    tls::Acceptor,
-};
+use lockkeeper_transport::{Listen, tls::Acceptor};
 
 const LIMITS: Limits =
     Limits { connections_max: 256, header_bytes_max: 16 << 10, header_timeout: Duration::from_secs(10) };
@@ -56,7 +53,7 @@ pub(crate) async fn serve<L: Listen>(listener: L, acceptor: Option<Acceptor>, we
             answer.unwrap_or_else(|never| match never {})
         }
     };
-    http1::serve(listener, acceptor, LIMITS, answer, stopping).await;
+    lockkeeper_http1::serve(HttpPort { listener, acceptor }, LIMITS, answer, stopping).await;
 }
 
 async fn alive(State(web): State<Web>) -> Response {

@@ -21,8 +21,6 @@ mod calls;
 #[cfg(feature = "serve")]
 mod connection;
 #[cfg(feature = "serve")]
-pub mod http1;
-#[cfg(feature = "serve")]
 mod log_throttle;
 #[cfg(feature = "serve")]
 mod plain;

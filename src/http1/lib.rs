@@ -1,12 +1,14 @@
-//! Serving HTTP/1.1: the ports of people, of what watches a node, and of clients of other protocols.
+//! A port that speaks HTTP/1.1: for people, for what watches a node, and for clients of other protocols.
 //!
-//! What a connection costs is bounded: its handshake of TLS, its headers and the time for both ([`Limits`]), and the number of connections.
-//! Beyond that, clients wait in the operating system's queue. What an answer costs is the caller's business.
+//! What a connection costs is bounded: its handshake, its headers and the time for both ([`Limits`]), and the number of connections. Beyond
+//! that, clients wait in the operating system's queue. What an answer costs is the caller's business.
 
-use std::{convert::Infallible, error::Error, future::Future, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible, error::Error, future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration,
+};
 
+use http::{Request, Response};
 use hyper::{
-    Request, Response,
     body::{Body, Incoming},
     server::conn::http1,
     service::service_fn,
@@ -14,16 +16,15 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
     sync::Semaphore,
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tokio_util::{either::Either, sync::CancellationToken};
+use tokio_util::sync::CancellationToken;
 
-use super::{Listen, log_throttle::LogThrottle, tls::Acceptor};
-
-/// Pause after a connection that could not be accepted.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Pause after a connection that could not be accepted: what was short may be there again then, and no more than one line a second says so.
+const PAUSE: Duration = Duration::from_secs(1);
 /// Time that connections have to end when the port stops.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -32,30 +33,47 @@ const CLOSING_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Limits {
     /// Connections at a time.
     pub connections_max: usize,
-    /// Bytes of a request's line and headers, at least 8 KiB.
+    /// Bytes of a request's line and headers; 8 KiB at least.
     pub header_bytes_max: usize,
-    /// Time for the handshake, and for each request's headers; an idle connection is closed after it.
+    /// Time for the handshake, and for the headers of each request. An idle connection is closed after it.
     pub header_timeout: Duration,
+}
+
+/// Accepts connections. The part that takes time, such as a handshake, is a future of its own, so that one client delays no other.
+pub trait Listen: Send + 'static {
+    /// A connection that can be served.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next connection and its client's address.
+    fn accept(
+        &mut self,
+    ) -> impl Future<Output = io::Result<(impl Future<Output = io::Result<Self::Stream>> + Send + 'static, SocketAddr)>> + Send;
+}
+
+impl Listen for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(
+        &mut self,
+    ) -> io::Result<(impl Future<Output = io::Result<TcpStream>> + Send + 'static, SocketAddr)> {
+        let (stream, client) = TcpListener::accept(self).await?;
+        stream.set_nodelay(true)?;
+        Ok((std::future::ready(Ok(stream)), client))
+    }
 }
 
 /// Serves connections until `stopping`, and then the requests under way for some seconds. Never fails: an error of one connection does not
 /// affect others. Dropping the future closes all connections.
 ///
 /// `answer` gets each request and its client's address.
-pub async fn serve<L, F, A, B>(
-    mut listener: L,
-    acceptor: Option<Acceptor>,
-    limits: Limits,
-    answer: F,
-    stopping: CancellationToken,
-) where
+pub async fn serve<L, F, A, B>(mut listener: L, limits: Limits, answer: F, stopping: CancellationToken)
+where
     L: Listen,
     F: Fn(Request<Incoming>, SocketAddr) -> A + Clone + Send + 'static,
     A: Future<Output = Response<B>> + Send + 'static,
     B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     let slots = Arc::new(Semaphore::new(limits.connections_max));
-    let throttle = LogThrottle::default();
     let mut connections = JoinSet::new();
     loop {
         let slot = tokio::select! {
@@ -70,15 +88,9 @@ pub async fn serve<L, F, A, B>(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, client)) => {
-                let (acceptor, answer, stopping) = (acceptor.clone(), answer.clone(), stopping.clone());
+            Ok((handshake, client)) => {
+                let (answer, stopping) = (answer.clone(), stopping.clone());
                 connections.spawn(async move {
-                    let handshake = async {
-                        match acceptor {
-                            Some(acceptor) => acceptor.accept_any(stream).await,
-                            None => Ok(Either::Left(stream)),
-                        }
-                    };
                     if let Ok(Ok(stream)) = timeout(limits.header_timeout, handshake).await {
                         connection(stream, client, limits, answer, stopping).await;
                     }
@@ -86,9 +98,7 @@ pub async fn serve<L, F, A, B>(
                 });
             }
             Err(error) => {
-                if let Some(count) = throttle.count() {
-                    tracing::warn!(count, %error, "cannot accept a connection");
-                }
+                tracing::warn!(%error, "a connection could not be accepted");
                 sleep(PAUSE).await;
             }
         }
@@ -123,7 +133,6 @@ async fn connection<F, A, B>(
         }
     };
     if let Err(error) = ended {
-        let error: Box<dyn Error> = error.into();
         tracing::debug!(%client, %error, "a connection broke");
     }
 }
