@@ -120,6 +120,8 @@ impl<R: Read> BlockReader<R> {
             return Err(self.bad("a length in it is impossible"));
         }
         let mut block = std::mem::take(&mut self.block);
+        // If this block is bad, none of it is left to read: a caller that goes on after the error must not panic.
+        self.read = 0;
         block.resize(length, 0);
         self.fill(&mut block)?;
         if checksum(self.number, &block).to_be_bytes() != sum {
@@ -187,6 +189,21 @@ mod tests {
             let bytes: Vec<u8> = (0..length).map(|at| at as u8).collect();
             assert_eq!(read(&written(&bytes)).unwrap(), bytes, "{length}");
         }
+    }
+
+    /// [`io::copy`] and callers that look for the first damage read on after an error.
+    #[test]
+    fn reading_on_after_damage_is_no_panic() {
+        let mut file = written(&[7; 100]);
+        // A second block whose checksum does not match: its length was the end's.
+        file[HEAD_BYTES + 100 + 3] = 4;
+        file.extend([1; 4]);
+        let mut reader = BlockReader::new(&*file, 0);
+        let mut bytes = [0; 100];
+        reader.read_exact(&mut bytes).unwrap();
+        assert!(reader.read(&mut bytes).is_err());
+        assert!(reader.read(&mut bytes).is_err(), "cut short");
+        assert!(reader.finish().is_err());
     }
 
     #[test]
