@@ -195,6 +195,27 @@ impl Serialize for Session {
 impl<'de> Deserialize<'de> for Session {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Cow::<str>::deserialize(deserializer)?;
-        u128::from_str_radix(&text, 16).map(Self).map_err(serde::de::Error::custom)
+        // As it is written and in no other form: programs that compare texts, such as grep, find every line of a session.
+        let is_written_so = text.len() == 32 && text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+        let id = u128::from_str_radix(&text, 16).ok().filter(|_| is_written_so);
+        id.map(Self).ok_or_else(|| {
+            serde::de::Error::custom(format_args!("the session {text:?} is not 32 hexadecimal digits in lower case"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_has_one_form() {
+        let text = "\"0000000000000000fedcba9876543210\"";
+        let session: Session = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&session).unwrap(), text);
+        for other in ["", "7", "+000000000000000fedcba9876543210", "0000000000000000FEDCBA9876543210"] {
+            let error = serde_json::from_str::<Session>(&format!("\"{other}\"")).unwrap_err();
+            assert!(error.to_string().contains("32 hexadecimal digits"), "{other:?}: {error}");
+        }
     }
 }

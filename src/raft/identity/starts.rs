@@ -119,12 +119,14 @@ impl FromStr for Acknowledged {
     type Err = InvalidId;
 
     fn from_str(text: &str) -> Result<Self, InvalidId> {
-        let invalid = InvalidId("an acknowledged entry is written as TERM.ENTRY_TERM.INDEX");
         let mut numbers = text.split('.').map(str::parse);
-        match (numbers.next(), numbers.next(), numbers.next(), numbers.next()) {
-            (Some(Ok(term)), Some(Ok(entry_term)), Some(Ok(index)), None) => Ok(Self { term, entry_term, index }),
-            _ => Err(invalid),
-        }
+        let read = match (numbers.next(), numbers.next(), numbers.next(), numbers.next()) {
+            (Some(Ok(term)), Some(Ok(entry_term)), Some(Ok(index)), None) => Some(Self { term, entry_term, index }),
+            _ => None,
+        };
+        // Numbers are also read with a plus sign or leading zeros, as no node writes them.
+        let written = read.filter(|read| read.to_string() == text);
+        written.ok_or(InvalidId("an acknowledged entry is written as TERM.ENTRY_TERM.INDEX"))
     }
 }
 
@@ -148,7 +150,7 @@ mod tests {
         let acknowledged = Acknowledged::new(7, log_id(5, 39));
         assert_eq!(acknowledged.to_string(), "7.5.39");
         assert_eq!("7.5.39".parse(), Ok(acknowledged));
-        for damaged in ["", "7.5", "7.5.39.1", "7.5.x", "7.5.-1"] {
+        for damaged in ["", "7.5", "7.5.39.1", "7.5.x", "7.5.-1", "+7.5.39", "7.05.39"] {
             assert!(damaged.parse::<Acknowledged>().is_err(), "{damaged}");
         }
     }
