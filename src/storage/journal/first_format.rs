@@ -17,7 +17,11 @@ const HEAD_BYTES: usize = 4 + 4 + 8;
 
 /// Reads the operations of all records with numbers above `behind`.
 pub(crate) fn read(directory: &Path, salt: u64, behind: u64) -> io::Result<Vec<Vec<u8>>> {
-    let contents = read_files(directory)?;
+    read_bytes(&read_files(directory)?, salt, behind)
+}
+
+/// The same, of the content of both files.
+pub(crate) fn read_bytes(contents: &[Vec<u8>], salt: u64, behind: u64) -> io::Result<Vec<Vec<u8>>> {
     let mut found: Vec<_> = contents.iter().flat_map(|bytes| records(bytes, salt)).collect();
     found.retain(|record| record.number > behind);
     found.sort_by_key(|record| record.number);
@@ -28,7 +32,7 @@ pub(crate) fn read(directory: &Path, salt: u64, behind: u64) -> io::Result<Vec<V
         }
         last = record.number;
     }
-    for bytes in &contents {
+    for bytes in contents {
         let starts = (0..bytes.len()).step_by(SECTOR_BYTES);
         let whole = starts.filter_map(|at| parse(bytes, at, salt)).find(|record| record.number > last);
         if let Some(whole) = whole {
@@ -51,7 +55,7 @@ struct Record<'a> {
 fn records(bytes: &[u8], salt: u64) -> impl Iterator<Item = Record<'_>> {
     let first = parse(bytes, 0, salt);
     std::iter::successors(first, move |before| {
-        parse(bytes, before.next, salt).filter(|record| record.number == before.number + 1)
+        parse(bytes, before.next, salt).filter(|record| before.number.checked_add(1) == Some(record.number))
     })
 }
 
