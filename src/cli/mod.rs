@@ -17,6 +17,8 @@ mod drop_data;
 mod elect;
 mod exit;
 mod force_release;
+#[doc(hidden)]
+pub mod fuzzing;
 mod get;
 mod job;
 mod lift_delay;

@@ -28,6 +28,8 @@ mod call;
 mod database;
 mod error;
 mod expression;
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 mod item;
 mod items;

@@ -30,6 +30,8 @@ pub mod disk;
 pub mod disk_watch;
 pub mod fast_election;
 pub mod forming;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod handover;
 pub mod identity;
 pub mod ids;

@@ -57,6 +57,8 @@
 
 pub mod config;
 pub mod descriptors;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod node;
 mod node_calls;
 

@@ -127,7 +127,12 @@ impl Journal {
 
     /// Reads all records with numbers above `behind`.
     pub(super) fn read(directory: &Path, salt: u64, behind: u64) -> io::Result<JournalContent> {
-        let contents = Contents::read(directory, salt)?;
+        Self::read_bytes(read_files(directory)?, salt, behind)
+    }
+
+    /// The same, of the content of both files.
+    pub(super) fn read_bytes(bytes: Vec<Vec<u8>>, salt: u64, behind: u64) -> io::Result<JournalContent> {
+        let contents = Contents::of(bytes, salt);
         let (mut records, mut last) = (Vec::new(), behind);
         let mut places = [SectorPlace { file: 0, sector: 0 }, SectorPlace { file: 1, sector: 0 }];
         while let Some((says, after)) = places.iter().find_map(|place| contents.record(*place, last + 1)) {
@@ -381,14 +386,13 @@ struct Contents {
 }
 
 impl Contents {
-    fn read(directory: &Path, salt: u64) -> io::Result<Self> {
-        let bytes = read_files(directory)?;
+    fn of(bytes: Vec<Vec<u8>>, salt: u64) -> Self {
         let headers = |(file, bytes): (usize, &Vec<u8>)| {
             let header = |(sector, bytes)| SectorHeader::read(bytes, SectorPlace { file, sector }, salt);
             (0..).zip(bytes.chunks(SECTOR_BYTES)).map(header).collect()
         };
         let headers = bytes.iter().enumerate().map(headers).collect();
-        Ok(Self { bytes, headers })
+        Self { bytes, headers }
     }
 
     /// The header of a sector, if it is valid.

@@ -23,6 +23,8 @@ pub mod database;
 pub mod disk;
 pub mod durable_map;
 pub mod files;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod health;
 mod journal;
 pub mod journaled;

@@ -9,7 +9,7 @@ use crate::machine::Address;
 
 /// Sessions that were opened from here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Addresses {
+pub(in super::super) enum Addresses {
     /// From this address and port: one connection of one client.
     Exactly(SocketAddr),
     /// From all addresses that begin with these bits.
@@ -17,7 +17,7 @@ pub(super) enum Addresses {
 }
 
 /// IP, IP/PREFIX-LENGTH or IP:PORT.
-pub(super) fn addresses(text: &str) -> Result<Addresses, String> {
+pub(in super::super) fn addresses(text: &str) -> Result<Addresses, String> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(Addresses::Exactly(SocketAddr::new(address.ip().to_canonical(), address.port())));
     }

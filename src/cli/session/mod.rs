@@ -5,7 +5,7 @@
 //! safer: it stops the command before the lock can be granted to another session. Here the script has to do that, and
 //! tokens protect the resource.
 
-mod addresses;
+pub(super) mod addresses;
 mod close;
 mod keep;
 mod open;

@@ -31,7 +31,7 @@ mod log_trees;
 mod mark;
 mod memory;
 mod opening;
-mod record;
+pub(crate) mod record;
 mod store;
 mod verify;
 mod writer;

@@ -25,7 +25,7 @@ use crate::types::Entry;
 use lockkeeper_storage::files::SealError;
 
 /// The largest value in sled.
-pub(super) const VALUE_BYTES_MAX: usize = 4096;
+pub(crate) const VALUE_BYTES_MAX: usize = 4096;
 
 /// Version 1 lacked the previous entry's term.
 const VERSION: u8 = 2;
@@ -34,18 +34,18 @@ const FIRST_CHUNK_BYTES: usize = VALUE_BYTES_MAX - HEAD_BYTES;
 
 /// A key of the table of entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Key {
-    pub(super) index: u64,
+pub(crate) struct Key {
+    pub(crate) index: u64,
     /// 0: the first.
-    pub(super) chunk: u32,
+    pub(crate) chunk: u32,
 }
 
 /// An entry's key-value pairs, first chunk first.
-pub(super) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+pub(crate) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Why an entry cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum Unreadable {
+pub(crate) enum Unreadable {
     #[error(transparent)]
     SealError(#[from] SealError),
     #[error("a chunk of it is missing")]
@@ -56,7 +56,7 @@ pub(super) enum Unreadable {
 
 /// An entry that is being assembled from its chunks.
 #[derive(Debug)]
-pub(super) struct Assembly {
+pub(crate) struct Assembly {
     index: u64,
     checksum: u32,
     length: usize,
@@ -66,11 +66,11 @@ pub(super) struct Assembly {
 }
 
 impl Key {
-    pub(super) fn head(index: u64) -> Self {
+    pub(crate) fn head(index: u64) -> Self {
         Self { index, chunk: 0 }
     }
 
-    pub(super) fn encode(self) -> Vec<u8> {
+    pub(crate) fn encode(self) -> Vec<u8> {
         let mut key = self.index.to_be_bytes().to_vec();
         if self.chunk > 0 {
             key.extend_from_slice(&self.chunk.to_be_bytes());
@@ -78,7 +78,7 @@ impl Key {
         key
     }
 
-    pub(super) fn decode(key: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(key: &[u8]) -> Option<Self> {
         let (index, chunk) = key.split_first_chunk()?;
         let chunk = match chunk {
             [] => 0,
@@ -89,7 +89,7 @@ impl Key {
 }
 
 /// Splits an entry into key-value pairs. `term_before`: the previous entry's term; 0 if there is none.
-pub(super) fn encode(entry: &Entry, term_before: u64) -> Pairs {
+pub(crate) fn encode(entry: &Entry, term_before: u64) -> Pairs {
     let index = entry.log_id.index;
     let bytes = pb::Entry::from(entry).encode_to_vec();
     let length = u32::try_from(bytes.len()).expect("an entry is limited to far less than 4 GiB");
@@ -108,7 +108,7 @@ pub(super) fn encode(entry: &Entry, term_before: u64) -> Pairs {
 
 impl Assembly {
     /// Begins with the value of the first chunk.
-    pub(super) fn begin(index: u64, head: &[u8]) -> Result<Self, Unreadable> {
+    pub(crate) fn begin(index: u64, head: &[u8]) -> Result<Self, Unreadable> {
         let Some((head, first)) = head.split_first_chunk::<HEAD_BYTES>() else { return Err(SealError::Short.into()) };
         let [version, c0, c1, c2, c3, l0, l1, l2, l3, term_before @ ..] = *head;
         if version != VERSION {
@@ -126,17 +126,17 @@ impl Assembly {
     }
 
     /// The previous entry's term. Valid only once the entry is [finished](Self::finish).
-    pub(super) fn term_before(&self) -> u64 {
+    pub(crate) fn term_before(&self) -> u64 {
         self.term_before
     }
 
     /// The key of the next chunk, if one is missing.
-    pub(super) fn wants(&self) -> Option<Key> {
+    pub(crate) fn wants(&self) -> Option<Key> {
         (self.bytes.len() < self.length).then_some(Key { index: self.index, chunk: self.next_chunk })
     }
 
     /// Adds the chunk that it [wants](Self::wants).
-    pub(super) fn add(&mut self, chunk: &[u8]) -> Result<(), Unreadable> {
+    pub(crate) fn add(&mut self, chunk: &[u8]) -> Result<(), Unreadable> {
         // Empty chunks would never complete the entry.
         if chunk.is_empty() {
             return Err(SealError::Short.into());
@@ -147,14 +147,14 @@ impl Assembly {
     }
 
     /// The keys of all chunks except the first, in order.
-    pub(super) fn chunk_keys(&self) -> impl Iterator<Item = Key> + use<> {
+    pub(crate) fn chunk_keys(&self) -> impl Iterator<Item = Key> + use<> {
         let index = self.index;
         let chunks = self.length.saturating_sub(FIRST_CHUNK_BYTES).div_ceil(VALUE_BYTES_MAX);
         (1..).take(chunks).map(move |chunk| Key { index, chunk })
     }
 
     /// The complete entry, and its size in bytes.
-    pub(super) fn finish(self) -> Result<(Entry, usize), Unreadable> {
+    pub(crate) fn finish(self) -> Result<(Entry, usize), Unreadable> {
         if self.bytes.len() < self.length {
             return Err(Unreadable::ChunkMissing);
         }

@@ -93,14 +93,14 @@ impl Envelope {
 
 /// The caller of an admitted call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Caller {
-    pub(super) node_id: u64,
+pub(crate) struct Caller {
+    pub(crate) node_id: u64,
     /// `None`: nothing to remember, since the log does not name the node, or its version has no starts.
     start: Option<Start>,
 }
 
 /// The term of a node's vote, and the end of its log.
-pub(super) type Progress = (u64, Option<LogId>);
+pub(crate) type Progress = (u64, Option<LogId>);
 
 /// Checks that a call is for this node, and that its caller has the expected incarnation and start. `named` returns the incarnation by
 /// which this node's log names a member, `was_removed` whether a node was a member and is none any more, `progress`
@@ -110,7 +110,7 @@ pub(super) type Progress = (u64, Option<LogId>);
 /// name is admitted: its membership may be newer than this node's log, and Raft needs the two to communicate (§4.1 of Ongaro's thesis).
 /// Such a caller cannot have lost its data: a node without data has no membership and calls nobody, and calls *to* it name its previous
 /// incarnation.
-pub(super) async fn admit(
+pub(crate) async fn admit(
     identity: &Identity,
     named: impl Fn(u64) -> Option<Incarnation>,
     was_removed: impl Fn(u64) -> bool,
@@ -222,14 +222,14 @@ pub(super) fn signed<T>(identity: &Identity, answer: T) -> Response<T> {
 }
 
 /// The start of the node that gave an answer.
-pub(super) fn answered_by(metadata: &MetadataMap) -> Result<Option<Start>, Status> {
+pub(crate) fn answered_by(metadata: &MetadataMap) -> Result<Option<Start>, Status> {
     optional(metadata, ANSWER_START)
 }
 
 /// Evaluates a refusal: this node may have been removed; or the refusal contains the start of this node that the other one remembers. The
 /// next call proves that this start
 /// continues from it; if it does not, this node ends.
-pub(super) fn handle_refusal(identity: &Identity, target: u64, metadata: &MetadataMap) {
+pub(crate) fn handle_refusal(identity: &Identity, target: u64, metadata: &MetadataMap) {
     if let Ok(Some(removed)) = optional::<u64>(metadata, REMOVED)
         && removed == identity.node_id()
     {

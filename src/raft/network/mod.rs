@@ -28,7 +28,7 @@ use std::time::Duration;
 mod acknowledgements;
 mod append;
 mod client;
-mod envelope;
+pub(crate) mod envelope;
 mod peer;
 mod service;
 mod snapshot;

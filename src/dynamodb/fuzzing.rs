@@ -1,0 +1,52 @@
+//! Parsers that are private to this crate, for `tests/fuzz`. Not an interface: it changes with the parsers.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::{
+    Caller, Item, Options, Store, Value,
+    database::Database,
+    expression::{names::Placeholders, parse_condition, parse_projection, parse_update},
+    item::Record,
+};
+
+/// The operations, without HTTP.
+#[derive(Clone, Debug)]
+pub struct Operations<S>(Arc<Database<S>>);
+
+impl<S: Store> Operations<S> {
+    /// Over a store.
+    pub fn new(store: S) -> Self {
+        Self(Arc::new(Database::new(store, Options::new(|| 0, 7))))
+    }
+
+    /// The body of the answer. Fails with the body of the error.
+    pub async fn call(&self, operation: &str, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let caller = Caller { identity: None, address: ([127, 0, 0, 1], 4000).into(), deadline };
+        let answer = self.0.call(&caller, operation, None, body).await;
+        answer.map_err(|error| serde_json::to_vec(&error).expect("texts and numbers are JSON"))
+    }
+}
+
+/// Reads an expression: a condition, a projection or an update. Fails with what is wrong.
+pub fn expression(kind: u8, text: &str) -> Result<(), String> {
+    let names = BTreeMap::from(["#a", "#b"].map(|name| (name.to_owned(), name[1..].to_owned())));
+    let value = |text: &str| Value::S(text.to_owned());
+    let values = Item::from([":a", ":b"].map(|name| (name.to_owned(), value(name))));
+    let placeholders = Placeholders::new(Some(&names), Some(&values)).map_err(|error| format!("{error:?}"))?;
+    match kind % 3 {
+        0 => parse_condition(text, &placeholders).map(|_| ()),
+        1 => parse_projection(text, &placeholders).map(|_| ()),
+        _ => parse_update(text, &placeholders).map(|_| ()),
+    }
+}
+
+/// Reads an item as it lies in the store. Panics where the bytes of the item that was read are another item. Returns those bytes.
+pub fn record(bytes: &[u8]) -> Option<Vec<u8>> {
+    let record = Record::decode(bytes).ok()?;
+    let again = record.encode();
+    assert_eq!(Record::decode(&again).as_ref(), Ok(&record));
+    Some(again)
+}
