@@ -17,6 +17,8 @@ use super::chain::{Hash, Head, split};
 pub const AUDIT_PREFIX: &str = "audit-";
 const SUFFIX: &str = ".jsonl";
 const FORMAT: u32 = 1;
+/// No chain is longer, so that a number of a line always has a next one.
+const LINES_MAX: u64 = u64::MAX / 2;
 /// No line is longer: names, labels and reasons have at most some KiB.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 
@@ -132,6 +134,12 @@ impl Reader {
             serde_json::from_str(header).map_err(|error| foreign(format!("its first line: {error}")))?;
         if header.lockkeeper_audit != FORMAT {
             return Err(foreign(format!("its format is {}, not {FORMAT}", header.lockkeeper_audit)));
+        }
+        if header.after > LINES_MAX {
+            let after = header.after;
+            return Err(foreign(format!(
+                "it goes on after line {after}, and no chain has more than {LINES_MAX} lines"
+            )));
         }
         Ok(Self { header, ..reader })
     }

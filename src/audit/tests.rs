@@ -282,6 +282,17 @@ fn a_line_that_is_too_long_is_no_end_of_the_file() {
 }
 
 #[test]
+fn a_file_does_not_begin_after_the_last_number() {
+    let (directory, _) = files_of(&sound(), ALL);
+    edit(directory.path(), |lines| {
+        lines[0] = lines[0].replace("\"after\":0", &format!("\"after\":{}", u64::MAX));
+        lines.truncate(1);
+    });
+    let error = check(directory.path()).unwrap_err();
+    assert!(error.to_string().contains("no chain has more"), "{error}");
+}
+
+#[test]
 fn a_gap_is_said_and_another_nodes_files_fill_it() {
     let lines = sound();
     let (whole, head) = files_of(&lines, ALL);

@@ -21,11 +21,12 @@ const NUMBERS: [u64; 14] = [
 ];
 
 /// Words of texts.
-const WORDS: [&str; 20] = [
+const WORDS: [&str; 21] = [
     "0",
     "-1",
     "+7",
     "1e9",
+    "18446744073709551615",
     "18446744073709551616",
     "null",
     "true",

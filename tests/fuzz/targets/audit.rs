@@ -45,7 +45,10 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     let (lines, genesis) = (lines(), Head::genesis(CLUSTER));
     let mut later = genesis;
     lines[..4].iter().for_each(|line| later.push(line.clone(), &mut Vec::new()));
-    vec![file(genesis, 0, 0, &lines), file(later, 1, 0, &lines[4..]), file(genesis, 0, 0, &[])]
+    // After it there is no line.
+    let last = Head { lines: u64::MAX, hash: genesis.hash };
+    let files = [(genesis, 0, &lines[..]), (later, 1, &lines[4..]), (genesis, 0, &[]), (last, 0, &[])];
+    files.map(|(head, token, lines)| file(head, token, 0, lines)).into()
 }
 
 pub(super) fn audit(bytes: &[u8]) {
