@@ -33,11 +33,11 @@ program=$base/$host/release/fuzz
 
 # Coverage in all crates, as cargo-fuzz asks for it. With a target of its own, build scripts and procedural macros stay as they are.
 build() {
-    local flags="-C passes=sancov-module -C codegen-units=1" pass
+    local flags="-C passes=sancov-module" pass
     for pass in level=4 inline-8bit-counters pc-table trace-compares; do
         flags+=" -C llvm-args=-sanitizer-coverage-$pass"
     done
-    RUSTFLAGS=$flags CARGO_TARGET_DIR=$base CARGO_INCREMENTAL=0 \
+    RUSTFLAGS="$flags -C codegen-units=1" CARGO_TARGET_DIR=$base CARGO_INCREMENTAL=0 \
         cargo build --release --locked --quiet --target "$host" --manifest-path tests/fuzz/guided/Cargo.toml
 }
 

@@ -23,7 +23,7 @@ macro_rules! wires {
     ($($value:ident),* $(,)?) => { &[$(Wire { name: stringify!($value), check: check::<$value> }),*] };
 }
 
-/// Requests, replies, and items of streams.
+/// Requests, replies, and items of streams. Further ones go to the end: an input says by number which one it is.
 pub const WIRES: &[Wire] = wires![
     OpenSession,
     SessionOpened,

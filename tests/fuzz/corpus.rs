@@ -28,8 +28,9 @@ pub(crate) fn inputs(target: &str) -> Vec<Vec<u8>> {
 /// An input as a line.
 pub(crate) fn escape(input: &[u8]) -> String {
     let line = input.escape_ascii().to_string();
-    // Otherwise it would be a comment.
-    if line.starts_with('#') { line.replacen('#', "\\x23", 1) } else { line }
+    // Otherwise it would be a comment, or an editor might remove its end.
+    let line = line.strip_prefix('#').map_or(line.clone(), |rest| format!("\\x23{rest}"));
+    line.strip_suffix(' ').map_or(line.clone(), |rest| format!("{rest}\\x20"))
 }
 
 /// The reverse.
