@@ -4,58 +4,28 @@
 //! the cluster: leases that are sessions, tokens that are revisions, and a leader that dies meanwhile. The Python packages are installed
 //! once into the build directory, in versions that do not change. Where that is not possible the test is skipped and says so.
 
+mod packages;
+
 use std::{
-    fs,
     path::{Path, PathBuf},
-    process::{Output, Stdio},
+    process::Output,
     time::Duration,
 };
 
 use lockkeeper::local::{LocalCluster, Options, Signal};
-use tokio::{
-    process::Command,
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::{Instant, sleep, timeout};
 
-/// A bound on failures, for an installation and for a script.
-const PATIENCE: Duration = Duration::from_secs(300);
+use packages::{PATIENCE, command, python};
+
+/// A bound on failures.
 const LONG: Duration = Duration::from_secs(60);
 
 fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dynamodb")
 }
 
-fn command(program: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    command
-}
-
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
-}
-
-async fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
-    let output = timeout(PATIENCE, command(program, arguments).output()).await;
-    let output = output.map_err(|_| format!("{arguments:?}: no end"))?;
-    let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
-    if output.status.success() { Ok(text(&output)) } else { Err(text(&output)) }
-}
-
-/// A Python that has the packages.
-async fn python() -> Result<PathBuf, String> {
-    let requirements = scripts().join("requirements.txt");
-    let wanted = fs::read_to_string(&requirements).map_err(|error| error.to_string())?;
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dynamodb-python");
-    let (python, installed) = (directory.join("bin/python"), directory.join("installed.txt"));
-    if fs::read_to_string(&installed).is_ok_and(|installed| installed == wanted) {
-        return Ok(python);
-    }
-    let (directory, requirements) = (directory.display().to_string(), requirements.display().to_string());
-    run(Path::new("python3"), &["-m", "venv", "--clear", &directory]).await?;
-    run(&python, &["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", &requirements]).await?;
-    fs::write(installed, wanted).map_err(|error| error.to_string())?;
-    Ok(python)
 }
 
 async fn leader(cluster: &LocalCluster) -> u64 {

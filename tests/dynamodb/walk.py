@@ -2,25 +2,65 @@
 
 Usage: walk.py ENDPOINT [OPERATIONS] [SEED]
 
-Responses are compared in full (sets as sets), errors by their codes; texts of errors that differ are counted and shown. A difference that
-is moto's own is described in `excused`, with the reason; any other fails the walk.
+Requests and responses are JSON, as they are sent: an SDK would take most of the time (its parts are tested by the programs in `clients`).
+The endpoint is asked over one connection, moto within this process. Responses are compared in full (sets as sets), errors by their codes;
+texts of errors that differ are counted and shown. A difference that is moto's own is described in `excused`, with the reason; any other
+fails the walk.
 """
 
+import base64
 import collections
 import decimal
+import http.client
+import json
 import os
 import random
 import sys
+import urllib.parse
+import zlib
 
 os.environ.update(AWS_ACCESS_KEY_ID="AKIDWALK", AWS_SECRET_ACCESS_KEY="secret", AWS_DEFAULT_REGION="us-east-1")
 
-import boto3
-import botocore.exceptions
 from moto import mock_aws
+from moto.core.request import Request as MotoRequest
+from moto.dynamodb.responses import DynamoHandler
 
 KEYS = ["a", "b", "c"]
 TABLES = {"walk-one": False, "walk-two": True}
 ATTRIBUTES = ["num", "txt", "tags", "lst", "doc"]
+AUTHORIZATION = "AWS4-HMAC-SHA256 Credential=AKIDWALK/20260101/us-east-1/dynamodb/aws4_request, SignedHeaders=host, Signature=0"
+
+
+def headers(operation):
+    target = f"DynamoDB_20120810.{operation}"
+    return {"X-Amz-Target": target, "Content-Type": "application/x-amz-json-1.0", "Authorization": AUTHORIZATION}
+
+
+class Endpoint:
+    """A server of DynamoDB's API, by one connection."""
+
+    def __init__(self, url):
+        self.connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=30)
+
+    def call(self, operation, request):
+        """The status of the answer, and its body."""
+        self.connection.request("POST", "/", json.dumps(request), headers(operation))
+        response = self.connection.getresponse()
+        body = response.read()
+        checksum = response.getheader("x-amz-crc32")
+        assert checksum is None or int(checksum) == zlib.crc32(body), f"{operation}: the checksum of {body} is not {checksum}"
+        return response.status, json.loads(body)
+
+
+class Moto:
+    """moto in this process, by what its server would call."""
+
+    URL = "https://dynamodb.us-east-1.amazonaws.com/"
+
+    def call(self, operation, request):
+        sent = MotoRequest.from_primitives("POST", self.URL, headers(operation), json.dumps(request))
+        status, _, body = DynamoHandler.dispatch(sent, self.URL, sent.headers)
+        return status, json.loads(body)
 
 
 def value(rng, kind=None):
@@ -29,7 +69,7 @@ def value(rng, kind=None):
     return {
         "N": lambda: {"N": rng.choice(["0", "1", "2", "-3", "2.50", "1e2", "10"])},
         "S": lambda: {"S": rng.choice(["", "x", "xy", "ü"])},
-        "B": lambda: {"B": rng.choice([b"\0", b"ab"])},
+        "B": lambda: {"B": base64.b64encode(rng.choice([b"\0", b"ab"])).decode()},
         "SS": lambda: {"SS": rng.sample(["x", "y", "z"], rng.randint(1, 3))},
         "NS": lambda: {"NS": rng.sample(["1", "2", "3.5"], rng.randint(1, 3))},
         "L": lambda: {"L": [value(rng, rng.choice(["N", "S"])) for _ in range(rng.randint(0, 3))]},
@@ -142,21 +182,21 @@ def operation(rng):
         if rng.random() < 0.5:
             request["Item"]["flag"] = value(rng, "BOOL")
         request["ReturnValues"] = rng.choice(["NONE", "ALL_OLD"])
-        return "put_item", of_request.finish(request)
+        return "PutItem", of_request.finish(request)
     if kind == "update":
         request["Key"] = key(rng, table)
         request["UpdateExpression"] = of_request.update()
         request["ReturnValues"] = rng.choice(["NONE", "ALL_OLD", "ALL_NEW", "UPDATED_OLD", "UPDATED_NEW"])
-        return "update_item", of_request.finish(request)
+        return "UpdateItem", of_request.finish(request)
     if kind == "delete":
         request["Key"] = key(rng, table)
         request["ReturnValues"] = rng.choice(["NONE", "ALL_OLD"])
-        return "delete_item", of_request.finish(request)
+        return "DeleteItem", of_request.finish(request)
     if kind == "get":
         request["Key"] = key(rng, table)
         if rng.random() < 0.5:
             request["ProjectionExpression"] = ", ".join(of_request.name(a) for a in rng.sample(ATTRIBUTES, 2))
-        return "get_item", of_request.finish(request)
+        return "GetItem", of_request.finish(request)
     if kind == "query":
         request["KeyConditionExpression"] = "pk = :pk"
         of_request.values[":pk"] = {"S": rng.choice(KEYS)}
@@ -166,11 +206,11 @@ def operation(rng):
         request["ScanIndexForward"] = rng.random() < 0.5
         if rng.random() < 0.5:
             request["FilterExpression"] = of_request.condition()
-        return "query", of_request.finish(request)
+        return "Query", of_request.finish(request)
     if kind == "scan":
         if rng.random() < 0.7:
             request["FilterExpression"] = of_request.condition()
-        return "scan", of_request.finish(request)
+        return "Scan", of_request.finish(request)
     parts = []
     for part in ("Put", "Delete", "ConditionCheck"):
         if rng.random() < 0.6:
@@ -183,7 +223,7 @@ def operation(rng):
             if part == "ConditionCheck" or rng.random() < 0.5:
                 one["ConditionExpression"] = names.condition(2)
             parts.append({part: names.finish(one)})
-    return "transact_write_items", {"TransactItems": parts or [{"Put": {"TableName": table, "Item": key(rng, table)}}]}
+    return "TransactWriteItems", {"TransactItems": parts or [{"Put": {"TableName": table, "Item": key(rng, table)}}]}
 
 
 def normal(response):
@@ -206,24 +246,26 @@ def normal(response):
     return kept
 
 
-def call(client, name, request):
+def call(server, name, request):
+    """The answer as it is compared, and the text of an error."""
     try:
-        response = normal(getattr(client, name)(**request))
-    except botocore.exceptions.ClientError as error:
-        code = error.response["Error"]["Code"]
-        reasons = [reason.get("Code") for reason in error.response.get("CancellationReasons", [])]
-        return (code, normal(error.response.get("Item")), reasons), error.response["Error"]["Message"]
+        status, body = server.call(name, request)
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
         # An exception of moto's own: it runs in this process.
         return ("broken", type(error).__name__, []), str(error)
-    if name == "scan":
+    if status != 200:
+        code = body["__type"].split("#")[-1]
+        reasons = [reason.get("Code") for reason in body.get("CancellationReasons", [])]
+        return (code, normal(body.get("Item")), reasons), body.get("message", body.get("Message"))
+    response = normal(body)
+    if name == "Scan":
         response["Items"].sort(key=str)
     return response, None
 
 
 def touched(name, request):
     """The tables and keys that a request may have written."""
-    parts = [request] if name != "transact_write_items" else [p for part in request["TransactItems"] for p in part.values()]
+    parts = [request] if name != "TransactWriteItems" else [p for part in request["TransactItems"] for p in part.values()]
     for part in parts:
         attributes = part.get("Key") or part.get("Item")
         if attributes:
@@ -232,7 +274,7 @@ def touched(name, request):
 
 def excused(name, request, ours, theirs):
     """Why a difference is moto's. `None`: it is not."""
-    if name in ("query", "scan") and isinstance(theirs, tuple) and "Filter" in str(request):
+    if name in ("Query", "Scan") and isinstance(theirs, tuple) and "Filter" in str(request):
         return "moto refuses a filter for an item that lacks the attribute, or has another type: DynamoDB passes over the item"
     if isinstance(theirs, tuple) and (theirs[0] == "broken" or {"TypeError", "ValueError"} & set(theirs[2])):
         return "an exception of moto's own (two types that have no order, the size of what is not there): DynamoDB says no"
@@ -245,14 +287,15 @@ def follow(oracle, ours, name, request):
     """Gives moto the items that the endpoint has, as far as the request may have written them. Whether they differed."""
     differed = False
     for table, key in touched(name, request):
-        item, theirs = (client.get_item(TableName=table, Key=key).get("Item") for client in (ours, oracle))
+        asked = {"TableName": table, "Key": key}
+        item, theirs = (server.call("GetItem", asked)[1].get("Item") for server in (ours, oracle))
         if normal(item) == normal(theirs):
             continue
         differed = True
         if item:
-            oracle.put_item(TableName=table, Item=item)
+            oracle.call("PutItem", {"TableName": table, "Item": item})
         else:
-            oracle.delete_item(TableName=table, Key=key)
+            oracle.call("DeleteItem", asked)
     return differed
 
 
@@ -263,17 +306,18 @@ def main():
     rng = random.Random(seed)
     outcomes, texts, excuses, differences = (collections.Counter() for _ in range(4))
     with mock_aws():
-        oracle = boto3.client("dynamodb")
-        ours = boto3.client("dynamodb", endpoint_url=endpoint)
+        oracle, ours = Moto(), Endpoint(endpoint)
         for table, has_sort in TABLES.items():
             keys = [("pk", "S", "HASH")] + ([("sk", "N", "RANGE")] if has_sort else [])
-            for client in (oracle, ours):
-                client.create_table(
-                    TableName=table,
-                    BillingMode="PAY_PER_REQUEST",
-                    AttributeDefinitions=[{"AttributeName": n, "AttributeType": t} for n, t, _ in keys],
-                    KeySchema=[{"AttributeName": n, "KeyType": r} for n, _, r in keys],
-                )
+            created = {
+                "TableName": table,
+                "BillingMode": "PAY_PER_REQUEST",
+                "AttributeDefinitions": [{"AttributeName": n, "AttributeType": t} for n, t, _ in keys],
+                "KeySchema": [{"AttributeName": n, "KeyType": r} for n, _, r in keys],
+            }
+            for server in (oracle, ours):
+                status, body = server.call("CreateTable", created)
+                assert status == 200, body
         for step in range(operations):
             name, request = operation(rng)
             (left, left_text), (right, right_text) = call(ours, name, request), call(oracle, name, request)
@@ -281,7 +325,7 @@ def main():
             if left_text != right_text and left_text and right_text:
                 texts[left_text[:120], right_text[:120]] += 1
             if left == right:
-                if name == "update_item" and isinstance(left, tuple) and follow(oracle, ours, name, request):
+                if name == "UpdateItem" and isinstance(left, tuple) and follow(oracle, ours, name, request):
                     excuses["moto's update that fails half-way leaves its first half in the item"] += 1
                 continue
             reason = excused(name, request, left, right)

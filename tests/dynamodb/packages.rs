@@ -1,0 +1,70 @@
+//! The packages that the tests of the DynamoDB endpoint run, in versions that do not change: installed once, into the build directory.
+//!
+//! This file is a module of two tests: the one of the endpoint by itself (`src/dynamodb/tests`) and the one of a cluster (`main.rs`).
+
+use std::{
+    env,
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use tokio::{process::Command, task, time::timeout};
+
+/// A bound on failures, for an installation and for a program.
+pub(super) const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A program, with nothing to read; what it writes is kept.
+pub(super) fn command(program: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+}
+
+/// Runs a program to its end. What it wrote; as an error if it failed.
+pub(super) async fn run(mut command: Command) -> Result<String, String> {
+    let output = timeout(PATIENCE, command.output()).await;
+    let output = output.map_err(|_| format!("{command:?}: no end after {PATIENCE:?}"))?;
+    let output = output.map_err(|error| format!("{command:?}: {error}"))?;
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    if output.status.success() { Ok(text) } else { Err(format!("{command:?}: {}\n{text}", output.status)) }
+}
+
+/// The directory of this installation, and its lock: other tests wait until it is complete. It is complete if its file `installed` has
+/// the `wanted` text.
+pub(super) async fn directory(name: &str) -> io::Result<(PathBuf, File)> {
+    let program = env::current_exe()?;
+    let build = program.ancestors().nth(3).ok_or(io::ErrorKind::NotFound)?;
+    let directory = build.join("tmp").join(name);
+    fs::create_dir_all(&directory)?;
+    let lock = File::create(directory.with_extension("lock"))?;
+    let lock = task::spawn_blocking(move || lock.lock().map(|()| lock)).await.map_err(io::Error::other)??;
+    Ok((directory, lock))
+}
+
+/// Whether the installation in this directory is complete and the one that is wanted.
+pub(super) fn is_installed(directory: &Path, wanted: &str) -> bool {
+    fs::read_to_string(directory.join("installed")).is_ok_and(|installed| installed == wanted)
+}
+
+pub(super) fn set_installed(directory: &Path, wanted: &str) -> Result<(), String> {
+    fs::write(directory.join("installed"), wanted).map_err(|error| error.to_string())
+}
+
+/// A Python that has the packages.
+pub(super) async fn python() -> Result<PathBuf, String> {
+    let wanted = include_str!("requirements.txt");
+    let (directory, _lock) = directory("dynamodb-python").await.map_err(|error| error.to_string())?;
+    let python = directory.join("bin/python");
+    if !is_installed(&directory, wanted) {
+        run(command(Path::new("python3"), &["-m", "venv", "--clear", &directory.display().to_string()])).await?;
+        let requirements = directory.join("requirements.txt");
+        fs::write(&requirements, wanted).map_err(|error| error.to_string())?;
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"];
+        run(command(&python, &[&pip[..], &[&requirements.display().to_string()]].concat())).await?;
+        set_installed(&directory, wanted)?;
+    }
+    Ok(python)
+}
