@@ -275,7 +275,9 @@ impl<S: Store> Database<S> {
             if let Some(answer) = answers.into_iter().flatten().next() {
                 return Ok(answer.value);
             }
-            let marked = located.stored.as_ref().and_then(|(record, _)| record.mark);
+            // Not of a lock whose lease is over: a caller who heard that he has it would hold what is free.
+            let stored = located.stored.as_ref().filter(|(_, entry)| !entry.expired);
+            let marked = stored.and_then(|(record, _)| record.mark);
             if mark.is_some() && marked == mark && !keeps_answer {
                 return Ok(self.response(request, &prepared, returned, None, located.shown.as_ref(), 0.0));
             }

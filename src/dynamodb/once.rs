@@ -4,7 +4,8 @@
 //! memory of it, the second would find its own lock in the way and report a failure. Two kinds of memory, both written by the write itself:
 //!
 //! * A put or an update leaves its [`Mark`] in the item. A retry that finds it is answered from the item. When another write came after
-//!   it, the retry is judged like a new request: a lock that somebody else holds by now is not acquired.
+//!   it, or its lease is over, the retry is judged like a new request: it acquires no lock that somebody else holds by now, and none
+//!   without a new lease.
 //! * A deletion leaves no item, and an answer with the values of before cannot be computed again: these leave the answer itself, in an
 //!   entry of its own that the store deletes after [`ANSWER_TTL_MS`]. So does a transaction with a `ClientRequestToken`.
 //!

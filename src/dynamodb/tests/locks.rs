@@ -135,6 +135,19 @@ async fn a_retry_after_somebody_else_has_the_lock_fails() {
     assert!(retried["__type"].as_str().unwrap().ends_with("ConditionalCheckFailedException"));
 }
 
+#[tokio::test]
+async fn a_retry_after_the_end_of_its_lease_does_not_hold_the_lock() {
+    let api = Api::with_tables(&[("locks", &["key"])]).await;
+    api.0.store.lose_the_next_answer();
+    let of_ann = acquire("ann", "1", false);
+    api.call_again("PutItem", Some("id"), &of_ann).await.unwrap_err();
+    api.0.store.end_leases();
+    // The item reads as released, which is what its condition is about.
+    let retried = api.call_again("PutItem", Some("id"), &of_ann).await.unwrap_err();
+    assert!(retried["__type"].as_str().unwrap().ends_with("ConditionalCheckFailedException"), "{retried}");
+    api.ok("PutItem", &acquire("bob", "2", true)).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn answers_are_kept_for_a_time() {
     let api = Api::with_tables(&[("locks", &["key"])]).await;
