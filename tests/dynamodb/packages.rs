@@ -14,17 +14,17 @@ use std::{
 use tokio::{process::Command, task, time::timeout};
 
 /// A bound on failures, for an installation and for a program.
-pub(super) const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A program, with nothing to read; what it writes is kept.
-pub(super) fn command(program: &Path, arguments: &[&str]) -> Command {
+pub(crate) fn command(program: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     command
 }
 
 /// Runs a program to its end. What it wrote; as an error if it failed.
-pub(super) async fn run(mut command: Command) -> Result<String, String> {
+pub(crate) async fn run(mut command: Command) -> Result<String, String> {
     let output = timeout(PATIENCE, command.output()).await;
     let output = output.map_err(|_| format!("{command:?}: no end after {PATIENCE:?}"))?;
     let output = output.map_err(|error| format!("{command:?}: {error}"))?;
@@ -34,7 +34,7 @@ pub(super) async fn run(mut command: Command) -> Result<String, String> {
 
 /// The directory of this installation, and its lock: other tests wait until it is complete. It is complete if its file `installed` has
 /// the `wanted` text.
-pub(super) async fn directory(name: &str) -> io::Result<(PathBuf, File)> {
+pub(crate) async fn directory(name: &str) -> io::Result<(PathBuf, File)> {
     let program = env::current_exe()?;
     let build = program.ancestors().nth(3).ok_or(io::ErrorKind::NotFound)?;
     let directory = build.join("tmp").join(name);
@@ -45,16 +45,16 @@ pub(super) async fn directory(name: &str) -> io::Result<(PathBuf, File)> {
 }
 
 /// Whether the installation in this directory is complete and the one that is wanted.
-pub(super) fn is_installed(directory: &Path, wanted: &str) -> bool {
+pub(crate) fn is_installed(directory: &Path, wanted: &str) -> bool {
     fs::read_to_string(directory.join("installed")).is_ok_and(|installed| installed == wanted)
 }
 
-pub(super) fn set_installed(directory: &Path, wanted: &str) -> Result<(), String> {
+pub(crate) fn set_installed(directory: &Path, wanted: &str) -> Result<(), String> {
     fs::write(directory.join("installed"), wanted).map_err(|error| error.to_string())
 }
 
 /// A Python that has the packages.
-pub(super) async fn python() -> Result<PathBuf, String> {
+pub(crate) async fn python() -> Result<PathBuf, String> {
     let wanted = include_str!("requirements.txt");
     let (directory, _lock) = directory("dynamodb-python").await.map_err(|error| error.to_string())?;
     let python = directory.join("bin/python");
