@@ -1,11 +1,13 @@
-"""A random walk of operations, on the endpoint and on moto: both must answer the same.
+"""A random walk of operations, on the endpoint and on an oracle: both must answer the same.
 
-Usage: walk.py ENDPOINT [OPERATIONS] [SEED]
+Usage: walk.py ENDPOINT [OPERATIONS] [SEED] [ORACLE]
+
+The oracle is moto, or the dynalite that listens at ORACLE.
 
 Requests and responses are JSON, as they are sent: an SDK would take most of the time (its parts are tested by the programs in `clients`).
 The endpoint is asked over one connection, moto within this process. Responses are compared in full (sets as sets), errors by their codes;
-texts of errors that differ are counted and shown. A difference that is moto's own is described in `excused`, with the reason; any other
-fails the walk.
+texts of errors that differ are counted and shown. A difference that is the oracle's own is described in `excused_of_moto` or
+`excused_of_dynalite`, with the reason; any other fails the walk.
 """
 
 import base64
@@ -33,7 +35,8 @@ AUTHORIZATION = "AWS4-HMAC-SHA256 Credential=AKIDWALK/20260101/us-east-1/dynamod
 
 def headers(operation):
     target = f"DynamoDB_20120810.{operation}"
-    return {"X-Amz-Target": target, "Content-Type": "application/x-amz-json-1.0", "Authorization": AUTHORIZATION}
+    named = {"X-Amz-Target": target, "Content-Type": "application/x-amz-json-1.0"}
+    return {**named, "X-Amz-Date": "20260101T000000Z", "Authorization": AUTHORIZATION}
 
 
 class Endpoint:
@@ -272,7 +275,7 @@ def touched(name, request):
             yield part["TableName"], {k: attributes[k] for k in ("pk", "sk") if k in attributes and (k == "pk" or TABLES[part["TableName"]])}
 
 
-def excused(name, request, ours, theirs):
+def excused_of_moto(name, request, ours, theirs):
     """Why a difference is moto's. `None`: it is not."""
     if name in ("Query", "Scan") and isinstance(theirs, tuple) and "Filter" in str(request):
         return "moto refuses a filter for an item that lacks the attribute, or has another type: DynamoDB passes over the item"
@@ -283,8 +286,17 @@ def excused(name, request, ours, theirs):
     return None
 
 
+def excused_of_dynalite(name, request, ours, theirs):
+    """Why a difference is dynalite's. `None`: it is not."""
+    if name == "TransactWriteItems" and isinstance(theirs, tuple) and theirs[0] == "UnknownOperationException":
+        return "dynalite has no transactions"
+    if "ReturnValuesOnConditionCheckFailure" in request and isinstance(theirs, tuple) and ours[0] == theirs[0] and not theirs[1]:
+        return "dynalite knows no ReturnValuesOnConditionCheckFailure"
+    return None
+
+
 def follow(oracle, ours, name, request):
-    """Gives moto the items that the endpoint has, as far as the request may have written them. Whether they differed."""
+    """Gives the oracle the items that the endpoint has, as far as the request may have written them. Whether they differed."""
     differed = False
     for table, key in touched(name, request):
         asked = {"TableName": table, "Key": key}
@@ -303,10 +315,11 @@ def main():
     endpoint = sys.argv[1]
     operations = int(sys.argv[2]) if len(sys.argv) > 2 else 3000
     seed = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+    dynalite = Endpoint(sys.argv[4]) if len(sys.argv) > 4 else None
     rng = random.Random(seed)
     outcomes, texts, excuses, differences = (collections.Counter() for _ in range(4))
     with mock_aws():
-        oracle, ours = Moto(), Endpoint(endpoint)
+        oracle, ours = dynalite or Moto(), Endpoint(endpoint)
         for table, has_sort in TABLES.items():
             keys = [("pk", "S", "HASH")] + ([("sk", "N", "RANGE")] if has_sort else [])
             created = {
@@ -326,20 +339,20 @@ def main():
                 texts[left_text[:120], right_text[:120]] += 1
             if left == right:
                 if name == "UpdateItem" and isinstance(left, tuple) and follow(oracle, ours, name, request):
-                    excuses["moto's update that fails half-way leaves its first half in the item"] += 1
+                    excuses["an update of the oracle's that fails half-way leaves its first half in the item"] += 1
                 continue
-            reason = excused(name, request, left, right)
+            reason = (excused_of_dynalite if dynalite else excused_of_moto)(name, request, left, right)
             if reason:
                 excuses[reason] += 1
             else:
                 differences[name] += 1
                 if sum(differences.values()) <= 20:
-                    print(f"DIFFERENCE at {step}: {name} {request}\n  ours {left} {left_text}\n  moto {right} {right_text}")
+                    print(f"DIFFERENCE at {step}: {name} {request}\n  ours {left} {left_text}\n  theirs {right} {right_text}")
             follow(oracle, ours, name, request)
     for (name, outcome), count in sorted(outcomes.items()):
         print(f"{count:6} {name} {outcome}")
     for (left, right), count in texts.most_common():
-        print(f"{count:6} texts differ\n         ours {left}\n         moto {right}")
+        print(f"{count:6} texts differ\n         ours {left}\n         theirs {right}")
     for reason, count in excuses.most_common():
         print(f"{count:6} excused: {reason}")
     print(f"{operations} operations, seed {seed}: {sum(excuses.values())} differences excused, {sum(differences.values())} not")

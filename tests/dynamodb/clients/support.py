@@ -85,7 +85,8 @@ def contend(work):
             process.join(PATIENCE)
         assert [process.exitcode for process in processes] == [0, 0], "two were inside, or a contender failed"
         entered, late = list(place.entered), place.late.value
-        print(f"contended: {entered[0]} + {entered[1]} tenures, {sum(entered) - before} of them in the last {seconds:.1f} s, {late} came too late")
+        last = sum(entered) - before
+        print(f"contended: {entered[0]} + {entered[1]} tenures, {last} of them in the last {seconds:.1f} s, {late} came too late")
 
 
 def die_holding(acquire, *arguments):
