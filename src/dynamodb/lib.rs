@@ -49,6 +49,7 @@ mod tests;
 mod value;
 
 pub use http::serve;
+pub use lockkeeper_http1::Listen;
 pub use number::{Number, NumberError};
 pub use options::Options;
 pub use sigv4::Secrets;
