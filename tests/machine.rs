@@ -15,10 +15,12 @@
 //! cancel TICKET [repeats=N]                force lock reason=TEXT [token=N] [now=true] [after=N] [up_to=N]
 //! remove lock ticket=N                     lift lock                         drop [PREFIX] [after=lock]
 //! resize lock permits=N                    tick                              raise VERSION
+//! compact REVISION
 //! txn ["if KEY PROPERTY =|!=|<|> VALUE"] ... ["then OPERATION"] ... ["else OPERATION"] ...
 //!     properties: created, modified, version, value, lease (a session, or none)
 //!     operations: put KEY VALUE [LEASE [kept]], get KEY, delete KEY, clear FROM TO (- for no end), renew SESSION
 //! entries [FROM] [TO]: the entries from one key up to another, last of all the revision of the keyspace
+//! events REVISION: those after it            past REVISION: the entries as they were at it
 //! limits [work=N] [grants=N] [table=BYTES] [session=BYTES]: of the batches from here on
 //! bytes: the bytes of the table, and of each session
 //!
@@ -103,6 +105,7 @@ impl goldenscript::Runner for Runner {
                     | Command::Resize { .. }
                     | Command::RaiseVersion { .. }
                     | Command::Txn(_)
+                    | Command::Compact { .. }
                     | Command::Note(_)
                     | Command::Probe
                     | Command::Tick => String::new(),
@@ -229,6 +232,22 @@ impl Runner {
                 let entries = forwards.iter().map(|(key, entry)| format!("{}: {}", show(*key), show(&**entry)));
                 lines(entries.chain([format!("revision={}", machine.revision().0)]).collect())
             }
+            "events" => {
+                let after = Revision(arguments.next("revision")?.parse()?);
+                match machine.history().after(after, None) {
+                    Ok(events) => lines(events.map(|event| show(&**event)).collect()),
+                    Err(error) => format!("{error}\n"),
+                }
+            }
+            "past" => {
+                let revision = Revision(arguments.next("revision")?.parse()?);
+                match machine.entries_at(&KeyRange::default(), revision) {
+                    Ok(past) => lines(
+                        past.iter(false).map(|(key, entry)| format!("{}: {}", show(key), show(&*entry))).collect(),
+                    ),
+                    Err(error) => format!("{error}\n"),
+                }
+            }
             "dump" => lines(machine.records().map(|record| show(&record)).collect()),
             "snapshot" => {
                 let restored = Machine::from_records(machine.records())?;
@@ -312,6 +331,7 @@ fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
             by: arguments.key("by")?,
         },
         "txn" => transaction(arguments)?,
+        "compact" => Command::Compact { revision: Revision(arguments.next("revision")?.parse()?) },
         "raise" => Command::RaiseVersion { to: Version(arguments.next("version")?.parse()?) },
         "tick" => Command::Tick,
         _ => return Err(format!("there is no command {name}").into()),

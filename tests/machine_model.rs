@@ -30,7 +30,7 @@ use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 use self::model::Model;
 
 /// Counts over all histories. A run in which one of these never happened has not tested it.
-static HAPPENED: [(&str, AtomicU64); 32] = [
+static HAPPENED: [(&str, AtomicU64); 35] = [
     ("grants", AtomicU64::new(0)),
     ("grants of several locks", AtomicU64::new(0)),
     ("grants after a wait", AtomicU64::new(0)),
@@ -58,6 +58,9 @@ static HAPPENED: [(&str, AtomicU64); 32] = [
     ("transactions that wrote", AtomicU64::new(0)),
     ("transactions that were refused", AtomicU64::new(0)),
     ("entries that ended with their lease", AtomicU64::new(0)),
+    ("compactions", AtomicU64::new(0)),
+    ("compactions of the future", AtomicU64::new(0)),
+    ("states of the past that were read", AtomicU64::new(0)),
     ("entries that expired with their lease", AtomicU64::new(0)),
     ("resizes", AtomicU64::new(0)),
     ("resizes that let others in", AtomicU64::new(0)),
@@ -239,6 +242,13 @@ fn txn(model: &Model, session: BoxedStrategy<SessionId>) -> impl Strategy<Value 
     })
 }
 
+/// Mostly of a few revisions, so that some of them stay.
+fn compaction(model: &Model) -> impl Strategy<Value = Command> + use<> {
+    let last = model.last_token();
+    let some = model.compacted..=last.min(model.compacted + 5);
+    prop_oneof![5 => some, 1 => 0..last + 3].prop_map(|revision| Command::Compact { revision: Revision(revision) })
+}
+
 /// Mostly a repetition of a request that is remembered.
 fn retry(model: &Model) -> BoxedStrategy<Command> {
     let mut remembered = Vec::new();
@@ -341,6 +351,7 @@ impl ReferenceStateMachine for Model {
                 .prop_map(|(prefix, after)| Command::DropData { prefix: prefix.to_owned(), after, by: None }),
             resizes => resize,
             8 => txn(model, session()),
+            1 => compaction(model),
             1 => Just(Command::Tick),
             1 => (1..4u32).prop_map(|to| Command::RaiseVersion { to: Version(to) }),
         ];
@@ -425,6 +436,7 @@ impl StateMachineTest for Test {
         let entries = test.machine.entries(&KeyRange::default());
         let entries: Vec<_> = entries.map(|(key, entry)| (key.clone(), Entry::clone(&entry))).collect();
         assert!(entries.iter().map(|(key, entry)| (key, entry)).eq(&model.entries), "{entries:#?}");
+        check_history(&test.machine, model);
         let sessions: Vec<_> = model.sessions.keys().filter_map(|id| model.session(*id)).collect();
         // Bytes are not in the model: the machine's own check counts them.
         let plain = |view: SessionView| SessionView { bytes: 0, ..view };
@@ -447,6 +459,53 @@ impl StateMachineTest for Test {
 /// A view of the whole lock.
 fn whole_view(machine: &Machine, name: &LockName) -> LockView {
     machine.lock(name, Page { size: usize::MAX, holders_after: Token(0), waiters_after: Ticket(0) })
+}
+
+fn shown_entries(past: &PastEntries<'_>, backwards: bool) -> Vec<(Key, Entry)> {
+    past.iter(backwards).map(|(key, entry)| (key.clone(), Entry::clone(&entry))).collect()
+}
+
+/// The events are those of the model; on top of the entries at the compacted revision they lead to the present ones, and each state on the
+/// way is read as it was.
+fn check_history(machine: &Machine, model: &Model) {
+    let compacted = Revision(model.compacted);
+    let events: Vec<_> =
+        machine.history().after(compacted, None).unwrap().map(|event| EntryEvent::clone(event)).collect();
+    assert_eq!(events, model.entry_events());
+    assert!(events.is_sorted_by(|one, next| (one.revision, &one.key) < (next.revision, &next.key)));
+    let everything = KeyRange::default();
+    let mut state: BTreeMap<_, _> =
+        shown_entries(&machine.entries_at(&everything, compacted).unwrap(), false).into_iter().collect();
+    assert_eq!(state, model.entries_at(model.compacted));
+    for events in events.chunk_by(|one, next| one.revision == next.revision) {
+        for EntryEvent { key, before, after, .. } in events {
+            let replaced = match after {
+                Some(entry) => state.insert(key.clone(), Entry::clone(entry)),
+                None => state.remove(key),
+            };
+            assert_eq!(replaced.as_ref(), before.as_deref());
+        }
+        let revision = events[0].revision;
+        // Only some: each visits all events since.
+        if revision.0 % 4 != model.now % 4 {
+            continue;
+        }
+        let past = machine.entries_at(&everything, revision).unwrap();
+        let expected: Vec<_> = state.clone().into_iter().collect();
+        assert_eq!(shown_entries(&past, false), expected, "at {revision:?}");
+        assert!(shown_entries(&past, true).into_iter().rev().eq(expected), "from the end, at {revision:?}");
+        for EntryEvent { key, .. } in events {
+            assert_eq!(machine.entry_at(key, revision).unwrap().as_deref(), state.get(key));
+        }
+        happened("states of the past that were read");
+    }
+    assert_eq!(state, model.entries);
+    let ahead = Revision(model.last_token() + 1);
+    assert!(matches!(machine.entries_at(&everything, ahead), Err(RevisionError::Future { .. })));
+    if let Some(forgotten) = model.compacted.checked_sub(1) {
+        let error = Err(RevisionError::Compacted { compacted });
+        assert_eq!(machine.history().after(Revision(forgotten), None).map(drop), error);
+    }
 }
 
 fn seen(view: LockView) -> Watched {
@@ -712,6 +771,11 @@ impl Test {
             if results.contains(&TxnResult::Put) {
                 happened("transactions that wrote");
             }
+        }
+        match (command, reply) {
+            (Command::Compact { .. }, Reply::Compacted(_)) => happened("compactions"),
+            (Command::Compact { .. }, _) => happened("compactions of the future"),
+            _ => {}
         }
         if let (Command::Txn(_), Reply::Refused(_)) = (command, reply) {
             happened("transactions that were refused");

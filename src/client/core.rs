@@ -125,6 +125,8 @@ pub(super) fn loss_of(reason: &Refusal) -> Option<Loss> {
         | Refusal::Unauthenticated
         | Refusal::PermissionDenied
         | Refusal::NotOwner
+        | Refusal::RevisionCompacted
+        | Refusal::RevisionFuture
         | Refusal::LimitReached
         | Refusal::Overloaded
         | Refusal::DiskSpaceLow

@@ -69,6 +69,10 @@ pub enum Refusal {
     PermissionDenied,
     /// The session belongs to another identity.
     NotOwner,
+    /// The history of the keyspace begins after the revision.
+    RevisionCompacted,
+    /// The keyspace has not reached the revision.
+    RevisionFuture,
     /// A reason that this version does not know, by its name in the protocol without `REASON_`; empty if none was given.
     Other(String),
 }
@@ -103,6 +107,8 @@ const KNOWN: &[(Reason, Refusal)] = &[
     (Reason::Unauthenticated, Refusal::Unauthenticated),
     (Reason::PermissionDenied, Refusal::PermissionDenied),
     (Reason::NotOwner, Refusal::NotOwner),
+    (Reason::RevisionCompacted, Refusal::RevisionCompacted),
+    (Reason::RevisionFuture, Refusal::RevisionFuture),
 ];
 
 const PREFIX: &str = "REASON_";

@@ -5,7 +5,7 @@
 //! heartbeats. So each batch of the log does a bounded amount ([`Limits::work`]). The rest stays here, as part of the table, and
 //! continues with later batches, in the same order on all replicas. The leader's ticker proposes batches until the backlog is empty.
 //!
-//! A unit of work is a lock that is granted, taken or released, or a session that ends. One batch has three parts, each with a budget of
+//! A unit of work is a lock that is granted, taken or released, a session that ends, or some events of the keyspace that are forgotten. One batch has three parts, each with a budget of
 //! its own, so that none of them starves another:
 //! * the backlog, at most a quarter of the budget for one piece at a time: a small piece does not wait for the end of a large one;
 //! * the deadlines that have passed, in their order;
@@ -15,6 +15,8 @@
 //! granted nothing. The locks that it held stay closed until they are reached; its acquires keep their places, and others queue behind
 //! them as before. The lock-delays of its grants count from the session's end. A lock in the backlog is open, and its queue moves on
 //! later.
+//!
+//! Events that are forgotten are no piece: they go with what is left of the first part's budget.
 //!
 //! The backlog is bounded by the table: a session is in it at most once; a lock is in it at most once, and only while it is awaited.
 
@@ -117,7 +119,7 @@ pub(super) struct Ending {
 impl Machine {
     /// Whether work is left that fell due earlier: the leader then proposes ticks until none is left.
     pub fn has_work(&self) -> bool {
-        !self.backlog.is_empty() || self.is_behind
+        !self.backlog.is_empty() || self.is_behind || self.history.exceeds(&self.capacity)
     }
 
     /// Begins a batch: continues the backlog, advances time, then sets the budget for the batch's commands.
@@ -149,6 +151,8 @@ impl Machine {
             // At least one, so that this ends.
             left -= (share - self.budget).max(1);
         }
+        self.budget = left;
+        self.trim_history();
     }
 
     pub(super) fn spend(&mut self, units: usize) {

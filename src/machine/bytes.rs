@@ -11,7 +11,8 @@
 //!
 //! The limits ([`Limits::table_bytes`], [`Limits::session_bytes`]) apply to commands that ask for more: an open, an acquire, an update
 //! that is longer than the data it replaces, a transaction that puts more than it replaces. The check estimates a little high: an acquire
-//! counts as if all its locks were new. A release is never refused; the replies to releases are bounded by their number.
+//! counts as if all its locks were new. A release is never refused; the replies to releases are bounded by their number. The history of the
+//! keyspace has a limit of its own ([`EVENT_BYTES_MAX`]), and is not counted here.
 
 use super::*;
 
@@ -38,6 +39,10 @@ const REPLY: usize = 240;
 const REVOKED: usize = 96;
 /// An entry of the keyspace, without its key and value.
 const ENTRY: usize = 200;
+/// An event of the keyspace, without its key.
+const EVENT: usize = 80;
+/// Added to an event that keeps an entry, without the entry's value.
+const PAST: usize = 136;
 /// Added to an entry with a lease, without its key: its place in the index of leases.
 const LEASED: usize = 64;
 
@@ -76,6 +81,12 @@ impl Weight {
 
 fn len(data: &Data) -> usize {
     data.as_bytes().len()
+}
+
+/// What an event alone keeps in memory: the entry after it is in the table, or is the one before a later event.
+pub(super) fn of_event(event: &EntryEvent) -> usize {
+    let before = event.before.as_ref().map_or(0, |before| PAST + before.value.as_bytes().len());
+    EVENT + event.key.as_bytes().len() + before
 }
 
 pub(super) fn of_lock(name: &LockName, lock: &Lock) -> usize {
@@ -131,7 +142,7 @@ impl Session {
 }
 
 impl Machine {
-    /// The estimated size of the table in bytes.
+    /// The estimated size of the table in bytes, without the history of the keyspace.
     pub fn bytes(&self) -> u64 {
         self.bytes as u64
     }

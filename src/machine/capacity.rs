@@ -9,6 +9,8 @@ pub(super) struct Capacity {
     pub(super) waiters: usize,
     pub(super) locks: usize,
     pub(super) entries: usize,
+    pub(super) events: usize,
+    pub(super) event_bytes: usize,
     pub(super) waits_per_session: usize,
     pub(super) replies_per_session: usize,
     /// Including those to releases and updates.
@@ -23,6 +25,8 @@ impl Default for Capacity {
             waiters: WAITERS_MAX,
             locks: LOCKS_MAX,
             entries: ENTRIES_MAX,
+            events: EVENTS_MAX,
+            event_bytes: EVENT_BYTES_MAX,
             waits_per_session: WAITS_PER_SESSION_MAX,
             replies_per_session: REPLIES_PER_SESSION_MAX,
             all_replies_per_session: REPLIES_PER_SESSION_MAX + RELEASE_REPLIES_PER_SESSION_MAX,

@@ -1,8 +1,8 @@
-//! The invariants M1 to M10 of the [module](super), as code.
+//! The invariants M1 to M11 of the [module](super), as code.
 //!
 //! A violation is our own mistake, or a damaged snapshot; no command may cause one.
 
-use std::{fmt::Debug, num::NonZeroU64};
+use std::{collections::BTreeMap, fmt::Debug, num::NonZeroU64};
 
 use super::*;
 
@@ -38,6 +38,7 @@ impl Machine {
         self.check_replies()?;
         self.check_backlog()?;
         self.check_entries()?;
+        self.check_history()?;
         self.check_bytes()?;
         self.check_indexes()
     }
@@ -60,6 +61,7 @@ impl Machine {
             self.locks.len(),
             self.waits.len(),
             entries,
+            self.history.len(),
         ];
         self.unchecked = size.iter().sum::<usize>() / 256;
     }
@@ -198,6 +200,7 @@ impl Machine {
                 | Reply::DataDropped { .. }
                 | Reply::Resized { .. }
                 | Reply::Committed(_)
+                | Reply::Compacted(_)
                 | Reply::VersionRaised(_)
                 | Reply::Noted
                 | Reply::Probed
@@ -252,6 +255,38 @@ impl Machine {
         ensure_same(&self.leased, &leased.collect(), "entries by lease")
     }
 
+    /// Walks through the history once, and compares where it ends with the table.
+    fn check_history(&self) -> Result<(), BrokenInvariant> {
+        let compacted = self.history.compacted();
+        ensure(compacted <= self.revision(), || format!("{compacted:?} is compacted, but was never issued (M11)"))?;
+        let mut last = (Revision(0), None);
+        let mut known: BTreeMap<&Key, &Option<Arc<Entry>>> = BTreeMap::new();
+        for event in self.history.stored() {
+            let EntryEvent { revision, key, before, after } = &**event;
+            let place = (*revision, Some(key));
+            ensure(last < place && *revision <= self.revision(), || {
+                format!("the event of {key:?} at {revision:?} comes after {last:?} (M11)")
+            })?;
+            last = place;
+            ensure(is_change(*revision, before.as_deref(), after.as_deref()), || {
+                format!("the event of {key:?} at {revision:?} is no change that a command makes (M11)")
+            })?;
+            let follows = known.insert(key, after).is_none_or(|known| known == before);
+            ensure(follows, || {
+                format!("the event of {key:?} at {revision:?} does not follow the one before it (M11)")
+            })?;
+        }
+        for (key, after) in &known {
+            ensure(self.entries.get(*key) == after.as_ref(), || {
+                format!("the table differs from the last event of {key:?} (M11)")
+            })?;
+        }
+        let is_known = |(key, entry): (&Key, &Arc<Entry>)| entry.modified <= compacted || known.contains_key(key);
+        ensure(self.entries.iter().all(is_known), || "an entry was modified without an event (M11)".into())?;
+        let bytes: usize = self.history.stored().map(|event| bytes::of_event(event)).sum();
+        ensure_same(&self.history.bytes(), &bytes, "the bytes of the history")
+    }
+
     /// Each piece of the backlog refers to an entry of the table, and each session that is over is in the backlog.
     fn check_backlog(&self) -> Result<(), BrokenInvariant> {
         ensure(self.backlog.is_sound(), || "the two halves of the backlog differ (M6)".into())?;
@@ -287,4 +322,18 @@ impl Machine {
             .filter_map(|(ticket, waiting)| waiting.deadline.map(|deadline| (deadline, Due::Wait(*ticket))));
         sessions.chain(revoked).chain(delays).chain(waits).collect()
     }
+}
+
+/// Whether a command can have changed an entry in this way: created, written, deleted, or marked at the end of its lease.
+fn is_change(revision: Revision, before: Option<&Entry>, after: Option<&Entry>) -> bool {
+    if before.is_some_and(|before| before.modified >= revision) {
+        return false;
+    }
+    let Some(after) = after else { return before.is_some() };
+    let is_created = after.created == revision && after.version == 1 && !after.is_expired;
+    let follows = before.is_some_and(|before| match after.is_expired {
+        true => *after == Entry { modified: revision, lease: None, is_expired: true, ..before.clone() },
+        false => after.created == before.created && after.version == before.version + 1,
+    });
+    after.modified == revision && (is_created || follows)
 }

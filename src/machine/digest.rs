@@ -284,6 +284,7 @@ impl Digest for Refusal {
             Self::LockUnknown { name } => into.variant(8, &[name]),
             Self::Revoked { token, reason } => into.variant(9, &[token, reason]),
             Self::NotSemaphore { name } => into.variant(10, &[name]),
+            Self::RevisionFuture { present } => into.variant(11, &[present]),
         }
     }
 }
@@ -332,6 +333,7 @@ impl Digest for Reply {
             | Self::DataDropped { .. }
             | Self::Resized { .. }
             | Self::Committed(_)
+            | Self::Compacted(_)
             | Self::VersionRaised(_)
             | Self::Probed
             | Self::Noted
@@ -385,6 +387,8 @@ impl Digest for Record {
             Self::Resized { name, permits } => into.variant(10, &[name, permits]),
             Self::Version { version } => into.variant(11, &[version]),
             Self::Entry { key, entry } => into.variant(12, &[key, entry]),
+            Self::Compacted { revision } => into.variant(13, &[revision]),
+            Self::EntryEvent { revision, key, before } => into.variant(14, &[revision, key, before]),
         }
     }
 }

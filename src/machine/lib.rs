@@ -14,7 +14,7 @@
 //! * `grants`: tokens: granted, released, lost; data set by their holders;
 //! * `force`: an operator revokes a grant;
 //! * `undo`: an operator removes a waiter, lifts a lock-delay, drops kept data, resizes a semaphore;
-//! * `keyspace`: entries with revisions and leases, and transactions on them;
+//! * `keyspace`: entries with revisions and leases, transactions on them, and their history;
 //! * `bytes`: how much memory the table takes;
 //! * `tokens`: compact sets, for the many that have one member;
 //! * `time`: deadlines that pass;
@@ -45,6 +45,8 @@
 //! * **M9** A grant that was taken from its session is not held, and no remembered reply grants it.
 //! * **M10** An entry of the keyspace was created and modified at revisions that were issued, in this order; its lease is a session of the
 //!   table, and an expired one has none.
+//! * **M11** The history of the keyspace is in the order of its revisions; each event follows the one before it of the same key, the last
+//!   one leads to the table, and each entry that was modified after the compacted revision has one.
 //!
 //! Each acquire names the size of its semaphore, so that no one has to create it, and all acquires have to name the same size. If an
 //! operator resizes a semaphore in use, the operator's size counts instead, and an acquire that names another size is not refused, since
@@ -86,6 +88,7 @@ use lockkeeper_planted::Planted;
 
 pub use backlog::Work;
 pub use check::BrokenInvariant;
+pub use keyspace::{EntryHistory, PastEntries};
 pub use owners::Usage;
 pub use records::Record;
 pub use replies::Asked;
@@ -131,6 +134,9 @@ pub struct Machine {
     entries: OrdMap<Key, Arc<Entry>>,
     /// The entries that have a lease, by their lease.
     leased: OrdSet<(SessionId, Key)>,
+
+    /// What happened to the entries lately.
+    history: EntryHistory,
 
     /// All deadlines, in the order in which they fall due.
     due: OrdSet<(Stamp, Due)>,
@@ -210,6 +216,7 @@ impl Machine {
             Command::DropData { prefix, after, by: _ } => Ok(self.drop_data(prefix.as_str(), after.as_ref(), events)),
             Command::Resize { name, permits, by: _ } => self.resize(&name, permits, events),
             Command::Txn(txn) => self.commit(&txn),
+            Command::Compact { revision } => self.compact(revision),
             Command::RaiseVersion { to } => Ok(self.raise_version(to)),
             Command::Tick => Ok(Reply::Ticked),
             Command::Note(_) => Ok(Reply::Noted),

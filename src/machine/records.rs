@@ -131,6 +131,20 @@ pub enum Record {
         /// What is under it.
         entry: Arc<Entry>,
     },
+    /// The revision of the last event of the keyspace that is forgotten, unless there is none.
+    Compacted {
+        /// The revision.
+        revision: Revision,
+    },
+    /// An event of the keyspace, in the order of the history. What came after it follows from the later ones and from the entries.
+    EntryEvent {
+        /// Its revision.
+        revision: Revision,
+        /// The key.
+        key: Key,
+        /// The entry before; `None`: there was none.
+        before: Option<Arc<Entry>>,
+    },
     /// Last: the backlog, in its order.
     Work(Work),
 }
@@ -172,7 +186,17 @@ impl Machine {
                     }),
             )
             .chain(self.entries.iter().map(|(key, entry)| Record::Entry { key: key.clone(), entry: entry.clone() }))
+            .chain(self.history_records())
             .chain(self.work().map(Record::Work))
+    }
+
+    fn history_records(&self) -> impl Iterator<Item = Record> + '_ {
+        let revision = self.history.compacted();
+        let compacted = (revision > Revision(0)).then_some(Record::Compacted { revision });
+        compacted.into_iter().chain(self.history.stored().map(|event| {
+            let EntryEvent { revision, key, before, after: _ } = &**event;
+            Record::EntryEvent { revision: *revision, key: key.clone(), before: before.clone() }
+        }))
     }
 
     /// The remembered replies, ordered by session and request id.
@@ -214,6 +238,7 @@ impl Machine {
         for record in records {
             machine.restore(record)?;
         }
+        machine.history.link(&machine.entries);
         let (bytes, charged) = machine.count_bytes();
         machine.bytes = bytes;
         for (id, charged) in charged {
@@ -302,6 +327,12 @@ impl Machine {
                     self.leased.insert((lease.session, key.clone()));
                 }
                 self.entries.insert(key, entry).is_some()
+            }
+            Record::Compacted { revision } => self.history.restore_compacted(revision) != Revision(0),
+            // Whether it is there twice shows in the order of the history.
+            Record::EntryEvent { revision, key, before } => {
+                self.history.restore(revision, key, before);
+                false
             }
             Record::Work(Work::HandOn { name }) => !self.backlog.push(Piece::Lock(name)),
             Record::Work(Work::EndSession { session, end, at }) => {

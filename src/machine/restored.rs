@@ -14,7 +14,8 @@
 //!
 //! * **Entries of the keyspace keep their revisions.** The old cluster may have written them again after the copy, at revisions above the
 //!   last one of the copy and below the first one of the new cluster. So a compare with what a client read after the copy never holds by
-//!   chance, and every later write has a higher revision than any that a resource has seen. A lease lasts a full TTL, as grants do.
+//!   chance, and every later write has a higher revision than any that a resource has seen. A lease lasts a full TTL, as grants do. Their history is compacted up to the new cluster's
+//!   first revision, since nothing tells what the old one wrote.
 //!
 //! Cluster time continues from the copy. Data of locks, lock-delays and sizes of semaphores in use are kept.
 
@@ -73,18 +74,31 @@ impl Machine {
             return Err(FirstTokenError::TooHigh { first });
         }
         let records = self.records().filter_map(|record| self.restored_record(record, Token(first)));
+        let records = records.chain(self.restored_history(Token(first)));
         Ok(Self::from_records(records).expect("what is left of a sound table is sound"))
+    }
+
+    /// After the copy, the old cluster may have written at revisions below the first one of the new cluster. To a watch that resumes there,
+    /// the events of the copy would be a history with a gap.
+    fn restored_history(&self, first: Token) -> Option<Record> {
+        let had_writes = self.version >= Version::KEYSPACE || !self.entries.is_empty() || self.history.len() > 0;
+        let revision = Revision(self.restored_last_token(first).0);
+        had_writes.then_some(Record::Compacted { revision })
+    }
+
+    fn restored_last_token(&self, first: Token) -> Token {
+        match Planted::RestoreForgetsTokenOffset.is_on() {
+            true => self.last_token,
+            false => Token(first.0 - 1),
+        }
     }
 
     /// The record in the restored table; `None`: it is dropped.
     fn restored_record(&self, record: Record, first: Token) -> Option<Record> {
         Some(match record {
-            Record::Clock { now, last_token, last_ticket, is_behind } => Record::Clock {
+            Record::Clock { now, last_token: _, last_ticket, is_behind } => Record::Clock {
                 now,
-                last_token: match Planted::RestoreForgetsTokenOffset.is_on() {
-                    true => last_token,
-                    false => Token(first.0 - 1),
-                },
+                last_token: self.restored_last_token(first),
                 last_ticket: Ticket(last_ticket.0.saturating_add(TOKEN_STEP)),
                 is_behind,
             },
@@ -117,9 +131,12 @@ impl Machine {
             Record::Work(Work::EndSession { session, end, at }) => {
                 Record::Work(Work::EndSession { session: another(session), end, at })
             }
-            Record::Taken { .. } | Record::Wait { .. } | Record::Reply { .. } | Record::Work(Work::HandOn { .. }) => {
-                return None;
-            }
+            Record::Taken { .. }
+            | Record::Wait { .. }
+            | Record::Reply { .. }
+            | Record::Compacted { .. }
+            | Record::EntryEvent { .. }
+            | Record::Work(Work::HandOn { .. }) => return None,
         })
     }
 }

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | 1 | all from before versions: [`Command::Open`] to [`Command::Tick`], [`Command::Resize`] among them; [`Record::Clock`] to [`Record::Resized`] |
 //! | 2 | [`Command::RaiseVersion`], [`Command::Note`]; [`Record::Version`]; the audit trail; the owner of a session, in [`Command::Open`] and [`Record::Session`]; who did it (`by`), in operators' commands and in [`Record::Grant`] |
-//! | 3 | [`Command::Txn`]; [`Record::Entry`] |
+//! | 3 | [`Command::Txn`], [`Command::Compact`]; [`Record::Entry`], [`Record::Compacted`], [`Record::EntryEvent`] |
 //!
 //! To add a command, a record, or a field that changes what a command does: raise [`Versions::OWN`]'s `highest` unless it is higher than in
 //! the last release, add a line here, and name the version in [`Command::since`]. A field counts as a command of its own: `since` is the
@@ -104,7 +104,7 @@ impl Command {
             // A member that does not support the new version must stop here, not at the first command of that version.
             Self::RaiseVersion { to } => (*to).max(Version::RAISING),
             Self::Note(_) => Version::AUDITED,
-            Self::Txn(_) => Version::KEYSPACE,
+            Self::Txn(_) | Self::Compact { .. } => Version::KEYSPACE,
             Self::Probe => Versions::NEXT.highest,
         }
     }
@@ -118,7 +118,7 @@ impl Record {
             Self::Session { owner: identity, .. } | Self::Grant { revoked_by: identity, .. } => {
                 Version::of_identity(identity.as_ref())
             }
-            Self::Entry { .. } => Version::KEYSPACE,
+            Self::Entry { .. } | Self::Compacted { .. } | Self::EntryEvent { .. } => Version::KEYSPACE,
             Self::Clock { .. }
             | Self::Ended { .. }
             | Self::Lock { .. }

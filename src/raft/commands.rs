@@ -102,6 +102,7 @@ fn write_command(command: &Command) -> pb::Command {
             by: write_identity(by.as_ref()),
         }),
         Command::Txn(txn) => Kind::Txn(write_txn(txn)),
+        Command::Compact { revision } => Kind::Compact(pb::Compact { revision: revision.0 }),
         Command::Tick => Kind::Tick(pb::Tick {}),
         Command::RaiseVersion { to } => Kind::RaiseVersion(pb::RaiseVersion { to: to.0 }),
         Command::Note(Note { who, act, target, reason, omitted }) => Kind::Note(pb::Note {
@@ -207,6 +208,7 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             Command::Resize { name: read_name(&name)?, permits: read_permits(permits)?, by: read_identity(&by)? }
         }
         Kind::Txn(txn) => Command::Txn(read_txn(txn)?),
+        Kind::Compact(pb::Compact { revision }) => Command::Compact { revision: Revision(revision) },
         Kind::Tick(pb::Tick {}) => Command::Tick,
         Kind::RaiseVersion(pb::RaiseVersion { to }) => Command::RaiseVersion { to: Version(to) },
         Kind::Note(pb::Note { who, act, target, reason, omitted }) => {
@@ -392,6 +394,7 @@ mod tests {
                 by
             }),
             txn().prop_map(Command::Txn),
+            any::<u64>().prop_map(|revision| Command::Compact { revision: Revision(revision) }),
             Just(Command::Tick),
             any::<u32>().prop_map(|to| Command::RaiseVersion { to: Version(to) }),
             (option::of(".{0,9}"), ".{0,9}", ".{0,9}", ".{0,9}", any::<u64>()).prop_map(

@@ -134,6 +134,7 @@ pub(super) fn asks_for_more(command: &Command) -> bool {
         | Command::LiftDelay { .. }
         | Command::DropData { .. }
         | Command::Resize { .. }
+        | Command::Compact { .. }
         | Command::RaiseVersion { .. }
         | Command::Note(_)
         | Command::Probe
@@ -327,6 +328,7 @@ fn weight(command: &Command) -> usize {
             Command::Txn(txn) => 32 * (txn.compares().len() + txn.operations().count()) + txn.bytes(),
             Command::Session { operation: Operation::Release(_), .. }
             | Command::CancelWait { .. }
+            | Command::Compact { .. }
             | Command::RaiseVersion { .. }
             | Command::Note(_)
             | Command::Probe

@@ -96,6 +96,13 @@ fn write_record(record: &Record) -> r::Kind {
         Record::Entry { key, entry } => {
             r::Kind::Entry(pb::KeyEntry { key: write_key(key), entry: Some(write_entry(entry)) })
         }
+        Record::Compacted { revision } => r::Kind::Compacted(revision.0),
+        Record::EntryEvent { revision, key, before } => r::Kind::EntryEvent(pb::EntryEvent {
+            revision: revision.0,
+            key: write_key(key),
+            before: before.as_deref().map(write_entry),
+            after: None,
+        }),
         Record::Work(work) => r::Kind::Work(r::Work { kind: Some(write_work(work)) }),
     }
 }
@@ -170,6 +177,12 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
             let entry = entry.ok_or(Malformed("a key without an entry"))?;
             Record::Entry { key: read_key(&key)?, entry: read_entry(&entry)? }
         }
+        r::Kind::Compacted(revision) => Record::Compacted { revision: Revision(revision) },
+        r::Kind::EntryEvent(pb::EntryEvent { revision, key, before, after: _ }) => Record::EntryEvent {
+            revision: Revision(revision),
+            key: read_key(&key)?,
+            before: before.as_ref().map(read_entry).transpose()?,
+        },
         r::Kind::Work(work) => Record::Work(read_work(work.kind.ok_or(Malformed("work of an unknown kind"))?)?),
     })
 }
@@ -269,6 +282,7 @@ fn write_answer(reply: &Reply) -> Option<r::answer::Kind> {
         | Reply::DataDropped { .. }
         | Reply::Resized { .. }
         | Reply::Committed(_)
+        | Reply::Compacted(_)
         | Reply::VersionRaised(_)
         | Reply::Noted
         | Reply::Probed
@@ -372,7 +386,10 @@ fn write_refusal(refusal: &Refusal) -> Option<r::refusal::Kind> {
         Refusal::RequestStale { lowest } => Kind::RequestStaleLowest(*lowest),
         Refusal::RequestReused => Kind::RequestReused(true),
         Refusal::Limit(limit) => Kind::Limit(write_limit(*limit).into()),
-        Refusal::SessionEnded(_) | Refusal::SessionExists | Refusal::NotSemaphore { .. } => return None,
+        Refusal::SessionEnded(_)
+        | Refusal::SessionExists
+        | Refusal::NotSemaphore { .. }
+        | Refusal::RevisionFuture { .. } => return None,
     })
 }
 
@@ -509,6 +526,20 @@ mod tests {
                     is_expired: true,
                     value: Value::new(b"").unwrap(),
                 }),
+            },
+            Record::Compacted { revision: Revision(u64::MAX) },
+            Record::EntryEvent { revision: Revision(7), key: Key::first(), before: None },
+            Record::EntryEvent {
+                revision: Revision(8),
+                key: Key::new(b"k").unwrap(),
+                before: Some(Arc::new(Entry {
+                    created: Revision(1),
+                    modified: Revision(7),
+                    version: 2,
+                    lease: None,
+                    is_expired: true,
+                    value: Value::new(b"v").unwrap(),
+                })),
             },
             Record::Resized { name: name("a"), permits },
             Record::Grant {

@@ -330,6 +330,7 @@ impl Act {
             | Command::Session { .. }
             | Command::CancelWait { .. }
             | Command::Txn(_)
+            | Command::Compact { .. }
             | Command::Tick
             | Command::Probe => return Self::None,
         };

@@ -55,6 +55,10 @@ pub const KEY_BYTES_MAX: usize = 2 * 1024;
 pub const VALUE_BYTES_MAX: usize = 400 * 1024;
 /// Entries of the keyspace at one time.
 pub const ENTRIES_MAX: usize = 10_000_000;
+/// Events in the history of the keyspace. Beyond, the earliest revisions are forgotten.
+pub const EVENTS_MAX: usize = 100_000;
+/// Bytes that the history of the keyspace keeps in memory in addition to its entries, by the table's own count. See `bytes.rs`.
+pub const EVENT_BYTES_MAX: usize = 64 << 20;
 /// Compares of one transaction, and operations of each of its two branches.
 pub const TXN_OPERATIONS_MAX: usize = 128;
 /// Entries that one transaction writes or deletes, and entries in the ranges that it deletes.

@@ -30,9 +30,10 @@ pub(crate) fn samples() -> Vec<Sample> {
         batch("batch", limits(), commands_of_version_1()),
         batch("batch-without-limits", Limits::NONE, vec![Command::Tick]),
         batch("batch-txn", limits(), vec![Command::Txn(txn())]),
+        batch("batch-compact", limits(), vec![Command::Compact { revision: Revision(1 << 40) }]),
     ];
     let records = numbered("record", records_of_version_1());
-    let entries = numbered("record-entry", entries());
+    let entries = numbered("record-entry", entries()).chain(numbered("record-history", history()));
     batches.into_iter().chain(records).chain(entries).chain(messages()).collect()
 }
 
@@ -201,6 +202,17 @@ fn entries() -> Vec<Record> {
         }),
     };
     leases().map(entry).into()
+}
+
+/// The history of the keyspace. Since version 3.
+fn history() -> Vec<Record> {
+    let event = |before| Record::EntryEvent { revision: Revision(1 << 41), key: key(b"\0k\xff"), before };
+    let before = entries().into_iter().map(|record| match record {
+        Record::Entry { entry, .. } => event(Some(entry)),
+        other => panic!("{other:?}"),
+    });
+    let compacted = Record::Compacted { revision: Revision(1 << 40) };
+    [compacted, event(None)].into_iter().chain(before).collect()
 }
 
 /// Each record of a snapshot.

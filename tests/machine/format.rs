@@ -1,5 +1,7 @@
 //! How scripts show the machine's types: short, one a line, without fields that carry no information.
 
+use std::sync::Arc;
+
 use lockkeeper::machine::*;
 
 /// A name of up to 16 bytes as a session's id, so that outputs can show the name.
@@ -193,6 +195,7 @@ impl Show for Refusal {
             Self::Abandoned => "abandoned".into(),
             Self::RequestStale { lowest } => format!("request stale: lowest={lowest}"),
             Self::RequestReused => "request reused".into(),
+            Self::RevisionFuture { present } => format!("the keyspace is at revision {}", present.0),
             Self::Limit(limit) => format!("limit: {limit:?}"),
         }
     }
@@ -219,6 +222,14 @@ impl Show for Entry {
             lease.unwrap_or_default(),
             if *is_expired { " expired" } else { "" }
         )
+    }
+}
+
+impl Show for EntryEvent {
+    fn show(&self) -> String {
+        let Self { revision, key, before, after } = self;
+        let entry = |entry: &Option<Arc<Entry>>| entry.as_deref().map_or_else(|| "nothing".into(), show);
+        format!("{}: {}: {} -> {}", revision.0, show(key), entry(before), entry(after))
     }
 }
 
@@ -270,6 +281,7 @@ impl Show for Reply {
                 let results: String = results.iter().map(|result| format!("\n  {}", show(result))).collect();
                 format!("{branch} revision={}{results}", revision.0)
             }
+            Self::Compacted(revision) => format!("compacted up to revision={}", revision.0),
             Self::Ticked => "ticked".into(),
             Self::VersionRaised(version) => format!("cluster version {version}"),
             Self::Noted => "noted".into(),
@@ -377,6 +389,11 @@ impl Show for Record {
             Self::Resized { name, permits } => format!("resized {name} {}", permits.get()),
             Self::Version { version } => format!("version {version}"),
             Self::Entry { key, entry } => format!("entry {}: {}", show(key), show(&**entry)),
+            Self::Compacted { revision } => format!("compacted {}", revision.0),
+            Self::EntryEvent { revision, key, before } => {
+                let before = before.as_deref().map_or_else(|| "nothing".into(), show);
+                format!("event {} of {}, before: {before}", revision.0, show(key))
+            }
             Self::Reply { session, request, asked, reply } => {
                 let asked = match asked {
                     Asked::Acquire(names) => format!("acquire {}", join(names.iter(), " ")),

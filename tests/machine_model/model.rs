@@ -3,7 +3,10 @@
 //!
 //! It predicts the reply to a command and the waits and sessions that end; changes of single locks are checked against its views.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use lockkeeper::machine::*;
 
@@ -20,6 +23,9 @@ pub(crate) struct Model {
     pub(crate) waits: Vec<Waiting>,
     locks: BTreeMap<LockName, Rest>,
     pub(crate) entries: BTreeMap<Key, Entry>,
+    /// What `entries` was from each revision on.
+    states: BTreeMap<u64, BTreeMap<Key, Entry>>,
+    pub(crate) compacted: u64,
     /// The reply to the last command, and the waits and sessions that it ended.
     pub(crate) reply: Option<Reply>,
     pub(crate) events: Vec<Event>,
@@ -128,6 +134,7 @@ impl Model {
             Command::DropData { prefix, after, by: _ } => Ok(self.drop_data(prefix, after.as_ref())),
             Command::Resize { name, permits, by: _ } => self.resize(name, *permits),
             Command::Txn(txn) => self.commit(txn),
+            Command::Compact { revision } => self.compact(*revision),
             Command::RaiseVersion { to } => {
                 self.version = self.version.max(*to);
                 Ok(Reply::VersionRaised(self.version))
@@ -271,6 +278,7 @@ impl Model {
                 entry.modified = Revision(self.last_token);
                 self.entries.insert(key, entry);
             }
+            self.states.insert(self.last_token, self.entries.clone());
         }
         self.sessions.remove(&id);
         self.ended.push((id, end));
@@ -640,7 +648,44 @@ impl Model {
         }
         (self.entries, self.sessions) = (entries, sessions);
         self.last_token += u64::from(writes);
+        self.states.insert(self.last_token, self.entries.clone());
         Ok(Reply::Committed(Committed { succeeded, revision: Revision(self.last_token), results }))
+    }
+
+    fn compact(&mut self, revision: Revision) -> Result<Reply, Refusal> {
+        if revision.0 > self.last_token {
+            return Err(Refusal::RevisionFuture { present: Revision(self.last_token) });
+        }
+        let forgotten = self.entry_events().into_iter().map(|event| event.revision.0).filter(|at| *at <= revision.0);
+        self.compacted = forgotten.max().unwrap_or(self.compacted);
+        Ok(Reply::Compacted(Revision(self.compacted)))
+    }
+
+    pub(crate) fn last_token(&self) -> u64 {
+        self.last_token
+    }
+
+    /// The entries as they were at a revision.
+    pub(crate) fn entries_at(&self, revision: u64) -> BTreeMap<Key, Entry> {
+        self.states.range(..=revision).next_back().map(|(_, entries)| entries.clone()).unwrap_or_default()
+    }
+
+    /// How the entries changed after the compacted revision: the differences between each state and the next.
+    pub(crate) fn entry_events(&self) -> Vec<EntryEvent> {
+        let mut events = Vec::new();
+        let mut last = self.entries_at(self.compacted);
+        for (revision, state) in self.states.range(self.compacted + 1..) {
+            let keys: BTreeSet<_> = last.keys().chain(state.keys()).cloned().collect();
+            for key in keys {
+                let shared = |entry: Option<&Entry>| entry.cloned().map(Arc::new);
+                let (before, after) = (shared(last.get(&key)), shared(state.get(&key)));
+                if before != after {
+                    events.push(EntryEvent { revision: Revision(*revision), key, before, after });
+                }
+            }
+            last.clone_from(state);
+        }
+        events
     }
 
     fn holds(&self, Compare { key, relation, operand }: &Compare) -> bool {

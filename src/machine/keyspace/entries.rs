@@ -36,7 +36,7 @@ impl Machine {
     }
 
     /// The entry as it is for everybody, whether or not the end of its lease was handled.
-    fn in_force(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
+    pub(super) fn in_force(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
         match entry.lease.filter(|lease| self.is_over(lease.session)) {
             None => Some(Arc::clone(entry)),
             Some(Lease { at_end: AtLeaseEnd::Delete, .. }) => None,
@@ -46,9 +46,17 @@ impl Machine {
         }
     }
 
-    /// Replaces what is under a key.
+    /// Whether a key has an entry whose lease is over, and whose end was not handled yet.
+    pub(super) fn is_lease_over(&self, key: &Key) -> bool {
+        let lease = self.entries.get(key).and_then(|entry| entry.lease);
+        lease.is_some_and(|lease| self.is_over(lease.session))
+    }
+
+    /// Replaces what is under a key, as of the revision that was issued last.
     pub(super) fn set_entry(&mut self, key: Key, entry: Option<Arc<Entry>>) {
-        if let Some(before) = self.entries.remove(&key) {
+        let before = self.entries.remove(&key);
+        self.record_event(&key, before.clone(), entry.clone());
+        if let Some(before) = before {
             let weight = Weight::of_entry(&key, &before);
             match before.lease {
                 Some(Lease { session, .. }) => {

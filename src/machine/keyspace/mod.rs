@@ -1,6 +1,6 @@
 //! The keyspace: keys with values beside the locks, for adapters of protocols that lock by writing.
 //!
-//! A small ordered map of the present state: no past versions, no conditions but compares. An adapter reads, decides by the rules of its
+//! A small ordered map of the present state, and a bounded history of its changes: no conditions but compares. An adapter reads, decides by the rules of its
 //! protocol, and commits a [`Txn`] that compares what it has read, as `modified`: optimistic concurrency. So the rules of no other product
 //! are in the log.
 //!
@@ -11,16 +11,21 @@
 //!   expired, as the put said. Either is a change of the entry, with a revision of its own.
 //! * **A lease that is over is over for everybody**, at its deadline, though the session's end may be in the backlog: whoever reads,
 //!   compares or writes sees the entry as it will be ([`Machine::entry`]). Only the revision of the change is not known yet: a kept entry
-//!   shows its last write as `modified` until then.
+//!   shows its last write as `modified` until then, and the history has no event of it. A transaction that replaces such an entry ends
+//!   its lease first, at a revision of its own.
 //! * **A transaction runs whole or not at all.** It is planned against the table, and refused before the first change: for a lease that is
 //!   over, or for a limit. Its work is bounded by its number of operations and by [`TXN_WRITES_MAX`].
 //!
-//! `entries`: the table of entries, and the end of leases; `transactions`: compares and operations.
+//! `entries`: the table of entries, and the end of leases; `transactions`: compares and operations; `events`: the history, for watches and
+//! for reads of the past.
 //!
 //! Left out: the request ids of sessions. A transaction that compares what it replaces takes effect once by itself; one that does not may
 //! take effect again when it is repeated.
 
 mod entries;
+mod events;
 #[cfg(test)]
 mod tests;
 mod transactions;
+
+pub use events::{EntryHistory, PastEntries};

@@ -21,9 +21,14 @@ impl Machine {
     pub(crate) fn commit(&mut self, txn: &Txn) -> Result<Reply, Refusal> {
         let succeeded = txn.compares().iter().all(|compare| self.holds(compare));
         let operations = if succeeded { txn.then() } else { txn.otherwise() };
-        let mut draft = Draft::default();
-        let results = operations.iter().map(|operation| self.plan(operation, &mut draft)).collect::<Result<_, _>>()?;
+        let (mut draft, mut results) = self.plan_all(operations)?;
         self.ensure_room_for_writes(&draft)?;
+        let over = draft.writes.keys().filter(|key| self.is_lease_over(key)).cloned().collect::<Vec<_>>();
+        if !over.is_empty() {
+            // The end of a lease is a change of its own, though it is handled late: whoever watches is told of it before the new entry.
+            over.into_iter().for_each(|key| self.end_lease(key));
+            (draft, results) = self.plan_all(operations)?;
+        }
         self.spend(draft.writes.len().max(draft.visited));
         if !draft.writes.is_empty() {
             let revision = self.next_revision();
@@ -57,6 +62,12 @@ impl Machine {
             Relation::Less => ordering == Ordering::Less,
             Relation::Greater => ordering == Ordering::Greater,
         }
+    }
+
+    fn plan_all(&self, operations: &[TxnOperation]) -> Result<(Draft, Vec<TxnResult>), Refusal> {
+        let mut draft = Draft::default();
+        let results = operations.iter().map(|operation| self.plan(operation, &mut draft)).collect::<Result<_, _>>()?;
+        Ok((draft, results))
     }
 
     /// Adds an operation to the draft. Changes nothing else.

@@ -175,6 +175,11 @@ pub enum Command {
     },
     /// Reads and writes the keyspace, at one moment.
     Txn(Txn),
+    /// Forgets the events of the keyspace up to a revision.
+    Compact {
+        /// At most the present one.
+        revision: Revision,
+    },
     /// Advances time.
     Tick,
     /// Raises the cluster version: see [`Version`]. The leader proposes it by itself.

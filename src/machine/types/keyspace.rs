@@ -52,6 +52,36 @@ pub struct Entry {
     pub value: Value,
 }
 
+/// A change of one entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EntryEvent {
+    /// When it happened. All changes of one transaction have the same revision.
+    pub revision: Revision,
+    /// The key.
+    pub key: Key,
+    /// The entry before; `None`: there was none.
+    pub before: Option<Arc<Entry>>,
+    /// The entry since; `None`: it was deleted.
+    pub after: Option<Arc<Entry>>,
+}
+
+/// Why a revision cannot be shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RevisionError {
+    /// It is below the compacted revision. The state at the compacted revision is known, and the events after it.
+    #[error("the history of the keyspace begins after revision {}", .compacted.0)]
+    Compacted {
+        /// The compacted revision: that of the last event forgotten.
+        compacted: Revision,
+    },
+    /// It is above the present one.
+    #[error("the keyspace is at revision {}", .present.0)]
+    Future {
+        /// The present one.
+        present: Revision,
+    },
+}
+
 /// The keys from one on, up to another.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KeyRange {

@@ -166,6 +166,11 @@ pub enum Refusal {
         /// The lock's name.
         name: LockName,
     },
+    /// To [`Command::Compact`]: the revision is above the present one.
+    RevisionFuture {
+        /// The present one.
+        present: Revision,
+    },
     /// A limit was reached.
     Limit(Limit),
 }
@@ -238,6 +243,8 @@ pub enum Reply {
     },
     /// To [`Command::Txn`].
     Committed(Committed),
+    /// To [`Command::Compact`]: the revision of the last event that is forgotten.
+    Compacted(Revision),
     /// To [`Command::Tick`].
     Ticked,
     /// To [`Command::RaiseVersion`]: the version now.

@@ -9,8 +9,8 @@ use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use lockkeeper_machine::{
     ENTRIES_MAX, GRANTS_PER_SESSION_MAX, Identity, Invalid, LOCKS_MAX, Limit, REPLIES_PER_SESSION_MAX, Refusal, Reply,
-    SESSIONS_MAX, SessionEnd, TAKEN_PER_SESSION_MAX, TXN_BYTES_MAX, TXN_WRITES_MAX, Version, WAITERS_MAX,
-    WAITS_PER_SESSION_MAX,
+    RevisionError, SESSIONS_MAX, SessionEnd, TAKEN_PER_SESSION_MAX, TXN_BYTES_MAX, TXN_WRITES_MAX, Version,
+    WAITERS_MAX, WAITS_PER_SESSION_MAX,
 };
 use lockkeeper_policy::Denied;
 use lockkeeper_raft::{NoReply, handover::TransferError, members::MemberError};
@@ -76,6 +76,10 @@ pub(crate) enum Reason {
     ClusterVersion,
     /// The lock is not in use as a semaphore, and only a semaphore can be resized.
     NotSemaphore,
+    /// The history of the keyspace begins after this revision.
+    RevisionCompacted,
+    /// The keyspace has not reached the revision.
+    RevisionFuture,
     /// An operator revoked the grant.
     Revoked,
     /// The membership may not be changed in this way, or the leadership not be handed over.
@@ -202,6 +206,7 @@ impl Error {
                 );
                 Self::new(Reason::NotSemaphore, Retry::No, message).with("lock", name)
             }
+            RevisionFuture { present } => Self::revision(RevisionError::Future { present }),
             Abandoned => Self::new(
                 Reason::Abandoned,
                 Retry::No,
@@ -219,6 +224,22 @@ impl Error {
                 "the request id was used before, for another request of this session: use a new id for each request",
             ),
             Limit(limit) => Self::limit_reached(limit),
+        }
+    }
+
+    /// A revision of the keyspace cannot be shown.
+    pub(crate) fn revision(why: RevisionError) -> Self {
+        match why {
+            RevisionError::Compacted { compacted } => {
+                let message = format!(
+                    "{why}, and earlier events are forgotten: read the present entries, and go on from their revision"
+                );
+                Self::new(Reason::RevisionCompacted, Retry::No, message).with("revision", compacted.0)
+            }
+            RevisionError::Future { present } => {
+                let message = format!("{why}: ask for that one, or for one before it");
+                Self::new(Reason::RevisionFuture, Retry::No, message).with("revision", present.0)
+            }
         }
     }
 

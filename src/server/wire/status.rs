@@ -87,6 +87,8 @@ fn code_and_reason(reason: &Reason) -> Result<(Code, v1::Reason), (Code, &str)> 
         Reason::LockUnknown => (Code::NotFound, Name::LockUnknown),
         Reason::ClusterVersion => (Code::FailedPrecondition, Name::ClusterVersion),
         Reason::NotSemaphore => (Code::FailedPrecondition, Name::NotSemaphore),
+        Reason::RevisionCompacted => (Code::OutOfRange, Name::RevisionCompacted),
+        Reason::RevisionFuture => (Code::OutOfRange, Name::RevisionFuture),
         Reason::Revoked => (Code::FailedPrecondition, Name::Revoked),
         Reason::MembershipRefused => (Code::FailedPrecondition, Name::MembershipRefused),
         Reason::MembershipChanging => (Code::Aborted, Name::MembershipChanging),
@@ -123,6 +125,8 @@ fn reason_named(name: String, code: Code) -> Reason {
         Some(Name::LockUnknown) => Reason::LockUnknown,
         Some(Name::ClusterVersion) => Reason::ClusterVersion,
         Some(Name::NotSemaphore) => Reason::NotSemaphore,
+        Some(Name::RevisionCompacted) => Reason::RevisionCompacted,
+        Some(Name::RevisionFuture) => Reason::RevisionFuture,
         Some(Name::Revoked) => Reason::Revoked,
         Some(Name::MembershipRefused) => Reason::MembershipRefused,
         Some(Name::MembershipChanging) => Reason::MembershipChanging,
@@ -137,7 +141,9 @@ fn reason_named(name: String, code: Code) -> Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkeeper_machine::{Identity, Limit, LockName, Permits, Refusal, SessionEnd, Token, Version};
+    use lockkeeper_machine::{
+        Identity, Limit, LockName, Permits, Refusal, Revision, RevisionError, SessionEnd, Token, Version,
+    };
     use lockkeeper_raft::{DiskShortage, NoReply, members::MemberError};
 
     fn errors() -> Vec<Error> {
@@ -156,6 +162,8 @@ mod tests {
             Error::refused(Refusal::ModeMismatch { name: name(), in_use: None }),
             Error::refused(Refusal::LockUnknown { name: name() }),
             Error::refused(Refusal::NotSemaphore { name: name() }),
+            Error::refused(Refusal::RevisionFuture { present: Revision(7) }),
+            Error::revision(RevisionError::Compacted { compacted: Revision(7) }),
             Error::refused(Refusal::Abandoned),
             Error::refused(Refusal::RequestStale { lowest: 9 }),
             Error::refused(Refusal::RequestReused),

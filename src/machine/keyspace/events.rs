@@ -1,0 +1,263 @@
+//! The history of the keyspace: its latest events, in the order of their revisions.
+//!
+//! An event is a change of one entry: what is under the key since its revision, and what was there before. So the history leads forwards,
+//! for a watch that resumes after a revision, and backwards: the state at an earlier revision is the present one without the events since.
+//!
+//! * **The log decides how long the history is**: a number of events and of bytes ([`EVENTS_MAX`], [`EVENT_BYTES_MAX`]), and
+//!   [`Command::Compact`]; never the memory or the clock of a node. It is part of every snapshot. So a watcher that comes back finds the
+//!   same events at any node.
+//! * **A revision is in it as a whole or not at all.** The last one stays, even if it alone exceeds the limit: a watcher that has seen
+//!   all others misses none.
+//! * **Work is bounded**: dropping events costs budget, and the rest is dropped in later batches. Until then they are in the table, but
+//!   nobody sees them: the *compacted* revision, that of the last event forgotten, counts at once.
+//!
+//! Entries are shared with the table. An event is charged what it alone keeps in memory: itself, and the entry before it, which the table
+//! does not have any more. These bytes are not part of [`Machine::bytes`]: history takes no room from entries and locks.
+
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, btree_map},
+    iter::from_fn,
+};
+
+use imbl::Vector;
+
+use crate::{bytes::of_event, capacity::Capacity, *};
+
+/// Events that are dropped for one unit of work.
+const EVENTS_PER_UNIT: usize = 8;
+
+/// The latest events of the keyspace. A clone is cheap.
+#[derive(Clone, Default)]
+pub struct EntryHistory {
+    /// Ordered by revision, and within one by key. Each key is once in a revision.
+    events: Vector<Arc<EntryEvent>>,
+    /// Events up to this revision are forgotten, though some may still be here.
+    compacted: Revision,
+    /// The sum of [`of_event`].
+    bytes: usize,
+}
+
+impl fmt::Debug for EntryHistory {
+    /// A summary: there may be many events.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EntryHistory({} events after {:?})", self.events.len(), self.compacted)
+    }
+}
+
+impl EntryHistory {
+    /// The revision of the last event that is forgotten; 0: none is. All later ones are known, and the state at this revision.
+    pub fn compacted(&self) -> Revision {
+        self.compacted
+    }
+
+    /// The events after a revision; with a key, those of that revision with higher keys as well. Fails below the compacted revision.
+    pub fn after(
+        &self,
+        revision: Revision,
+        key: Option<&Key>,
+    ) -> Result<impl Iterator<Item = &Arc<EntryEvent>> + use<'_>, RevisionError> {
+        // The revision of a key that was shown is not complete.
+        let complete = Revision(revision.0.saturating_sub(key.is_some().into()));
+        if complete < self.compacted {
+            return Err(RevisionError::Compacted { compacted: self.compacted });
+        }
+        let begins = |event: &EntryEvent| match key {
+            Some(key) => (event.revision, &event.key) > (revision, key),
+            None => event.revision > revision,
+        };
+        Ok(self.events.focus().narrow(self.first(begins)..).into_iter())
+    }
+
+    /// The place of the first event for which this holds. It holds for all later ones.
+    fn first(&self, begins: impl Fn(&EntryEvent) -> bool) -> usize {
+        let place = |event: &Arc<EntryEvent>| if begins(event) { Ordering::Greater } else { Ordering::Less };
+        self.events.binary_search_by(place).unwrap_or_else(|first| first)
+    }
+
+    /// All events that are here, those among them that nobody sees any more.
+    pub(crate) fn stored(&self) -> impl Iterator<Item = &Arc<EntryEvent>> {
+        self.events.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn compact(&mut self, revision: Revision) {
+        let later = self.first(|event| event.revision > revision);
+        let last = later.checked_sub(1).and_then(|last| self.events.get(last));
+        self.compacted = self.compacted.max(last.map_or(Revision(0), |event| event.revision));
+    }
+
+    /// The revision of the last event, if any is known.
+    pub fn last(&self) -> Option<Revision> {
+        self.events.back().map(|event| event.revision).filter(|last| *last > self.compacted)
+    }
+
+    fn push(&mut self, event: EntryEvent) {
+        self.bytes += of_event(&event);
+        self.events.push_back(Arc::new(event));
+    }
+
+    /// Whether it has events to drop.
+    pub(crate) fn exceeds(&self, capacity: &Capacity) -> bool {
+        let (Some(first), Some(last)) = (self.events.front(), self.events.back()) else { return false };
+        let is_large = self.events.len() > capacity.events || self.bytes > capacity.event_bytes;
+        first.revision <= self.compacted || is_large && first.revision < last.revision
+    }
+
+    /// Drops the events of the earliest revision. Returns their number.
+    fn drop_first(&mut self) -> usize {
+        let Some(revision) = self.events.front().map(|first| first.revision) else { return 0 };
+        let mut dropped = 0;
+        while let Some(event) = self.events.front().filter(|event| event.revision == revision) {
+            self.bytes -= of_event(event);
+            self.events.pop_front();
+            dropped += 1;
+        }
+        self.compacted = self.compacted.max(revision);
+        dropped
+    }
+
+    pub(crate) fn restore_compacted(&mut self, compacted: Revision) -> Revision {
+        std::mem::replace(&mut self.compacted, compacted)
+    }
+
+    /// Adds an event of a snapshot: what came after it is known only once all are there. See [`Self::link`].
+    pub(crate) fn restore(&mut self, revision: Revision, key: Key, before: Option<Arc<Entry>>) {
+        self.push(EntryEvent { revision, key, before, after: None });
+    }
+
+    /// Completes the events of a snapshot: after an event there is what the next one of its key has before it, or what the table has.
+    pub(crate) fn link(&mut self, entries: &OrdMap<Key, Arc<Entry>>) {
+        let mut later: BTreeMap<Key, Option<Arc<Entry>>> = BTreeMap::new();
+        let mut linked = Vector::new();
+        while let Some(event) = self.events.pop_back() {
+            let EntryEvent { revision, key, before, .. } = Arc::unwrap_or_clone(event);
+            let after = match later.insert(key.clone(), before.clone()) {
+                Some(after) => after,
+                None => entries.get(&key).cloned(),
+            };
+            linked.push_front(Arc::new(EntryEvent { revision, key, before, after }));
+        }
+        self.events = linked;
+    }
+}
+
+impl Machine {
+    /// The latest events of the keyspace.
+    pub fn history(&self) -> &EntryHistory {
+        &self.history
+    }
+
+    /// What the keyspace had under a key at a revision. Fails below the compacted revision, and above the present one.
+    pub fn entry_at(&self, key: &Key, revision: Revision) -> Result<Option<Arc<Entry>>, RevisionError> {
+        let mut since = self.events_since(revision)?;
+        if revision == self.revision() {
+            return Ok(self.entry(key));
+        }
+        let changed = since.find(|event| event.key == *key);
+        Ok(changed.map_or_else(|| self.entries.get(key).cloned(), |event| event.before.clone()))
+    }
+
+    /// The entries that a range had at a revision. Fails below the compacted revision, and above the present one. Visits all events since.
+    pub fn entries_at<'a>(&'a self, range: &KeyRange, revision: Revision) -> Result<PastEntries<'a>, RevisionError> {
+        let mut changed: BTreeMap<Key, Option<Arc<Entry>>> = BTreeMap::new();
+        for event in self.events_since(revision)?.filter(|event| range.contains(&event.key)) {
+            // The first event since tells what was there.
+            if let btree_map::Entry::Vacant(vacant) = changed.entry(event.key.clone()) {
+                vacant.insert(event.before.clone());
+            }
+        }
+        Ok(PastEntries { machine: self, range: range.clone(), is_present: revision == self.revision(), changed })
+    }
+
+    fn events_since(
+        &self,
+        revision: Revision,
+    ) -> Result<impl Iterator<Item = &Arc<EntryEvent>> + use<'_>, RevisionError> {
+        match revision > self.revision() {
+            true => Err(RevisionError::Future { present: self.revision() }),
+            false => self.history.after(revision, None),
+        }
+    }
+
+    /// Forgets the events up to a revision. Below the compacted revision it changes nothing.
+    ///
+    /// The compacted revision becomes that of the last event forgotten: revisions rise also with each grant of a lock, and a watch that has
+    /// seen that event misses nothing.
+    pub(crate) fn compact(&mut self, revision: Revision) -> Result<Reply, Refusal> {
+        if revision > self.revision() {
+            return Err(Refusal::RevisionFuture { present: self.revision() });
+        }
+        self.history.compact(revision);
+        self.trim_history();
+        Ok(Reply::Compacted(self.history.compacted))
+    }
+
+    /// Adds a change of an entry, at the revision that was issued last.
+    pub(super) fn record_event(&mut self, key: &Key, before: Option<Arc<Entry>>, after: Option<Arc<Entry>>) {
+        // A transaction may put a key and delete it again.
+        if before.is_some() || after.is_some() {
+            self.history.push(EntryEvent { revision: self.revision(), key: key.clone(), before, after });
+            self.trim_history();
+        }
+    }
+
+    /// Drops what the history has beyond its limits, as far as the budget goes.
+    pub(crate) fn trim_history(&mut self) {
+        let mut dropped = 0;
+        while self.history.exceeds(&self.capacity) && !self.is_spent() {
+            dropped += self.history.drop_first();
+            self.spend(dropped / EVENTS_PER_UNIT);
+            dropped %= EVENTS_PER_UNIT;
+        }
+    }
+}
+
+/// The entries of a range at a revision: see [`Machine::entries_at`].
+pub struct PastEntries<'a> {
+    machine: &'a Machine,
+    range: KeyRange,
+    /// Whether the revision is the present one: then a lease that is over is over here, too.
+    is_present: bool,
+    /// What was under the keys that changed since.
+    changed: BTreeMap<Key, Option<Arc<Entry>>>,
+}
+
+impl fmt::Debug for PastEntries<'_> {
+    /// A summary: there may be many entries.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PastEntries({:?}, {} keys changed since)", self.range, self.changed.len())
+    }
+}
+
+impl PastEntries<'_> {
+    /// The entries, in the order of their keys, or backwards.
+    pub fn iter(&self, backwards: bool) -> impl Iterator<Item = (&Key, Arc<Entry>)> {
+        let unchanged = self.machine.stored(&self.range).filter(|(key, _)| !self.changed.contains_key(*key));
+        let unchanged = unchanged.filter_map(|(key, entry)| match self.is_present {
+            true => Some((key, self.machine.in_force(entry)?)),
+            false => Some((key, Arc::clone(entry))),
+        });
+        let changed = self.changed.iter().filter_map(|(key, entry)| Some((key, entry.clone()?)));
+        let mut unchanged = directed(unchanged, backwards).peekable();
+        let mut changed = directed(changed, backwards).peekable();
+        from_fn(move || {
+            let is_next = match (unchanged.peek(), changed.peek()) {
+                (Some((one, _)), Some((other, _))) => (one < other) != backwards,
+                (one, _) => one.is_some(),
+            };
+            if is_next { unchanged.next() } else { changed.next() }
+        })
+    }
+}
+
+fn directed<T>(mut items: impl DoubleEndedIterator<Item = T>, backwards: bool) -> impl Iterator<Item = T> {
+    from_fn(move || if backwards { items.next_back() } else { items.next() })
+}
