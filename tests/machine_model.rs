@@ -189,7 +189,7 @@ fn resize(model: &Model) -> (u32, BoxedStrategy<Command>) {
     let any = (prop_oneof![3 => Just(names().remove(2)), 1 => proptest::sample::select(names())], 1..=4u32);
     let (weight, sizes) = match sizes.is_empty() {
         true => (2, any.boxed()),
-        false => (12, prop_oneof![4 => proptest::sample::select(sizes), 1 => any].boxed()),
+        false => (15, prop_oneof![4 => proptest::sample::select(sizes), 1 => any].boxed()),
     };
     let resize = |(name, permits)| Command::Resize { name, permits: Permits::new(permits).unwrap(), by: None };
     (weight, sizes.prop_map(resize).boxed())

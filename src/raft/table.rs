@@ -1,7 +1,8 @@
 //! This node's machine, and the listeners for what it does.
 //!
 //! The state machine writes it (`apply`, `restore`); everything else reads. Events go to three kinds of listener: the end of a wait to
-//! the call that waits for it, the loss of a session or grant to its keep-alive stream, and every change of a lock to watchers.
+//! the call that waits for it, the loss of a session or grant to its keep-alive stream, and every change of a lock to watchers. Watchers of the keyspace read its history, which is part of the machine, and are told when it
+//! has changed.
 //!
 //! Listeners hold no state that the machine lacks: they can be lost with the process.
 
@@ -26,7 +27,8 @@ use super::{
     versions::PeerVersions,
 };
 use lockkeeper_machine::{
-    ChangeKind, Command, Event, Limits, Machine, Reply, Revocation, SessionEnd, SessionId, Stamp, Time,
+    ChangeKind, Command, EntryHistory, Event, Limits, Machine, Reply, Revision, Revocation, SessionEnd, SessionId,
+    Stamp, Time,
 };
 use lockkeeper_metrics::{Did, Metrics};
 use lockkeeper_planted::Planted;
@@ -147,6 +149,9 @@ pub struct Table {
     now: AtomicU64,
     index: AtomicU64,
     notified: AtomicU64,
+    /// The history of the keyspace, and its revision, as of the last entry that was notified.
+    history_of_entries: watch::Sender<EntryHistory>,
+    revision: AtomicU64,
     /// See [`has_removed`](Self::has_removed). Apart from `applied`, whose lock a long apply holds.
     removed: RwLock<BTreeSet<u64>>,
     inspector: Option<Arc<dyn Inspect>>,
@@ -175,6 +180,8 @@ impl Table {
             now: AtomicU64::new(0),
             index: AtomicU64::new(0),
             notified: AtomicU64::new(0),
+            history_of_entries: watch::channel(EntryHistory::default()).0,
+            revision: AtomicU64::new(0),
             removed: RwLock::default(),
             inspector,
             versions: Arc::default(),
@@ -260,6 +267,16 @@ impl Table {
         self.notified.load(Ordering::Acquire)
     }
 
+    /// The history of the keyspace. It changes with each log entry that writes there.
+    pub fn history_of_entries(&self) -> watch::Receiver<EntryHistory> {
+        self.history_of_entries.subscribe()
+    }
+
+    /// A revision of the keyspace whose events, and all before, are in [`Table::history_of_entries`] by now.
+    pub fn notified_revision(&self) -> Revision {
+        Revision(self.revision.load(Ordering::Acquire))
+    }
+
     /// Sends `listener` the losses of a session from now on. A listener that does not keep up is dropped, and told so.
     pub fn listen(&self, session: SessionId, listener: Listener) {
         let mut listeners = lock(&self.listeners);
@@ -289,13 +306,14 @@ impl Table {
     /// Applies one entry. With `answer`, this node proposed it, and its proposer waits for the deliveries.
     pub(super) fn apply(&self, log_id: LogId, batch: Batch, answer: bool) -> super::types::Deliveries {
         let mut events = Vec::new();
-        let (replies, lines) = {
+        let (replies, lines, written) = {
             let mut applied = self.write();
             ensure_next(&applied, log_id);
+            let before = applied.machine.history().place();
             let (replies, lines) = self.run(&mut applied, log_id.index, batch, &mut events);
             applied.log_id = Some(log_id);
             self.publish(&applied);
-            (replies, lines)
+            (replies, lines, Written::since(before, &applied.machine))
         };
         // Not under the lock: it may wait for the disk. Entries are applied one after the other, so the lines stay in order.
         self.audit.write(lines);
@@ -309,6 +327,7 @@ impl Table {
             false => Vec::new(),
         };
         self.notify_all(log_id.index, events);
+        self.notify_of_entries(written);
         super::types::Deliveries(deliveries)
     }
 
@@ -371,6 +390,7 @@ impl Table {
         self.publish(&applied);
         self.history.forget(applied.index());
         self.notified.store(applied.index(), Ordering::Release);
+        self.notify_of_entries(Written::all(&applied.machine));
         before
     }
 
@@ -457,6 +477,14 @@ impl Table {
         self.metrics.did(what);
     }
 
+    fn notify_of_entries(&self, written: Written) {
+        if let Some(history) = written.history {
+            self.history_of_entries.send_replace(history);
+        }
+        // After the events: whoever reads this revision finds them.
+        self.revision.store(written.revision.0, Ordering::Release);
+    }
+
     fn notify(&self, notice: Notice) {
         let mut listeners = lock(&self.listeners);
         let ended = matches!(notice.what, SessionLoss::Ended(_));
@@ -467,6 +495,25 @@ impl Table {
                 listeners.remove(&notice.session);
             }
         }
+    }
+}
+
+/// What the watchers of entries are told after a log entry.
+struct Written {
+    /// `None`: it did not change.
+    history: Option<EntryHistory>,
+    revision: Revision,
+}
+
+impl Written {
+    fn all(machine: &Machine) -> Self {
+        Self { history: Some(machine.history().clone()), revision: machine.revision() }
+    }
+
+    /// `before`: the [place](EntryHistory::place) before the log entry.
+    fn since(before: (Revision, Option<Revision>), machine: &Machine) -> Self {
+        let is_other = machine.history().place() != before;
+        Self { history: is_other.then(|| machine.history().clone()), revision: machine.revision() }
     }
 }
 

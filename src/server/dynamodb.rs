@@ -123,7 +123,7 @@ impl dynamodb::Store for Keyspace {
     ) -> Result<dynamodb::Page, dynamodb::StoreError> {
         let from = if from.is_empty() { None } else { Some(key(&from)?) };
         let to = to.map(|to| key(&to)).transpose()?;
-        let request = ListEntries { range: KeyRange { from, to }, backwards, page_size: limit };
+        let request = ListEntries { range: KeyRange { from, to }, backwards, page_size: limit, at: None };
         let page = self.call(&self.caller(caller), request).await;
         let page = page.map_err(|error| failed(&error))?;
         let entries = page.entries.iter().map(|(key, entry)| (key.as_bytes().to_vec(), shown(entry))).collect();
@@ -172,7 +172,7 @@ impl Keyspace {
     async fn entries(&self, caller: &Caller, mut keys: Vec<Key>) -> Result<Vec<Option<Arc<Entry>>>, Error> {
         let mut entries = Vec::with_capacity(keys.len());
         while !keys.is_empty() {
-            let request = GetEntries { keys: keys.clone() };
+            let request = GetEntries { keys: keys.clone(), at: None };
             let found = self.call(caller, request).await?;
             keys.drain(..found.entries.len().clamp(1, keys.len()));
             entries.extend(found.entries);

@@ -6,7 +6,7 @@
 //! * `expiry`: the lock of a dead client goes to the first in the queue after its TTL; `holders`: a partitioned holder knows its loss
 //!   before that; `forced`: a holder learns of a forced release; `wrapper`: no command outlives its lock;
 //! * `elections`: leaders follow each other in order, and observers see it; `waits`: places in the queue are kept;
-//! * `snapshots`: a node that was down for long catches up with a snapshot;
+//! * `snapshots`: a node that was down for long catches up with a snapshot; `entries`: watches of the keyspace go on where they ended;
 //! * `services`, `watches`: the answers of the services; `bad_input`: to invalid requests; `deadlines`: at a call's deadline; `crowded`,
 //!   `overload`: at limits;
 //! * `members`: nodes join, leave and are replaced, and the leadership is handed over;
@@ -37,6 +37,7 @@ mod crowded;
 mod deadlines;
 mod door;
 mod elections;
+mod entries;
 mod expiry;
 mod forced;
 mod holders;

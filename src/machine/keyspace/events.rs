@@ -94,9 +94,9 @@ impl EntryHistory {
         self.compacted = self.compacted.max(last.map_or(Revision(0), |event| event.revision));
     }
 
-    /// The revision of the last event, if any is known.
-    pub fn last(&self) -> Option<Revision> {
-        self.events.back().map(|event| event.revision).filter(|last| *last > self.compacted)
+    /// The compacted revision, and that of the last event, if any is known. They change with the history.
+    pub fn place(&self) -> (Revision, Option<Revision>) {
+        (self.compacted, self.events.back().map(|event| event.revision))
     }
 
     fn push(&mut self, event: EntryEvent) {

@@ -70,7 +70,7 @@ pub(crate) fn rights_of(txn: &Txn) -> impl Iterator<Item = (Right, What<'_>)> {
     }))
 }
 
-fn keys_of(range: &KeyRange) -> What<'_> {
+pub(crate) fn keys_of(range: &KeyRange) -> What<'_> {
     let (from, to) = (range.from.as_ref(), range.to.as_ref());
     What::Keys { from: from.map_or(&[], Key::as_bytes), to: to.map(Key::as_bytes) }
 }
@@ -126,6 +126,9 @@ guarded! {
     Txn, |it| Needs { right: None, session: None, for_others: false, adds: it.puts().then(Adds::default), txn: Some(it) };
     GetEntries, |it| Needs { right: Some((Right::Read, Concern::Keys(&it.keys))), ..right(Right::Read, What::Anywhere) };
     ListEntries, |it| right(Right::Read, keys_of(&it.range));
+    WatchEntries, |it| right(Right::Watch, keys_of(&it.range));
+    // It takes the past from all who watch or read it.
+    CompactEntries, |_it| right(Right::Administer, What::Cluster);
     AddMember, |_it| right(Right::Administer, What::Cluster);
     PromoteMember, |_it| right(Right::Administer, What::Cluster);
     RemoveMember, |_it| right(Right::Administer, What::Cluster);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use lockkeeper_machine::{
-    Acquire, Busy, Command, Committed, Entry, ForceRelease, Forced, Grant, HolderView, Key, KeyRange, Label, LockName,
-    LockView, Operation, Page, Permits, Reason, Released, Request, Revision, Revocation, SessionEnd, SessionId,
-    SessionView, Target, Ticket, Token, Ttl, Txn, Update, WaiterView,
+    Acquire, Busy, Command, Committed, Entry, EntryEvent, ForceRelease, Forced, Grant, HolderView, Key, KeyRange,
+    Label, LockName, LockView, Operation, Page, Permits, Reason, Released, Request, Revision, Revocation, SessionEnd,
+    SessionId, SessionView, Target, Ticket, Token, Ttl, Txn, Update, WaiterView,
 };
 use lockkeeper_raft::identity::Incarnation;
 
@@ -51,6 +51,7 @@ calls! {
     Txn => Committed, "txn", true;
     GetEntries => EntriesFound, "get_entries", false;
     ListEntries => EntryPage, "list_entries", false;
+    CompactEntries => EntriesCompacted, "compact_entries", true;
     AddMember => MembersChanged, "add_member", true;
     PromoteMember => MembersChanged, "promote_member", true;
     RemoveMember => MembersChanged, "remove_member", true;
@@ -290,10 +291,14 @@ pub(crate) struct SemaphoreResized {
     pub(crate) waiters: u64,
 }
 
-/// Shows entries of the keyspace, all as of one moment. Linearizable.
+/// Shows entries of the keyspace, all as of one moment. Linearizable. A revision of the past fails with
+/// [`Reason::RevisionCompacted`](super::Reason::RevisionCompacted) if its state is forgotten, and one that is not reached with
+/// [`Reason::RevisionFuture`](super::Reason::RevisionFuture).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct GetEntries {
     pub(crate) keys: Vec<Key>,
+    /// As they were at this revision; `None`: the present ones.
+    pub(crate) at: Option<Revision>,
 }
 
 /// The entries.
@@ -301,11 +306,11 @@ pub(crate) struct GetEntries {
 pub(crate) struct EntriesFound {
     /// Of the first keys, in their order, as many as fit into a page, and at least one: ask for the rest by another request.
     pub(crate) entries: Vec<Option<Arc<Entry>>>,
-    /// The revision of the keyspace that the reply shows.
+    /// The present revision of the keyspace: the one that the reply shows, unless an earlier one was asked for.
     pub(crate) revision: Revision,
 }
 
-/// Lists entries of the keyspace in the order of their keys. Linearizable.
+/// Lists entries of the keyspace in the order of their keys. Linearizable. Fails as [`GetEntries`] does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ListEntries {
     pub(crate) range: KeyRange,
@@ -313,6 +318,8 @@ pub(crate) struct ListEntries {
     pub(crate) backwards: bool,
     /// At most this many entries; 0: the maximum of a page.
     pub(crate) page_size: usize,
+    /// As they were at this revision; `None`: the present ones.
+    pub(crate) at: Option<Revision>,
 }
 
 /// A page of entries.
@@ -322,8 +329,44 @@ pub(crate) struct EntryPage {
     pub(crate) entries: Vec<(Key, Arc<Entry>)>,
     /// The range has more of them, beyond the last one.
     pub(crate) more: bool,
-    /// The revision of the keyspace that the page shows.
+    /// The present revision of the keyspace: the one that the page shows, unless an earlier one was asked for.
     pub(crate) revision: Revision,
+}
+
+/// Forgets the events of the keyspace up to a revision. Fails with [`Reason::RevisionFuture`](super::Reason::RevisionFuture).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct CompactEntries {
+    pub(crate) revision: Revision,
+}
+
+/// The events were forgotten.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct EntriesCompacted {
+    /// The revision of the last one. Watches begin after it.
+    pub(crate) revision: Revision,
+}
+
+/// Watches the entries of a range, at any node: a stream of [`EntriesWatched`], as this node applies the log. It ends with
+/// [`Reason::RevisionCompacted`](super::Reason::RevisionCompacted) if an event that it still has to send is forgotten.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct WatchEntries {
+    pub(crate) range: KeyRange,
+    /// The first revision whose events are wanted; it may be in the future. `None`: events from now on. All that was acknowledged before
+    /// the call is not among them.
+    pub(crate) from: Option<Revision>,
+    /// Show the entry before each event.
+    pub(crate) with_previous: bool,
+}
+
+/// Events of a watch. The first message of a stream may have none: it tells where the stream begins. So may later ones, which then tell that
+/// there was no event up to a revision.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct EntriesWatched {
+    /// Ordered by revision, then by key.
+    pub(crate) events: Vec<EntryEvent>,
+    /// All events up to this revision were sent: a watch that begins after it misses none. Those of a later revision in this message are
+    /// not all of it; the rest follows, before those of any other.
+    pub(crate) complete: Revision,
 }
 
 /// A node becomes a member, or a member has new addresses.

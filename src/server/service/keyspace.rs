@@ -30,10 +30,11 @@ impl Serve for Txn {
 impl Serve for GetEntries {
     async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<EntriesFound>, Error> {
         let (machine, _) = node.frozen(false).await?;
+        let at = self.at.unwrap_or_else(|| machine.revision());
         let mut page = Page::of(PAGE_MAX);
         let mut entries = Vec::new();
         for key in self.keys {
-            let entry = machine.entry(&key);
+            let entry = machine.entry_at(&key, at).map_err(Error::revision)?;
             page.add(&key, entry.as_deref());
             entries.push(entry);
             if page.is_full() {
@@ -48,17 +49,28 @@ impl Serve for ListEntries {
     async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<EntryPage>, Error> {
         let (machine, _) = node.frozen(false).await?;
         let mut page = Page::of(page_size(self.page_size, PAGE_MAX));
-        let mut range = machine.entries(&self.range);
-        let mut next = || if self.backwards { range.next_back() } else { range.next() };
+        let at = self.at.unwrap_or_else(|| machine.revision());
+        let range = machine.entries_at(&self.range, at).map_err(Error::revision)?;
+        let mut range = range.iter(self.backwards);
         let mut entries = Vec::new();
         while !page.is_full()
-            && let Some((key, entry)) = next()
+            && let Some((key, entry)) = range.next()
         {
             page.add(key, Some(&entry));
             entries.push((key.clone(), entry));
         }
-        let more = page.is_full() && next().is_some();
+        let more = page.is_full() && range.next().is_some();
         Ok(Form::Typed(EntryPage { entries, more, revision: machine.revision() }))
+    }
+}
+
+impl Serve for CompactEntries {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<EntriesCompacted>, Error> {
+        let Self { revision } = self;
+        tracing::info!(revision = revision.0, from = %caller.shown(), "asked to compact the history of the keyspace");
+        let reply = node.apply(Command::Compact { revision }).await?;
+        let Reply::Compacted(revision) = reply else { return Err(Error::unexpected(reply)) };
+        Ok(Form::Typed(EntriesCompacted { revision }))
     }
 }
 

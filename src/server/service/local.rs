@@ -9,15 +9,15 @@ use std::sync::Arc;
 use futures::{Stream, StreamExt, stream::unfold};
 use tokio::time::Instant;
 
-use super::{keep_alive, patience::PATIENCE, watch};
+use super::{keep_alive, patience::PATIENCE, watch, watch_entries};
 use crate::{
     access::{
         Access,
-        guard::{Adds, Concern, Guarded, rights_of},
+        guard::{Adds, Concern, Guarded, keys_of, rights_of},
     },
     api::{
         Caller, Error, Reason,
-        requests::{KeepAlive, KeepAliveEvent, WatchEvent, WatchLocks},
+        requests::{EntriesWatched, KeepAlive, KeepAliveEvent, WatchEntries, WatchEvent, WatchLocks},
     },
     wire::{Form, Forward, status::outcome},
 };
@@ -50,7 +50,8 @@ impl Local {
     /// Executes a request.
     ///
     /// **Every request of every protocol passes here exactly once**: typed and checked, on the node that executes it, with the caller as
-    /// the node knows it that the client is connected to. The checks of rights and owners are here, and in `keep_alive` and `watch` below.
+    /// the node knows it that the client is connected to. The checks of rights and owners are here, and in `keep_alive`, `watch` and `watch_entries`
+    /// below.
     pub(crate) async fn call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
         let began = Instant::now();
         let answer = self.answer(caller, request).await;
@@ -96,6 +97,18 @@ impl Local {
         let (access, caller) = (Arc::clone(&self.access), caller.clone());
         let denied = async move { access.denied(&caller, Right::Watch, What::Under(&prefix)).await };
         Ok(until_error(events, denied).map(|event| event.map(Form::Message)))
+    }
+
+    /// The events of the keyspace, as this node applies them.
+    pub(crate) fn watch_entries(
+        &self,
+        caller: &Caller,
+        request: WatchEntries,
+    ) -> Result<impl Stream<Item = Result<EntriesWatched, Error>> + Send + use<>, Error> {
+        self.check(caller, &request)?;
+        let (access, caller, range) = (Arc::clone(&self.access), caller.clone(), request.range.clone());
+        let denied = async move { access.denied(&caller, Right::Watch, keys_of(&range)).await };
+        Ok(until_error(watch_entries::start(self.replica.clone(), request), denied))
     }
 
     /// Refuses a request for which the caller has no right, or that uses the session of another identity.

@@ -8,10 +8,11 @@
 //! Local            execute on the replica         Forwarder   to the leader's peers' port → its Local
 //! ```
 //!
-//! * [`Service`]: what an adapter calls. Any node answers any request: a follower forwards to the leader, one hop. While no leader is known
+//! * [`Service`]: what an adapter calls. Any node answers any request: a follower forwards to the leader, one hop. A watch of the keyspace
+//!   is served by each node itself. While no leader is known
 //!   it says so at once. A draining node refuses new requests.
-//! * [`local`]: a request on this node's replica: `sessions`, `locks`, `keyspace`, `keep_alive`, `watch`, and `waiting` for acquires that
-//!   queue;
+//! * [`local`]: a request on this node's replica: `sessions`, `locks`, `keyspace`, `keep_alive`, `watch`, `watch_entries`, and `waiting` for
+//!   acquires that queue;
 //! * [`forward`]: a request to the leader, and what is known when no answer comes.
 //!
 //! The service holds no state that matters: the waits, sessions and locks are in the replicated table.
@@ -27,6 +28,7 @@ mod patience;
 mod sessions;
 pub(crate) mod waiting;
 mod watch;
+mod watch_entries;
 
 use std::sync::Arc;
 
@@ -45,10 +47,11 @@ use super::{
     access::Access,
     api::{
         Caller, Deadline, Error,
-        requests::{KeepAlive, KeepAliveEvent, WatchEvent, WatchLocks},
+        requests::{EntriesWatched, GetEntries, KeepAlive, KeepAliveEvent, WatchEntries, WatchEvent, WatchLocks},
     },
     wire::Form,
 };
+use lockkeeper_machine::Revision;
 use lockkeeper_raft::{Replica, types::Node};
 use lockkeeper_transport::Settings;
 
@@ -142,6 +145,31 @@ impl Service {
     ) -> BoxStream<'static, Result<T, Error>> {
         let withdrawn = Arc::clone(&self.local.access).withdrawn(caller.clone());
         until(caller.deadline, until_error(events, withdrawn))
+    }
+
+    /// The events of the keyspace, from this node's own table. An error ends the stream.
+    pub(crate) async fn watch_entries(
+        &self,
+        caller: &Caller,
+        request: WatchEntries,
+    ) -> Result<BoxStream<'static, Result<EntriesWatched, Error>>, Error> {
+        let from = match request.from {
+            Some(from) => {
+                self.local.access.count_call(caller)?;
+                from
+            }
+            // This node may lag behind: the leader knows what was acknowledged by now.
+            None => {
+                let now = self.call(caller, Form::Typed(GetEntries { keys: Vec::new(), at: None })).await?.typed()?;
+                Revision(now.revision.0 + 1)
+            }
+        };
+        let stopping = self.stopping.clone();
+        let events = self.local.watch_entries(caller, WatchEntries { from: Some(from), ..request })?;
+        let stopped = stream::once(async { Err(Error::shutting_down()) });
+        let until_stopped = events.take_until(stopping.clone().cancelled_owned());
+        let stopped = stopped.filter(move |_| ready(stopping.is_cancelled()));
+        Ok(self.while_known(caller, until_stopped.chain(stopped)))
     }
 
     /// Whether an acquire would be refused here because the node sheds load. An adapter that takes many requests at a time asks this before

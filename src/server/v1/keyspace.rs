@@ -1,9 +1,14 @@
-//! The gRPC service `lockkeeper.internal.v1.Keyspace`, at the peers' port alone: what followers forward for adapters of other protocols.
+//! The gRPC service `lockkeeper.internal.v1.Keyspace`, at the peers' port alone: what followers forward for adapters of other protocols,
+//! and a node's own events.
 
+use futures::StreamExt;
 use tonic::{Request, Response, Status};
 
-use super::{Adapter, Backend};
-use crate::api::requests::{GetEntries, ListEntries};
+use super::{Adapter, Backend, Messages, caller, messages};
+use crate::{
+    api::requests::{CompactEntries, EntriesWatched, GetEntries, ListEntries, WatchEntries},
+    wire::{Encode, Form},
+};
 use lockkeeper_machine::Txn;
 use lockkeeper_raft::messages::{self as pb, keyspace_server::Keyspace};
 
@@ -19,5 +24,18 @@ impl<B: Backend> Keyspace for Adapter<B> {
 
     async fn list(&self, request: Request<pb::ListEntries>) -> Result<Response<pb::EntryPage>, Status> {
         self.call::<ListEntries>(request).await
+    }
+
+    async fn compact(&self, request: Request<pb::Compact>) -> Result<Response<pb::Compacted>, Status> {
+        self.call::<CompactEntries>(request).await
+    }
+
+    type WatchStream = Messages<EntriesWatched>;
+
+    async fn watch(&self, request: Request<pb::WatchEntries>) -> Result<Response<Self::WatchStream>, Status> {
+        let caller = caller(&self.backend, &request)?;
+        let request = WatchEntries::decode(request.into_inner())?;
+        let events = self.backend.watch_entries(&caller, request).await;
+        self.name_leader(events.map(|events| messages(events.map(|event| event.map(Form::Typed)).boxed())))
     }
 }

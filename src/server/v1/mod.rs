@@ -32,7 +32,7 @@ use super::{
     access::Access,
     api::{
         Caller, Error,
-        requests::{KeepAlive, KeepAliveEvent, WatchEvent, WatchLocks},
+        requests::{EntriesWatched, KeepAlive, KeepAliveEvent, WatchEntries, WatchEvent, WatchLocks},
     },
     service::{Events, Local, Serve, Service, forward::named_caller},
     wire::{Encode, Form, ReplyMessage},
@@ -70,6 +70,13 @@ pub(crate) trait Backend: Send + Sync + 'static {
         caller: &Caller,
         request: Form<WatchLocks>,
     ) -> impl Future<Output = Result<Events<WatchEvent>, Error>> + Send;
+
+    /// Serves a watch of the keyspace.
+    fn watch_entries(
+        &self,
+        caller: &Caller,
+        request: WatchEntries,
+    ) -> impl Future<Output = Result<BoxStream<'static, Result<EntriesWatched, Error>>, Error>> + Send;
 
     /// The caller of a request, without its deadline. Fails if its token is not known, or its identity has too many connections.
     fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Error>;
@@ -111,6 +118,14 @@ impl Backend for Service {
         request: Form<WatchLocks>,
     ) -> impl Future<Output = Result<Events<WatchEvent>, Error>> + Send {
         self.watch(caller, request)
+    }
+
+    fn watch_entries(
+        &self,
+        caller: &Caller,
+        request: WatchEntries,
+    ) -> impl Future<Output = Result<BoxStream<'static, Result<EntriesWatched, Error>>, Error>> + Send {
+        self.watch_entries(caller, request)
     }
 
     fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Error> {
@@ -162,6 +177,14 @@ impl Backend for Local {
 
     async fn watch(&self, caller: &Caller, request: Form<WatchLocks>) -> Result<Events<WatchEvent>, Error> {
         Ok(Box::pin(self.watch(caller, request).await?))
+    }
+
+    async fn watch_entries(
+        &self,
+        caller: &Caller,
+        request: WatchEntries,
+    ) -> Result<BoxStream<'static, Result<EntriesWatched, Error>>, Error> {
+        Ok(Box::pin(self.watch_entries(caller, request)?))
     }
 
     /// A peer is trusted with the name of its client: only members reach this port.

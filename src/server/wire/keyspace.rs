@@ -7,7 +7,7 @@ use tonic::{Code, Response, Status, transport::Channel};
 
 use super::{Encode, Forward, MESSAGE_BYTES_MAX, ReplyMessage, replies::not_set};
 use crate::api::{Error, requests::*};
-use lockkeeper_machine::{Committed, Entry, Revision, Ttl, Txn, TxnResult, Version};
+use lockkeeper_machine::{Committed, Entry, EntryEvent, Revision, Ttl, Txn, TxnResult, Version};
 use lockkeeper_raft::{
     keyspace::*,
     messages::{self as pb, keyspace_client::KeyspaceClient, txn_result},
@@ -96,12 +96,15 @@ impl Encode for GetEntries {
     type Message = pb::GetEntries;
 
     fn encode(self) -> Self::Message {
-        pb::GetEntries { keys: self.keys.iter().map(write_key).collect() }
+        pb::GetEntries {
+            keys: self.keys.iter().map(write_key).collect(),
+            at_revision: self.at.map(|revision| revision.0),
+        }
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
         let keys = message.keys.iter().map(|key| read_key(key)).collect::<Result<_, _>>().map_err(malformed("keys"))?;
-        Ok(Self { keys })
+        Ok(Self { keys, at: message.at_revision.map(Revision) })
     }
 }
 
@@ -128,12 +131,19 @@ impl Encode for ListEntries {
 
     fn encode(self) -> Self::Message {
         let page_size = self.page_size.try_into().unwrap_or(u32::MAX);
-        pb::ListEntries { range: Some(write_range(&self.range)), backwards: self.backwards, page_size }
+        let Self { range, backwards, at, .. } = self;
+        pb::ListEntries {
+            range: Some(write_range(&range)),
+            backwards,
+            page_size,
+            at_revision: at.map(|revision| revision.0),
+        }
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
         let range = read_range(&message.range.unwrap_or_default()).map_err(malformed("range"))?;
-        Ok(Self { range, backwards: message.backwards, page_size: message.page_size as usize })
+        let pb::ListEntries { backwards, page_size, at_revision, .. } = message;
+        Ok(Self { range, backwards, page_size: page_size as usize, at: at_revision.map(Revision) })
     }
 }
 
@@ -158,6 +168,79 @@ impl Encode for EntryPage {
         };
         let entries = message.entries.into_iter().map(entry).collect::<Result<_, Error>>()?;
         Ok(Self { entries, more: message.more, revision: Revision(message.revision) })
+    }
+}
+
+impl Encode for CompactEntries {
+    type Message = pb::Compact;
+
+    fn encode(self) -> Self::Message {
+        pb::Compact { revision: self.revision.0 }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        Ok(Self { revision: Revision(message.revision) })
+    }
+}
+
+impl Forward for CompactEntries {
+    forwarded_by!(compact);
+}
+
+impl Encode for EntriesCompacted {
+    type Message = pb::Compacted;
+
+    fn encode(self) -> Self::Message {
+        pb::Compacted { revision: self.revision.0 }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        Ok(Self { revision: Revision(message.revision) })
+    }
+}
+
+impl Encode for WatchEntries {
+    type Message = pb::WatchEntries;
+
+    fn encode(self) -> Self::Message {
+        let Self { range, from, with_previous } = self;
+        pb::WatchEntries {
+            range: Some(write_range(&range)),
+            from_revision: from.map(|revision| revision.0),
+            with_previous,
+        }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        let range = read_range(&message.range.unwrap_or_default()).map_err(malformed("range"))?;
+        Ok(Self { range, from: message.from_revision.map(Revision), with_previous: message.with_previous })
+    }
+}
+
+impl Encode for EntriesWatched {
+    type Message = pb::EntriesWatched;
+
+    fn encode(self) -> Self::Message {
+        let event = |event: EntryEvent| pb::EntryEvent {
+            revision: event.revision.0,
+            key: write_key(&event.key),
+            before: event.before.as_deref().map(write_entry),
+            after: event.after.as_deref().map(write_entry),
+        };
+        pb::EntriesWatched { events: self.events.into_iter().map(event).collect(), complete: self.complete.0 }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        let event = |pb::EntryEvent { revision, key, before, after }: pb::EntryEvent| {
+            Ok(EntryEvent {
+                revision: Revision(revision),
+                key: read_key(&key)?,
+                before: before.as_ref().map(read_entry).transpose()?,
+                after: after.as_ref().map(read_entry).transpose()?,
+            })
+        };
+        let events = message.events.into_iter().map(event).collect::<Result<_, _>>().map_err(malformed("events"))?;
+        Ok(Self { events, complete: Revision(message.complete) })
     }
 }
 
@@ -191,6 +274,16 @@ mod tests {
         async fn list(&self, _: Request<pb::ListEntries>) -> Result<Response<pb::EntryPage>, Status> {
             Ok(Response::new(pb::EntryPage { revision: 3, ..Default::default() }))
         }
+
+        async fn compact(&self, _: Request<pb::Compact>) -> Result<Response<pb::Compacted>, Status> {
+            Ok(Response::new(pb::Compacted { revision: 4 }))
+        }
+
+        type WatchStream = futures::stream::Empty<Result<pb::EntriesWatched, Status>>;
+
+        async fn watch(&self, _: Request<pb::WatchEntries>) -> Result<Response<Self::WatchStream>, Status> {
+            unreachable!("each node serves its own")
+        }
     }
 
     /// A channel to a node that serves the keyspace, or is from before it.
@@ -204,21 +297,23 @@ mod tests {
         endpoint.timeout(Duration::from_secs(60)).connect().await.expect("it listens")
     }
 
-    async fn revisions(channel: Channel) -> [Result<u64, Status>; 3] {
+    async fn revisions(channel: Channel) -> [Result<u64, Status>; 4] {
         let commit = Txn::call(channel.clone(), Request::new(Txn::default().encode())).await;
         let get = GetEntries::call(channel.clone(), Request::new(Default::default())).await;
-        let list = ListEntries::call(channel, Request::new(Default::default())).await;
+        let list = ListEntries::call(channel.clone(), Request::new(Default::default())).await;
+        let compact = CompactEntries::call(channel, Request::new(Default::default())).await;
         [
             commit.map(|reply| reply.get_ref().revision),
             get.map(|reply| reply.get_ref().revision),
             list.map(|reply| reply.get_ref().revision),
+            compact.map(|reply| reply.get_ref().revision),
         ]
     }
 
     #[tokio::test]
     async fn each_request_is_forwarded_by_its_call() {
         let answers = revisions(node(true).await).await;
-        assert_eq!(answers.map(|answer| answer.expect("answered")), [1, 2, 3]);
+        assert_eq!(answers.map(|answer| answer.expect("answered")), [1, 2, 3, 4]);
     }
 
     #[tokio::test]

@@ -219,11 +219,19 @@ fn requests_about_the_keyspace() {
     let put = TxnOperation::Put(Put { key: key(), value: Value::new(b"v").expect("a value"), lease });
     let then = vec![put, TxnOperation::Get(key()), TxnOperation::Renew(SESSION)];
     survives([Txn::new(vec![compare], then, vec![TxnOperation::Delete(key())]).expect("a transaction")]);
-    survives([GetEntries { keys: vec![key(), Key::first()] }]);
+    survives([None, Some(Revision(0)), Some(Revision(6))].map(|at| GetEntries { keys: vec![key(), Key::first()], at }));
+    let range = |to: &Option<Key>| KeyRange { from: Some(Key::first()).filter(|_| to.is_some()), to: to.clone() };
     survives([None, Some(key())].map(|to| ListEntries {
-        range: KeyRange { from: Some(Key::first()).filter(|_| to.is_some()), to: to.clone() },
+        range: range(&to),
         backwards: to.is_some(),
         page_size: 7,
+        at: to.is_some().then_some(Revision(6)),
+    }));
+    survives([CompactEntries { revision: Revision(6) }]);
+    survives([None, Some(key())].map(|to| WatchEntries {
+        range: range(&to),
+        from: to.is_some().then_some(Revision(6)),
+        with_previous: to.is_some(),
     }));
 }
 
@@ -237,6 +245,10 @@ fn replies_about_the_keyspace() {
         TxnResult::Renewed(ttl()),
     ];
     survives([true, false].map(|succeeded| Committed { succeeded, revision: Revision(5), results: results.clone() }));
+    survives([EntriesCompacted { revision: Revision(5) }]);
+    let event = |before, after| EntryEvent { revision: Revision(5), key: key(), before, after };
+    let events = vec![event(None, Some(entry(true))), event(Some(entry(false)), None)];
+    survives([EntriesWatched { events, complete: Revision(4) }]);
     survives([EntriesFound { entries: vec![None, Some(entry(true)), Some(entry(false))], revision: Revision(5) }]);
     survives([true, false].map(|more| EntryPage { entries: vec![(key(), entry(more))], more, revision: Revision(6) }));
 }
