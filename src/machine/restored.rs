@@ -14,8 +14,8 @@
 //!
 //! * **Entries of the keyspace keep their revisions.** The old cluster may have written them again after the copy, at revisions above the
 //!   last one of the copy and below the first one of the new cluster. So a compare with what a client read after the copy never holds by
-//!   chance, and every later write has a higher revision than any that a resource has seen. A lease lasts a full TTL, as grants do. Their history is compacted up to the new cluster's
-//!   first revision, since nothing tells what the old one wrote.
+//!   chance, and every later write has a higher revision than any that a resource has seen. A lease lasts a full TTL, as grants do.
+//!   Their history begins with the new cluster, since nothing tells what the old one wrote after the copy.
 //!
 //! Cluster time continues from the copy. Data of locks, lock-delays and sizes of semaphores in use are kept.
 

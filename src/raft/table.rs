@@ -1,8 +1,8 @@
 //! This node's machine, and the listeners for what it does.
 //!
 //! The state machine writes it (`apply`, `restore`); everything else reads. Events go to three kinds of listener: the end of a wait to
-//! the call that waits for it, the loss of a session or grant to its keep-alive stream, and every change of a lock to watchers. Watchers of the keyspace read its history, which is part of the machine, and are told when it
-//! has changed.
+//! the call that waits for it, the loss of a session or grant to its keep-alive stream, and every change of a lock to watchers.
+//! Watchers of the keyspace read its history, which is part of the machine, and are told when it has changed.
 //!
 //! Listeners hold no state that the machine lacks: they can be lost with the process.
 

@@ -85,7 +85,7 @@ async fn entries_are_read_in_pages_that_fit_into_a_message_and_survive_in_snapsh
         last = revision;
     }
     let keys = ["d", "no such key", "c", "b", "a"].map(|key| key.as_bytes().to_vec().into()).to_vec();
-    let get = pb::GetEntries { keys };
+    let get = pb::GetEntries { keys, at_revision: None };
     let found = ask(&cluster, async |channel| KeyspaceClient::new(channel).get(get.clone()).await).await;
     let found = found.expect("answered");
     let is_there: Vec<_> = found.entries.iter().map(|entry| entry.entry.is_some()).collect();
@@ -94,7 +94,7 @@ async fn entries_are_read_in_pages_that_fit_into_a_message_and_survive_in_snapsh
 
     let list = async |backwards, page_size, from: &'static str| {
         let range = Some(pb::KeyRange { from: from.as_bytes().into(), to: Default::default() });
-        let list = pb::ListEntries { range, backwards, page_size };
+        let list = pb::ListEntries { range, backwards, page_size, at_revision: None };
         let page = ask(&cluster, async |channel| KeyspaceClient::new(channel).list(list.clone()).await).await;
         let page = page.expect("answered");
         let keys = page.entries.iter().map(|entry| String::from_utf8_lossy(&entry.key).into_owned());

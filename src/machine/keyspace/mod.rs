@@ -1,8 +1,8 @@
 //! The keyspace: keys with values beside the locks, for adapters of protocols that lock by writing.
 //!
-//! A small ordered map of the present state, and a bounded history of its changes: no conditions but compares. An adapter reads, decides by the rules of its
-//! protocol, and commits a [`Txn`] that compares what it has read, as `modified`: optimistic concurrency. So the rules of no other product
-//! are in the log.
+//! A small ordered map of the present state, and a bounded history of its changes: no conditions but compares. An adapter reads, decides by
+//! the rules of its protocol, and commits a [`Txn`] that compares what it has read, as `modified`: optimistic concurrency. So the rules of
+//! no other product are in the log.
 //!
 //! * **Revisions** come from the counter of tokens. So the revision of a write is a fencing token: it rises with every write and every
 //!   grant of the cluster, through failover, snapshots and restores. All writes of one transaction have one revision; a transaction that

@@ -358,8 +358,8 @@ pub(crate) struct WatchEntries {
     pub(crate) with_previous: bool,
 }
 
-/// Events of a watch. The first message of a stream may have none: it tells where the stream begins. So may later ones, which then tell that
-/// there was no event up to a revision.
+/// Events of a watch. The first message of a stream may have none: it tells where the stream begins. So may later ones, which then tell
+/// that there was no event up to a revision.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct EntriesWatched {
     /// Ordered by revision, then by key.

@@ -50,8 +50,8 @@ impl Local {
     /// Executes a request.
     ///
     /// **Every request of every protocol passes here exactly once**: typed and checked, on the node that executes it, with the caller as
-    /// the node knows it that the client is connected to. The checks of rights and owners are here, and in `keep_alive`, `watch` and `watch_entries`
-    /// below.
+    /// the node knows it that the client is connected to. The checks of rights and owners are here, and in `keep_alive`, `watch` and
+    /// `watch_entries` below.
     pub(crate) async fn call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
         let began = Instant::now();
         let answer = self.answer(caller, request).await;

@@ -8,11 +8,10 @@
 //! Local            execute on the replica         Forwarder   to the leader's peers' port → its Local
 //! ```
 //!
-//! * [`Service`]: what an adapter calls. Any node answers any request: a follower forwards to the leader, one hop. A watch of the keyspace
-//!   is served by each node itself. While no leader is known
-//!   it says so at once. A draining node refuses new requests.
-//! * [`local`]: a request on this node's replica: `sessions`, `locks`, `keyspace`, `keep_alive`, `watch`, `watch_entries`, and `waiting` for
-//!   acquires that queue;
+//! * [`Service`]: what an adapter calls. Any node answers any request: a follower forwards to the leader, one hop. While no leader is known
+//!   it says so at once. A draining node refuses new requests. A watch of the keyspace is served by each node itself.
+//! * [`local`]: a request on this node's replica: `sessions`, `locks`, `keyspace`, `keep_alive`, `watch`, `watch_entries`, and `waiting`
+//!   for acquires that queue;
 //! * [`forward`]: a request to the leader, and what is known when no answer comes.
 //!
 //! The service holds no state that matters: the waits, sessions and locks are in the replicated table.
