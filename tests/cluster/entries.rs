@@ -23,7 +23,7 @@ use lockkeeper::{
 };
 use tokio::{
     task::JoinHandle,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, timeout_at},
 };
 use tonic::{Code, Response, Status, transport::Channel};
 
@@ -128,8 +128,9 @@ impl Seen {
         revision: u64,
         stream: &mut tonic::Streaming<pb::EntriesWatched>,
     ) -> Result<(), Status> {
+        let deadline = Instant::now() + LONG;
         while self.complete < revision {
-            let message = timeout(LONG, stream.message()).await.expect("progress, at least");
+            let message = timeout_at(deadline, stream.message()).await.expect("as many events within this time");
             self.add(message?.ok_or_else(|| Status::unavailable("the stream ended"))?);
         }
         Ok(())
@@ -238,6 +239,11 @@ async fn a_watch_survives_its_leader_and_goes_on_at_another_node_without_gap_or_
     for node in [dead, other] {
         assert!(events_at(&peers[&node], first, last).await == seen.events, "node {node} has another history");
     }
+
+    // Alone, the last node knows no leader and learns of no event: its watchers are to look elsewhere.
+    cluster.node_mut(dead).kill().await;
+    let ended = seen.read_up_to(u64::MAX, &mut stream).await.expect_err("no leader comes");
+    assert_eq!(ended.code(), Code::Unavailable, "{ended}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

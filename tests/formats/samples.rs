@@ -207,9 +207,9 @@ fn entries() -> Vec<Record> {
 /// The history of the keyspace. Since version 3.
 fn history() -> Vec<Record> {
     let event = |before| Record::EntryEvent { revision: Revision(1 << 41), key: key(b"\0k\xff"), before };
-    let before = entries().into_iter().map(|record| match record {
-        Record::Entry { entry, .. } => event(Some(entry)),
-        other => panic!("{other:?}"),
+    let before = entries().into_iter().map(|record| {
+        let Record::Entry { entry, .. } = record else { panic!("{record:?}") };
+        event(Some(entry))
     });
     let compacted = Record::Compacted { revision: Revision(1 << 40) };
     [compacted, event(None)].into_iter().chain(before).collect()

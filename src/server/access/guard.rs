@@ -142,6 +142,21 @@ mod tests {
     use lockkeeper_machine::{Compare, Operand, Put, Relation, Revision, Value};
 
     #[test]
+    fn a_watch_needs_its_range_and_a_compaction_the_cluster() {
+        let key = |key: &[u8]| Key::new(key).ok();
+        let right = |request: &dyn Guarded| match request.needs().right {
+            Some((right, Concern::One(what))) => format!("{right:?} {what:?}"),
+            other => panic!("{other:?}"),
+        };
+        let range = KeyRange { from: key(b"a"), to: key(b"b") };
+        let watch = WatchEntries { range, from: None, with_previous: false };
+        let keys = What::Keys { from: b"a", to: Some(b"b") };
+        assert_eq!(right(&watch), format!("{:?} {keys:?}", Right::Watch));
+        let compact = CompactEntries { revision: Revision(1) };
+        assert_eq!(right(&compact), format!("{:?} {:?}", Right::Administer, What::Cluster));
+    }
+
+    #[test]
     fn a_transaction_needs_a_right_for_each_key_in_both_branches() {
         let key = |key: &[u8]| Key::new(key).expect("a key");
         let compare = Compare { key: key(b"a"), relation: Relation::Equal, operand: Operand::Modified(Revision(0)) };
