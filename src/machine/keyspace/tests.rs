@@ -234,7 +234,7 @@ fn each_change_of_an_entry_is_an_event_at_the_revision_of_its_transaction() {
     run(&mut machine, txn(vec![delete("no such key"), TxnOperation::Get(key("a"))]));
     run(&mut machine, txn(vec![put("passes", 1, None), delete("passes")]));
     run(&mut machine, txn(vec![put("c", 1, leased(AtLeaseEnd::Delete))]));
-    run(&mut machine, Command::Close { session: ANN, by: None });
+    run(&mut machine, Command::Close { session: ANN, by: None, reason: None });
     let first = [event(1, "a", 0, 1), event(1, "b", 0, 1)];
     let then = [
         event(2, "a", 1, 2),
@@ -276,7 +276,7 @@ fn the_past_is_readable_at_each_revision_that_is_not_compacted() {
         run(&mut machine, txn(step));
         states.insert(machine.revision().0, state(&machine));
     }
-    run(&mut machine, Command::Close { session: ANN, by: None });
+    run(&mut machine, Command::Close { session: ANN, by: None, reason: None });
     states.insert(machine.revision().0, state(&machine));
     assert!(states.len() >= 7, "{} states", states.len());
 
