@@ -18,7 +18,7 @@
 //! compact REVISION
 //! txn ["if KEY PROPERTY =|!=|<|> VALUE"] ... ["then OPERATION"] ... ["else OPERATION"] ...
 //!     properties: created, modified, version, value, lease (a session, or none)
-//!     operations: put KEY VALUE [LEASE [kept]], get KEY, delete KEY, clear FROM TO (- for no end), renew SESSION
+//!     operations: put KEY VALUE [LEASE [kept] [as LOCK]], get KEY, delete KEY, clear FROM TO (- for no end), renew SESSION
 //! entries [FROM] [TO]: the entries from one key up to another, last of all the revision of the keyspace
 //! events REVISION: those after it            past REVISION: the entries as they were at it
 //! limits [work=N] [grants=N] [table=BYTES] [session=BYTES]: of the batches from here on
@@ -398,15 +398,23 @@ fn txn_operation(text: &str) -> Result<TxnOperation> {
     let words: Vec<_> = text.split(' ').collect();
     let key = |text: &str| Key::new(text.as_bytes());
     let end = |text: &str| (text != "-").then(|| key(text)).transpose();
-    let put = |name, value: &str, lease| {
-        Ok::<_, Invalid>(TxnOperation::Put(Put { key: key(name)?, value: Value::new(value.as_bytes())?, lease }))
+    let put_as = |name, value: &str, lease, claims| {
+        let value = Value::new(value.as_bytes())?;
+        Ok::<_, Invalid>(TxnOperation::Put(Put { key: key(name)?, value, lease, claims }))
     };
+    let put = |name, value, lease| put_as(name, value, lease, None);
     let lease = |session, at_end| Some(Lease { session: session_id(session), at_end });
     Ok(match words[..] {
         ["get", name] => TxnOperation::Get(key(name)?),
         ["put", name, value] => put(name, value, None)?,
         ["put", name, value, session] => put(name, value, lease(session, AtLeaseEnd::Delete))?,
         ["put", name, value, session, "kept"] => put(name, value, lease(session, AtLeaseEnd::Keep))?,
+        ["put", name, value, session, "as", lock] => {
+            put_as(name, value, lease(session, AtLeaseEnd::Delete), Some(LockName::new(lock)?))?
+        }
+        ["put", name, value, session, "kept", "as", lock] => {
+            put_as(name, value, lease(session, AtLeaseEnd::Keep), Some(LockName::new(lock)?))?
+        }
         ["delete", name] => TxnOperation::Delete(key(name)?),
         ["clear", from, to] => TxnOperation::DeleteRange(KeyRange { from: end(from)?, to: end(to)? }),
         ["renew", session] => TxnOperation::Renew(session_id(session)),

@@ -30,7 +30,7 @@ use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 use self::model::Model;
 
 /// Counts over all histories. A run in which one of these never happened has not tested it.
-static HAPPENED: [(&str, AtomicU64); 35] = [
+static HAPPENED: [(&str, AtomicU64); 40] = [
     ("grants", AtomicU64::new(0)),
     ("grants of several locks", AtomicU64::new(0)),
     ("grants after a wait", AtomicU64::new(0)),
@@ -62,6 +62,11 @@ static HAPPENED: [(&str, AtomicU64); 35] = [
     ("compactions of the future", AtomicU64::new(0)),
     ("states of the past that were read", AtomicU64::new(0)),
     ("entries that expired with their lease", AtomicU64::new(0)),
+    ("entries that claimed a free lock", AtomicU64::new(0)),
+    ("entries that waited for a lock", AtomicU64::new(0)),
+    ("entries that were granted a lock after a wait", AtomicU64::new(0)),
+    ("entries that lost a lock by force", AtomicU64::new(0)),
+    ("acquires of a claimed name", AtomicU64::new(0)),
     ("resizes", AtomicU64::new(0)),
     ("resizes that let others in", AtomicU64::new(0)),
     ("resizes to less than is held", AtomicU64::new(0)),
@@ -104,6 +109,16 @@ enum Step {
 
 fn names() -> Vec<LockName> {
     ["a", "b", "c", "d/e"].map(|name| LockName::new(name).unwrap()).into()
+}
+
+/// The name that most entries claim.
+fn claimed() -> LockName {
+    LockName::new("d/entries").unwrap()
+}
+
+/// The names of locks, and of those of entries.
+fn all_names() -> Vec<LockName> {
+    names().into_iter().chain([claimed()]).collect()
 }
 
 fn session() -> impl Strategy<Value = SessionId> {
@@ -224,11 +239,17 @@ fn compare(model: &Model) -> impl Strategy<Value = Compare> + use<> {
 
 fn txn_operation(session: BoxedStrategy<SessionId>) -> impl Strategy<Value = TxnOperation> {
     let at_end = prop_oneof![Just(AtLeaseEnd::Delete), Just(AtLeaseEnd::Keep)];
-    let lease = option::of((session.clone(), at_end).prop_map(|(session, at_end)| Lease { session, at_end }));
+    let lease = (session.clone(), at_end).prop_map(|(session, at_end)| Lease { session, at_end });
+    let lease = option::weighted(0.75, lease);
+    // Mostly for one name, and seldom for that of other locks.
+    let claims = option::weighted(0.8, prop_oneof![8 => Just(claimed()), 1 => proptest::sample::select(names())]);
     let range = (option::of(key()), option::of(key())).prop_map(|(from, to)| KeyRange { from, to });
     prop_oneof![
         2 => key().prop_map(TxnOperation::Get),
-        6 => (key(), value(), lease).prop_map(|(key, value, lease)| TxnOperation::Put(Put { key, value, lease })),
+        6 => (key(), value(), lease, claims).prop_map(|(key, value, lease, claims)| {
+            let claims = claims.filter(|_| lease.is_some());
+            TxnOperation::Put(Put { key, value, lease, claims })
+        }),
         1 => key().prop_map(TxnOperation::Delete),
         1 => range.prop_map(TxnOperation::DeleteRange),
         1 => session.prop_map(TxnOperation::Renew),
@@ -339,6 +360,12 @@ impl ReferenceStateMachine for Model {
             5 => retry(model),
             2 => (proptest::sample::select(tickets), proptest::option::of(0..2u64))
                 .prop_map(|(ticket, repeats)| Command::CancelWait { ticket, repeats }),
+            2 => any::<bool>().prop_map(move |by| {
+                let by = by.then(|| Identity::new("ops").unwrap());
+                let (name, reason) = (claimed(), Reason::new("test").unwrap());
+                let (token, after, up_to) = (None, Token(0), None);
+                Command::ForceRelease(ForceRelease { name, token, after, up_to, reason, now: false, by })
+            }),
             4 => (held(model), any::<bool>(), any::<bool>()).prop_map(move |((_, token, name), all, now)| {
                 let token = (!all).then_some(token);
                 let by = now.then(|| Identity::new("ops").unwrap());
@@ -350,7 +377,7 @@ impl ReferenceStateMachine for Model {
             1 => (prop_oneof![3 => Just(""), 1 => Just("b")], proptest::option::weighted(0.2, proptest::sample::select(names())))
                 .prop_map(|(prefix, after)| Command::DropData { prefix: prefix.to_owned(), after, by: None }),
             resizes => resize,
-            8 => txn(model, session()),
+            12 => txn(model, session()),
             1 => compaction(model),
             1 => Just(Command::Tick),
             1 => (1..4u32).prop_map(|to| Command::RaiseVersion { to: Version(to) }),
@@ -427,12 +454,12 @@ impl StateMachineTest for Test {
     fn check_invariants(test: &Self, model: &Model) {
         test.machine.check().unwrap();
         assert_eq!(test.machine.now(), Stamp(model.now));
-        for name in names() {
+        for name in all_names() {
             let view = whole_view(&test.machine, &name);
             assert_eq!(view, model.lock(&name));
             assert_eq!(test.watcher.get(&name).cloned().unwrap_or_default(), seen(view), "of {name}");
         }
-        assert!(test.machine.locks("", None).eq(&model.names(&names())));
+        assert!(test.machine.locks("", None).eq(&model.names(&all_names())));
         let entries = test.machine.entries(&KeyRange::default());
         let entries: Vec<_> = entries.map(|(key, entry)| (key.clone(), Entry::clone(&entry))).collect();
         assert!(entries.iter().map(|(key, entry)| (key, entry)).eq(&model.entries), "{entries:#?}");
@@ -461,8 +488,13 @@ fn whole_view(machine: &Machine, name: &LockName) -> LockView {
     machine.lock(name, Page { size: usize::MAX, holders_after: Token(0), waiters_after: Ticket(0) })
 }
 
+/// The entry without the lock that it claims, which only a read of the present shows.
+fn unclaimed(entry: &Entry) -> Entry {
+    Entry { claim: None, ..entry.clone() }
+}
+
 fn shown_entries(past: &PastEntries<'_>, backwards: bool) -> Vec<(Key, Entry)> {
-    past.iter(backwards).map(|(key, entry)| (key.clone(), Entry::clone(&entry))).collect()
+    past.iter(backwards).map(|(key, entry)| (key.clone(), unclaimed(&entry))).collect()
 }
 
 /// The events are those of the model; on top of the entries at the compacted revision they lead to the present ones, and each state on the
@@ -495,11 +527,11 @@ fn check_history(machine: &Machine, model: &Model) {
         assert_eq!(shown_entries(&past, false), expected, "at {revision:?}");
         assert!(shown_entries(&past, true).into_iter().rev().eq(expected), "from the end, at {revision:?}");
         for EntryEvent { key, .. } in events {
-            assert_eq!(machine.entry_at(key, revision).unwrap().as_deref(), state.get(key));
+            assert_eq!(machine.entry_at(key, revision).unwrap().as_deref().map(unclaimed), state.get(key).cloned());
         }
         happened("states of the past that were read");
     }
-    assert_eq!(state, model.entries);
+    assert_eq!(state, model.unclaimed_entries());
     let ahead = Revision(model.last_token() + 1);
     assert!(matches!(machine.entries_at(&everything, ahead), Err(RevisionError::Future { .. })));
     if let Some(forgotten) = model.compacted.checked_sub(1) {
@@ -588,7 +620,7 @@ impl Hurried {
             let is_over = entry.lease.is_some_and(|lease| !model.sessions.contains_key(&lease.session));
             assert!(!is_over, "{key:?} has a lease that is over");
         }
-        for name in names() {
+        for name in all_names() {
             let mut told = self.watcher.get(&name).cloned().unwrap_or_default();
             let seen = seen(whole_view(&self.machine, &name));
             // The lock-delay may be over, and its opening still in the backlog.
@@ -604,7 +636,7 @@ impl Hurried {
             self.apply(time(model.now), &Command::Tick);
         }
         assert!(!self.machine.has_work(), "after {most} ticks");
-        for name in names() {
+        for name in all_names() {
             for holder in whole_view(&self.machine, &name).holders {
                 assert!(model.sessions.contains_key(&holder.session), "{name} is held by a session that is over");
             }
@@ -628,12 +660,13 @@ fn renewed(txn: &Txn, reply: &Reply) -> Vec<SessionId> {
     operations.iter().filter_map(session).collect()
 }
 
-/// A cluster that is restored from this table has all its grants and none of its waiters, and issues tokens far above. Without their
-/// clients, all its sessions expire.
+/// A cluster that is restored from this table has all its grants and entries, none of its acquires that wait, and issues tokens far above.
+/// Without their clients, all its sessions expire.
 fn check_restored(machine: &Machine) {
     let mut restored = machine.restored(None).unwrap();
     let (then, now) = (machine.counts(), restored.counts());
-    assert_eq!((now.sessions, now.grants, now.waiters), (then.sessions, then.grants, 0));
+    let entries_waiting = then.waiters - machine.waits().count();
+    assert_eq!((now.sessions, now.grants, now.waiters), (then.sessions, then.grants, entries_waiting));
     let revisions = |machine: &Machine| {
         let entries = machine.entries(&KeyRange::default());
         entries.map(|(key, entry)| (key.clone(), entry.created, entry.modified, entry.version)).collect::<Vec<_>>()
@@ -653,7 +686,7 @@ fn check_restored(machine: &Machine) {
 }
 
 fn watch(watcher: &mut Watcher, event: Event) {
-    let Change { name, kind } = match event {
+    let Change { name, of, kind } = match event {
         Event::Changed(change) => change,
         // No other event reports that a granted acquire leaves its queues.
         Event::WaitEnded { ticket, end: WaitEnd::Granted(grant) } => {
@@ -668,8 +701,11 @@ fn watch(watcher: &mut Watcher, event: Event) {
     };
     let lock = watcher.entry(name).or_default();
     match kind {
-        ChangeKind::Granted { token, mode, .. } => {
+        ChangeKind::Granted { token, mode, ticket, .. } => {
             assert!(lock.holders.insert(token));
+            if of == LockKind::Entry {
+                assert!(ticket.is_none_or(|ticket| lock.waiters.remove(&ticket)));
+            }
             let most = match mode {
                 Mode::Exclusive => 1,
                 Mode::Shared => usize::MAX,
@@ -822,8 +858,22 @@ impl Test {
                 .filter(|renewal| told(renewal))
                 .for_each(|_| happened("renewals that told of what was taken"));
         }
+        if let Reply::Refused(Refusal::ModeMismatch { name, .. }) = reply
+            && whole_view(&self.machine, name).kind == LockKind::Entry
+        {
+            happened("acquires of a claimed name");
+        }
         for event in events {
             match event {
+                Event::Changed(Change { of: LockKind::Entry, kind, .. }) => match kind {
+                    ChangeKind::Granted { ticket: None, .. } => happened("entries that claimed a free lock"),
+                    ChangeKind::Granted { .. } => happened("entries that were granted a lock after a wait"),
+                    ChangeKind::Queued { .. } => happened("entries that waited for a lock"),
+                    ChangeKind::Lost { reason: Some(_), .. } => happened("entries that lost a lock by force"),
+                    ChangeKind::Released { .. } | ChangeKind::Left { .. } | ChangeKind::Lost { reason: None, .. } => {}
+                    ChangeKind::Revoked { .. } | ChangeKind::Data(_) | ChangeKind::Delayed => {}
+                    ChangeKind::Opened | ChangeKind::Resized(_) => {}
+                },
                 Event::WaitEnded { end: WaitEnd::Granted(grant), .. } => {
                     happened("grants after a wait");
                     granted(grant);

@@ -76,7 +76,10 @@ pub struct Line<'a> {
     /// The lock.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lock: Option<Cow<'a, str>>,
-    /// The grant.
+    /// `entry`: entries of the keyspace hold the lock and wait for it, as items of DynamoDB's lock clients. Otherwise grants do.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub kind: Option<Cow<'a, str>>,
+    /// The grant; the entry that waits.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub token: Option<u64>,
     /// The place in the order of arrival; of a grant: of the wait that it ended.
@@ -139,6 +142,7 @@ impl Line<'_> {
             wall_ms: None,
             what,
             lock: None,
+            kind: None,
             token: None,
             ticket: None,
             mode: None,

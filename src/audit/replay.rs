@@ -4,6 +4,8 @@
 //! * Tokens rise with each grant; a grant of several locks has one token.
 //! * First come, first served: a grant ends the first wait in the lock's queue, or nobody waits.
 //! * Nothing is granted to, or queued for, a session that has ended.
+//! * A lock that entries hold has one holder. Its holders' tokens rise. An entry has its token before it waits: then it is granted the lock
+//!   with the token with which it was queued, and otherwise with a new one.
 //! * What is released, lost, revoked or left was held or awaited, by that session.
 //!
 //! A trail may begin in the middle: sessions, grants and waits from before have no lines. Then what a line says of them is believed, as far
@@ -104,7 +106,10 @@ struct Lock {
     /// The mode of all of them, and the size.
     is_exclusive: bool,
     is_shared: bool,
+    /// By ticket; of entries, by token.
     queue: BTreeMap<u64, Session>,
+    /// The token of the last entry that held it.
+    last_entry: u64,
 }
 
 /// The state. See the module.
@@ -117,6 +122,8 @@ pub(super) struct Replay {
     index: u64,
     /// The last grant: more locks may follow with its token.
     last_grant: Option<(u64, Session)>,
+    /// The last token of an entry, and its log entry: more entries may follow with this token.
+    last_write: Option<(u64, u64)>,
     /// Grants and waits up to these numbers may be from before.
     token_before: u64,
     ticket_before: u64,
@@ -158,6 +165,8 @@ impl Replay {
             }
             What::SessionOpened => self.opened(session(line)?),
             What::SessionEnded => self.session_ended(session(line)?),
+            What::Granted if is_entry(line) => self.granted_entry(line),
+            What::Queued if is_entry(line) => self.queued_entry(line),
             What::Granted => self.granted(line),
             What::Queued => self.queued(line),
             What::Left => self.left(line),
@@ -254,11 +263,53 @@ impl Replay {
         Ok(())
     }
 
+    /// All entries that one transaction writes have the same token.
+    fn new_token_of_entry(&mut self, line: &Line<'_>, token: u64) -> Result<(), Violation> {
+        if token <= self.last_token && self.last_write != Some((token, line.index)) {
+            return Err(Violation::Token { token, before: self.last_token });
+        }
+        (self.last_token, self.last_write) = (token, Some((token, line.index)));
+        Ok(())
+    }
+
+    fn granted_entry(&mut self, line: &Line<'_>) -> Result<(), Violation> {
+        let (token, session, name) = (token(line)?, session(line)?, lock(line)?);
+        self.open(session)?;
+        let lock = self.locks.entry(name.to_owned()).or_default();
+        if let Some((holder, _)) = lock.holders.first_key_value() {
+            return Err(Violation::Exclusion { lock: name.to_owned(), token, holder: *holder });
+        }
+        if token <= lock.last_entry {
+            return Err(Violation::Token { token, before: lock.last_entry });
+        }
+        let queued = lock.queue.remove(&token);
+        lock.last_entry = token;
+        lock.holders.insert(token, session);
+        match queued {
+            Some(queued) if queued == session => Ok(()),
+            Some(_) => Err(Violation::NotQueued { lock: name.to_owned(), ticket: token }),
+            None if token <= self.token_before => Ok(()),
+            None => self.new_token_of_entry(line, token),
+        }
+    }
+
+    fn queued_entry(&mut self, line: &Line<'_>) -> Result<(), Violation> {
+        let (token, session, name) = (token(line)?, session(line)?, lock(line)?);
+        self.open(session)?;
+        self.new_token_of_entry(line, token)?;
+        self.locks.entry(name.to_owned()).or_default().queue.insert(token, session);
+        Ok(())
+    }
+
     fn left(&mut self, line: &Line<'_>) -> Result<(), Violation> {
-        let (ticket, session, name) = (ticket(line)?, session(line)?, lock(line)?);
+        let (session, name) = (session(line)?, lock(line)?);
+        let (ticket, ticket_before) = match is_entry(line) {
+            true => (token(line)?, self.token_before),
+            false => (ticket(line)?, self.ticket_before),
+        };
         let found = self.locks.get_mut(name).and_then(|lock| lock.queue.remove(&ticket));
         self.forget(name);
-        match found == Some(session) || found.is_none() && ticket <= self.ticket_before {
+        match found == Some(session) || found.is_none() && ticket <= ticket_before {
             true => Ok(()),
             false => Err(Violation::NotQueued { lock: name.to_owned(), ticket }),
         }
@@ -288,6 +339,10 @@ impl Replay {
             self.locks.remove(name);
         }
     }
+}
+
+fn is_entry(line: &Line<'_>) -> bool {
+    line.kind.as_deref() == Some("entry")
 }
 
 fn token(line: &Line<'_>) -> Result<u64, Violation> {

@@ -417,3 +417,57 @@ mod sink {
         assert!(sink.sync().is_err());
     }
 }
+
+fn of_entry(line: Line<'static>) -> Line<'static> {
+    Line { kind: Some("entry".into()), ..line }
+}
+
+/// An entry of session 1 holds, those of 2 and 3 wait with their tokens; then 3 has it, since session 2 has ended.
+fn sound_entries() -> Vec<Line<'static>> {
+    let mode = || Some("exclusive".into());
+    vec![
+        begun(),
+        opened(2, 1),
+        opened(2, 2),
+        opened(2, 3),
+        of_entry(granted(3, 1, 5)),
+        of_entry(Line { mode: mode(), ..of_lock(4, What::Queued, 2, 7) }),
+        of_entry(Line { mode: mode(), ..of_lock(5, What::Queued, 3, 9) }),
+        // Another lock's grant.
+        Line { lock: Some("b".into()), ..granted(6, 1, 10) },
+        ended(7, 2),
+        of_entry(of_lock(8, What::Released, 1, 5)),
+        of_entry(granted(8, 3, 9)),
+        of_entry(of_lock(9, What::Left, 2, 7)),
+    ]
+}
+
+#[test]
+fn locks_of_entries_have_one_holder_and_tokens_that_rise() {
+    let of = |change: &dyn Fn(&mut Vec<Line<'static>>)| {
+        let mut lines = sound_entries();
+        change(&mut lines);
+        let (directory, _) = files_of(&lines, ALL);
+        check(directory.path())
+    };
+    assert!(of(&|_| {}).is_ok(), "a waiter has its token before the grants of other locks");
+    let is = |change: &dyn Fn(&mut Vec<Line<'static>>), expected: &str| {
+        let (_, fault) = broken(of(change));
+        assert!(format!("{fault:?}").contains(expected), "{fault:?}");
+    };
+    is(&|lines| drop(lines.remove(9)), "Exclusion");
+    is(&|lines| lines[10].token = Some(8), "Token");
+    is(&|lines| lines[10].session = Some(Session(1)), "NotQueued");
+    is(&|lines| lines[5].token = Some(5), "Token");
+    is(&|lines| lines[10] = of_entry(granted(8, 2, 7)), "NotOpen");
+    is(&|lines| lines[11].token = Some(6), "NotQueued");
+    is(&|lines| lines[9].token = Some(6), "NotHeld");
+    is(&|lines| lines[7] = of_entry(granted(6, 1, 4)), "Exclusion");
+    // The one that came first is granted it last.
+    let falls = |lines: &mut Vec<Line<'static>>| {
+        lines.remove(8);
+        lines[10] = of_entry(of_lock(9, What::Released, 3, 9));
+        lines.push(of_entry(granted(10, 2, 7)));
+    };
+    is(&falls, "Token { token: 7, before: 9 }");
+}

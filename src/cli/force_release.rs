@@ -13,7 +13,8 @@ use super::{
 use crate::{client::Forced, machine::Token};
 
 /// Revokes the grants of a lock. Their holders are told at once; the lock opens when they release it, or at their
-/// session's deadline.
+/// session's deadline. A lock of another protocol's clients (`list` shows it as an entry) opens at once: its holder hears of it when it
+/// next renews.
 #[derive(Args, Debug)]
 pub(super) struct ForceRelease {
     /// The lock

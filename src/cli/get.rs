@@ -47,7 +47,7 @@ fn text(lock: &LockInfo) -> String {
     text += &match (lock.holder_count, lock.delay_remaining) {
         (0, None) => "state    free\n".to_owned(),
         (0, Some(left)) => format!("state    closed by its lock-delay for another {}\n", show::duration(left)),
-        (count, _) => format!("state    held by {count}, {}\n", show::mode(lock.mode)),
+        (count, _) => format!("state    held by {count}, {}{}\n", show::mode(lock.mode), show::kind(lock.kind)),
     };
     if lock.resized {
         text += &format!("size     {}, set by an operator\n", show::mode(lock.mode));

@@ -53,7 +53,7 @@ fn row(lock: &LockInfo) -> Vec<String> {
     let none = || "-".to_owned();
     vec![
         show::text(lock.name.as_str()),
-        state(lock),
+        state(lock) + show::kind(lock.kind),
         first.map_or_else(none, |holder| format!("{}{others}", show::cell(&holder.label))),
         first.map_or_else(none, |holder| holder.token.0.to_string()),
         first.map_or_else(none, |holder| show::since(holder.since)),

@@ -4,7 +4,10 @@ use std::{fmt, time::Duration};
 
 use jiff::{Timestamp, tz::TimeZone};
 
-use crate::machine::{Mode, WallTime};
+use crate::{
+    client::LockKind,
+    machine::{Mode, WallTime},
+};
 
 /// Longest text in a table cell, characters.
 const CELL_MAX: usize = 48;
@@ -37,6 +40,14 @@ pub(super) fn data(data: &[u8]) -> String {
 
 pub(super) fn hex(data: &[u8]) -> String {
     data.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What a mode is followed by: nothing for an ordinary lock.
+pub(super) fn kind(kind: LockKind) -> &'static str {
+    match kind {
+        LockKind::Entry => " (entry)",
+        LockKind::Lock | _ => "",
+    }
 }
 
 pub(super) fn mode(mode: Option<Mode>) -> String {

@@ -19,6 +19,7 @@ pub(super) enum Mode {
 #[derive(Serialize, Debug)]
 pub(super) struct Lock {
     name: String,
+    kind: &'static str,
     mode: Option<Mode>,
     holders: Vec<Holder>,
     holder_count: u64,
@@ -122,10 +123,19 @@ impl From<Option<Vec<u8>>> for Data {
     }
 }
 
+/// `lock`, or `entry`: an item of another protocol.
+pub(super) fn kind(kind: client::LockKind) -> &'static str {
+    match kind {
+        client::LockKind::Entry => "entry",
+        client::LockKind::Lock | _ => "lock",
+    }
+}
+
 impl From<client::LockInfo> for Lock {
     fn from(lock: client::LockInfo) -> Self {
         Self {
             name: lock.name.as_str().to_owned(),
+            kind: kind(lock.kind),
             mode: lock.mode.map(Mode::from),
             holders: lock.holders.into_iter().map(Holder::from).collect(),
             holder_count: lock.holder_count,
@@ -225,6 +235,7 @@ pub(super) mod tests {
     pub(in crate::cli) fn lock_without_holders(name: &str) -> client::LockInfo {
         client::LockInfo {
             name: LockName::new(name).unwrap(),
+            kind: client::LockKind::Lock,
             mode: None,
             holders: Vec::new(),
             holder_count: 0,
@@ -264,7 +275,7 @@ pub(super) mod tests {
     fn a_free_lock_has_all_fields() {
         let document = serde_json::to_value(Lock::from(lock_without_holders("jobs"))).unwrap();
         let expected = json!({
-            "name": "jobs", "mode": null, "holders": [], "holder_count": 0, "waiters": [], "queue_length": 0, "data_hex": null,
+            "name": "jobs", "kind": "lock", "mode": null, "holders": [], "holder_count": 0, "waiters": [], "queue_length": 0, "data_hex": null,
             "data_text": null, "keep_data": false, "delay_remaining_ms": 0, "resized": false,
         });
         assert_eq!(document, expected);
@@ -308,6 +319,7 @@ pub(super) mod tests {
         let document = serde_json::to_value(Lock::from(lock)).unwrap();
         let expected = json!({
             "name": "jobs",
+            "kind": "lock",
             "mode": {"kind": "permit", "limit": 3},
             "holders": [{
                 "token": 7, "session_id": "00000000000000000000000000000001", "label": "ann", "mode": {"kind": "shared"},

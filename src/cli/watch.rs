@@ -206,6 +206,7 @@ mod tests {
     fn a_change_is_a_line_for_people_and_one_for_programs() {
         let change = Change {
             name: LockName::new("jobs").unwrap(),
+            lock_kind: crate::client::LockKind::Lock,
             kind: ChangeKind::Lost,
             token: Some(Token(7)),
             session_id: None,

@@ -15,7 +15,9 @@ use crate::{
     Caller, Entry, Item, Options, Store, Value,
     error::{Error, Kind, Result},
     item::Record,
-    key, recipes,
+    key,
+    lock_name::lock_name,
+    recipes,
     tables::{Attribute, Table},
 };
 
@@ -184,6 +186,13 @@ impl Known {
     pub(crate) fn key_attributes(&self, item: &Item) -> Item {
         let names = self.table.key_names();
         names.filter_map(|name| Some((name.to_owned(), item.get(name)?.clone()))).collect()
+    }
+
+    /// The name of an item that is a lock, for people.
+    pub(crate) fn lock_name(&self, attributes: &Item) -> String {
+        let Table { name, partition, sort, .. } = &self.table;
+        let part = |attribute: &Attribute| attributes.get(&attribute.name).unwrap_or(&Value::Null);
+        lock_name(name, part(partition), sort.as_ref().map(part))
     }
 
     pub(crate) fn key_of(&self, wanted: &Wanted<'_>) -> Result<Vec<u8>> {

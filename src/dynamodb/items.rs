@@ -200,7 +200,9 @@ impl<'a> Prepared<'a> {
             Change::Nothing => return Ok(Planned { write: None, record: None, bytes: old_bytes }),
         };
         let before = located.stored.as_ref().map(|(record, entry)| (record, entry));
-        let (fence, lease) = recipes::written(before, &mut item, locks.known, locks.lease_ms_max);
+        let (fence, lease) = recipes::written(before, &mut item, locks.known, locks.lease_ms_max, || {
+            located.known.lock_name(self.wanted.attributes)
+        });
         let bytes = old_bytes.max(item_size(&item));
         let record = Record { item, fence, mark };
         let write = Write::Put { key: located.key.clone(), value: record.encode(), lease };

@@ -5,8 +5,8 @@
 //! call        which operation
 //! tables  items  query  batch
 //!             what it means: read, decide, commit if nothing has changed in between, or again
-//! recipes  once
-//!             what a lock service adds: leases, tokens, retries that happen once
+//! recipes  lock_name  once
+//!             what a lock service adds: leases, tokens, names for operators, retries that happen once
 //! expression  legacy  request  error
 //!             DynamoDB's own words, in and out
 //! value  number  item  key
@@ -35,6 +35,7 @@ mod item;
 mod items;
 mod key;
 mod legacy;
+mod lock_name;
 mod number;
 mod once;
 mod options;

@@ -59,6 +59,6 @@ pub(crate) fn kept_transaction(value: &[u8], body: &[u8]) -> Result<Vec<u8>, ()>
 
 fn put(caller: &Caller, mark: &Mark, value: Vec<u8>, ttl_ms: u64) -> Write {
     let owner = caller.identity.clone().unwrap_or_default();
-    let lease = Lease::Grant { owner, ttl_ms, at_end: AtEnd::Delete };
+    let lease = Lease::Grant { lock: None, owner, ttl_ms, at_end: AtEnd::Delete };
     Write::Put { key: key::of_answer(mark), value, lease }
 }

@@ -24,6 +24,10 @@
 //! names its own version, renews its lease if nobody has taken the lock in between (the commit compares), and does not store
 //! `isReleased`. Where released means absent, its condition fails, and it learns that the lock is lost.
 //!
+//! **Taken back by an operator.** The item reads as released at once, and with another version than any that its holder wrote: so the late
+//! heartbeat fails here, and the client learns that it lost the lock. Its release fails likewise, as that of a lock that another took.
+//! A caller that acquires by what it has read names the version that it has seen, and gets the lock.
+//!
 //! **The token.** The items of all but the last kind also show `fencingToken`: the revision of the acquisition (`item::Fence`). The last
 //! client has an attribute of this name already, which it raises by itself.
 
@@ -113,7 +117,22 @@ fn duration_ms(text: &str) -> Option<u64> {
 
 /// The item as a client sees it. `None`: it sees none.
 pub(crate) fn shown(record: &Record, entry: &Entry, enabled: bool) -> Option<Item> {
-    shown_at(record, entry.modified, entry.expired, enabled)
+    let item = shown_at(record, entry.modified, entry.expired, enabled)?;
+    Some(if entry.revoked && enabled { without_its_version(item, entry.modified) } else { item })
+}
+
+/// The item of a lock that an operator took back: with another version than any that its holder wrote.
+fn without_its_version(mut item: Item, modified: u64) -> Item {
+    let name = match Lock::of(&item).map(|lock| lock.recipe) {
+        Some(Recipe::Java | Recipe::DeliveryHero) => "recordVersionNumber",
+        Some(Recipe::Python) => "record_version_number",
+        Some(Recipe::FailOpen) => "guid",
+        None => return item,
+    };
+    let text = format!("revoked-{modified}");
+    let is_bytes = matches!(item.get(name), Some(Value::B(_)));
+    item.insert(name.to_owned(), if is_bytes { Value::B(text.into_bytes()) } else { Value::S(text) });
+    item
 }
 
 /// The same, of a record that was just written.
@@ -142,12 +161,16 @@ pub(crate) fn shown_at(record: &Record, modified: u64, expired: bool, enabled: b
     Some(item)
 }
 
-/// The fence and the lease of an item that is about to be written over another. `lease_ms_max`: longer leases are not asked for.
+/// The fence and the lease of an item that is about to be written over another. `lease_ms_max`: longer leases are not asked for. `name`:
+/// the lock's, for people.
+///
+/// A new lease has a new fence, and a renewed one keeps it: so the lock that people see has the token that the item shows.
 pub(crate) fn written(
     before: Option<(&Record, &Entry)>,
     item: &mut Item,
     enabled: bool,
     lease_ms_max: u64,
+    name: impl FnOnce() -> String,
 ) -> (Fence, Lease) {
     let recipe = Lock::of(item).map(|lock| lock.recipe).filter(|_| enabled);
     if recipe.is_some_and(|recipe| recipe != Recipe::FailOpen) {
@@ -156,7 +179,17 @@ pub(crate) fn written(
     }
     let Some(lock) = Lock::of(item).filter(|_| enabled) else { return (Fence::None, Lease::None) };
     let before = before.and_then(|(record, entry)| Some((Lock::of(&record.item)?, record, entry)));
+    let is_leased = |lock: &Lock<'_>| lock.lease_ms > 0 && lock.lease_ms <= lease_ms_max && !lock.released;
+    let grants = match &before {
+        Some((old, _, entry)) => {
+            let same = old.owner == lock.owner && old.lease_ms == lock.lease_ms && !old.released;
+            // An expired lock that is written without a new version stays over.
+            !(same && (entry.leased || entry.expired && old.version == lock.version))
+        }
+        None => true,
+    };
     let fence = match &before {
+        Some(_) if is_leased(&lock) && grants => Fence::ThisRevision,
         Some((old, record, entry)) => {
             let still_held = old.owner == lock.owner && !old.released && !entry.expired;
             match record.fence {
@@ -167,13 +200,14 @@ pub(crate) fn written(
         }
         None => Fence::ThisRevision,
     };
-    let renewed = before.as_ref().is_none_or(|(old, _, _)| old.version != lock.version || old.released);
-    let lease = if lock.released || lock.lease_ms == 0 || lock.lease_ms > lease_ms_max {
-        Lease::None
-    } else if renewed {
-        Lease::Grant { owner: lock.owner.to_owned(), ttl_ms: lock.lease_ms, at_end: AtEnd::Expire }
-    } else {
-        Lease::Keep
+    let lease = match (&before, is_leased(&lock)) {
+        (_, false) => Lease::None,
+        (_, true) if grants => {
+            let owner = lock.owner.to_owned();
+            Lease::Grant { lock: Some(name()), owner, ttl_ms: lock.lease_ms, at_end: AtEnd::Expire }
+        }
+        (Some((old, ..)), true) if old.version != lock.version => Lease::Renew,
+        (_, true) => Lease::Keep,
     };
     (fence, lease)
 }
@@ -195,15 +229,17 @@ mod tests {
     }
 
     fn entry(modified: u64, expired: bool) -> Entry {
-        Entry { created: 1, modified, version: 1, expired, value: Vec::new() }
+        Entry { created: 1, modified, version: 1, leased: !expired, expired, revoked: false, value: Vec::new() }
     }
 
+    const NAME: &str = "dynamodb/t/k";
+
     fn grant(ttl_ms: u64) -> Lease {
-        Lease::Grant { owner: "ann".to_owned(), ttl_ms, at_end: AtEnd::Expire }
+        Lease::Grant { lock: Some(NAME.to_owned()), owner: "ann".to_owned(), ttl_ms, at_end: AtEnd::Expire }
     }
 
     fn write(before: Option<(&Record, &Entry)>, mut item: Item) -> (Record, Lease) {
-        let (fence, lease) = written(before, &mut item, true, 86_400_000);
+        let (fence, lease) = written(before, &mut item, true, 86_400_000, || NAME.to_owned());
         (Record { item, fence, mark: None }, lease)
     }
 
@@ -212,7 +248,7 @@ mod tests {
         let (held, lease) = write(None, java("1", ""));
         assert_eq!((held.fence, lease), (Fence::ThisRevision, grant(20_000)));
         let (renewed, lease) = write(Some((&held, &entry(7, false))), java("2", ""));
-        assert_eq!((renewed.fence, lease), (Fence::At(7), grant(20_000)));
+        assert_eq!((renewed.fence, lease), (Fence::At(7), Lease::Renew));
         let (edited, lease) = write(Some((&renewed, &entry(8, false))), java("2", r#","x":{"S":"y"}"#));
         assert_eq!(
             (edited.fence, lease),
@@ -264,10 +300,10 @@ mod tests {
     fn no_lock_has_no_lease_and_a_plain_table_adds_nothing() {
         assert_eq!(write(None, item(r#"{"id":{"S":"x"},"owner":{"S":"ann"}}"#)).1, Lease::None);
         let mut lock = java("1", "");
-        assert_eq!(written(None, &mut lock, false, u64::MAX), (Fence::None, Lease::None));
+        assert_eq!(written(None, &mut lock, false, u64::MAX, String::new), (Fence::None, Lease::None));
         let record = Record { item: lock.clone(), fence: Fence::At(3), mark: None };
         assert_eq!(shown(&record, &entry(5, true), false), Some(lock.clone()));
-        assert_eq!(written(None, &mut lock, true, 19_999), (Fence::ThisRevision, Lease::None));
+        assert_eq!(written(None, &mut lock, true, 19_999, String::new), (Fence::ThisRevision, Lease::None));
     }
 
     proptest! {

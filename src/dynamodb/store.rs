@@ -28,16 +28,21 @@ pub struct Entry {
     pub modified: u64,
     /// Its writes since it was created.
     pub version: u64,
+    /// It has a lease, which is not over.
+    pub leased: bool,
     /// Its lease has ended, and nothing was written since.
     pub expired: bool,
+    /// An operator ended it. Then it is expired, too.
+    pub revoked: bool,
     /// The bytes that were written.
     pub value: Vec<u8>,
 }
 
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { created, modified, version, expired, value } = self;
-        write!(f, "Entry {{ {created}..{modified}, version {version}, expired {expired}, {} bytes }}", value.len())
+        let Self { created, modified, version, leased, expired, revoked, value } = self;
+        write!(f, "Entry {{ {created}..{modified}, version {version}, leased {leased}, expired {expired}, ")?;
+        write!(f, "revoked {revoked}, {} bytes }}", value.len())
     }
 }
 
@@ -85,8 +90,14 @@ pub enum Lease {
     None,
     /// As it was: the same deadline, or already over.
     Keep,
-    /// A new one, or a renewal. It belongs to this entry alone, and starts when the write is applied.
+    /// The one that it has, as long again from when the write is applied. The commit fails, as if the entry had changed, if it has none any
+    /// more.
+    Renew,
+    /// A new one. It belongs to this entry alone, and starts when the write is applied.
     Grant {
+        /// The lock that the entry is, for people; `None`: it is none. Its token is the revision of this write, until another lease is
+        /// granted.
+        lock: Option<String>,
         /// Who is shown as its holder.
         owner: String,
         /// Its length.

@@ -45,6 +45,8 @@ const EVENT: usize = 80;
 const PAST: usize = 136;
 /// Added to an entry with a lease, without its key: its place in the index of leases.
 const LEASED: usize = 64;
+/// Added to an entry that claims a lock, without the lock's name: the claim, and its place in the index of claims.
+const CLAIMED: usize = 160;
 
 /// The bytes of some records: in their session's sum, and in the table's.
 #[derive(Clone, Copy)]
@@ -70,7 +72,8 @@ impl Weight {
 
     pub(super) fn of_entry(key: &Key, entry: &Entry) -> Self {
         let leased = entry.lease.map_or(0, |_| LEASED);
-        Self::same(ENTRY + leased + key.as_bytes().len() + entry.value.as_bytes().len())
+        let claimed = entry.claim.as_ref().map_or(0, |claim| CLAIMED + claim.lock.as_str().len());
+        Self::same(ENTRY + leased + claimed + key.as_bytes().len() + entry.value.as_bytes().len())
     }
 
     pub(super) fn of_revoked(revoked: &Revoked) -> Self {

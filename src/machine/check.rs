@@ -1,10 +1,10 @@
-//! The invariants M1 to M11 of the [module](super), as code.
+//! The invariants M1 to M12 of the [module](super), as code.
 //!
 //! A violation is our own mistake, or a damaged snapshot; no command may cause one.
 
 use std::{collections::BTreeMap, fmt::Debug, num::NonZeroU64};
 
-use super::*;
+use super::{keyspace::unclaimed, *};
 
 /// A violated invariant.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -39,6 +39,7 @@ impl Machine {
         self.check_backlog()?;
         self.check_entries()?;
         self.check_history()?;
+        self.check_claims()?;
         self.check_bytes()?;
         self.check_indexes()
     }
@@ -243,13 +244,14 @@ impl Machine {
 
     fn check_entries(&self) -> Result<(), BrokenInvariant> {
         for (key, entry) in &self.entries {
-            let Entry { created, modified, version, lease, is_expired, value: _ } = &**entry;
+            let Entry { created, modified, version, lease, claim: _, is_expired, is_revoked, value: _ } = &**entry;
             let in_order = *created > Revision(0) && created <= modified && *modified <= self.revision();
             ensure(in_order && *version > 0, || {
                 format!("{key:?} was created at {created:?} and modified at {modified:?}, as version {version} (M10)")
             })?;
             let is_leased = lease.is_none_or(|lease| !is_expired && self.sessions.contains_key(&lease.session));
             ensure(is_leased, || format!("{key:?} has a lease that is over (M10)"))?;
+            ensure(!is_revoked || *is_expired, || format!("the lease of {key:?} was ended, and is not over (M10)"))?;
         }
         let leased = self.entries.iter().filter_map(|(key, entry)| Some((entry.lease?.session, key.clone())));
         ensure_same(&self.leased, &leased.collect(), "entries by lease")
@@ -277,7 +279,7 @@ impl Machine {
             })?;
         }
         for (key, after) in &known {
-            ensure(self.entries.get(*key) == after.as_ref(), || {
+            ensure(self.entries.get(*key).map(unclaimed) == **after, || {
                 format!("the table differs from the last event of {key:?} (M11)")
             })?;
         }
@@ -324,7 +326,7 @@ impl Machine {
     }
 }
 
-/// Whether a command can have changed an entry in this way: created, written, deleted, or marked at the end of its lease.
+/// Whether a command can have changed an entry in this way: created, written, deleted, or marked at the end of its lease, by an operator or not.
 fn is_change(revision: Revision, before: Option<&Entry>, after: Option<&Entry>) -> bool {
     if before.is_some_and(|before| before.modified >= revision) {
         return false;
@@ -332,7 +334,10 @@ fn is_change(revision: Revision, before: Option<&Entry>, after: Option<&Entry>) 
     let Some(after) = after else { return before.is_some() };
     let is_created = after.created == revision && after.version == 1 && !after.is_expired;
     let follows = before.is_some_and(|before| match after.is_expired {
-        true => *after == Entry { modified: revision, lease: None, is_expired: true, ..before.clone() },
+        true => {
+            let is_revoked = after.is_revoked;
+            *after == Entry { modified: revision, lease: None, is_expired: true, is_revoked, ..before.clone() }
+        }
         false => after.created == before.created && after.version == before.version + 1,
     });
     after.modified == revision && (is_created || follows)

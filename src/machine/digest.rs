@@ -68,7 +68,8 @@ digest_structs! {
     Version { 0 }
     Revision { 0 }
     Lease { session, at_end }
-    Entry { created, modified, version, lease, is_expired, value }
+    Claim { lock, token, since, is_held }
+    Entry { created, modified, version, lease, claim, is_expired, is_revoked, value }
     Grant { token, session, names }
     Busy { name, holder, queue_length, delay_remaining_ms }
     HolderView { token, session, label, mode, since, remaining_ms, revoked }

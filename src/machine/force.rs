@@ -8,6 +8,8 @@
 //! reason stays with the session, and every renewal reports it, until the session releases the token or ends. The event that tells the
 //! holder at once may be lost with the leader; without the entry the holder would trust its lock for as long as it renews its session.
 //!
+//! An entry of the keyspace that holds a lock loses it at once, with or without `now`, since its client cannot be told: see `claims`.
+//!
 //! An entry takes less memory than the grant did. A session that holds a million permits can lose a million; but a session with
 //! [`TAKEN_PER_SESSION_MAX`] unreleased entries is granted nothing more, so it cannot lose a million again and again.
 
@@ -27,6 +29,9 @@ impl Machine {
     /// Revokes all grants of a lock, or one of them, each with all its locks. A grant that is revoked already keeps its first reason and
     /// its earlier deadline. Of many grants, revokes as many as the budget allows.
     pub(super) fn force_release(&mut self, force: &ForceRelease, events: &mut Vec<Event>) -> Reply {
+        if self.is_claimed(&force.name) {
+            return Reply::Forced { grants: self.force_claim(force, events).into_iter().collect(), more_up_to: None };
+        }
         let mut grants = Vec::new();
         let mut freed = Vec::new();
         // Fixed before waiters are granted: their new tokens are not meant.

@@ -14,7 +14,7 @@
 //! * `grants`: tokens: granted, released, lost; data set by their holders;
 //! * `force`: an operator revokes a grant;
 //! * `undo`: an operator removes a waiter, lifts a lock-delay, drops kept data, resizes a semaphore;
-//! * `keyspace`: entries with revisions and leases, transactions on them, and their history;
+//! * `keyspace`: entries with revisions and leases, transactions on them, their history, and the locks that entries claim;
 //! * `bytes`: how much memory the table takes;
 //! * `tokens`: compact sets, for the many that have one member;
 //! * `time`: deadlines that pass;
@@ -47,6 +47,8 @@
 //!   table, and an expired one has none.
 //! * **M11** The history of the keyspace is in the order of its revisions; each event follows the one before it of the same key, the last
 //!   one leads to the table, and each entry that was modified after the compacted revision has one.
+//! * **M12** A lock that entries claim is no lock of the table, and one of its claims at most is held. If none is, the leases of all are
+//!   over. A claim came with a write of its entry.
 //!
 //! Each acquire names the size of its semaphore, so that no one has to create it, and all acquires have to name the same size. If an
 //! operator resizes a semaphore in use, the operator's size counts instead, and an acquire that names another size is not refused, since
@@ -102,6 +104,7 @@ use self::{
     capacity::Capacity,
     force::Revoked,
     grants::{GrantEnd, Held},
+    keyspace::{Claimed, Claims},
     locks::{Lock, changed},
     queue::Waiting,
     replies::{RememberedReply, Replies},
@@ -134,6 +137,8 @@ pub struct Machine {
     entries: OrdMap<Key, Arc<Entry>>,
     /// The entries that have a lease, by their lease.
     leased: OrdSet<(SessionId, Key)>,
+    /// The entries that claim a lock, by their lock.
+    claims: Claims,
 
     /// What happened to the entries lately.
     history: EntryHistory,
@@ -215,7 +220,7 @@ impl Machine {
             Command::LiftDelay { name, by: _ } => Ok(self.lift_delay(&name, events)),
             Command::DropData { prefix, after, by: _ } => Ok(self.drop_data(prefix.as_str(), after.as_ref(), events)),
             Command::Resize { name, permits, by: _ } => self.resize(&name, permits, events),
-            Command::Txn(txn) => self.commit(&txn),
+            Command::Txn(txn) => self.commit(&txn, events),
             Command::Compact { revision } => self.compact(revision),
             Command::RaiseVersion { to } => Ok(self.raise_version(to)),
             Command::Tick => Ok(Reply::Ticked),

@@ -235,5 +235,5 @@ impl Machine {
 
 /// The event that a lock changed.
 pub(super) fn changed(name: &LockName, kind: ChangeKind) -> Event {
-    Event::Changed(Change { name: name.clone(), kind })
+    Event::Changed(Change { name: name.clone(), of: LockKind::Lock, kind })
 }

@@ -71,6 +71,10 @@ impl Machine {
         let mut survey = Survey { obstacle: None, new_locks: 0 };
         for want in acquire.wants() {
             let Some(lock) = self.locks.get(&want.name) else {
+                // The service reserves the names that adapters claim. What passes it all the same must not hold a lock beside an entry.
+                if self.is_claimed(&want.name) {
+                    return Err(Refusal::ModeMismatch { name: want.name.clone(), in_use: None });
+                }
                 if want.must_exist {
                     return Err(Refusal::LockUnknown { name: want.name.clone() });
                 }

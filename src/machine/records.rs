@@ -260,7 +260,8 @@ impl Machine {
             }
             Record::Session { session: id, label, ttl, deadline, opened, address, open, owner } => {
                 self.due.insert((deadline, Due::Session(id)));
-                let (grants, replies, waits, taken) = (Tokens::None, Replies::default(), 0, 0);
+                let (grants, replies, waits, taken, claims) =
+                    (Tokens::None, Replies::default(), 0, 0, Claimed::default());
                 let session = Session {
                     label,
                     ttl,
@@ -273,6 +274,7 @@ impl Machine {
                     replies,
                     waits,
                     taken,
+                    claims,
                     ending: None,
                     charged: 0,
                 };
@@ -326,6 +328,7 @@ impl Machine {
                     self.known(lease.session)?;
                     self.leased.insert((lease.session, key.clone()));
                 }
+                self.restore_claim(&key, &entry)?;
                 self.entries.insert(key, entry).is_some()
             }
             Record::Compacted { revision } => self.history.restore_compacted(revision) != Revision(0),

@@ -24,6 +24,8 @@ pub(super) struct Session {
     pub(super) waits: u32,
     /// Number of grants that were taken from it and that it has not released yet.
     pub(super) taken: usize,
+    /// Number of its entries that claim a lock.
+    pub(super) claims: Claimed,
     /// `Some`: it ended, and some of what it held or awaited is not cleared away yet.
     pub(super) ending: Option<Ending>,
     /// Bytes of its grants and waits, and of data on locks that it alone holds.
@@ -105,6 +107,7 @@ impl Machine {
                 replies: Replies::default(),
                 waits: 0,
                 taken: 0,
+                claims: Claimed::default(),
                 ending: None,
                 charged: 0,
             },
@@ -226,7 +229,7 @@ impl Machine {
         } else if let Some(token) = self.session_mut(id).grants.first() {
             self.end_grant(token, GrantEnd::of_session(end), freed, events);
         } else if let Some(key) = self.first_leased(id) {
-            self.end_lease(key);
+            self.end_lease(key, None, events);
         } else {
             return self.forget_one_taken(id);
         }

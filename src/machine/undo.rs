@@ -33,7 +33,7 @@ impl Machine {
     /// included: a prefix with nothing to drop costs as much as any other.
     pub(super) fn drop_data(&mut self, prefix: &str, after: Option<&LockName>, events: &mut Vec<Event>) -> Reply {
         let mut dropped = 0;
-        let mut next = self.locks(prefix, after).next().cloned();
+        let mut next = self.table_locks(prefix, after).next().cloned();
         let mut last = after.cloned();
         while !self.is_spent()
             && let Some(name) = next
@@ -43,7 +43,7 @@ impl Machine {
                 self.set_data(&name, None, false, events);
                 dropped += 1;
             }
-            next = self.locks(prefix, Some(&name)).next().cloned();
+            next = self.table_locks(prefix, Some(&name)).next().cloned();
             last = Some(name);
         }
         Reply::DataDropped { dropped, more_after: last.filter(|_| next.is_some()) }

@@ -7,10 +7,14 @@ use super::*;
 impl Machine {
     /// A lock with one page of its holders and waiters. A free lock is an empty view.
     pub fn lock(&self, name: &LockName, page: Page) -> LockView {
+        if let Some(view) = self.claimed_lock(name, page) {
+            return view;
+        }
         let free = Lock::default();
         let lock = self.locks.get(name).unwrap_or(&free);
         LockView {
             name: name.clone(),
+            kind: LockKind::Lock,
             mode: lock.mode(),
             holders: lock
                 .holders()
@@ -32,8 +36,24 @@ impl Machine {
         }
     }
 
-    /// The names in use under a prefix, sorted, above `after`.
+    /// The names in use under a prefix, sorted, above `after`: of locks, and of those that entries claim.
     pub fn locks<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&LockName>,
+    ) -> impl Iterator<Item = &'a LockName> + use<'a> {
+        let mut locks = self.table_locks(prefix, after).peekable();
+        let mut claimed = self.claimed_names(prefix, after).peekable();
+        // No name is in both.
+        std::iter::from_fn(move || match (locks.peek(), claimed.peek()) {
+            (Some(lock), Some(other)) if other < lock => claimed.next(),
+            (Some(_), _) => locks.next(),
+            (None, _) => claimed.next(),
+        })
+    }
+
+    /// The same, of the table of locks alone.
+    pub(super) fn table_locks<'a>(
         &'a self,
         prefix: &'a str,
         after: Option<&LockName>,
@@ -50,8 +70,10 @@ impl Machine {
 
     /// The holder of the lock with this token; `None` if there is none.
     pub fn holder(&self, name: &LockName, token: Token) -> Option<HolderView> {
-        let lock = self.locks.get(name).filter(|lock| lock.holders().contains(token))?;
-        Some(self.holder_view(lock, token))
+        let Some(lock) = self.locks.get(name) else {
+            return self.claim_holder(name).filter(|holder| holder.token == token);
+        };
+        lock.holders().contains(token).then(|| self.holder_view(lock, token))
     }
 
     /// A session that is alive.
@@ -94,9 +116,9 @@ impl Machine {
     pub fn counts(&self) -> Counts {
         Counts {
             sessions: self.sessions.len(),
-            locks: self.locks.len(),
-            waiters: self.waits.len(),
-            grants: self.grants.len(),
+            locks: self.locks.len() + self.claims.names(),
+            waiters: self.waits.len() + self.claims.waiting(),
+            grants: self.grants.len() + self.claims.held(),
             entries: self.entries.len(),
         }
     }
@@ -153,8 +175,8 @@ impl Machine {
             ttl: session.ttl,
             remaining_ms: self.remaining_ms(session.deadline),
             opened: session.opened,
-            grants: session.grants.len() as u32,
-            waits: session.waits,
+            grants: session.grants.len() as u32 + session.claims.held,
+            waits: session.waits + session.claims.waiting,
             address: session.address,
             owner: session.owner.clone(),
             bytes: session.bytes() as u64,

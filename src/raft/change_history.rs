@@ -84,12 +84,12 @@ fn change_bytes(change: &Change) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkeeper_machine::{DATA_BYTES_MAX, Data, LockName};
+    use lockkeeper_machine::{DATA_BYTES_MAX, Data, LockKind, LockName};
 
     fn entry(index: u64, bytes: usize) -> Arc<EntryChanges> {
         let name = LockName::new("a").unwrap();
         let kind = ChangeKind::Data(Some(Data::new(&vec![0; bytes]).unwrap()));
-        Arc::new(EntryChanges { index, changes: vec![Change { name, kind }] })
+        Arc::new(EntryChanges { index, changes: vec![Change { name, of: LockKind::Lock, kind }] })
     }
 
     fn after(history: &ChangeHistory, index: u64) -> Option<Vec<u64>> {

@@ -321,7 +321,10 @@ mod tests {
     fn txn_operation() -> impl Strategy<Value = TxnOperation> {
         prop_oneof![
             key().prop_map(TxnOperation::Get),
-            (key(), value(), lease()).prop_map(|(key, value, lease)| TxnOperation::Put(Put { key, value, lease })),
+            (key(), value(), lease(), option::of(name())).prop_map(|(key, value, lease, claims)| {
+                let claims = claims.filter(|_| lease.is_some());
+                TxnOperation::Put(Put { key, value, lease, claims })
+            }),
             key().prop_map(TxnOperation::Delete),
             (option::of(key()), option::of(key()))
                 .prop_map(|(from, to)| TxnOperation::DeleteRange(KeyRange { from, to })),
@@ -487,7 +490,7 @@ mod tests {
         let put = |bytes, at_end| {
             let lease = Some(pb::Lease { session: write_session(SessionId(1)), at_end });
             let (key, value) = (Bytes::from_static(b"k"), vec![0; bytes].into());
-            operation(pb::txn_operation::Kind::Put(pb::Put { key, value, lease }))
+            operation(pb::txn_operation::Kind::Put(pb::Put { key, value, lease, claims: String::new() }))
         };
         let equal = pb::Relation::Equal.into();
         let compare = |key, relation, operand| {

@@ -54,7 +54,7 @@ pub fn read_range(range: &pb::KeyRange) -> Result<KeyRange, Malformed> {
 
 /// An entry as its message.
 pub fn write_entry(entry: &Entry) -> key_entry::Entry {
-    let Entry { created, modified, version, lease, is_expired, value } = entry;
+    let Entry { created, modified, version, lease, claim, is_expired, is_revoked, value } = entry;
     key_entry::Entry {
         created: created.0,
         modified: modified.0,
@@ -62,6 +62,8 @@ pub fn write_entry(entry: &Entry) -> key_entry::Entry {
         lease: lease.map(write_lease),
         expired: *is_expired,
         value: write_value(value),
+        claim: claim.as_deref().map(write_claim),
+        revoked: *is_revoked,
     }
 }
 
@@ -72,9 +74,25 @@ pub fn read_entry(entry: &key_entry::Entry) -> Result<Arc<Entry>, Malformed> {
         modified: Revision(entry.modified),
         version: entry.version,
         lease: entry.lease.as_ref().map(read_lease).transpose()?,
+        claim: entry.claim.as_ref().map(read_claim).transpose()?,
         is_expired: entry.expired,
+        is_revoked: entry.revoked,
         value: read_value(&entry.value)?,
     }))
+}
+
+fn write_claim(claim: &Claim) -> key_entry::Claim {
+    let Claim { lock, token, since, is_held } = claim;
+    key_entry::Claim { lock: lock.to_string(), token: token.0, since_unix_ms: since.0, held: *is_held }
+}
+
+fn read_claim(claim: &key_entry::Claim) -> Result<Arc<Claim>, Malformed> {
+    let (token, since) = (Token(claim.token), WallTime(claim.since_unix_ms));
+    Ok(Arc::new(Claim { lock: read_lock(&claim.lock)?, token, since, is_held: claim.held }))
+}
+
+fn read_lock(name: &str) -> Result<LockName, Malformed> {
+    LockName::new(name).map_err(|_| Malformed("a lock's name that is out of its limits"))
 }
 
 fn write_value(value: &Value) -> Bytes {
@@ -144,9 +162,12 @@ fn write_operation(operation: &TxnOperation) -> pb::TxnOperation {
     use txn_operation::Kind;
     let kind = match operation {
         TxnOperation::Get(key) => Kind::Get(write_key(key)),
-        TxnOperation::Put(Put { key, value, lease }) => {
-            Kind::Put(pb::Put { key: write_key(key), value: write_value(value), lease: lease.map(write_lease) })
-        }
+        TxnOperation::Put(Put { key, value, lease, claims }) => Kind::Put(pb::Put {
+            key: write_key(key),
+            value: write_value(value),
+            lease: lease.map(write_lease),
+            claims: claims.as_ref().map(LockName::to_string).unwrap_or_default(),
+        }),
         TxnOperation::Delete(key) => Kind::Delete(write_key(key)),
         TxnOperation::DeleteRange(range) => Kind::DeleteRange(write_range(range)),
         TxnOperation::Renew(session) => Kind::Renew(write_session(*session)),
@@ -162,6 +183,7 @@ fn read_operation(operation: pb::TxnOperation) -> Result<TxnOperation, Malformed
             key: read_key(&put.key)?,
             value: read_value(&put.value)?,
             lease: put.lease.as_ref().map(read_lease).transpose()?,
+            claims: (!put.claims.is_empty()).then(|| read_lock(&put.claims)).transpose()?,
         }),
         Kind::Delete(key) => TxnOperation::Delete(read_key(&key)?),
         Kind::DeleteRange(range) => TxnOperation::DeleteRange(read_range(&range)?),

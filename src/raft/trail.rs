@@ -183,24 +183,31 @@ impl Entry {
         }
     }
 
-    fn change(&mut self, Change { name, kind }: &Change, rest: &[Event]) {
-        let line = |what| Line { lock: Some(name.as_str().into()), ..Line::new(what) };
+    fn change(&mut self, Change { name, of, kind }: &Change, rest: &[Event]) {
+        let of_entry = *of == LockKind::Entry;
+        let kind_of_lock = || of_entry.then(|| "entry".into());
+        let line = |what| Line { lock: Some(name.as_str().into()), kind: kind_of_lock(), ..Line::new(what) };
+        // An entry that waits has its token already.
+        let place = |ticket: &Ticket, line| match of_entry {
+            true => Line { token: Some(ticket.0), ..line },
+            false => Line { ticket: Some(ticket.0), ..line },
+        };
         let label = |label: &Label| Some(label.as_str().to_owned()).filter(|label| !label.is_empty()).map(Into::into);
         let line = match kind {
             ChangeKind::Granted { token, session, label: of, mode, ticket } => {
-                let (token, ticket) = (Some(token.0), ticket.map(|ticket| ticket.0));
+                let (token, ticket) = (Some(token.0), ticket.filter(|_| !of_entry).map(|ticket| ticket.0));
                 of_session(in_mode(Line { token, ticket, label: label(of), ..line(What::Granted) }, *mode), *session)
             }
             ChangeKind::Queued { ticket, session, label: of, mode } => {
-                let ticket = Some(ticket.0);
-                of_session(in_mode(Line { ticket, label: label(of), ..line(What::Queued) }, *mode), *session)
+                let queued = Line { label: label(of), ..line(What::Queued) };
+                of_session(in_mode(place(ticket, queued), *mode), *session)
             }
             ChangeKind::Left { ticket, session } => {
                 let how = rest.iter().find_map(|event| {
                     let Event::WaitEnded { ticket: ended, end } = event else { return None };
                     (ended == ticket).then(|| end_of_wait(end).into())
                 });
-                of_session(Line { ticket: Some(ticket.0), how, ..line(What::Left) }, *session)
+                of_session(place(ticket, Line { how, ..line(What::Left) }), *session)
             }
             ChangeKind::Released { token, session } => {
                 of_session(Line { token: Some(token.0), ..line(What::Released) }, *session)
@@ -516,6 +523,48 @@ mod tests {
         assert_eq!(text(&lines[9].reason), "dead");
         assert_eq!((lines[11].session, text(&lines[11].how)), (Some(Session(1)), "expired".to_owned()));
         assert_eq!((lines[11].index, lines[11].wall_ms), (8, Some(8)));
+    }
+
+    fn claim(key: &str, session: u128) -> Command {
+        let lease = Some(Lease { session: SessionId(session), at_end: AtLeaseEnd::Delete });
+        let claims = Some(LockName::new("a").unwrap());
+        let put = Put { key: Key::new(key.as_bytes()).unwrap(), value: Value::new(b"").unwrap(), lease, claims };
+        Command::Txn(Txn::new(vec![], vec![TxnOperation::Put(put)], vec![]).unwrap())
+    }
+
+    #[test]
+    fn the_lines_tell_of_entries_as_of_locks() {
+        let directory = TempDir::new().unwrap();
+        let sink = Sink::open(directory.path(), "c", Rotation { file_bytes: u64::MAX, files_kept: 0 }).unwrap();
+        let table = table(Some(sink.clone()));
+        let delete = TxnOperation::Delete(Key::new(b"q3").unwrap());
+        let delete = Command::Txn(Txn::new(vec![], vec![delete], vec![]).unwrap());
+        let history = [
+            vec![RAISE, open(1), open(2), open(3)],
+            vec![claim("q1", 1), claim("q2", 2), claim("q3", 3)],
+            vec![force(), Command::Close { session: SessionId(2), by: None, reason: None }],
+            vec![delete],
+        ];
+        for (commands, index) in history.into_iter().zip(2..) {
+            apply(&table, index, commands);
+        }
+        sink.sync().unwrap();
+        let lines = written(&directory, table.read(|applied| applied.trail.head()));
+        let told = lines.iter().filter(|line| line.lock.is_some());
+        let told: Vec<_> = told.map(|line| (line.what, line.kind.is_some(), line.token)).collect();
+        let expected = [
+            (What::Granted, true, Some(1)),
+            (What::Queued, true, Some(2)),
+            (What::Queued, true, Some(3)),
+            (What::ForcedRelease, false, None),
+            (What::Lost, true, Some(1)),
+            (What::Granted, true, Some(2)),
+            (What::Released, true, Some(2)),
+            (What::Granted, true, Some(3)),
+            (What::Released, true, Some(3)),
+        ];
+        assert_eq!(told, expected, "{lines:#?}");
+        assert!(lines.iter().all(|line| line.ticket.is_none() || line.what == What::Begun));
     }
 
     /// Wherever the history is cut by a snapshot, and by a message.

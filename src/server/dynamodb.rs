@@ -2,9 +2,11 @@
 //!
 //! `lockkeeper-dynamodb` speaks the protocol; here are the listener, the identity of its callers, and [`Keyspace`], its store.
 //!
-//! **A lease is a session of its own for one entry.** Its id is random but for its first bits, which say that it is one, and its last ones,
-//! which hold its TTL: so a write that renews the lease needs to know no more than the entry. A lease that a write replaces or gives up is
-//! closed after it; one whose closing is lost ends by itself.
+//! **A lease is a session of its own for one entry.** A lease that a write replaces or gives up is closed after it; one whose closing is
+//! lost ends by itself, and so does one that an operator took from its entry.
+//!
+//! **An item that is a lock claims its name** (see `lockkeeper_machine`'s keyspace): operators list, watch and take back
+//! `dynamodb/TABLE/KEY`.
 
 use std::{collections::BTreeMap, fs, future::Future, path::Path, sync::Arc, time::Duration};
 
@@ -27,14 +29,11 @@ use super::{
 };
 use lockkeeper_environment::{Environment, Random};
 use lockkeeper_machine::{
-    AtLeaseEnd, Compare, Entry, Identity, InvalidTxn, Key, KeyRange, Label, Lease, Operand, Put, Relation, Revision,
-    SessionId, TTL_MS_MIN, Ttl, Txn, TxnOperation, Value,
+    AtLeaseEnd, Compare, Entry, Identity, InvalidTxn, Key, KeyRange, Label, Lease, LockName, Operand, Put, Relation,
+    Revision, SessionId, TTL_MS_MIN, Ttl, Txn, TxnOperation, Value,
 };
 use lockkeeper_transport::{Listen, tls::Acceptor};
 
-/// What the ids of leases begin with: 16 bits.
-const LEASE: u128 = 0xd1a0 << 112;
-const LEASE_MASK: u128 = 0xffff << 112;
 /// Closings of leases that are under way beside the writes that caused them. Beyond, a write waits for its own.
 const CLOSINGS_MAX: usize = 256;
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -202,7 +201,11 @@ impl Keyspace {
                 return Err(error);
             }
         }
-        let Plan { compares, expects_lease, operations, opened, given_up } = plan;
+        if plan.is_outdated {
+            self.close(caller, plan.opened).await;
+            return Ok(Some(dynamodb::Committed { succeeded: false, revision: 0 }));
+        }
+        let Plan { compares, expects_lease, is_outdated: _, operations, opened, given_up } = plan;
         let built = Txn::new(compares, operations, Vec::new()).map_err(|invalid| too_large(&invalid));
         let committed = match built {
             Ok(txn) => self.call(caller, txn).await,
@@ -248,6 +251,7 @@ impl Keyspace {
         before: Option<&Entry>,
     ) -> Result<(), dynamodb::StoreError> {
         let old = before.and_then(|entry| entry.lease);
+        let claimed = before.and_then(|entry| entry.claim.as_ref()).map(|claim| claim.lock.clone());
         let (value, lease) = match write {
             dynamodb::Write::Delete { .. } => {
                 plan.expect_lease(&key, old);
@@ -258,33 +262,38 @@ impl Keyspace {
             dynamodb::Write::Put { value, lease, .. } => (value, lease),
         };
         let value = Value::new(value).map_err(|invalid| dynamodb::StoreError::TooLarge(invalid.to_string()))?;
-        let lease = match lease {
-            dynamodb::Lease::None => None,
+        let (lease, claims) = match lease {
+            dynamodb::Lease::None => (None, None),
             dynamodb::Lease::Keep => match before {
                 // It stays over: a new lease of the shortest time ends it again.
                 Some(Entry { is_expired: true, .. }) => {
-                    Some(self.open(caller, plan, "", u64::from(TTL_MS_MIN), AtLeaseEnd::Keep).await?)
+                    (Some(self.open(caller, plan, "", u64::from(TTL_MS_MIN), AtLeaseEnd::Keep).await?), None)
                 }
-                Some(_) | None => old,
+                Some(_) | None => (old, claimed),
             },
-            dynamodb::Lease::Grant { owner, ttl_ms, at_end } => {
+            dynamodb::Lease::Renew => {
+                match old {
+                    Some(Lease { session, .. }) => plan.operations.push(TxnOperation::Renew(session)),
+                    // It ended after it was read.
+                    None => plan.is_outdated = true,
+                }
+                (old, claimed)
+            }
+            dynamodb::Lease::Grant { lock, owner, ttl_ms, at_end } => {
                 let at_end = match at_end {
                     dynamodb::AtEnd::Expire => AtLeaseEnd::Keep,
                     dynamodb::AtEnd::Delete => AtLeaseEnd::Delete,
                 };
-                match old.filter(|lease| ttl_of(lease.session) == Some(*ttl_ms)) {
-                    Some(Lease { session, .. }) => {
-                        plan.operations.push(TxnOperation::Renew(session));
-                        Some(Lease { session, at_end })
-                    }
-                    None => Some(self.open(caller, plan, owner, *ttl_ms, at_end).await?),
-                }
+                let lock = lock.as_deref().map(LockName::new).transpose();
+                let lock = lock.map_err(|invalid| dynamodb::StoreError::TooLarge(invalid.to_string()))?;
+                (Some(self.open(caller, plan, owner, *ttl_ms, at_end).await?), lock)
             }
         };
+        let claims = claims.filter(|_| lease.is_some());
         plan.expect_lease(&key, old);
         let replaced = old.filter(|old| lease.is_none_or(|new| new.session != old.session));
         plan.given_up.extend(replaced.map(|lease| lease.session));
-        plan.operations.push(TxnOperation::Put(Put { key, value, lease }));
+        plan.operations.push(TxnOperation::Put(Put { key, value, lease, claims }));
         Ok(())
     }
 
@@ -301,7 +310,7 @@ impl Keyspace {
         let ttl_ms = u32::try_from(ttl_ms.max(u64::from(TTL_MS_MIN))).unwrap_or(u32::MAX);
         let ttl = Ttl::from_millis(ttl_ms).map_err(|error| invalid(error.to_string()))?;
         let label = Label::new(&shortened(owner)).map_err(|error| invalid(error.to_string()))?;
-        let session = lease_id(self.random.bits(), ttl);
+        let session = SessionId(self.random.bits());
         let request = OpenSession { session: Some(session), ttl, label };
         self.call(caller, request).await.map_err(|error| failed(&error))?;
         plan.opened.push(session);
@@ -334,6 +343,8 @@ struct Plan {
     compares: Vec<Compare>,
     /// Some compare is of a lease.
     expects_lease: bool,
+    /// It was made from an entry that has changed since.
+    is_outdated: bool,
     operations: Vec<TxnOperation>,
     /// Leases that were opened for it.
     opened: Vec<SessionId>,
@@ -371,22 +382,16 @@ fn too_large(invalid: &InvalidTxn) -> dynamodb::StoreError {
 }
 
 fn shown(entry: &Entry) -> dynamodb::Entry {
-    let Entry { created, modified, version, is_expired, value, .. } = entry;
-    let value = value.as_bytes().to_vec();
-    dynamodb::Entry { created: created.0, modified: modified.0, version: *version, expired: *is_expired, value }
-}
-
-/// The id of a lease with this TTL, otherwise of random bits.
-fn lease_id(random: u128, ttl: Ttl) -> SessionId {
-    let (ttl_ms, ttl_mask) = (u128::from(ttl.as_millis()), u128::from(u32::MAX));
-    SessionId(LEASE | (random & !LEASE_MASK & !ttl_mask) | ttl_ms)
-}
-
-/// The TTL of a lease, milliseconds. `None`: it was not opened here, or the cluster was restored from a backup, which changes its id.
-fn ttl_of(session: SessionId) -> Option<u64> {
-    #[expect(clippy::cast_possible_truncation, reason = "the last 32 bits are meant")]
-    let ttl_ms = session.0 as u32;
-    (session.0 & LEASE_MASK == LEASE).then_some(u64::from(ttl_ms))
+    let Entry { created, modified, version, lease, claim: _, is_expired, is_revoked, value } = entry;
+    dynamodb::Entry {
+        created: created.0,
+        modified: modified.0,
+        version: *version,
+        leased: lease.is_some(),
+        expired: *is_expired,
+        revoked: *is_revoked,
+        value: value.as_bytes().to_vec(),
+    }
 }
 
 /// A label has a limit; an owner of DynamoDB's clients has none.
@@ -418,15 +423,6 @@ fn failed(error: &Error) -> dynamodb::StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_id_of_a_lease_tells_its_ttl_and_is_random_otherwise() {
-        let ttl = Ttl::from_millis(20_000).expect("a TTL");
-        let (one, other) = (lease_id(u128::MAX, ttl), lease_id(0, ttl));
-        assert_eq!((ttl_of(one), ttl_of(other)), (Some(20_000), Some(20_000)));
-        assert_eq!((one.0 ^ other.0).count_ones(), 128 - 16 - 32);
-        assert_eq!(ttl_of(SessionId(20_000)), None);
-    }
 
     /// A transaction of 100 items, DynamoDB's most, fits into one of the keyspace.
     #[test]

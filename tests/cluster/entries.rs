@@ -69,7 +69,7 @@ async fn ask<T>(
 fn puts(keys: [&str; 2], value: usize) -> pb::Txn {
     let put = |key: &str| {
         let (key, value) = (Key::new(key.as_bytes()).expect("a key"), Value::new(value.to_string().as_bytes()));
-        TxnOperation::Put(Put { key, value: value.expect("short"), lease: None })
+        TxnOperation::Put(Put { key, value: value.expect("short"), lease: None, claims: None })
     };
     write_txn(&Txn::new(vec![], keys.map(put).into(), vec![]).expect("in bounds"))
 }

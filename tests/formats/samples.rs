@@ -173,7 +173,7 @@ fn txn() -> Txn {
     ];
     let puts = (b'a'..).zip(leases()).map(|(name, lease)| {
         let value = if lease.is_some() { value() } else { Value::new(b"").expect("short") };
-        TxnOperation::Put(Put { key: key(&[name]), value, lease })
+        TxnOperation::Put(Put { key: key(&[name]), value, lease, claims: None })
     });
     let range = |from: Option<&[u8]>, to: Option<&[u8]>| {
         TxnOperation::DeleteRange(KeyRange { from: from.map(key), to: to.map(key) })
@@ -197,7 +197,9 @@ fn entries() -> Vec<Record> {
             modified: Revision(1 << 40),
             version: 2,
             lease,
+            claim: None,
             is_expired: lease.is_none(),
+            is_revoked: false,
             value: Value::new(b"\0\xffvalue").expect("short"),
         }),
     };

@@ -90,6 +90,9 @@ impl Show for LockView {
     fn show(&self) -> String {
         let mode = self.mode.as_ref().map_or("free".into(), show);
         let mut text = format!("{}: {mode} holders={} queue={}", self.name, self.holder_count, self.queue_length);
+        if self.kind == LockKind::Entry {
+            text += " of entries";
+        }
         if self.resized {
             text += " resized";
         }
@@ -209,18 +212,24 @@ impl Show for Key {
 
 impl Show for Entry {
     fn show(&self) -> String {
-        let Self { created, modified, version, lease, is_expired, value } = self;
+        let Self { created, modified, version, lease, claim, is_expired, is_revoked, value } = self;
         let lease = lease.map(|Lease { session, at_end }| {
             let kept = if at_end == AtLeaseEnd::Keep { " kept" } else { "" };
             format!(" lease={}{kept}", show(&session))
         });
+        let claim = claim.as_ref().map(|claim| {
+            let what = if claim.is_held { "holds" } else { "awaits" };
+            format!(" {what} {} token={} since={}", claim.lock, claim.token.0, claim.since.0)
+        });
         format!(
-            "{:?} created={} modified={} version={version}{}{}",
+            "{:?} created={} modified={} version={version}{}{}{}{}",
             String::from_utf8_lossy(value.as_bytes()),
             created.0,
             modified.0,
             lease.unwrap_or_default(),
-            if *is_expired { " expired" } else { "" }
+            claim.unwrap_or_default(),
+            if *is_expired { " expired" } else { "" },
+            if *is_revoked { " revoked" } else { "" }
         )
     }
 }
@@ -297,7 +306,8 @@ impl Show for Event {
             Self::WaitEnded { ticket, end } => format!("wait {} ended: {}", ticket.0, show(end)),
             Self::SessionEnded { session, end } => format!("session {} ended: {}", show(session), show(end)),
             Self::Revoked { session, revocation } => format!("tell {}: revoked {}", show(session), show(revocation)),
-            Self::Changed(Change { name, kind }) => format!("{name}: {}", show(kind)),
+            Self::Changed(Change { name, of: LockKind::Lock, kind }) => format!("{name}: {}", show(kind)),
+            Self::Changed(Change { name, of: LockKind::Entry, kind }) => format!("{name}: entry {}", show(kind)),
         }
     }
 }

@@ -113,6 +113,12 @@ impl Session {
     }
 }
 
+/// The claim of an entry, apart from whether it is held.
+fn claim_of(entry: &Entry) -> Option<(Token, LockName, SessionId)> {
+    let claim = entry.claim.as_ref()?;
+    Some((claim.token, claim.lock.clone(), entry.lease?.session))
+}
+
 impl Model {
     pub(crate) fn apply(&mut self, time: Time, command: &Command) {
         self.events.clear();
@@ -270,15 +276,19 @@ impl Model {
         }
         let leased = |entry: &Entry| entry.lease.is_some_and(|lease| lease.session == id);
         let keys: Vec<_> = self.entries.iter().filter(|(_, entry)| leased(entry)).map(|(key, _)| key.clone()).collect();
+        // Its entries are granted nothing any more.
+        self.sessions.get_mut(&id).expect("it is the one that ends").deadline = self.now;
         for key in keys {
             self.last_token += 1;
             let mut entry = self.entries.remove(&key).expect("it was found before");
+            entry.claim = None;
             if entry.lease.take().is_some_and(|lease| lease.at_end == AtLeaseEnd::Keep) {
                 entry.is_expired = true;
                 entry.modified = Revision(self.last_token);
                 self.entries.insert(key, entry);
             }
-            self.states.insert(self.last_token, self.entries.clone());
+            self.hand_claims_on();
+            self.keep_state();
         }
         self.sessions.remove(&id);
         self.ended.push((id, end));
@@ -373,6 +383,9 @@ impl Model {
 
     fn acquire(&mut self, id: SessionId, request: Option<u64>, acquire: &Acquire) -> Result<Reply, Refusal> {
         for want in acquire.wants() {
+            if !self.claims(&want.name).is_empty() {
+                return Err(Refusal::ModeMismatch { name: want.name.clone(), in_use: None });
+            }
             if want.must_exist && !self.exists(&want.name) {
                 return Err(Refusal::LockUnknown { name: want.name.clone() });
             }
@@ -553,6 +566,9 @@ impl Model {
     }
 
     fn force(&mut self, force: &ForceRelease) -> Reply {
+        if !self.claims(&force.name).is_empty() {
+            return self.force_claim(force);
+        }
         let ForceRelease { name, token: only, after, up_to, reason, now, by: _ } = force;
         let (only, now) = (*only, *now);
         let concerned = |held: &Held| {
@@ -611,7 +627,7 @@ impl Model {
         for operation in operations {
             results.push(match operation {
                 TxnOperation::Get(key) => TxnResult::Got(entries.get(key).cloned().map(Arc::new)),
-                TxnOperation::Put(Put { key, value, lease }) => {
+                TxnOperation::Put(Put { key, value, lease, claims }) => {
                     if let Some(lease) = lease.filter(|lease| !sessions.contains_key(&lease.session)) {
                         return Err(Refusal::SessionEnded(self.end(lease.session)));
                     }
@@ -619,7 +635,17 @@ impl Model {
                     let before = entries.get(key).map(|entry| (entry.created, entry.version));
                     let (created, version) = before.unwrap_or((modified, 0));
                     let (lease, value, version) = (*lease, value.clone(), version + 1);
-                    let entry = Entry { created, modified, version, lease, is_expired: false, value };
+                    let same = entries
+                        .get(key)
+                        .filter(|before| before.lease.map(|lease| lease.session) == lease.map(|lease| lease.session));
+                    let same = same.and_then(|before| before.claim.clone());
+                    let token = Token(modified.0);
+                    let claim = claims.clone().filter(|lock| !self.exists(lock)).map(|lock| {
+                        let made = Claim { lock: lock.clone(), token, since: self.wall, is_held: false };
+                        same.filter(|claim| claim.lock == lock).unwrap_or(Arc::new(made))
+                    });
+                    let (is_expired, is_revoked) = (false, false);
+                    let entry = Entry { created, modified, version, lease, claim, is_expired, is_revoked, value };
                     entries.insert(key.clone(), entry);
                     TxnResult::Put
                 }
@@ -646,9 +672,24 @@ impl Model {
                 }
             });
         }
-        (self.entries, self.sessions) = (entries, sessions);
+        self.sessions = sessions;
+        // Write by write: one may give up a lock, and another claim it.
+        let keys: BTreeSet<_> = self.entries.keys().chain(entries.keys()).cloned().collect();
+        for key in keys {
+            let mut after = entries.get(&key).cloned();
+            let before = self.entries.remove(&key);
+            if let (Some(before), Some(after)) = (&before, &mut after)
+                && claim_of(before) == claim_of(after)
+            {
+                after.claim = before.claim.clone();
+            } else {
+                self.hand_claims_on();
+            }
+            self.entries.extend(after.map(|after| (key, after)));
+            self.hand_claims_on();
+        }
         self.last_token += u64::from(writes);
-        self.states.insert(self.last_token, self.entries.clone());
+        self.keep_state();
         Ok(Reply::Committed(Committed { succeeded, revision: Revision(self.last_token), results }))
     }
 
@@ -663,6 +704,17 @@ impl Model {
 
     pub(crate) fn last_token(&self) -> u64 {
         self.last_token
+    }
+
+    /// Remembers the entries as they are at this revision. The locks that they claim are of the present alone.
+    fn keep_state(&mut self) {
+        self.states.insert(self.last_token, self.unclaimed_entries());
+    }
+
+    /// The entries without the locks that they claim.
+    pub(crate) fn unclaimed_entries(&self) -> BTreeMap<Key, Entry> {
+        let unclaimed = |entry: &Entry| Entry { claim: None, ..entry.clone() };
+        self.entries.iter().map(|(key, entry)| (key.clone(), unclaimed(entry))).collect()
     }
 
     /// The entries as they were at a revision.
@@ -686,6 +738,56 @@ impl Model {
             last.clone_from(state);
         }
         events
+    }
+
+    fn claims(&self, name: &LockName) -> Vec<(Key, Lease, Arc<Claim>)> {
+        let claim = |(key, entry): (&Key, &Entry)| Some((key.clone(), entry.lease?, entry.claim.clone()?));
+        let mut claims: Vec<_> = self.entries.iter().filter_map(claim).collect();
+        claims.retain(|(.., claim)| claim.lock == *name);
+        claims.sort_by_key(|(.., claim)| claim.token);
+        claims
+    }
+
+    /// Gives each lock that no entry holds to the first that claims it and has a lease that is not over.
+    fn hand_claims_on(&mut self) {
+        let names: BTreeSet<_> =
+            self.entries.values().filter_map(|entry| Some(entry.claim.as_ref()?.lock.clone())).collect();
+        for name in names {
+            let claims = self.claims(&name);
+            if claims.iter().any(|(.., claim)| claim.is_held) {
+                continue;
+            }
+            let alive = |id: &SessionId| self.sessions.get(id).is_some_and(|session| session.deadline > self.now);
+            if let Some((key, _, claim)) = claims.into_iter().find(|(_, lease, _)| alive(&lease.session)) {
+                let held = Claim { is_held: true, since: self.wall, ..Claim::clone(&claim) };
+                self.entries.get_mut(&key).expect("it was found before").claim = Some(Arc::new(held));
+            }
+        }
+    }
+
+    /// An operator takes a lock from the entry that holds it.
+    fn force_claim(&mut self, force: &ForceRelease) -> Reply {
+        let ForceRelease { name, token: only, after, up_to, .. } = force;
+        let meant = |token: Token| {
+            only.is_none_or(|only| only == token) && token > *after && up_to.is_none_or(|up_to| token <= up_to)
+        };
+        let holder = self.claims(name).into_iter().find(|(.., claim)| claim.is_held && meant(claim.token));
+        let mut grants = Vec::new();
+        if let Some((key, lease, claim)) = holder {
+            self.last_token += 1;
+            let mut entry = self.entries.remove(&key).expect("it was found before");
+            if lease.at_end == AtLeaseEnd::Keep {
+                (entry.lease, entry.claim, entry.is_expired, entry.is_revoked) = (None, None, true, true);
+                entry.modified = Revision(self.last_token);
+                self.entries.insert(key, entry);
+            }
+            self.hand_claims_on();
+            self.keep_state();
+            let label = self.sessions[&lease.session].label.clone();
+            let (token, session) = (claim.token, lease.session);
+            grants.push(Forced { token, session, label, remaining_ms: 0, lock_delay_ms: 0 });
+        }
+        Reply::Forced { grants, more_up_to: None }
     }
 
     fn holds(&self, Compare { key, relation, operand }: &Compare) -> bool {
@@ -717,6 +819,9 @@ impl Model {
     }
 
     pub(crate) fn lock(&self, name: &LockName) -> LockView {
+        if !self.claims(name).is_empty() {
+            return self.lock_of_entries(name);
+        }
         let holder = |(held, mode): (&Held, Mode)| {
             let session = &self.sessions[&held.session];
             let until = held.revoked.as_ref().map_or(session.deadline, |(_, at)| session.deadline.min(*at));
@@ -741,6 +846,7 @@ impl Model {
         let rest = self.rest(name);
         LockView {
             name: name.clone(),
+            kind: LockKind::Lock,
             mode: self.mode(name),
             holders: self.holders(name).map(holder).collect(),
             holder_count: self.holders(name).count() as u64,
@@ -750,6 +856,34 @@ impl Model {
             keep_data: rest.keep,
             delay_remaining_ms: rest.closed_until.map_or(0, |until| until - self.now),
             resized: rest.resized.is_some(),
+        }
+    }
+
+    fn lock_of_entries(&self, name: &LockName) -> LockView {
+        let (mut holders, mut waiters) = (Vec::new(), Vec::new());
+        for (_, Lease { session, .. }, claim) in self.claims(name) {
+            let (token, since, mode) = (claim.token, claim.since, Mode::Exclusive);
+            let Session { label, deadline, .. } = self.sessions[&session].clone();
+            if claim.is_held {
+                let remaining_ms = deadline - self.now;
+                holders.push(HolderView { token, session, label, mode, since, remaining_ms, revoked: None });
+            } else {
+                let ticket = Ticket(token.0);
+                waiters.push(WaiterView { ticket, session, label, mode, since, remaining_ms: None });
+            }
+        }
+        LockView {
+            name: name.clone(),
+            kind: LockKind::Entry,
+            mode: Some(Mode::Exclusive),
+            holder_count: holders.len() as u64,
+            holders,
+            queue_length: waiters.len() as u64,
+            waiters,
+            data: None,
+            keep_data: false,
+            delay_remaining_ms: 0,
+            resized: false,
         }
     }
 
@@ -763,15 +897,24 @@ impl Model {
             opened: session.opened,
             address: session.address,
             owner: session.owner.clone(),
-            grants: self.grants.iter().filter(|held| held.session == id).count() as u32,
-            waits: self.waits.iter().filter(|waiting| waiting.session == id).count() as u32,
+            grants: self.grants.iter().filter(|held| held.session == id).count() as u32 + self.claimed(id, true),
+            waits: self.waits.iter().filter(|waiting| waiting.session == id).count() as u32 + self.claimed(id, false),
             bytes: 0,
         })
     }
 
+    /// Number of the session's entries that hold a lock, or wait for one.
+    fn claimed(&self, id: SessionId, held: bool) -> u32 {
+        let is_one = |entry: &&Entry| {
+            let claims = entry.claim.as_ref().is_some_and(|claim| claim.is_held == held);
+            claims && entry.lease.is_some_and(|lease| lease.session == id)
+        };
+        self.entries.values().filter(is_one).count() as u32
+    }
+
     /// Names in use, in order.
     pub(crate) fn names(&self, all: &[LockName]) -> Vec<LockName> {
-        all.iter().filter(|name| self.exists(name)).cloned().collect()
+        all.iter().filter(|name| self.exists(name) || !self.claims(name).is_empty()).cloned().collect()
     }
 
     fn exists(&self, name: &LockName) -> bool {

@@ -25,7 +25,7 @@ fn key(key: &str) -> Key {
 
 fn put(name: &str, bytes: usize) -> TxnOperation {
     let value = Value::new(&vec![7; bytes]).expect("in bounds");
-    TxnOperation::Put(Put { key: key(name), value, lease: None })
+    TxnOperation::Put(Put { key: key(name), value, lease: None, claims: None })
 }
 
 fn txn(then: Vec<TxnOperation>) -> pb::Txn {

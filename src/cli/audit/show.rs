@@ -66,7 +66,12 @@ fn what_happened(line: &Line<'_>) -> String {
         None => format!("session {session}"),
     };
     let lock = said(&line.lock).unwrap_or_default();
-    let (token, ticket) = (line.token.unwrap_or_default(), line.ticket.unwrap_or_default());
+    let token = line.token.unwrap_or_default();
+    let place = match line.ticket {
+        Some(ticket) => format!("ticket {ticket}"),
+        // An entry waits with its token.
+        None => format!("token {token}"),
+    };
     let how = said(&line.how).map(|how| format!(": {how}")).unwrap_or_default();
     let mode = match (line.mode.as_deref(), line.permits) {
         (Some("permit"), Some(permits)) => format!("a permit of {permits}"),
@@ -89,13 +94,13 @@ fn what_happened(line: &Line<'_>) -> String {
             let waited = line.ticket.map(|ticket| format!(" after waiting with ticket {ticket}")).unwrap_or_default();
             format!("{lock} granted, {mode}, token {token}, to {who}{waited}")
         }
-        What::Queued => format!("{who} waits for {lock}, {mode}, ticket {ticket}"),
-        What::Left => format!("{who} stopped waiting for {lock}, ticket {ticket}{how}"),
+        What::Queued => format!("{who} waits for {lock}, {mode}, {place}"),
+        What::Left => format!("{who} stopped waiting for {lock}, {place}{how}"),
         What::Released => format!("{lock} released, token {token}, by {who}"),
         What::Lost => format!("{lock} lost, token {token}, by {who}{how}{by_whom}{reason}", by_whom = forced(&by)),
         What::Revoked => format!("{lock} revoked, token {token}, from {who}{by_whom}{reason}", by_whom = forced(&by)),
         What::ForcedRelease => format!("forced release of {lock}{by}, {count} grants{how}{reason}"),
-        What::WaiterRemoved => format!("ticket {ticket} removed from the queue of {lock}{by}"),
+        What::WaiterRemoved => format!("{place} removed from the queue of {lock}{by}"),
         What::DelayLifted => format!("lock-delay of {lock} lifted{by}"),
         What::DataDropped => {
             format!("data of {count} locks under {:?} dropped{by}", line.target.as_deref().unwrap_or_default())

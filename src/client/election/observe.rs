@@ -195,7 +195,7 @@ mod tests {
     use lockkeeper_types::{SessionId, WallTime};
 
     use super::{
-        super::super::{Changes, Holder, LockInfo},
+        super::super::{Changes, Holder, LockInfo, LockKind},
         *,
     };
 
@@ -225,6 +225,7 @@ mod tests {
         };
         LockInfo {
             name: LockName::new(name).unwrap(),
+            kind: LockKind::Lock,
             mode: EXCLUSIVE,
             holders: vec![holder],
             holder_count: 1,
@@ -240,6 +241,7 @@ mod tests {
     fn change(name: &str, kind: ChangeKind, token: u64) -> Change {
         Change {
             name: LockName::new(name).unwrap(),
+            lock_kind: LockKind::Lock,
             kind,
             token: Some(Token(token)),
             session_id: Some(SessionId(1)),

@@ -1,6 +1,6 @@
 //! The messages of a watch: the state of the locks, then their changes.
 
-use super::{LockInfo, each, given, mode, name, session_id, set};
+use super::{LockInfo, LockKind, each, given, mode, name, session_id, set};
 use crate::Error;
 use lockkeeper_proto::v1::{self, change::Kind, watch_response::What};
 use lockkeeper_types::{LockName, Mode, SessionId, Ticket, Token};
@@ -54,6 +54,8 @@ pub struct Changes {
 pub struct Change {
     /// The lock.
     pub name: LockName,
+    /// What holds the lock.
+    pub lock_kind: LockKind,
     /// The kind of change.
     pub kind: ChangeKind,
     /// The grant concerned.
@@ -127,6 +129,7 @@ impl Change {
         let id = given(wire.session_id).map(|id| session_id("change.session_id", &id));
         Ok(Self {
             name: name("change.name", &wire.name)?,
+            lock_kind: LockKind::of(wire.lock_kind),
             kind: ChangeKind::of(wire.kind),
             token: set(wire.token).map(Token),
             session_id: id.transpose()?,
@@ -197,6 +200,7 @@ mod tests {
         };
         let expected = Change {
             name: LockName::new("jobs").unwrap(),
+            lock_kind: LockKind::Lock,
             kind: ChangeKind::Granted,
             token: Some(Token(7)),
             session_id: Some(ID.parse().unwrap()),
@@ -209,6 +213,7 @@ mod tests {
         };
         assert_eq!(only(changes(all)), expected);
         let expected = Change {
+            lock_kind: LockKind::Lock,
             kind: ChangeKind::Opened,
             token: None,
             session_id: None,

@@ -40,11 +40,24 @@ pub struct CheckAnswer {
     pub index: u64,
 }
 
+/// What holds a lock, or waits for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum LockKind {
+    /// Grants of sessions; also of a kind that this version does not know.
+    #[default]
+    Lock,
+    /// Entries that clients of another protocol write, such as items of DynamoDB's lock clients. Their tickets are their tokens.
+    Entry,
+}
+
 /// A lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LockInfo {
     /// Its name.
     pub name: LockName,
+    /// What holds it.
+    pub kind: LockKind,
     /// The mode in use; `None` while the lock has neither holder nor waiter, unless it was resized, and for a mode that this version does
     /// not know.
     pub mode: Option<Mode>,
@@ -123,10 +136,20 @@ impl CheckAnswer {
     }
 }
 
+impl LockKind {
+    pub(super) fn of(number: i32) -> Self {
+        match v1::LockKind::try_from(number) {
+            Ok(v1::LockKind::Entry) => Self::Entry,
+            Ok(v1::LockKind::Unspecified) | Err(_) => Self::Lock,
+        }
+    }
+}
+
 impl LockInfo {
     pub(crate) fn of(wire: v1::LockInfo) -> Result<Self, Error> {
         Ok(Self {
             name: name("lock.name", &wire.name)?,
+            kind: LockKind::of(wire.kind),
             mode: mode("lock.mode.permit.limit", wire.mode)?,
             holders: each(wire.holders, Holder::of)?,
             holder_count: wire.holder_count,
@@ -212,6 +235,7 @@ mod tests {
             keep_data: true,
             delay_remaining_ms: 4_000,
             resized: true,
+            kind: v1::LockKind::Entry.into(),
         }
     }
 
@@ -220,6 +244,7 @@ mod tests {
         let session_id: SessionId = ID.parse().unwrap();
         let expected = LockInfo {
             name: LockName::new("jobs").unwrap(),
+            kind: LockKind::Entry,
             mode: Some(Mode::Shared),
             holders: vec![Holder {
                 token: Token(7),

@@ -25,7 +25,7 @@ use lockkeeper_types::{LockName, Mode, Permits, SessionId};
 pub use self::{
     busy::Busy,
     changes::{Change, ChangeKind, Changes, StatePart, WatchMessage},
-    locks::{CheckAnswer, Holder, LockAnswer, LockInfo, LockPage, Waiter},
+    locks::{CheckAnswer, Holder, LockAnswer, LockInfo, LockKind, LockPage, Waiter},
     operators::{DroppedData, Forced, Resized},
     sessions::{Revocation, SessionInfo, SessionPage},
     status::{Member, NodeStatus, Role},

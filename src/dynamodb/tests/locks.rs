@@ -70,6 +70,24 @@ async fn a_late_heartbeat_holds_the_lock_again_if_nobody_took_it() {
 }
 
 #[tokio::test]
+async fn the_holder_that_an_operator_took_a_lock_from_finds_out_and_the_next_caller_has_it() {
+    let api = Api::with_tables(&[("locks", &["key"])]).await;
+    api.ok("PutItem", &acquire("ann", "1", false)).await;
+    let first = token(&api).await;
+    api.0.store.revoke_leases();
+    assert!(api.error("UpdateItem", &heartbeat("ann", "1", "2")).await.starts_with("ConditionalCheckFailed"));
+    let release = r##"{"TableName":"locks","Key":{"key":{"S":"jobs"}},"ConditionExpression":"#rvn = :rvn",
+        "ExpressionAttributeNames":{"#rvn":"recordVersionNumber"},"ExpressionAttributeValues":{":rvn":{"S":"1"}}}"##;
+    assert!(api.error("DeleteItem", release).await.starts_with("ConditionalCheckFailed"));
+    let item = api.ok("GetItem", GET).await;
+    assert_eq!(item["Item"]["isReleased"], json!({"S": "1"}));
+    assert_ne!(item["Item"]["recordVersionNumber"], json!({"S": "1"}));
+    api.ok("PutItem", &acquire("bob", "2", true)).await;
+    assert!(token(&api).await > first);
+    assert_eq!(api.ok("GetItem", GET).await["Item"]["recordVersionNumber"], json!({"S": "2"}));
+}
+
+#[tokio::test]
 async fn a_plain_table_is_only_a_table() {
     let mut api = Api::with_tables(&[("locks", &["key"])]).await;
     api.0.options.plain_tables.insert("locks".to_owned());

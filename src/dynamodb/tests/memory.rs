@@ -14,8 +14,8 @@ use crate::{AtEnd, Caller, Committed, Entry, Lease, Page, Store, StoreError, Txn
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory(Arc<Mutex<State>>);
 
-/// The end of a lease.
-type Granted = Option<(Instant, AtEnd)>;
+/// The end of a lease, and its length.
+type Granted = Option<(Instant, AtEnd, Duration)>;
 
 #[derive(Debug, Default)]
 struct State {
@@ -34,9 +34,10 @@ impl Memory {
         let mut state = self.0.lock().unwrap();
         let now = Instant::now();
         state.entries.retain(|_, (entry, lease)| {
-            let over = lease.is_some_and(|(deadline, _)| deadline <= now);
+            let over = lease.is_some_and(|(deadline, ..)| deadline <= now);
             entry.expired |= over;
-            !(over && lease.is_some_and(|(_, at_end)| at_end == AtEnd::Delete))
+            entry.leased &= !over;
+            !(over && lease.is_some_and(|(_, at_end, _)| at_end == AtEnd::Delete))
         });
         state
     }
@@ -61,9 +62,17 @@ impl Memory {
         self.state().entries.keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
+    /// As an operator ends them.
+    pub(super) fn revoke_leases(&self) {
+        self.end_leases();
+        for (entry, _) in self.state().entries.values_mut() {
+            entry.revoked = entry.expired;
+        }
+    }
+
     pub(super) fn end_leases(&self) {
         for (_, lease) in self.state().entries.values_mut() {
-            if let Some((deadline, _)) = lease {
+            if let Some((deadline, ..)) = lease {
                 *deadline = Instant::now();
             }
         }
@@ -72,8 +81,15 @@ impl Memory {
 
 impl State {
     fn commit(&mut self, txn: Txn) -> Committed {
+        let is_renewed = |write: &Write| match write {
+            Write::Put { key, lease: Lease::Renew, .. } => {
+                self.entries.get(key).is_some_and(|(entry, lease)| lease.is_some() && !entry.expired)
+            }
+            Write::Put { .. } | Write::Delete { .. } => true,
+        };
+        let renewed = txn.writes.iter().all(is_renewed);
         let modified = |key| self.entries.get(key).map_or(0, |(entry, _): &(Entry, _)| entry.modified);
-        let succeeded = txn.expected.iter().all(|(key, expected)| modified(key) == *expected);
+        let succeeded = txn.expected.iter().all(|(key, expected)| modified(key) == *expected) && renewed;
         if succeeded && !txn.writes.is_empty() {
             self.revision += 1;
             for write in txn.writes {
@@ -96,11 +112,17 @@ impl State {
                 let (expired, lease) = match lease {
                     Lease::None => (false, None),
                     Lease::Keep => kept.unwrap_or((false, None)),
+                    Lease::Renew => {
+                        let lease = kept.and_then(|(_, lease)| lease);
+                        (false, lease.map(|(_, at_end, ttl)| (Instant::now() + ttl, at_end, ttl)))
+                    }
                     Lease::Grant { ttl_ms, at_end, .. } => {
-                        (false, Some((Instant::now() + Duration::from_millis(ttl_ms), at_end)))
+                        let ttl = Duration::from_millis(ttl_ms);
+                        (false, Some((Instant::now() + ttl, at_end, ttl)))
                     }
                 };
-                let entry = Entry { created, modified, version: version + 1, expired, value };
+                let (version, leased) = (version + 1, lease.is_some() && !expired);
+                let entry = Entry { created, modified, version, leased, expired, revoked: false, value };
                 self.entries.insert(key, (entry, lease));
             }
         }

@@ -39,10 +39,7 @@ impl Machine {
     pub(super) fn in_force(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
         match entry.lease.filter(|lease| self.is_over(lease.session)) {
             None => Some(Arc::clone(entry)),
-            Some(Lease { at_end: AtLeaseEnd::Delete, .. }) => None,
-            Some(Lease { at_end: AtLeaseEnd::Keep, .. }) => {
-                Some(Arc::new(Entry { lease: None, is_expired: true, ..Entry::clone(entry) }))
-            }
+            Some(lease) => without_lease(entry, lease),
         }
     }
 
@@ -52,12 +49,19 @@ impl Machine {
         lease.is_some_and(|lease| self.is_over(lease.session))
     }
 
-    /// Replaces what is under a key, as of the revision that was issued last.
-    pub(super) fn set_entry(&mut self, key: Key, entry: Option<Arc<Entry>>) {
+    /// Replaces what is under a key, as of the revision that was issued last. `forced`: an operator ends its lease.
+    pub(super) fn set_entry(
+        &mut self,
+        key: Key,
+        entry: Option<Arc<Entry>>,
+        forced: Option<&ForceRelease>,
+        events: &mut Vec<Event>,
+    ) {
         let before = self.entries.remove(&key);
-        self.record_event(&key, before.clone(), entry.clone());
-        if let Some(before) = before {
-            let weight = Weight::of_entry(&key, &before);
+        self.record_event(&key, before.as_ref(), entry.as_ref());
+        if let Some(before) = &before {
+            self.drop_claim(before, entry.as_deref(), forced, events);
+            let weight = Weight::of_entry(&key, before);
             match before.lease {
                 Some(Lease { session, .. }) => {
                     self.leased.remove(&(session, key.clone()));
@@ -66,7 +70,8 @@ impl Machine {
                 None => self.bytes -= weight.all,
             }
         }
-        let Some(entry) = entry else { return };
+        let Some(mut entry) = entry else { return };
+        self.make_claim(&key, before.as_deref(), &mut entry, events);
         let weight = Weight::of_entry(&key, &entry);
         match entry.lease {
             Some(Lease { session, .. }) => {
@@ -84,12 +89,23 @@ impl Machine {
         next.filter(|(lease, _)| *lease == session).map(|(_, key)| key.clone())
     }
 
-    /// Deletes or marks an entry whose lease is over.
-    pub(crate) fn end_lease(&mut self, key: Key) {
+    /// Deletes or marks an entry whose lease is over, or is ended by an operator.
+    pub(crate) fn end_lease(&mut self, key: Key, forced: Option<&ForceRelease>, events: &mut Vec<Event>) {
         self.spend(1);
         let modified = Revision(self.issue_token().0);
-        let left = self.entries.get(&key).and_then(|entry| self.in_force(entry));
-        let left = left.map(|entry| Arc::new(Entry { modified, ..Entry::clone(&entry) }));
-        self.set_entry(key, left);
+        let left = self.entries.get(&key).and_then(|entry| without_lease(entry, entry.lease?));
+        let left = left.map(|entry| {
+            let is_revoked = forced.is_some();
+            Arc::new(Entry { modified, is_revoked, ..Entry::clone(&entry) })
+        });
+        self.set_entry(key, left, forced, events);
+    }
+}
+
+/// What the end of its lease leaves of an entry.
+fn without_lease(entry: &Entry, lease: Lease) -> Option<Arc<Entry>> {
+    match lease.at_end {
+        AtLeaseEnd::Delete => None,
+        AtLeaseEnd::Keep => Some(Arc::new(Entry { lease: None, claim: None, is_expired: true, ..entry.clone() })),
     }
 }

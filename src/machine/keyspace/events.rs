@@ -11,7 +11,9 @@
 //! * **Work is bounded**: dropping events costs budget, and the rest is dropped in later batches. Until then they are in the table, but
 //!   nobody sees them: the *compacted* revision, that of the last event forgotten, counts at once.
 //!
-//! Entries are shared with the table. An event is charged what it alone keeps in memory: itself, and the entry before it, which the table
+//! The locks that entries claim are no part of it: a read shows them at the present revision only.
+//!
+//! Entries are shared with the table, but for those that claim a lock. An event is charged what it alone keeps in memory: itself, and the entry before it, which the table
 //! does not have any more. These bytes are not part of [`Machine::bytes`]: history takes no room from entries and locks.
 
 use std::{
@@ -141,7 +143,7 @@ impl EntryHistory {
             let EntryEvent { revision, key, before, .. } = Arc::unwrap_or_clone(event);
             let after = match later.insert(key.clone(), before.clone()) {
                 Some(after) => after,
-                None => entries.get(&key).cloned(),
+                None => entries.get(&key).map(unclaimed),
             };
             linked.push_front(Arc::new(EntryEvent { revision, key, before, after }));
         }
@@ -162,7 +164,7 @@ impl Machine {
             return Ok(self.entry(key));
         }
         let changed = since.find(|event| event.key == *key);
-        Ok(changed.map_or_else(|| self.entries.get(key).cloned(), |event| event.before.clone()))
+        Ok(changed.map_or_else(|| self.entries.get(key).map(unclaimed), |event| event.before.clone()))
     }
 
     /// The entries that a range had at a revision. Fails below the compacted revision, and above the present one. Visits all events since.
@@ -201,7 +203,8 @@ impl Machine {
     }
 
     /// Adds a change of an entry, at the revision that was issued last.
-    pub(super) fn record_event(&mut self, key: &Key, before: Option<Arc<Entry>>, after: Option<Arc<Entry>>) {
+    pub(super) fn record_event(&mut self, key: &Key, before: Option<&Arc<Entry>>, after: Option<&Arc<Entry>>) {
+        let (before, after) = (before.map(unclaimed), after.map(unclaimed));
         // A transaction may put a key and delete it again.
         if before.is_some() || after.is_some() {
             self.history.push(EntryEvent { revision: self.revision(), key: key.clone(), before, after });
@@ -243,7 +246,7 @@ impl PastEntries<'_> {
         let unchanged = self.machine.stored(&self.range).filter(|(key, _)| !self.changed.contains_key(*key));
         let unchanged = unchanged.filter_map(|(key, entry)| match self.is_present {
             true => Some((key, self.machine.in_force(entry)?)),
-            false => Some((key, Arc::clone(entry))),
+            false => Some((key, unclaimed(entry))),
         });
         let changed = self.changed.iter().filter_map(|(key, entry)| Some((key, entry.clone()?)));
         let mut unchanged = directed(unchanged, backwards).peekable();
@@ -255,6 +258,15 @@ impl PastEntries<'_> {
             };
             if is_next { unchanged.next() } else { changed.next() }
         })
+    }
+}
+
+/// The entry without the lock that it claims: a claim may be granted its lock without a write of its entry, so it is no part of the
+/// history.
+pub(crate) fn unclaimed(entry: &Arc<Entry>) -> Arc<Entry> {
+    match entry.claim {
+        None => Arc::clone(entry),
+        Some(_) => Arc::new(Entry { claim: None, ..Entry::clone(entry) }),
     }
 }
 

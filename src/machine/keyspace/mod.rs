@@ -16,16 +16,22 @@
 //! * **A transaction runs whole or not at all.** It is planned against the table, and refused before the first change: for a lease that is
 //!   over, or for a limit. Its work is bounded by its number of operations and by [`TXN_WRITES_MAX`].
 //!
+//! * **An entry with a lease may claim a lock**: an adapter names the lock under which people know the entry. So operators see it, watch
+//!   it, take it back and find it in the audit as any other lock, with no rule of the protocol in the machine. See `claims`.
+//!
 //! `entries`: the table of entries, and the end of leases; `transactions`: compares and operations; `events`: the history, for watches and
-//! for reads of the past.
+//! for reads of the past; `claims`: the locks of entries.
 //!
 //! Left out: the request ids of sessions. A transaction that compares what it replaces takes effect once by itself; one that does not may
 //! take effect again when it is repeated.
 
+mod claims;
 mod entries;
 mod events;
 #[cfg(test)]
 mod tests;
 mod transactions;
 
+pub(super) use claims::{Claimed, Claims};
+pub(super) use events::unclaimed;
 pub use events::{EntryHistory, PastEntries};

@@ -18,7 +18,7 @@ struct Draft {
 
 impl Machine {
     /// Runs a transaction, whole or not at all.
-    pub(crate) fn commit(&mut self, txn: &Txn) -> Result<Reply, Refusal> {
+    pub(crate) fn commit(&mut self, txn: &Txn, events: &mut Vec<Event>) -> Result<Reply, Refusal> {
         let succeeded = txn.compares().iter().all(|compare| self.holds(compare));
         let operations = if succeeded { txn.then() } else { txn.otherwise() };
         let (mut draft, mut results) = self.plan_all(operations)?;
@@ -26,7 +26,7 @@ impl Machine {
         let over = draft.writes.keys().filter(|key| self.is_lease_over(key)).cloned().collect::<Vec<_>>();
         if !over.is_empty() {
             // The end of a lease is a change of its own, though it is handled late: whoever watches is told of it before the new entry.
-            over.into_iter().for_each(|key| self.end_lease(key));
+            over.into_iter().for_each(|key| self.end_lease(key, None, events));
             (draft, results) = self.plan_all(operations)?;
         }
         self.spend(draft.writes.len().max(draft.visited));
@@ -38,7 +38,7 @@ impl Machine {
             self.extend(session);
         }
         for (key, entry) in draft.writes {
-            self.set_entry(key, entry);
+            self.set_entry(key, entry, None, events);
         }
         Ok(Reply::Committed(Committed { succeeded, revision: self.revision(), results }))
     }
@@ -106,14 +106,15 @@ impl Machine {
     }
 
     fn plan_put(&self, put: &Put, draft: &mut Draft) -> Result<TxnResult, Refusal> {
-        let Put { key, value, lease } = put.clone();
+        let Put { key, value, lease, claims } = put.clone();
         if let Some(lease) = lease {
             self.alive(lease.session)?;
         }
         let modified = self.next_revision();
         let before = self.drafted(&key, draft);
+        let claim = claims.zip(lease).and_then(|(lock, lease)| self.plan_claim(lock, lease, before.as_deref()));
         let (created, version) = before.map_or((modified, 1), |entry| (entry.created, entry.version + 1));
-        let entry = Entry { created, modified, version, lease, is_expired: false, value };
+        let entry = Entry { created, modified, version, lease, claim, is_expired: false, is_revoked: false, value };
         draft.write(key, Some(Arc::new(entry)))?;
         Ok(TxnResult::Put)
     }

@@ -35,6 +35,8 @@ pub enum Event {
 pub struct Change {
     /// The lock.
     pub name: LockName,
+    /// What holds it.
+    pub of: LockKind,
     /// What happened.
     pub kind: ChangeKind,
 }

@@ -35,6 +35,20 @@ pub struct Lease {
     pub at_end: AtLeaseEnd,
 }
 
+/// How an entry with a lease takes part in a lock: it holds it, or waits for it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Claim {
+    /// The lock.
+    pub lock: LockName,
+    /// Its token: the revision of the write that brought this lease and this lock together on the entry. Later writes that name both again
+    /// keep it.
+    pub token: Token,
+    /// When it was granted the lock; until then, when it was made.
+    pub since: WallTime,
+    /// Whether it holds the lock.
+    pub is_held: bool,
+}
+
 /// What the keyspace has under a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
@@ -46,8 +60,12 @@ pub struct Entry {
     pub version: u64,
     /// Its lease, until that ends.
     pub lease: Option<Lease>,
+    /// The lock that it holds or waits for, while its lease lasts.
+    pub claim: Option<Arc<Claim>>,
     /// Its lease ended, and nothing was written since.
     pub is_expired: bool,
+    /// An operator ended its lease, and nothing was written since. Then it is expired, too.
+    pub is_revoked: bool,
     /// Its value.
     pub value: Value,
 }
@@ -140,6 +158,8 @@ pub struct Put {
     pub value: Value,
     /// Its new lease; `None`: it has none from now on.
     pub lease: Option<Lease>,
+    /// The lock that it holds or waits for while the lease lasts. Without a lease there is none.
+    pub claims: Option<LockName>,
 }
 
 /// An operation of a transaction. It sees what the operations before it did.
@@ -187,6 +207,20 @@ pub enum InvalidTxn {
     PutTwice {
         /// The key.
         key: Key,
+    },
+    /// A put claims a lock and has no lease: the claim would never end.
+    #[error("a transaction puts the key {key:?} to claim the lock {lock:?}, without a lease: give it one")]
+    ClaimWithoutLease {
+        /// The key.
+        key: Key,
+        /// The lock.
+        lock: LockName,
+    },
+    /// A branch claims a lock more than once: claims of one revision have no order.
+    #[error("a transaction claims the lock {lock:?} twice: claim each lock once")]
+    ClaimedTwice {
+        /// The lock.
+        lock: LockName,
     },
 }
 
@@ -282,7 +316,7 @@ impl KeyRange {
 
 impl Txn {
     /// Fails over [`TXN_OPERATIONS_MAX`] compares, or operations of one branch; over [`TXN_BYTES_MAX`] bytes of keys and values; and if a
-    /// branch puts a key twice.
+    /// branch puts a key twice, claims a lock twice, or claims one without a lease.
     pub fn new(
         compares: Vec<Compare>,
         then: Vec<TxnOperation>,
@@ -301,6 +335,15 @@ impl Txn {
             let mut keys = BTreeSet::new();
             if let Some(put) = puts(branch).find(|put| !keys.insert(&put.key)) {
                 return Err(InvalidTxn::PutTwice { key: put.key.clone() });
+            }
+            let mut locks = BTreeSet::new();
+            for (put, lock) in puts(branch).filter_map(|put| Some((put, put.claims.as_ref()?))) {
+                if put.lease.is_none() {
+                    return Err(InvalidTxn::ClaimWithoutLease { key: put.key.clone(), lock: lock.clone() });
+                }
+                if !locks.insert(lock) {
+                    return Err(InvalidTxn::ClaimedTwice { lock: lock.clone() });
+                }
             }
         }
         Ok(txn)
@@ -348,7 +391,9 @@ impl Txn {
         };
         let operation = |operation: &TxnOperation| match operation {
             TxnOperation::Get(key) | TxnOperation::Delete(key) => key.as_bytes().len(),
-            TxnOperation::Put(put) => put.key.as_bytes().len() + put.value.as_bytes().len(),
+            TxnOperation::Put(Put { key, value, claims, .. }) => {
+                key.as_bytes().len() + value.as_bytes().len() + claims.as_ref().map_or(0, |lock| lock.as_str().len())
+            }
             TxnOperation::DeleteRange(range) => range.bytes(),
             TxnOperation::Renew(_) => 0,
         };

@@ -38,11 +38,23 @@ pub struct WaiterView {
     pub remaining_ms: Option<u64>,
 }
 
+/// What holds a lock, or waits for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LockKind {
+    /// Grants of this table.
+    #[default]
+    Lock,
+    /// Entries of the keyspace that claim its name. Their tickets are their tokens.
+    Entry,
+}
+
 /// A lock, as shown to people. A lock that is not in the table is free.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LockView {
     /// Its name.
     pub name: LockName,
+    /// What holds it.
+    pub kind: LockKind,
     /// The mode in which it is used: that of its holders, or else of the first waiter. A resized semaphore keeps its mode for as long as
     /// the operator's size counts, also while it only keeps data.
     pub mode: Option<Mode>,
@@ -77,9 +89,9 @@ pub struct SessionView {
     pub remaining_ms: u64,
     /// When it was opened.
     pub opened: WallTime,
-    /// Grants that it holds.
+    /// Grants that it holds, and locks that its entries hold.
     pub grants: u32,
-    /// Acquires that wait.
+    /// Acquires and entries that wait.
     pub waits: u32,
     /// The address from which it was opened, if known.
     pub address: Option<Address>,
@@ -94,11 +106,11 @@ pub struct SessionView {
 pub struct Counts {
     /// Sessions alive, and those that are over but not cleared away yet.
     pub sessions: usize,
-    /// Locks held, awaited, delayed or with data.
+    /// Locks held, awaited, delayed or with data; those of entries among them.
     pub locks: usize,
-    /// Acquires that wait.
+    /// Acquires and entries that wait.
     pub waiters: usize,
-    /// Grants held.
+    /// Grants held, and locks held by entries.
     pub grants: usize,
     /// Entries of the keyspace.
     pub entries: usize,

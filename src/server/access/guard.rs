@@ -160,7 +160,7 @@ mod tests {
     fn a_transaction_needs_a_right_for_each_key_in_both_branches() {
         let key = |key: &[u8]| Key::new(key).expect("a key");
         let compare = Compare { key: key(b"a"), relation: Relation::Equal, operand: Operand::Modified(Revision(0)) };
-        let put = Put { key: key(b"b"), value: Value::new(b"").expect("a value"), lease: None };
+        let put = Put { key: key(b"b"), value: Value::new(b"").expect("a value"), lease: None, claims: None };
         let range = KeyRange { from: None, to: Some(key(b"e")) };
         let then = vec![TxnOperation::Put(put), TxnOperation::Get(key(b"c")), TxnOperation::Renew(SessionId(1))];
         let otherwise = vec![TxnOperation::Delete(key(b"d")), TxnOperation::DeleteRange(range)];

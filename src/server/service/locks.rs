@@ -9,7 +9,7 @@ use crate::{
     api::{Caller, Error, requests::*},
     wire::Form,
 };
-use lockkeeper_machine::{Command, ForceRelease, Page, Released, Reply, WaitEnd};
+use lockkeeper_machine::{Command, ForceRelease, LockName, Page, Released, Reply, WaitEnd};
 use lockkeeper_proto::v1;
 use lockkeeper_raft::{table::Applied, types::Delivery};
 
@@ -18,8 +18,30 @@ const PAGE_MAX: usize = 1000;
 /// Bytes after which a page of a list is closed.
 const PAGE_BYTES: usize = 256 * 1024;
 
+/// What the names of locks that are entries begin with: DynamoDB's items, etcd's keys.
+const OF_ENTRIES: [&str; 2] = ["dynamodb/", "etcd/"];
+
+/// Refuses the names under which entries are shown: the machine shows no entry under the name of one of its locks, so such a lock would
+/// hide one that another protocol's clients hold. A lock from before this rule is used until it is released; a retry gets its reply.
+fn ensure_not_of_entries(node: &Local, request: &AcquireLocks) -> Result<(), Error> {
+    let prefix_of = |name: &LockName| OF_ENTRIES.into_iter().find(|prefix| name.as_str().starts_with(prefix));
+    let wants = request.acquire.wants().iter();
+    let Some((name, prefix)) = wants.map(|want| &want.name).find_map(|name| Some((name, prefix_of(name)?))) else {
+        return Ok(());
+    };
+    let is_remembered = |id| node.replica.table().read(|applied| applied.machine.remembers(request.session, id));
+    if request.request.as_ref().is_some_and(|request| is_remembered(request.id)) {
+        return Ok(());
+    }
+    let why = format!(
+        "{name} begins with {prefix}, as the names of locks that are acquired by that protocol: choose another"
+    );
+    Err(Error::invalid("locks.name", why))
+}
+
 impl Serve for AcquireLocks {
     async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<Acquired>, Error> {
+        ensure_not_of_entries(node, &self)?;
         let is_repeatable = self.request.is_some();
         let Delivery { reply, wait } = node.propose(self.into()).await?;
         let acquired = match (reply, wait) {

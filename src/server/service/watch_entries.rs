@@ -168,7 +168,7 @@ mod tests {
     /// Puts a value of so many bytes under each of these keys, in one transaction.
     fn put(machine: &mut Machine, keys: impl Iterator<Item = usize>, bytes: usize) {
         let value = Value::new(&vec![7; bytes]).expect("in bounds");
-        let put = |number| TxnOperation::Put(Put { key: key(number), value: value.clone(), lease: None });
+        let put = |number| TxnOperation::Put(Put { key: key(number), value: value.clone(), lease: None, claims: None });
         let txn = Txn::new(vec![], keys.map(put).collect(), vec![]).expect("in bounds");
         machine.apply(Time::default(), Command::Txn(txn), &mut Vec::new());
     }

@@ -169,6 +169,14 @@ pub(crate) fn show_lock(lock: LockView) -> v1::LockInfo {
         keep_data: lock.keep_data,
         delay_remaining_ms: lock.delay_remaining_ms,
         resized: lock.resized,
+        kind: show_lock_kind(lock.kind).into(),
+    }
+}
+
+fn show_lock_kind(kind: LockKind) -> v1::LockKind {
+    match kind {
+        LockKind::Lock => v1::LockKind::Unspecified,
+        LockKind::Entry => v1::LockKind::Entry,
     }
 }
 
@@ -219,6 +227,10 @@ pub(crate) fn show_forced(forced: Forced) -> v1::force_release_response::Forced 
 }
 
 pub(crate) fn show_change(changed: &Change) -> v1::Change {
+    v1::Change { lock_kind: show_lock_kind(changed.of).into(), ..show_change_of_lock(changed) }
+}
+
+fn show_change_of_lock(changed: &Change) -> v1::Change {
     use change::Kind;
     let name = changed.name.to_string();
     let of_grant = |kind: Kind, token: &Token, session: &SessionId| v1::Change {

@@ -71,6 +71,7 @@ pub(crate) fn waiter(message: v1::Waiter) -> Result<WaiterView, Error> {
 pub(crate) fn lock(message: v1::LockInfo) -> Result<LockView, Error> {
     Ok(LockView {
         name: lock_name("name", &message.name)?,
+        kind: lock_kind(message.kind),
         mode: message.mode.map(|kind| mode(Some(kind))).transpose()?,
         holders: message.holders.into_iter().map(holder).collect::<Result<_, _>>()?,
         holder_count: message.holder_count,
@@ -170,5 +171,13 @@ pub(crate) fn change(message: v1::Change) -> Result<Change, Error> {
         },
         Kind::Unspecified => return Err(not_set("kind")),
     };
-    Ok(Change { name: lock_name("name", &message.name)?, kind })
+    Ok(Change { name: lock_name("name", &message.name)?, of: lock_kind(message.lock_kind), kind })
+}
+
+/// A kind that this version does not know is shown as any lock.
+fn lock_kind(number: i32) -> LockKind {
+    match v1::LockKind::try_from(number) {
+        Ok(v1::LockKind::Entry) => LockKind::Entry,
+        Ok(v1::LockKind::Unspecified) | Err(_) => LockKind::Lock,
+    }
 }

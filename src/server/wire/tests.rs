@@ -56,6 +56,7 @@ fn waiter(mode: Mode) -> WaiterView {
 fn lock() -> LockView {
     LockView {
         name: name("a/b"),
+        kind: LockKind::Entry,
         mode: Some(Mode::Shared),
         holders: modes().map(holder).into(),
         holder_count: 30,
@@ -69,7 +70,15 @@ fn lock() -> LockView {
 }
 
 fn free() -> LockView {
-    LockView { mode: None, holders: vec![], waiters: vec![], data: None, resized: false, ..lock() }
+    LockView {
+        kind: LockKind::Lock,
+        mode: None,
+        holders: vec![],
+        waiters: vec![],
+        data: None,
+        resized: false,
+        ..lock()
+    }
 }
 
 fn revocation() -> Revocation {
@@ -209,14 +218,21 @@ fn key() -> Key {
 fn entry(is_expired: bool) -> Arc<Entry> {
     let lease = (!is_expired).then_some(Lease { session: SESSION, at_end: AtLeaseEnd::Keep });
     let value = Value::new(b"\0value").expect("a value");
-    Arc::new(Entry { created: Revision(3), modified: Revision(4), version: 2, lease, is_expired, value })
+    let claim = lease.map(|_| Arc::new(Claim { lock: name("a"), token: Token(3), since: WallTime(5), is_held: true }));
+    let (created, modified, is_revoked) = (Revision(3), Revision(4), is_expired);
+    Arc::new(Entry { created, modified, version: 2, lease, claim, is_expired, is_revoked, value })
 }
 
 #[test]
 fn requests_about_the_keyspace() {
     let compare = Compare { key: key(), relation: Relation::Less, operand: Operand::Modified(Revision(9)) };
     let lease = Some(Lease { session: SESSION, at_end: AtLeaseEnd::Delete });
-    let put = TxnOperation::Put(Put { key: key(), value: Value::new(b"v").expect("a value"), lease });
+    let put = TxnOperation::Put(Put {
+        key: key(),
+        value: Value::new(b"v").expect("a value"),
+        lease,
+        claims: Some(name("a")),
+    });
     let then = vec![put, TxnOperation::Get(key()), TxnOperation::Renew(SESSION)];
     survives([Txn::new(vec![compare], then, vec![TxnOperation::Delete(key())]).expect("a transaction")]);
     survives([None, Some(Revision(0)), Some(Revision(6))].map(|at| GetEntries { keys: vec![key(), Key::first()], at }));
@@ -271,7 +287,7 @@ fn events_of_a_watch() {
         ChangeKind::Opened,
         ChangeKind::Resized(Permits::new(4).expect("permits")),
     ];
-    let changes = kinds.map(|kind| Change { name: name("a"), kind }).into();
+    let changes = kinds.map(|kind| Change { name: name("a"), of: LockKind::Entry, kind }).into();
     survives([
         WatchEvent::State { locks: vec![lock(), free()], index: 3, first: true, last: false },
         WatchEvent::Changes { index: 4, changes, more: true },

@@ -76,7 +76,15 @@ impl Store for Memory {
                     Write::Delete { key } => drop(entries.remove(&key)),
                     Write::Put { key, value, lease: _ } => {
                         let (created, version) = entries.get(&key).map_or((*revision, 0), |e| (e.created, e.version));
-                        let entry = Entry { created, modified: *revision, version: version + 1, expired: false, value };
+                        let entry = Entry {
+                            created,
+                            modified: *revision,
+                            version: version + 1,
+                            leased: false,
+                            expired: false,
+                            revoked: false,
+                            value,
+                        };
                         entries.insert(key, entry);
                     }
                 }
