@@ -383,6 +383,11 @@ impl LocalCluster {
         if !statuses.values().any(|status| status.role() == pb::Role::Leader && status.serving) {
             missing.push("there is no leader".to_owned());
         }
+        // Identities and the keyspace are refused before: whoever starts such a cluster is about to use them.
+        let is_low = |status: &pb::StatusResponse| status.cluster_version < status.cluster_version_max;
+        if self.nodes().any(|node| needs_version(node.config())) && statuses.values().any(is_low) {
+            missing.push("the cluster version is not raised yet".to_owned());
+        }
         missing
     }
 
@@ -414,6 +419,11 @@ impl Drop for LocalCluster {
         // Kills all at once; the drop of each node then waits for its exit.
         self.nodes.values().for_each(|node| node.signal(Signal::KILL));
     }
+}
+
+/// Whether its clients use what a cluster of version 1 refuses.
+fn needs_version(config: &Config) -> bool {
+    config.tls.is_some() || !config.auth.tokens.as_os_str().is_empty() || !config.dynamodb.listen.is_empty()
 }
 
 /// The audit files of one node, in a directory below the common one.
