@@ -326,7 +326,8 @@ impl Machine {
     }
 }
 
-/// Whether a command can have changed an entry in this way: created, written, deleted, or marked at the end of its lease, by an operator or not.
+/// Whether a command can have changed an entry in this way: created, written, deleted, or marked at the end of its lease, also by an
+/// operator.
 fn is_change(revision: Revision, before: Option<&Entry>, after: Option<&Entry>) -> bool {
     if before.is_some_and(|before| before.modified >= revision) {
         return false;

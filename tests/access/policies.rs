@@ -3,10 +3,9 @@
 use std::fs;
 
 use lockkeeper::client::{Error, Refusal};
-use tokio::time::timeout;
 
 use crate::{
-    stage::{POLICY, Stage, acquire, from, open, options, reason, refusal},
+    stage::{POLICY, Stage, acquire, end, from, open, options, reason, refusal},
     support::{LONG, lockkeeper, output, text, until},
 };
 
@@ -83,17 +82,8 @@ async fn a_watch_ends_when_the_policy_does_not_allow_it_any_more() {
     let mut operators = watch(1, "ops").await;
     fs::write(stage.policy_file(), POLICY.replace("\"read\", \"watch\"]\nprefix", "\"read\"]\nprefix"))
         .expect("written");
-    for mut events in shops {
-        let status = timeout(LONG, async {
-            loop {
-                match events.message().await {
-                    Ok(Some(_)) => {}
-                    Ok(None) => panic!("it ended without a reason"),
-                    Err(status) => break status,
-                }
-            }
-        });
-        let status = status.await.expect("it ends");
+    for events in shops {
+        let status = end(events).await;
         assert_eq!(reason(&status), "PERMISSION_DENIED", "{status:?}");
     }
     for _ in 0..3 {

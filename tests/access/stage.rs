@@ -11,7 +11,8 @@ use lockkeeper::{
 use lockkeeper_policy::Token;
 use lockkeeper_types::Identity;
 use tempfile::TempDir;
-use tonic::{Request, Status};
+use tokio::time::timeout;
+use tonic::{Request, Status, Streaming};
 
 use crate::support::{LONG, cluster_with, until};
 
@@ -148,4 +149,18 @@ pub(crate) fn refusal<T: std::fmt::Debug>(answer: Result<T, Error>) -> Refusal {
         Err(Error::Refused(refused)) => refused.reason,
         other => panic!("it was not refused: {other:?}"),
     }
+}
+
+/// How a stream ends.
+pub(crate) async fn end<T>(mut stream: Streaming<T>) -> Status {
+    let ended = timeout(LONG, async {
+        loop {
+            match stream.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("it ended without a reason"),
+                Err(status) => break status,
+            }
+        }
+    });
+    ended.await.expect("it ends")
 }

@@ -4,12 +4,12 @@ use std::fs;
 
 use lockkeeper::proto::v1::{KeepAliveRequest, PipelineRequest, WatchRequest};
 use lockkeeper_policy::TOKEN_PREFIX;
-use tokio::{sync::mpsc, time::timeout};
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Status, Streaming};
+use tonic::Code;
 
 use crate::{
-    stage::{Stage, from, open, reason, token, tokens, with_token},
+    stage::{Stage, end, from, open, reason, token, tokens, with_token},
     support::{LONG, until},
 };
 
@@ -75,20 +75,6 @@ async fn a_revoked_token_is_refused_and_cannot_be_replayed() {
     let other = token("shop-2").reveal().to_owned();
     sessions.open(with_token(Some(&other), open(""))).await.expect("the others are known as before");
     assert!(sessions.open(with_token(Some(&good), open(""))).await.is_err());
-}
-
-/// How a stream ends.
-async fn end<T>(mut stream: Streaming<T>) -> Status {
-    let ended = timeout(LONG, async {
-        loop {
-            match stream.message().await {
-                Ok(Some(_)) => {}
-                Ok(None) => panic!("it ended without a reason"),
-                Err(status) => break status,
-            }
-        }
-    });
-    ended.await.expect("it ends")
 }
 
 /// Watches, keep-alives and pipelines end with the token that opened them, at each node; those of others go on.

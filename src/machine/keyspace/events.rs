@@ -13,8 +13,9 @@
 //!
 //! The locks that entries claim are no part of it: a read shows them at the present revision only.
 //!
-//! Entries are shared with the table, but for those that claim a lock. An event is charged what it alone keeps in memory: itself, and the entry before it, which the table
-//! does not have any more. These bytes are not part of [`Machine::bytes`]: history takes no room from entries and locks.
+//! Entries are shared with the table, but for those that claim a lock. An event is charged what it alone keeps in memory: itself, and the
+//! entry before it, which the table does not have any more. These bytes are not part of [`Machine::bytes`]: history takes no room from
+//! entries and locks.
 
 use std::{
     cmp::Ordering,
