@@ -151,7 +151,7 @@ enum Waiting {
 }
 
 impl Waiting {
-    fn is_synced(self) {
+    fn tell(self) {
         match self {
             Self::Append(callback) => callback.io_completed(Ok(())),
             // An error means that the caller has given up.
@@ -189,7 +189,7 @@ async fn sync(shared: Arc<Shared>) {
             let State { synced, pending, .. } = &mut *state;
             pending.drain(..writes).for_each(|write| synced.apply(write));
         }
-        waiting.into_iter().for_each(Waiting::is_synced);
+        waiting.into_iter().for_each(Waiting::tell);
     }
 }
 
@@ -202,7 +202,7 @@ impl Shared {
         match waiting {
             Some(waiting) if Planted::AckBeforeSync.is_on() => {
                 self.note(writes, None);
-                waiting.is_synced();
+                waiting.tell();
             }
             waiting => self.note(writes, waiting),
         }

@@ -14,6 +14,11 @@
 //! at the same rate.
 
 #![cfg(target_os = "linux")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "what runs simulations runs in real time, draws seeds, and shows figures to people"
+)]
 
 mod batch;
 mod changes;

@@ -41,7 +41,10 @@ impl Connect for Dialer {
 /// Gates hold back one direction of a connection, in the socket of its opener. turmoil can only hold all messages between two hosts;
 /// delayed answers with undelayed requests, or the reverse, are another fault.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Gates(Arc<Mutex<BTreeMap<(String, String), Arc<Mutex<Gate>>>>>);
+pub(crate) struct Gates(Arc<Mutex<BTreeMap<Hosts, Arc<Mutex<Gate>>>>>);
+
+/// From the opener of connections to the one that accepts them.
+type Hosts = (String, String);
 
 #[derive(Default, Debug)]
 struct Gate {

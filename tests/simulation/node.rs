@@ -73,6 +73,10 @@ struct Data {
 
 impl Site {
     /// A node before its first start.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is a part of the simulated machine, and none belongs to another"
+    )]
     pub(crate) fn new(
         node: u64,
         origin: Origin,
@@ -110,6 +114,7 @@ impl Site {
             random: Arc::new(Chance(Mutex::new(random))),
             blocking: Blocking::Here,
             clients: Tasks::Here,
+            ..Environment::system()
         };
         let data = Mutex::new(Data { disk: Arc::new(disk), identity, directory });
         let (own, may_end, has_ended) = Default::default();
