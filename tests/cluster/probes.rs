@@ -1,6 +1,6 @@
 //! The HTTP port: probes and metrics.
 
-use std::{collections::BTreeSet, fs, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
 use lockkeeper::{
     client::TlsFiles,
@@ -9,7 +9,7 @@ use lockkeeper::{
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
-    time::{sleep, timeout},
+    time::timeout,
 };
 use tokio_rustls::{
     TlsConnector,
@@ -153,7 +153,6 @@ async fn metrics_count_what_happens() {
     // Another leader.
     cluster.node(leads).signal(Signal::KILL);
     let next = until("another leader", async || {
-        sleep(Duration::from_millis(20)).await;
         let statuses = cluster.statuses().await;
         statuses.values().map(|status| status.leader_id).find(|id| *id != 0 && *id != leads)
     })

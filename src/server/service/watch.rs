@@ -63,12 +63,36 @@ pub(super) async fn start(
         None => (state(), Vec::new()),
     };
     let watcher = Watcher { replica, prefix, led, missed: missed.into(), changes, shown: after, next };
-    Ok(unfold(Some(watcher), |watcher| async {
+    Ok(messages(watcher))
+}
+
+/// What a stream of a watch is made from.
+pub(super) trait Watching: Send + 'static {
+    /// A message of the stream.
+    type Message: Send;
+
+    /// The next message. An error ends the stream.
+    fn message(&mut self) -> impl Future<Output = Result<Self::Message, Error>> + Send;
+}
+
+/// The messages of a watch, up to an error.
+pub(super) fn messages<W: Watching>(
+    watcher: W,
+) -> impl Stream<Item = Result<W::Message, Error>> + Send + 'static + use<W> {
+    unfold(Some(watcher), |watcher| async {
         let mut watcher = watcher?;
         let message = watcher.message().await;
         let rest = message.is_ok().then_some(watcher);
         Some((message, rest))
-    }))
+    })
+}
+
+impl Watching for Watcher {
+    type Message = WatchResponse;
+
+    fn message(&mut self) -> impl Future<Output = Result<WatchResponse, Error>> + Send {
+        Self::message(self)
+    }
 }
 
 /// One stream.

@@ -13,9 +13,10 @@
 
 use std::time::Duration;
 
-use futures::{Stream, stream::unfold};
+use futures::Stream;
 use tokio::{sync::watch, task::yield_now, time::timeout};
 
+use super::watch::{Watching, messages};
 use crate::api::{
     Error,
     requests::{EntriesWatched, WatchEntries},
@@ -45,12 +46,15 @@ pub(super) fn start(
     let complete = before.unwrap_or_else(|| replica.table().notified_revision());
     let place = Place { range, with_previous, complete, within: None };
     let watcher = Watcher { replica, history, place, owes: true, leaderless: 0 };
-    unfold(Some(watcher), |watcher| async {
-        let mut watcher = watcher?;
-        let message = watcher.message().await;
-        let rest = message.is_ok().then_some(watcher);
-        Some((message, rest))
-    })
+    messages(watcher)
+}
+
+impl Watching for Watcher {
+    type Message = EntriesWatched;
+
+    fn message(&mut self) -> impl Future<Output = Result<EntriesWatched, Error>> + Send {
+        Self::message(self)
+    }
 }
 
 /// One stream.
