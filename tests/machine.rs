@@ -391,7 +391,10 @@ fn compare(text: &str) -> Result<Compare> {
         "lease" => Operand::Lease((value != "none").then(|| session_id(value))),
         _ => return Err(format!("{property} is no property of an entry").into()),
     };
-    Ok(Compare { key: Key::new(key.as_bytes())?, relation, operand })
+    // As `a..c`: a range.
+    let (key, up_to) = key.split_once("..").map_or((key, None), |(key, up_to)| (key, Some(up_to)));
+    let up_to = up_to.map(|key| Key::new(key.as_bytes())).transpose()?;
+    Ok(Compare { key: Key::new(key.as_bytes())?, up_to, relation, operand })
 }
 
 fn txn_operation(text: &str) -> Result<TxnOperation> {
@@ -403,10 +406,12 @@ fn txn_operation(text: &str) -> Result<TxnOperation> {
         Ok::<_, Invalid>(TxnOperation::Put(Put { key: key(name)?, value, lease, claims }))
     };
     let put = |name, value, lease| put_as(name, value, lease, None);
-    let lease = |session, at_end| Some(Lease { session: session_id(session), at_end });
+    let lease = |session, at_end| PutLease::Given(Lease { session: session_id(session), at_end });
     Ok(match words[..] {
         ["get", name] => TxnOperation::Get(key(name)?),
-        ["put", name, value] => put(name, value, None)?,
+        ["put", name, value] => put(name, value, PutLease::None)?,
+        ["put", name, value, "keeping"] => put(name, value, PutLease::Kept)?,
+        ["put", name, value, "renewing"] => put(name, value, PutLease::Renewed)?,
         ["put", name, value, session] => put(name, value, lease(session, AtLeaseEnd::Delete))?,
         ["put", name, value, session, "kept"] => put(name, value, lease(session, AtLeaseEnd::Keep))?,
         ["put", name, value, session, "as", lock] => {
@@ -417,8 +422,35 @@ fn txn_operation(text: &str) -> Result<TxnOperation> {
         }
         ["delete", name] => TxnOperation::Delete(key(name)?),
         ["clear", from, to] => TxnOperation::DeleteRange(KeyRange { from: end(from)?, to: end(to)? }),
-        ["renew", session] => TxnOperation::Renew(session_id(session)),
+        ["open", session, ttl] => TxnOperation::Open(NewSession {
+            session: session_id(session),
+            ttl: Ttl::from_millis(ttl.parse()?)?,
+            label: Label::new(session)?,
+            address: None,
+            owner: None,
+        }),
+        ["select", from, to] => {
+            TxnOperation::Select(Select { range: KeyRange { from: end(from)?, to: end(to)? }, ..Select::default() })
+        }
+        ["select", from, to, by, limit] => TxnOperation::Select(Select {
+            range: KeyRange { from: end(from)?, to: end(to)? },
+            by: sort_by(by.trim_start_matches('-'))?,
+            is_descending: by.starts_with('-'),
+            limit: limit.parse()?,
+            ..Select::default()
+        }),
         _ => return Err(format!("{text:?} is no operation").into()),
+    })
+}
+
+fn sort_by(text: &str) -> Result<SortBy> {
+    Ok(match text {
+        "key" => SortBy::Key,
+        "created" => SortBy::Created,
+        "modified" => SortBy::Modified,
+        "version" => SortBy::Version,
+        "value" => SortBy::Value,
+        _ => return Err(format!("{text} is nothing to sort by").into()),
     })
 }
 

@@ -5,11 +5,14 @@
 //! events, and has the same hash. The change events for watchers add up to the view of each lock.
 //!
 //! A second machine applies the same history with a budget of one unit of work a batch, so that most work goes to the backlog. Its replies
-//! differ from the model's. But its sessions live as long as the model's, to the millisecond; the invariants hold; a session that is over
-//! is granted nothing; a replica that is restored on the way stays equal to it; and with ticks alone the backlog empties.
+//! differ from the model's. But the sessions that clients open live as long as the model's, to the millisecond; the invariants hold; a
+//! session that is over is granted nothing; a replica that is restored on the way stays equal to it; and with ticks alone the backlog
+//! empties.
 
 #![expect(clippy::unwrap_used, reason = "a test whose own values are bad has failed")]
 
+#[path = "machine_model/keyspace.rs"]
+mod keyspace;
 #[path = "machine_model/model.rs"]
 mod model;
 
@@ -27,10 +30,13 @@ use proptest::{
 };
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 
-use self::model::Model;
+use self::{
+    keyspace::{OF_ENTRIES, check_history, compaction, txn},
+    model::Model,
+};
 
 /// Counts over all histories. A run in which one of these never happened has not tested it.
-static HAPPENED: [(&str, AtomicU64); 40] = [
+static HAPPENED: [(&str, AtomicU64); 43] = [
     ("grants", AtomicU64::new(0)),
     ("grants of several locks", AtomicU64::new(0)),
     ("grants after a wait", AtomicU64::new(0)),
@@ -57,6 +63,9 @@ static HAPPENED: [(&str, AtomicU64); 40] = [
     ("transactions that failed", AtomicU64::new(0)),
     ("transactions that wrote", AtomicU64::new(0)),
     ("transactions that were refused", AtomicU64::new(0)),
+    ("sessions that transactions opened", AtomicU64::new(0)),
+    ("sessions that were closed without entries", AtomicU64::new(0)),
+    ("selections that left some out", AtomicU64::new(0)),
     ("entries that ended with their lease", AtomicU64::new(0)),
     ("compactions", AtomicU64::new(0)),
     ("compactions of the future", AtomicU64::new(0)),
@@ -204,70 +213,10 @@ fn resize(model: &Model) -> (u32, BoxedStrategy<Command>) {
     let any = (prop_oneof![3 => Just(names().remove(2)), 1 => proptest::sample::select(names())], 1..=4u32);
     let (weight, sizes) = match sizes.is_empty() {
         true => (2, any.boxed()),
-        false => (15, prop_oneof![4 => proptest::sample::select(sizes), 1 => any].boxed()),
+        false => (22, prop_oneof![4 => proptest::sample::select(sizes), 1 => any].boxed()),
     };
     let resize = |(name, permits)| Command::Resize { name, permits: Permits::new(permits).unwrap(), by: None };
     (weight, sizes.prop_map(resize).boxed())
-}
-
-fn key() -> impl Strategy<Value = Key> {
-    proptest::sample::select(vec!["k", "k1", "m", "z"]).prop_map(|key| Key::new(key.as_bytes()).unwrap())
-}
-
-fn value() -> impl Strategy<Value = Value> {
-    vec(0..3u8, 0..2).prop_map(|value| Value::new(&value).unwrap())
-}
-
-/// Mostly with what the entry has, or with something close to it.
-fn compare(model: &Model) -> impl Strategy<Value = Compare> + use<> {
-    let (entries, last) = (model.entries.clone(), model.entries.values().map(|entry| entry.modified.0).max());
-    let relation = prop_oneof![5 => Just(Relation::Equal), 1 => Just(Relation::NotEqual), 1 => Just(Relation::Less), 1 => Just(Relation::Greater)];
-    (key(), relation, 0..5u8, value(), option::of(session()), 0..=last.unwrap_or(0) + 1, any::<bool>()).prop_map(
-        move |(key, relation, kind, value, lease, number, same)| {
-            let entry = entries.get(&key).filter(|_| same);
-            let operand = match kind {
-                0 => Operand::Created(entry.map_or(Revision(number), |entry| entry.created)),
-                1 => Operand::Modified(entry.map_or(Revision(number), |entry| entry.modified)),
-                2 => Operand::Version(entry.map_or(number % 4, |entry| entry.version)),
-                3 => Operand::Value(entry.map_or(value, |entry| entry.value.clone())),
-                _ => Operand::Lease(entry.map_or(lease, |entry| entry.lease.map(|lease| lease.session))),
-            };
-            Compare { key, relation, operand }
-        },
-    )
-}
-
-fn txn_operation(session: BoxedStrategy<SessionId>) -> impl Strategy<Value = TxnOperation> {
-    let at_end = prop_oneof![Just(AtLeaseEnd::Delete), Just(AtLeaseEnd::Keep)];
-    let lease = (session.clone(), at_end).prop_map(|(session, at_end)| Lease { session, at_end });
-    let lease = option::weighted(0.75, lease);
-    // Mostly for one name, and seldom for that of other locks.
-    let claims = option::weighted(0.8, prop_oneof![8 => Just(claimed()), 1 => proptest::sample::select(names())]);
-    let range = (option::of(key()), option::of(key())).prop_map(|(from, to)| KeyRange { from, to });
-    prop_oneof![
-        2 => key().prop_map(TxnOperation::Get),
-        6 => (key(), value(), lease, claims).prop_map(|(key, value, lease, claims)| {
-            let claims = claims.filter(|_| lease.is_some());
-            TxnOperation::Put(Put { key, value, lease, claims })
-        }),
-        1 => key().prop_map(TxnOperation::Delete),
-        1 => range.prop_map(TxnOperation::DeleteRange),
-        1 => session.prop_map(TxnOperation::Renew),
-    ]
-}
-
-fn txn(model: &Model, session: BoxedStrategy<SessionId>) -> impl Strategy<Value = Command> + use<> {
-    let branch = || vec(txn_operation(session.clone()), 0..4);
-    (vec(compare(model), 0..3), branch(), branch()).prop_filter_map("a key twice", |(compares, then, otherwise)| {
-        Txn::new(compares, then, otherwise).ok().map(Command::Txn)
-    })
-}
-
-/// Mostly of a few revisions, so that some of them stay.
-fn compaction(model: &Model) -> impl Strategy<Value = Command> + use<> {
-    let last = model.last_token();
-    let some = model.compacted..=last.min(model.compacted + 5);
-    prop_oneof![5 => some, 1 => 0..last + 3].prop_map(|revision| Command::Compact { revision: Revision(revision) })
 }
 
 /// Mostly a repetition of a request that is remembered.
@@ -488,58 +437,6 @@ fn whole_view(machine: &Machine, name: &LockName) -> LockView {
     machine.lock(name, Page { size: usize::MAX, holders_after: Token(0), waiters_after: Ticket(0) })
 }
 
-/// The entry without the lock that it claims, which only a read of the present shows.
-fn unclaimed(entry: &Entry) -> Entry {
-    Entry { claim: None, ..entry.clone() }
-}
-
-fn shown_entries(past: &PastEntries<'_>, backwards: bool) -> Vec<(Key, Entry)> {
-    past.iter(backwards).map(|(key, entry)| (key.clone(), unclaimed(&entry))).collect()
-}
-
-/// The events are those of the model; on top of the entries at the compacted revision they lead to the present ones, and each state on the
-/// way is read as it was.
-fn check_history(machine: &Machine, model: &Model) {
-    let compacted = Revision(model.compacted);
-    let events: Vec<_> =
-        machine.history().after(compacted, None).unwrap().map(|event| EntryEvent::clone(event)).collect();
-    assert_eq!(events, model.entry_events());
-    assert!(events.is_sorted_by(|one, next| (one.revision, &one.key) < (next.revision, &next.key)));
-    let everything = KeyRange::default();
-    let mut state: BTreeMap<_, _> =
-        shown_entries(&machine.entries_at(&everything, compacted).unwrap(), false).into_iter().collect();
-    assert_eq!(state, model.entries_at(model.compacted));
-    for events in events.chunk_by(|one, next| one.revision == next.revision) {
-        for EntryEvent { key, before, after, .. } in events {
-            let replaced = match after {
-                Some(entry) => state.insert(key.clone(), Entry::clone(entry)),
-                None => state.remove(key),
-            };
-            assert_eq!(replaced.as_ref(), before.as_deref());
-        }
-        let revision = events[0].revision;
-        // Only some: each visits all events since.
-        if revision.0 % 4 != model.now % 4 {
-            continue;
-        }
-        let past = machine.entries_at(&everything, revision).unwrap();
-        let expected: Vec<_> = state.clone().into_iter().collect();
-        assert_eq!(shown_entries(&past, false), expected, "at {revision:?}");
-        assert!(shown_entries(&past, true).into_iter().rev().eq(expected), "from the end, at {revision:?}");
-        for EntryEvent { key, .. } in events {
-            assert_eq!(machine.entry_at(key, revision).unwrap().as_deref().map(unclaimed), state.get(key).cloned());
-        }
-        happened("states of the past that were read");
-    }
-    assert_eq!(state, model.unclaimed_entries());
-    let ahead = Revision(model.last_token() + 1);
-    assert!(matches!(machine.entries_at(&everything, ahead), Err(RevisionError::Future { .. })));
-    if let Some(forgotten) = model.compacted.checked_sub(1) {
-        let error = Err(RevisionError::Compacted { compacted });
-        assert_eq!(machine.history().after(Revision(forgotten), None).map(drop), error);
-    }
-}
-
 fn seen(view: LockView) -> Watched {
     Watched {
         holders: view.holders.iter().map(|holder| holder.token).collect(),
@@ -563,22 +460,19 @@ impl Hurried {
 
     fn step(&mut self, model: &Model, command: &Command) {
         let wanted = model.reply.as_ref().unwrap();
-        if let Command::Txn(txn) = command {
-            // Revisions differ here, so another branch may run. The sessions have to live as long as the model's all the same.
-            self.apply(time(model.now), &Command::Txn(without_renewals(txn)));
-            self.apply(time(model.now), &Command::Renew { sessions: renewed(txn, wanted) });
-            return;
-        }
         let reply = self.apply(time(model.now), command);
-        match (&reply, wanted) {
-            (Reply::Renewed(renewals), Reply::Renewed(wanted)) => {
+        match (command, &reply, wanted) {
+            (Command::Renew { sessions }, Reply::Renewed(renewals), Reply::Renewed(wanted)) => {
                 let ends = |renewals: &[Renewal]| {
                     let end = |renewal: &Renewal| if let Renewal::Ended(end) = renewal { Some(*end) } else { None };
-                    renewals.iter().map(end).collect::<Vec<_>>()
+                    let of_clients = sessions.iter().zip(renewals).filter(|(id, _)| is_of_client(**id));
+                    of_clients.map(|(_, renewal)| end(renewal)).collect::<Vec<_>>()
                 };
                 assert_eq!(ends(renewals), ends(wanted));
             }
-            _ if matches!(command, Command::Open { .. } | Command::Close { .. }) => assert_eq!(&reply, wanted),
+            (Command::Open { session, .. } | Command::Close { session, .. }, ..) if is_of_client(*session) => {
+                assert_eq!(&reply, wanted);
+            }
             _ => {}
         }
         if self.machine.has_work() {
@@ -588,7 +482,10 @@ impl Hurried {
 
     fn apply(&mut self, time: Time, command: &Command) -> Reply {
         let (mut events, mut again) = (Vec::new(), Vec::new());
-        let lived: BTreeSet<_> = self.machine.sessions(None).map(|view| view.session).collect();
+        let mut lived: BTreeSet<_> = self.machine.sessions(None).map(|view| view.session).collect();
+        if let Command::Txn(txn) = command {
+            lived.extend(txn.opens().into_iter().flatten().map(|new| new.session));
+        }
         let mut replies = self.machine.apply_batch(time, Self::LIMITS, [command.clone()], &mut events);
         assert_eq!(self.replica.apply_batch(time, Self::LIMITS, [command.clone()], &mut again), replies);
         assert_eq!(again, events);
@@ -613,12 +510,13 @@ impl Hurried {
 
     fn check(&self, model: &Model) {
         assert_eq!(self.machine.hash(), self.replica.hash());
-        let lives = |view: SessionView| (view.session, view.remaining_ms);
+        let lives = |view: SessionView| is_of_client(view.session).then_some((view.session, view.remaining_ms));
         let sessions = model.sessions.keys().filter_map(|id| model.session(*id));
-        assert!(self.machine.sessions(None).map(lives).eq(sessions.map(lives)));
+        assert!(self.machine.sessions(None).filter_map(lives).eq(sessions.filter_map(lives)));
+        let is_over =
+            |id| if is_of_client(id) { !model.sessions.contains_key(&id) } else { self.machine.session(id).is_none() };
         for (key, entry) in self.machine.entries(&KeyRange::default()) {
-            let is_over = entry.lease.is_some_and(|lease| !model.sessions.contains_key(&lease.session));
-            assert!(!is_over, "{key:?} has a lease that is over");
+            assert!(!entry.lease.is_some_and(|lease| is_over(lease.session)), "{key:?} has a lease that is over");
         }
         for name in all_names() {
             let mut told = self.watcher.get(&name).cloned().unwrap_or_default();
@@ -637,27 +535,17 @@ impl Hurried {
         }
         assert!(!self.machine.has_work(), "after {most} ticks");
         for name in all_names() {
-            for holder in whole_view(&self.machine, &name).holders {
-                assert!(model.sessions.contains_key(&holder.session), "{name} is held by a session that is over");
+            for HolderView { session, .. } in whole_view(&self.machine, &name).holders {
+                let is_alive = !is_of_client(session) || model.sessions.contains_key(&session);
+                assert!(is_alive, "{name} is held by a session that is over");
             }
         }
     }
 }
 
-fn without_renewals(txn: &Txn) -> Txn {
-    let others = |operations: &[TxnOperation]| {
-        operations.iter().filter(|operation| !matches!(operation, TxnOperation::Renew(_))).cloned().collect()
-    };
-    Txn::new(txn.compares().to_vec(), others(txn.then()), others(txn.otherwise())).unwrap()
-}
-
-/// The sessions that a transaction with this reply renewed.
-fn renewed(txn: &Txn, reply: &Reply) -> Vec<SessionId> {
-    let Reply::Committed(Committed { succeeded, .. }) = reply else { return vec![] };
-    let operations = if *succeeded { txn.then() } else { txn.otherwise() };
-    let session =
-        |operation: &TxnOperation| if let TxnOperation::Renew(session) = operation { Some(*session) } else { None };
-    operations.iter().filter_map(session).collect()
+/// Whether a client opened the session. Those of entries end with them, and revisions differ here: so other branches run.
+fn is_of_client(session: SessionId) -> bool {
+    session.0 < OF_ENTRIES
 }
 
 /// A cluster that is restored from this table has all its grants and entries, none of its acquires that wait, and issues tokens far above.
@@ -806,6 +694,18 @@ impl Test {
             happened(if *succeeded { "transactions that succeeded" } else { "transactions that failed" });
             if results.contains(&TxnResult::Put) {
                 happened("transactions that wrote");
+            }
+            for result in results {
+                match result {
+                    TxnResult::Opened(_) => happened("sessions that transactions opened"),
+                    TxnResult::Selected(Selected { more: true, .. }) => happened("selections that left some out"),
+                    _ => {}
+                }
+            }
+            let is_of_entries =
+                |event: &Event| matches!(event, Event::SessionEnded { session, .. } if !is_of_client(*session));
+            if events.iter().any(is_of_entries) {
+                happened("sessions that were closed without entries");
             }
         }
         match (command, reply) {

@@ -1,4 +1,4 @@
-//! The invariants M1 to M12 of the [module](super), as code.
+//! The invariants M1 to M13 of the [module](super), as code.
 //!
 //! A violation is our own mistake, or a damaged snapshot; no command may cause one.
 
@@ -81,6 +81,8 @@ impl Machine {
             let taken = revoked.filter(|(_, revoked)| revoked.deadline.is_none()).count();
             ensure_same(&session.taken, &taken, "a session's number of grants taken")?;
             ensure(self.ended.get(*id).is_none(), || format!("the session {id} is alive and ended"))?;
+            let is_left = session.is_of_entries && !self.is_over(*id) && self.first_leased(*id).is_none();
+            ensure(!is_left, || format!("the session {id} lives as long as its entries, and has none (M13)"))?;
         }
         let known = |(_, end): (_, SessionEnd)| end != SessionEnd::Unknown;
         ensure(self.ended.iter().all(known), || "an ended session is remembered without how it ended".into())
@@ -334,12 +336,13 @@ fn is_change(revision: Revision, before: Option<&Entry>, after: Option<&Entry>) 
     }
     let Some(after) = after else { return before.is_some() };
     let is_created = after.created == revision && after.version == 1 && !after.is_expired;
-    let follows = before.is_some_and(|before| match after.is_expired {
-        true => {
-            let is_revoked = after.is_revoked;
-            *after == Entry { modified: revision, lease: None, is_expired: true, is_revoked, ..before.clone() }
-        }
-        false => after.created == before.created && after.version == before.version + 1,
+    let follows = before.is_some_and(|before| {
+        let is_revoked = after.is_revoked;
+        let ended = Entry { modified: revision, lease: None, is_expired: true, is_revoked, ..before.clone() };
+        let is_put = after.created == before.created && after.version == before.version + 1;
+        // A put that keeps a lease which is over changes nothing of that.
+        let stays_over = (before.is_expired, before.is_revoked) == (after.is_expired, after.is_revoked);
+        *after == ended || is_put && (!after.is_expired || stays_over)
     });
     after.modified == revision && (is_created || follows)
 }

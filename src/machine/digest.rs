@@ -267,6 +267,7 @@ impl Digest for Limit {
             Self::Entries => 9,
             Self::TxnWrites => 10,
             Self::TxnBytes => 11,
+            Self::TxnReads => 12,
         }]);
     }
 }
@@ -355,11 +356,14 @@ impl Digest for Record {
             }
             Self::Ended { session, end } => into.variant(1, &[session, end]),
             // Without the address: versions without the field have the same hash, and nothing is decided by it.
-            Self::Session { session, label, ttl, deadline, opened, address: _, open, owner } => {
+            Self::Session { session, label, ttl, deadline, opened, address: _, open, owner, is_of_entries } => {
                 into.variant(2, &[session, label, ttl, deadline, opened, open]);
                 // Only when set, so that the digest equals that of versions without the field.
                 if owner.is_some() {
                     into.variant(2, &[owner]);
+                }
+                if *is_of_entries {
+                    into.variant(2, &[is_of_entries]);
                 }
             }
             Self::Lock { name, data, keep_data, closed_until } => {

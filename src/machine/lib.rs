@@ -49,6 +49,7 @@
 //!   one leads to the table, and each entry that was modified after the compacted revision has one.
 //! * **M12** A lock that entries claim is no lock of the table, and one of its claims at most is held. If none is, the leases of all are
 //!   over. A claim came with a write of its entry.
+//! * **M13** A session that a transaction opened has entries until it is over.
 //!
 //! Each acquire names the size of its semaphore, so that no one has to create it, and all acquires have to name the same size. If an
 //! operator resizes a semaphore in use, the operator's size counts instead, and an acquire that names another size is not refused, since
@@ -210,7 +211,9 @@ impl Machine {
     fn run(&mut self, command: Command, events: &mut Vec<Event>) -> Reply {
         self.begin_command();
         let result = match command {
-            Command::Open { session, ttl, label, address, owner } => self.open(session, ttl, label, address, owner),
+            Command::Open { session, ttl, label, address, owner } => {
+                self.open(NewSession { session, ttl, label, address, owner }, false)
+            }
             Command::Renew { sessions } => Ok(Reply::Renewed(self.renew_all(&sessions))),
             Command::Close { session, by: _, reason: _ } => self.close(session, events),
             Command::Session { session, request, operation } => self.request(session, request, &operation, events),

@@ -51,6 +51,8 @@ pub enum Record {
         open: OpenIds,
         /// The client that it belongs to. Since version 2 of the cluster.
         owner: Option<Identity>,
+        /// It lives as long as its entries. Since version 3 of the cluster.
+        is_of_entries: bool,
     },
     /// A lock that carries data or is closed by a lock-delay. All others follow from grants and waits.
     Lock {
@@ -258,7 +260,7 @@ impl Machine {
                 self.ended.push(session, end);
                 twice
             }
-            Record::Session { session: id, label, ttl, deadline, opened, address, open, owner } => {
+            Record::Session { session: id, label, ttl, deadline, opened, address, open, owner, is_of_entries } => {
                 self.due.insert((deadline, Due::Session(id)));
                 let (grants, replies, waits, taken, claims) =
                     (Tokens::None, Replies::default(), 0, 0, Claimed::default());
@@ -269,6 +271,7 @@ impl Machine {
                     opened,
                     address,
                     owner,
+                    is_of_entries,
                     open,
                     grants,
                     replies,
@@ -397,6 +400,7 @@ fn session_record(id: SessionId, session: &Session) -> Record {
         address: session.address,
         open: session.open.clone(),
         owner: session.owner.clone(),
+        is_of_entries: session.is_of_entries,
     }
 }
 

@@ -103,20 +103,23 @@ impl Machine {
                 is_behind,
             },
             Record::Version { .. } | Record::Ended { .. } | Record::Lock { .. } => record,
-            Record::Session { session: id, label, ttl, deadline, opened, address, owner, .. } => Record::Session {
-                session: another(id),
-                label,
-                ttl,
-                // A session that is over stays over: the end of its TTL may have been told.
-                deadline: match self.is_over(id) {
-                    true => deadline,
-                    false => Stamp(self.now.0.saturating_add(ttl.as_millis().into())),
-                },
-                opened,
-                address,
-                open: OpenIds::default(),
-                owner,
-            },
+            Record::Session { session: id, label, ttl, deadline, opened, address, owner, is_of_entries, .. } => {
+                Record::Session {
+                    session: another(id),
+                    label,
+                    ttl,
+                    // A session that is over stays over: the end of its TTL may have been told.
+                    deadline: match self.is_over(id) {
+                        true => deadline,
+                        false => Stamp(self.now.0.saturating_add(ttl.as_millis().into())),
+                    },
+                    opened,
+                    address,
+                    open: OpenIds::default(),
+                    owner,
+                    is_of_entries,
+                }
+            }
             Record::Grant { token, session, locks, lock_delay_ms, since, revoked, revoked_by } => {
                 Record::Grant { token, session: another(session), locks, lock_delay_ms, since, revoked, revoked_by }
             }

@@ -15,6 +15,8 @@ pub(super) struct Session {
     pub(super) address: Option<Address>,
     /// The client that it belongs to. It never changes.
     pub(super) owner: Option<Identity>,
+    /// It is closed when the last entry leaves it.
+    pub(super) is_of_entries: bool,
     /// The request ids whose replies the client may still ask for.
     pub(super) open: OpenIds,
     pub(super) grants: Tokens,
@@ -68,26 +70,11 @@ impl Ended {
 impl Machine {
     /// Opens a session. A repeat with the same TTL and label renews it: the first reply may have been lost. The repeat may come from
     /// another address, never from another owner.
-    pub(super) fn open(
-        &mut self,
-        id: SessionId,
-        ttl: Ttl,
-        label: Label,
-        address: Option<Address>,
-        owner: Option<Identity>,
-    ) -> Result<Reply, Refusal> {
-        if let Some(end) = self.over(id).or_else(|| self.ended.get(id)) {
-            return Err(Refusal::SessionEnded(end));
-        }
-        if let Some(session) = self.sessions.get(&id) {
-            if session.ttl != ttl || session.label != label || session.owner != owner {
-                return Err(Refusal::SessionExists);
-            }
-            self.extend(id);
+    pub(super) fn open(&mut self, new: NewSession, is_of_entries: bool) -> Result<Reply, Refusal> {
+        self.can_open(&new, 0)?;
+        let NewSession { session: id, ttl, label, address, owner } = new;
+        if self.extend(id).is_some() {
             return Ok(Reply::Opened(ttl));
-        }
-        if self.sessions.len() >= self.capacity.sessions {
-            return Err(Refusal::Limit(Limit::Sessions));
         }
         self.ensure_room(None, of_new_session(&label, owner.as_ref()))?;
         let deadline = self.after_ms(lease_ms(ttl));
@@ -102,6 +89,7 @@ impl Machine {
                 opened,
                 address,
                 owner,
+                is_of_entries,
                 open: OpenIds::default(),
                 grants: Tokens::None,
                 replies: Replies::default(),
@@ -114,6 +102,30 @@ impl Machine {
         );
         self.count_session(id);
         Ok(Reply::Opened(ttl))
+    }
+
+    /// Whether a session may be opened, or renewed by a repeated open, when others are opened with it; its bytes apart.
+    pub(super) fn can_open(&self, new: &NewSession, others: usize) -> Result<(), Refusal> {
+        let NewSession { session: id, ttl, label, address: _, owner } = new;
+        if let Some(end) = self.over(*id).or_else(|| self.ended.get(*id)) {
+            return Err(Refusal::SessionEnded(end));
+        }
+        match self.sessions.get(id) {
+            Some(session) if session.ttl != *ttl || session.label != *label || session.owner != *owner => {
+                Err(Refusal::SessionExists)
+            }
+            Some(_) => Ok(()),
+            None if self.sessions.len() + others >= self.capacity.sessions => Err(Refusal::Limit(Limit::Sessions)),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes a session that lives as long as its entries, if it has none.
+    pub(super) fn close_without_entries(&mut self, id: SessionId, events: &mut Vec<Event>) {
+        let is_left = |session: &Session| session.is_of_entries && session.over(self.now).is_none();
+        if self.sessions.get(&id).is_some_and(is_left) && self.first_leased(id).is_none() {
+            self.end_session(id, SessionEnd::Closed, events);
+        }
     }
 
     pub(super) fn renew_all(&mut self, ids: &[SessionId]) -> Vec<Renewal> {

@@ -315,25 +315,84 @@ mod tests {
             value().prop_map(Operand::Value),
             option::of(any::<u128>()).prop_map(|session| Operand::Lease(session.map(SessionId))),
         ];
-        (key(), relation, operand).prop_map(|(key, relation, operand)| Compare { key, relation, operand })
+        (key(), option::of(key()), relation, operand).prop_map(|(key, up_to, relation, operand)| Compare {
+            key,
+            up_to,
+            relation,
+            operand,
+        })
+    }
+
+    fn put_lease() -> impl Strategy<Value = PutLease> {
+        prop_oneof![lease().prop_map(PutLease::from), Just(PutLease::Kept), Just(PutLease::Renewed)]
+    }
+
+    fn select() -> impl Strategy<Value = Select> {
+        let bounds = || {
+            (option::of(any::<u64>()), option::of(any::<u64>()))
+                .prop_map(|(min, max)| Bounds { min: min.map(Revision), max: max.map(Revision) })
+        };
+        let by = prop_oneof![
+            Just(SortBy::Key),
+            Just(SortBy::Created),
+            Just(SortBy::Modified),
+            Just(SortBy::Version),
+            Just(SortBy::Value)
+        ];
+        let shows = prop_oneof![Just(Shows::Entries), Just(Shows::Keys), Just(Shows::Count)];
+        let range = (option::of(key()), option::of(key())).prop_map(|(from, to)| KeyRange { from, to });
+        (range, bounds(), bounds(), by, any::<bool>(), any::<u32>(), shows).prop_map(
+            |(range, created, modified, by, is_descending, limit, shows)| Select {
+                range,
+                created,
+                modified,
+                by,
+                is_descending,
+                limit,
+                shows,
+            },
+        )
+    }
+
+    fn new_session() -> impl Strategy<Value = NewSession> {
+        (TTL_MS_MIN..=TTL_MS_MAX, "[a-z]{0,9}", address(), identity()).prop_map(|(ttl, label, address, owner)| {
+            let (ttl, label) = (Ttl::from_millis(ttl).unwrap(), Label::new(&label).unwrap());
+            NewSession { session: SessionId(0), ttl, label, address, owner }
+        })
+    }
+
+    /// A branch, with the operations that open the sessions of some of its leases.
+    fn branch() -> impl Strategy<Value = Vec<TxnOperation>> {
+        vec((txn_operation(), option::of(new_session())), 0..4).prop_map(|operations| {
+            let with_open = operations.into_iter().flat_map(|(operation, new)| {
+                let open = match (&operation, new) {
+                    (TxnOperation::Put(Put { lease: PutLease::Given(lease), .. }), Some(new)) => {
+                        Some(TxnOperation::Open(NewSession { session: lease.session, ..new }))
+                    }
+                    _ => None,
+                };
+                open.into_iter().chain([operation])
+            });
+            with_open.collect()
+        })
     }
 
     fn txn_operation() -> impl Strategy<Value = TxnOperation> {
         prop_oneof![
             key().prop_map(TxnOperation::Get),
-            (key(), value(), lease(), option::of(name())).prop_map(|(key, value, lease, claims)| {
-                let claims = claims.filter(|_| lease.is_some());
+            select().prop_map(TxnOperation::Select),
+            (key(), value(), put_lease(), option::of(name())).prop_map(|(key, value, lease, claims)| {
+                let claims = claims.filter(|_| matches!(lease, PutLease::Given(_)));
                 TxnOperation::Put(Put { key, value, lease, claims })
             }),
             key().prop_map(TxnOperation::Delete),
             (option::of(key()), option::of(key()))
                 .prop_map(|(from, to)| TxnOperation::DeleteRange(KeyRange { from, to })),
-            any::<u128>().prop_map(|session| TxnOperation::Renew(SessionId(session))),
         ]
     }
 
     fn txn() -> impl Strategy<Value = Txn> {
-        (vec(compare(), 0..3), vec(txn_operation(), 0..4), vec(txn_operation(), 0..4))
+        (vec(compare(), 0..3), branch(), branch())
             .prop_filter_map("a key twice", |(compares, then, otherwise)| Txn::new(compares, then, otherwise).ok())
     }
 
@@ -490,11 +549,11 @@ mod tests {
         let put = |bytes, at_end| {
             let lease = Some(pb::Lease { session: write_session(SessionId(1)), at_end });
             let (key, value) = (Bytes::from_static(b"k"), vec![0; bytes].into());
-            operation(pb::txn_operation::Kind::Put(pb::Put { key, value, lease, claims: String::new() }))
+            operation(pb::txn_operation::Kind::Put(pb::Put { key, value, lease, ..Default::default() }))
         };
         let equal = pb::Relation::Equal.into();
         let compare = |key, relation, operand| {
-            let compares = vec![pb::Compare { key: Bytes::from_static(key), relation, operand }];
+            let compares = vec![pb::Compare { key: Bytes::from_static(key), relation, operand, up_to: Bytes::new() }];
             Kind::Txn(pb::Txn { compares, ..Default::default() })
         };
         let sound = sound.into_iter().chain([

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{
-    values::{read_session, write_session},
+    values::{
+        read_address, read_identity, read_label, read_session, read_ttl, write_address, write_identity, write_session,
+    },
     wire::Malformed,
 };
-use crate::messages::{self as pb, compare, key_entry, txn_operation};
+use crate::messages::{self as pb, compare, key_entry, select, txn_operation};
 use lockkeeper_machine::*;
 
 /// A transaction as its message.
@@ -120,7 +122,7 @@ fn read_lease(lease: &pb::Lease) -> Result<Lease, Malformed> {
     Ok(Lease { session: read_session(&lease.session)?, at_end })
 }
 
-fn write_compare(Compare { key, relation, operand }: &Compare) -> pb::Compare {
+fn write_compare(Compare { key, up_to, relation, operand }: &Compare) -> pb::Compare {
     use compare::Operand as Written;
     let relation = match relation {
         Relation::Equal => pb::Relation::Equal,
@@ -135,7 +137,8 @@ fn write_compare(Compare { key, relation, operand }: &Compare) -> pb::Compare {
         Operand::Value(value) => Written::Value(write_value(value)),
         Operand::Lease(session) => Written::Lease(session.map(write_session).unwrap_or_default()),
     };
-    pb::Compare { key: write_key(key), relation: relation.into(), operand: Some(operand) }
+    let up_to = up_to.as_ref().map(write_key).unwrap_or_default();
+    pb::Compare { key: write_key(key), relation: relation.into(), operand: Some(operand), up_to }
 }
 
 fn read_compare(compare: pb::Compare) -> Result<Compare, Malformed> {
@@ -155,7 +158,8 @@ fn read_compare(compare: pb::Compare) -> Result<Compare, Malformed> {
         Written::Lease(session) if session.is_empty() => Operand::Lease(None),
         Written::Lease(session) => Operand::Lease(Some(read_session(&session)?)),
     };
-    Ok(Compare { key: read_key(&compare.key)?, relation, operand })
+    let up_to = (!compare.up_to.is_empty()).then(|| read_key(&compare.up_to)).transpose()?;
+    Ok(Compare { key: read_key(&compare.key)?, up_to, relation, operand })
 }
 
 fn write_operation(operation: &TxnOperation) -> pb::TxnOperation {
@@ -165,12 +169,21 @@ fn write_operation(operation: &TxnOperation) -> pb::TxnOperation {
         TxnOperation::Put(Put { key, value, lease, claims }) => Kind::Put(pb::Put {
             key: write_key(key),
             value: write_value(value),
-            lease: lease.map(write_lease),
+            lease: if let PutLease::Given(lease) = lease { Some(write_lease(*lease)) } else { None },
+            keeps_lease: matches!(lease, PutLease::Kept | PutLease::Renewed),
+            renews_lease: *lease == PutLease::Renewed,
             claims: claims.as_ref().map(LockName::to_string).unwrap_or_default(),
         }),
         TxnOperation::Delete(key) => Kind::Delete(write_key(key)),
         TxnOperation::DeleteRange(range) => Kind::DeleteRange(write_range(range)),
-        TxnOperation::Renew(session) => Kind::Renew(write_session(*session)),
+        TxnOperation::Select(select) => Kind::Select(write_select(select)),
+        TxnOperation::Open(NewSession { session, ttl, label, address, owner }) => Kind::Open(pb::NewSession {
+            session: write_session(*session),
+            ttl_ms: ttl.as_millis(),
+            label: label.as_str().into(),
+            address: write_address(*address),
+            owner: write_identity(owner.as_ref()),
+        }),
     };
     pb::TxnOperation { kind: Some(kind) }
 }
@@ -182,11 +195,79 @@ fn read_operation(operation: pb::TxnOperation) -> Result<TxnOperation, Malformed
         Kind::Put(put) => TxnOperation::Put(Put {
             key: read_key(&put.key)?,
             value: read_value(&put.value)?,
-            lease: put.lease.as_ref().map(read_lease).transpose()?,
+            lease: match (&put.lease, put.keeps_lease, put.renews_lease) {
+                (None, false, false) => PutLease::None,
+                (Some(lease), false, false) => PutLease::Given(read_lease(lease)?),
+                (None, true, false) => PutLease::Kept,
+                (None, true, true) => PutLease::Renewed,
+                (_, _, _) => return Err(Malformed("a lease that is both given and kept")),
+            },
             claims: (!put.claims.is_empty()).then(|| read_lock(&put.claims)).transpose()?,
         }),
         Kind::Delete(key) => TxnOperation::Delete(read_key(&key)?),
         Kind::DeleteRange(range) => TxnOperation::DeleteRange(read_range(&range)?),
-        Kind::Renew(session) => TxnOperation::Renew(read_session(&session)?),
+        Kind::Select(select) => TxnOperation::Select(read_select(&select)?),
+        Kind::Open(new) => TxnOperation::Open(NewSession {
+            session: read_session(&new.session)?,
+            ttl: read_ttl(new.ttl_ms)?,
+            label: read_label(&new.label)?,
+            address: read_address(&new.address)?,
+            owner: read_identity(&new.owner)?,
+        }),
+    })
+}
+
+fn write_select(select: &Select) -> pb::Select {
+    let Select { range, created, modified, by, is_descending, limit, shows } = select;
+    let number = |bound: Option<Revision>| bound.map(|revision| revision.0);
+    let by = match by {
+        SortBy::Key => select::SortBy::Key,
+        SortBy::Created => select::SortBy::Created,
+        SortBy::Modified => select::SortBy::Modified,
+        SortBy::Version => select::SortBy::Version,
+        SortBy::Value => select::SortBy::Value,
+    };
+    let shows = match shows {
+        Shows::Entries => select::Shows::Entries,
+        Shows::Keys => select::Shows::Keys,
+        Shows::Count => select::Shows::Count,
+    };
+    pb::Select {
+        range: Some(write_range(range)),
+        min_created: number(created.min),
+        max_created: number(created.max),
+        min_modified: number(modified.min),
+        max_modified: number(modified.max),
+        by: by.into(),
+        descending: *is_descending,
+        limit: *limit,
+        shows: shows.into(),
+    }
+}
+
+fn read_select(message: &pb::Select) -> Result<Select, Malformed> {
+    let by = match select::SortBy::try_from(message.by) {
+        Ok(select::SortBy::Key) => SortBy::Key,
+        Ok(select::SortBy::Created) => SortBy::Created,
+        Ok(select::SortBy::Modified) => SortBy::Modified,
+        Ok(select::SortBy::Version) => SortBy::Version,
+        Ok(select::SortBy::Value) => SortBy::Value,
+        Err(_) => return Err(Malformed("an unknown order")),
+    };
+    let shows = match select::Shows::try_from(message.shows) {
+        Ok(select::Shows::Entries) => Shows::Entries,
+        Ok(select::Shows::Keys) => Shows::Keys,
+        Ok(select::Shows::Count) => Shows::Count,
+        Err(_) => return Err(Malformed("an unknown part of entries")),
+    };
+    let bounds = |min: Option<u64>, max: Option<u64>| Bounds { min: min.map(Revision), max: max.map(Revision) };
+    Ok(Select {
+        range: message.range.as_ref().map(read_range).transpose()?.unwrap_or_default(),
+        created: bounds(message.min_created, message.max_created),
+        modified: bounds(message.min_modified, message.max_modified),
+        by,
+        is_descending: message.descending,
+        limit: message.limit,
+        shows,
     })
 }

@@ -36,7 +36,7 @@ fn write_record(record: &Record) -> r::Kind {
         Record::Ended { session, end } => {
             r::Kind::Ended(r::Ended { session: write_session(*session), end: write_end(*end).into() })
         }
-        Record::Session { session, label, ttl, deadline, opened, address, open, owner } => {
+        Record::Session { session, label, ttl, deadline, opened, address, open, owner, is_of_entries } => {
             r::Kind::Session(r::Session {
                 session: write_session(*session),
                 label: label.as_str().into(),
@@ -47,6 +47,7 @@ fn write_record(record: &Record) -> r::Kind {
                 kept: open.kept().to_vec(),
                 address: write_address(*address),
                 owner: write_identity(owner.as_ref()),
+                of_entries: *is_of_entries,
             })
         }
         Record::Lock { name, data, keep_data, closed_until } => r::Kind::Lock(r::Lock {
@@ -126,6 +127,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
             address: read_address(&session.address)?,
             open: read_open(session.lowest, session.kept)?,
             owner: read_identity(&session.owner)?,
+            is_of_entries: session.of_entries,
         },
         r::Kind::Lock(lock) => Record::Lock {
             name: read_name(&lock.name)?,
@@ -415,7 +417,9 @@ fn read_refusal(refusal: r::refusal::Kind) -> Result<Refusal, Malformed> {
 fn write_limit(limit: Limit) -> r::Limit {
     match limit {
         // Of commands whose replies are never stored.
-        Limit::Sessions | Limit::Entries | Limit::TxnWrites | Limit::TxnBytes => r::Limit::Unspecified,
+        Limit::Sessions | Limit::Entries | Limit::TxnWrites | Limit::TxnReads | Limit::TxnBytes => {
+            r::Limit::Unspecified
+        }
         Limit::Waiters => r::Limit::Waiters,
         Limit::Locks => r::Limit::Locks,
         Limit::RepliesPerSession => r::Limit::RepliesPerSession,
@@ -482,6 +486,7 @@ mod tests {
                 address: None,
                 open: OpenIds::new(4, vec![1, 3]).unwrap(),
                 owner: None,
+                is_of_entries: false,
             },
             Record::Session {
                 session: SessionId(7),
@@ -492,6 +497,7 @@ mod tests {
                 address: Some("[2001:db8::7]:65535".parse().unwrap()),
                 open: OpenIds::default(),
                 owner: Identity::new("shop-1").ok(),
+                is_of_entries: true,
             },
             Record::Lock { name: name("a"), data: data(), keep_data: true, closed_until: None },
             Record::Lock { name: name("a"), data: None, keep_data: false, closed_until: Some(Stamp(0)) },

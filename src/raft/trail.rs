@@ -161,6 +161,12 @@ impl Entry {
             Act::Close(operator) => return self.events(events, &operator),
             Act::None => {}
             Act::Line(line) => _ = act_line(*line, reply).map(|line| self.push(line)),
+            Act::Txn([then, otherwise]) => {
+                if let Reply::Committed(Committed { succeeded, .. }) = reply {
+                    let lines = if *succeeded { then } else { otherwise };
+                    lines.into_iter().for_each(|line| self.push(line));
+                }
+            }
         }
         self.events(events, &Operator::default());
     }
@@ -269,6 +275,8 @@ pub(super) enum Act {
     Close(Operator),
     /// A line, if the command was not refused.
     Line(Box<Line<'static>>),
+    /// A transaction: the lines of each of its branches.
+    Txn([Vec<Line<'static>>; 2]),
 }
 
 /// Who closes a session, and why. Empty: its client does.
@@ -289,13 +297,9 @@ impl Act {
                 return Self::Close(Operator { by, reason: reason.as_ref().map(|reason| reason.as_str().to_owned()) });
             }
             Command::Open { session, ttl, label, address, owner } => {
-                let label = Some(label.as_str().to_owned()).filter(|label| !label.is_empty()).map(Into::into);
-                let address = address.map(|address| address.to_string().into());
-                let owner = name_of(owner.as_ref());
-                let line =
-                    Line { owner, label, address, ttl_ms: Some(ttl.as_millis()), ..Line::new(What::SessionOpened) };
-                of_session(line, *session)
+                opened_line(*session, *ttl, label, *address, owner.as_ref())
             }
+            Command::Txn(txn) => return Self::Txn(txn.opens().map(|opens| opened_lines(machine, opens))),
             Command::ForceRelease(force) => {
                 let ForceRelease { name, token, reason, now, by, .. } = force;
                 let reason = Some(reason.as_str().to_owned().into());
@@ -336,13 +340,32 @@ impl Act {
             | Command::Renew { .. }
             | Command::Session { .. }
             | Command::CancelWait { .. }
-            | Command::Txn(_)
             | Command::Compact { .. }
             | Command::Tick
             | Command::Probe => return Self::None,
         };
         Self::Line(Box::new(line))
     }
+}
+
+fn opened_line(
+    session: SessionId,
+    ttl: Ttl,
+    label: &Label,
+    address: Option<Address>,
+    owner: Option<&Identity>,
+) -> Line<'static> {
+    let label = Some(label.as_str().to_owned()).filter(|label| !label.is_empty()).map(Into::into);
+    let address = address.map(|address| address.to_string().into());
+    let owner = name_of(owner);
+    let line = Line { owner, label, address, ttl_ms: Some(ttl.as_millis()), ..Line::new(What::SessionOpened) };
+    of_session(line, session)
+}
+
+/// The lines of the sessions that are opened, without those that are only renewed.
+fn opened_lines<'a>(machine: &Machine, opens: impl Iterator<Item = &'a NewSession>) -> Vec<Line<'static>> {
+    let new = opens.filter(|new| !machine.has_session(new.session));
+    new.map(|new| opened_line(new.session, new.ttl, &new.label, new.address, new.owner.as_ref())).collect()
 }
 
 /// An act's line with what the reply says; `None`: it was refused.
@@ -528,7 +551,12 @@ mod tests {
     fn claim(key: &str, session: u128) -> Command {
         let lease = Some(Lease { session: SessionId(session), at_end: AtLeaseEnd::Delete });
         let claims = Some(LockName::new("a").unwrap());
-        let put = Put { key: Key::new(key.as_bytes()).unwrap(), value: Value::new(b"").unwrap(), lease, claims };
+        let put = Put {
+            key: Key::new(key.as_bytes()).unwrap(),
+            value: Value::new(b"").unwrap(),
+            lease: lease.into(),
+            claims,
+        };
         Command::Txn(Txn::new(vec![], vec![TxnOperation::Put(put)], vec![]).unwrap())
     }
 
@@ -565,6 +593,35 @@ mod tests {
         ];
         assert_eq!(told, expected, "{lines:#?}");
         assert!(lines.iter().all(|line| line.ticket.is_none() || line.what == What::Begun));
+    }
+
+    #[test]
+    fn the_lines_tell_of_sessions_that_transactions_open() {
+        let directory = TempDir::new().unwrap();
+        let sink = Sink::open(directory.path(), "c", Rotation { file_bytes: u64::MAX, files_kept: 0 }).unwrap();
+        let table = table(Some(sink.clone()));
+        let put = |lease| {
+            let (key, value) = (Key::new(b"q").unwrap(), Value::new(b"").unwrap());
+            TxnOperation::Put(Put { key, value, lease, claims: None })
+        };
+        let branch = |session, who: &str| {
+            let (ttl, label) = (Ttl::from_millis(60_000).unwrap(), Label::new(who).unwrap());
+            let new = NewSession { session, ttl, label, address: None, owner: Identity::new(who).ok() };
+            let lease = PutLease::Given(Lease { session, at_end: AtLeaseEnd::Delete });
+            vec![TxnOperation::Open(new), put(lease)]
+        };
+        let (ann, bob) = (branch(SessionId(1), "ann"), branch(SessionId(2), "bob"));
+        let open = || Command::Txn(Txn::new(vec![], ann.clone(), bob.clone()).unwrap());
+        let replace = Command::Txn(Txn::new(vec![], vec![put(PutLease::None)], vec![]).unwrap());
+        for (commands, index) in [vec![RAISE, open()], vec![open()], vec![replace]].into_iter().zip(2..) {
+            apply(&table, index, commands);
+        }
+        sink.sync().unwrap();
+        let lines = written(&directory, table.read(|applied| applied.trail.head()));
+        let told = lines.iter().filter(|line| line.session.is_some());
+        let told: Vec<_> = told.map(|line| (line.what, line.index, line.owner.as_deref().unwrap_or("-"))).collect();
+        // Only the branch that ran, and a repetition only renews.
+        assert_eq!(told, [(What::SessionOpened, 2, "ann"), (What::SessionEnded, 4, "-")], "{lines:#?}");
     }
 
     /// Wherever the history is cut by a snapshot, and by a message.

@@ -2,25 +2,21 @@
 //!
 //! `lockkeeper-dynamodb` speaks the protocol; here are the listener, the identity of its callers, and [`Keyspace`], its store.
 //!
-//! **A lease is a session of its own for one entry.** A lease that a write replaces or gives up is closed after it; one whose closing is
-//! lost ends by itself, and so does one that an operator took from its entry.
+//! **A lease is a session of its own for one entry**, opened by the transaction that grants it, and closed with the entry.
 //!
 //! **An item that is a lock claims its name** (see `lockkeeper_machine`'s keyspace): operators list, watch and take back
 //! `dynamodb/TABLE/KEY`.
 
-use std::{collections::BTreeMap, fs, future::Future, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, fs, future::Future, path::Path, sync::Arc, time::Duration};
 
 use lockkeeper_dynamodb as dynamodb;
-use tokio::{
-    sync::Semaphore,
-    time::{sleep, timeout},
-};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     api::{
         Caller, Deadline, Error, Reason, Retry,
-        requests::{CloseSession, GetEntries, ListEntries, OpenSession},
+        requests::{GetEntries, ListEntries},
     },
     config::DynamodbConfig,
     http_port::HttpPort,
@@ -29,18 +25,13 @@ use super::{
 };
 use lockkeeper_environment::{Environment, Random};
 use lockkeeper_machine::{
-    AtLeaseEnd, Compare, Entry, Identity, InvalidTxn, Key, KeyRange, Label, Lease, LockName, Operand, Put, Relation,
-    Revision, SessionId, TTL_MS_MIN, Ttl, Txn, TxnOperation, Value,
+    AtLeaseEnd, Compare, Entry, Identity, Key, KeyRange, Label, Lease, LockName, NewSession, Operand, Put, PutLease,
+    Relation, Revision, SessionId, TTL_MS_MIN, Ttl, Txn, TxnOperation, Value,
 };
 use lockkeeper_transport::{Listen, tls::Acceptor};
 
-/// Closings of leases that are under way beside the writes that caused them. Beyond, a write waits for its own.
-const CLOSINGS_MAX: usize = 256;
-const CLOSING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two attempts while no leader is known.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Attempts to write a lease that others renew and replace at the same time.
-const ATTEMPTS_MAX: usize = 8;
 
 /// Serves the API until `stopping`. Fails at once if the secrets cannot be read.
 pub(super) fn serve<L: Listen>(
@@ -63,8 +54,7 @@ pub(super) fn serve<L: Listen>(
         secrets: secrets.clone(),
         ..dynamodb::Options::new(move || clock.wall_ms(), seed)
     };
-    let (proven, closings) = (secrets.is_some(), Arc::new(Semaphore::new(CLOSINGS_MAX)));
-    let store = Keyspace { service, random, proven, closings };
+    let store = Keyspace { service, random, proven: secrets.is_some() };
     Ok(dynamodb::serve(HttpPort { listener, acceptor }, store, options, stopping))
 }
 
@@ -98,7 +88,6 @@ struct Keyspace {
     random: Arc<dyn Random>,
     /// The signatures of requests are checked, so an access key is an identity.
     proven: bool,
-    closings: Arc<Semaphore>,
 }
 
 impl dynamodb::Store for Keyspace {
@@ -134,13 +123,17 @@ impl dynamodb::Store for Keyspace {
         caller: &dynamodb::Caller,
         txn: dynamodb::Txn,
     ) -> Result<dynamodb::Committed, dynamodb::StoreError> {
-        let caller = self.caller(caller);
-        for _ in 0..ATTEMPTS_MAX {
-            if let Some(committed) = self.commit_once(&caller, &txn).await? {
-                return Ok(committed);
-            }
+        let mut plan = Plan::default();
+        for (bytes, modified) in &txn.expected {
+            plan.compare(key(bytes)?, Relation::Equal, Operand::Modified(Revision(*modified)));
         }
-        Err(dynamodb::StoreError::Overloaded("the leases of these entries change too fast: try again".to_owned()))
+        for write in &txn.writes {
+            plan.write(write, || SessionId(self.random.bits()))?;
+        }
+        let Plan { compares, operations } = plan;
+        let txn = Txn::new(compares, operations, Vec::new()).map_err(too_large)?;
+        let committed = self.call(&self.caller(caller), txn).await.map_err(|error| failed(&error))?;
+        Ok(dynamodb::Committed { succeeded: committed.succeeded, revision: committed.revision.0 })
     }
 }
 
@@ -178,206 +171,67 @@ impl Keyspace {
         }
         Ok(entries)
     }
-
-    /// Commits, unless a lease has changed since it was read (`None`).
-    async fn commit_once(
-        &self,
-        caller: &Caller,
-        txn: &dynamodb::Txn,
-    ) -> Result<Option<dynamodb::Committed>, dynamodb::StoreError> {
-        let keys = txn.writes.iter().map(|write| key(key_of(write))).collect::<Result<Vec<_>, _>>()?;
-        let before = match txn.writes.is_empty() {
-            true => Vec::new(),
-            false => self.entries(caller, keys.clone()).await.map_err(|error| failed(&error))?,
-        };
-        let mut plan = Plan::default();
-        for (bytes, modified) in &txn.expected {
-            plan.compare(key(bytes)?, Operand::Modified(Revision(*modified)));
-        }
-        for ((write, key), entry) in txn.writes.iter().zip(keys).zip(before) {
-            let planned = self.plan_write(caller, &mut plan, write, key, entry.as_deref()).await;
-            if let Err(error) = planned {
-                self.close(caller, plan.opened).await;
-                return Err(error);
-            }
-        }
-        if plan.is_outdated {
-            self.close(caller, plan.opened).await;
-            return Ok(Some(dynamodb::Committed { succeeded: false, revision: 0 }));
-        }
-        let Plan { compares, expects_lease, is_outdated: _, operations, opened, given_up } = plan;
-        let built = Txn::new(compares, operations, Vec::new()).map_err(|invalid| too_large(&invalid));
-        let committed = match built {
-            Ok(txn) => self.call(caller, txn).await,
-            Err(error) => {
-                self.close(caller, opened).await;
-                return Err(error);
-            }
-        };
-        match committed {
-            Ok(committed) if committed.succeeded => {
-                self.close(caller, given_up).await;
-                Ok(Some(dynamodb::Committed { succeeded: true, revision: committed.revision.0 }))
-            }
-            Ok(committed) => {
-                self.close(caller, opened).await;
-                // What the caller expects is compared first by itself: it decides anew. A lease is ours to look at again.
-                let failed = dynamodb::Committed { succeeded: false, revision: committed.revision.0 };
-                Ok((!expects_lease || !txn.expected.is_empty()).then_some(failed))
-            }
-            Err(error)
-                if matches!(error.reason, Reason::SessionExpired | Reason::SessionUnknown | Reason::SessionClosed) =>
-            {
-                // A lease ended between the read and the commit.
-                self.close(caller, opened).await;
-                Ok(None)
-            }
-            Err(error) => {
-                if error.retry != Retry::SameId {
-                    self.close(caller, opened).await;
-                }
-                Err(failed(&error))
-            }
-        }
-    }
-
-    /// Plans one write, and opens the lease that it needs.
-    async fn plan_write(
-        &self,
-        caller: &Caller,
-        plan: &mut Plan,
-        write: &dynamodb::Write,
-        key: Key,
-        before: Option<&Entry>,
-    ) -> Result<(), dynamodb::StoreError> {
-        let old = before.and_then(|entry| entry.lease);
-        let claimed = before.and_then(|entry| entry.claim.as_ref()).map(|claim| claim.lock.clone());
-        let (value, lease) = match write {
-            dynamodb::Write::Delete { .. } => {
-                plan.expect_lease(&key, old);
-                plan.given_up.extend(old.map(|lease| lease.session));
-                plan.operations.push(TxnOperation::Delete(key));
-                return Ok(());
-            }
-            dynamodb::Write::Put { value, lease, .. } => (value, lease),
-        };
-        let value = Value::new(value).map_err(|invalid| dynamodb::StoreError::TooLarge(invalid.to_string()))?;
-        let (lease, claims) = match lease {
-            dynamodb::Lease::None => (None, None),
-            dynamodb::Lease::Keep => match before {
-                // It stays over: a new lease of the shortest time ends it again.
-                Some(Entry { is_expired: true, .. }) => {
-                    (Some(self.open(caller, plan, "", u64::from(TTL_MS_MIN), AtLeaseEnd::Keep).await?), None)
-                }
-                Some(_) | None => (old, claimed),
-            },
-            dynamodb::Lease::Renew => {
-                match old {
-                    Some(Lease { session, .. }) => plan.operations.push(TxnOperation::Renew(session)),
-                    // It ended after it was read.
-                    None => plan.is_outdated = true,
-                }
-                (old, claimed)
-            }
-            dynamodb::Lease::Grant { lock, owner, ttl_ms, at_end } => {
-                let at_end = match at_end {
-                    dynamodb::AtEnd::Expire => AtLeaseEnd::Keep,
-                    dynamodb::AtEnd::Delete => AtLeaseEnd::Delete,
-                };
-                let lock = lock.as_deref().map(LockName::new).transpose();
-                let lock = lock.map_err(|invalid| dynamodb::StoreError::TooLarge(invalid.to_string()))?;
-                (Some(self.open(caller, plan, owner, *ttl_ms, at_end).await?), lock)
-            }
-        };
-        let claims = claims.filter(|_| lease.is_some());
-        plan.expect_lease(&key, old);
-        let replaced = old.filter(|old| lease.is_none_or(|new| new.session != old.session));
-        plan.given_up.extend(replaced.map(|lease| lease.session));
-        plan.operations.push(TxnOperation::Put(Put { key, value, lease, claims }));
-        Ok(())
-    }
-
-    /// Opens the session of a lease.
-    async fn open(
-        &self,
-        caller: &Caller,
-        plan: &mut Plan,
-        owner: &str,
-        ttl_ms: u64,
-        at_end: AtLeaseEnd,
-    ) -> Result<Lease, dynamodb::StoreError> {
-        let invalid = |what: String| dynamodb::StoreError::TooLarge(what);
-        let ttl_ms = u32::try_from(ttl_ms.max(u64::from(TTL_MS_MIN))).unwrap_or(u32::MAX);
-        let ttl = Ttl::from_millis(ttl_ms).map_err(|error| invalid(error.to_string()))?;
-        let label = Label::new(&shortened(owner)).map_err(|error| invalid(error.to_string()))?;
-        let session = SessionId(self.random.bits());
-        let request = OpenSession { session: Some(session), ttl, label };
-        self.call(caller, request).await.map_err(|error| failed(&error))?;
-        plan.opened.push(session);
-        Ok(Lease { session, at_end })
-    }
-
-    /// Closes leases that nothing has any more, beside what follows if there is room for that.
-    async fn close(&self, caller: &Caller, sessions: Vec<SessionId>) {
-        for session in sessions {
-            let (store, caller) = (self.clone(), Caller { deadline: None, ..caller.clone() });
-            let closing = async move {
-                let request = CloseSession { session, reason: None };
-                // One that is not closed ends by itself.
-                let _ = timeout(CLOSING_TIMEOUT, store.service.call(&caller, Form::Typed(request))).await;
-            };
-            match Arc::clone(&self.closings).try_acquire_owned() {
-                Ok(permit) => drop(tokio::spawn(async move {
-                    closing.await;
-                    drop(permit);
-                })),
-                Err(_) => closing.await,
-            }
-        }
-    }
 }
 
 /// A transaction that is being made.
 #[derive(Default)]
 struct Plan {
     compares: Vec<Compare>,
-    /// Some compare is of a lease.
-    expects_lease: bool,
-    /// It was made from an entry that has changed since.
-    is_outdated: bool,
     operations: Vec<TxnOperation>,
-    /// Leases that were opened for it.
-    opened: Vec<SessionId>,
-    /// Leases that are nobody's after it.
-    given_up: Vec<SessionId>,
 }
 
 impl Plan {
-    fn compare(&mut self, key: Key, operand: Operand) {
-        self.compares.push(Compare { key, relation: Relation::Equal, operand });
+    fn compare(&mut self, key: Key, relation: Relation, operand: Operand) {
+        self.compares.push(Compare { key, up_to: None, relation, operand });
     }
 
-    /// The lease must be as it was read, unless the entry must be anyway: then a lease that has ended since harms nobody, or is refused.
-    fn expect_lease(&mut self, key: &Key, lease: Option<Lease>) {
-        if self.compares.iter().any(|compare| compare.key == *key) {
-            return;
-        }
-        self.expects_lease = true;
-        self.compare(key.clone(), Operand::Lease(lease.map(|lease| lease.session)));
+    fn write(&mut self, write: &dynamodb::Write, id: impl Fn() -> SessionId) -> Result<(), dynamodb::StoreError> {
+        let (bytes, value, lease) = match write {
+            dynamodb::Write::Delete { key: bytes } => {
+                self.operations.push(TxnOperation::Delete(key(bytes)?));
+                return Ok(());
+            }
+            dynamodb::Write::Put { key, value, lease } => (key, value, lease),
+        };
+        let (key, value) = (key(bytes)?, Value::new(value).map_err(too_large)?);
+        let (lease, claims) = match lease {
+            dynamodb::Lease::None => (PutLease::None, None),
+            dynamodb::Lease::Keep => (PutLease::Kept, None),
+            dynamodb::Lease::Renew => {
+                // It must have one.
+                self.compare(key.clone(), Relation::NotEqual, Operand::Lease(None));
+                (PutLease::Renewed, None)
+            }
+            dynamodb::Lease::Grant { lock, owner, ttl_ms, at_end } => {
+                let at_end = match at_end {
+                    dynamodb::AtEnd::Expire => AtLeaseEnd::Keep,
+                    dynamodb::AtEnd::Delete => AtLeaseEnd::Delete,
+                };
+                let ttl_ms = u32::try_from((*ttl_ms).max(u64::from(TTL_MS_MIN))).unwrap_or(u32::MAX);
+                let ttl = Ttl::from_millis(ttl_ms).map_err(too_large)?;
+                let label = Label::new(&shortened(owner)).map_err(too_large)?;
+                let session = id();
+                self.operations.push(TxnOperation::Open(NewSession {
+                    session,
+                    ttl,
+                    label,
+                    address: None,
+                    owner: None,
+                }));
+                let lock = lock.as_deref().map(LockName::new).transpose().map_err(too_large)?;
+                (PutLease::Given(Lease { session, at_end }), lock)
+            }
+        };
+        self.operations.push(TxnOperation::Put(Put { key, value, lease, claims }));
+        Ok(())
     }
 }
 
 fn key(bytes: &[u8]) -> Result<Key, dynamodb::StoreError> {
-    Key::new(bytes).map_err(|invalid| dynamodb::StoreError::TooLarge(invalid.to_string()))
+    Key::new(bytes).map_err(too_large)
 }
 
-fn key_of(write: &dynamodb::Write) -> &[u8] {
-    match write {
-        dynamodb::Write::Put { key, .. } | dynamodb::Write::Delete { key } => key,
-    }
-}
-
-fn too_large(invalid: &InvalidTxn) -> dynamodb::StoreError {
+fn too_large(invalid: impl fmt::Display) -> dynamodb::StoreError {
     dynamodb::StoreError::TooLarge(invalid.to_string())
 }
 
@@ -424,16 +278,20 @@ fn failed(error: &Error) -> dynamodb::StoreError {
 mod tests {
     use super::*;
 
-    /// A transaction of 100 items, DynamoDB's most, fits into one of the keyspace.
+    /// A transaction of 100 items, DynamoDB's most, with a lease each, fits into one of the keyspace.
     #[test]
-    fn the_lease_of_an_entry_that_is_expected_is_not_compared_too() {
-        let (expected, other) = (key(b"expected").expect("a key"), key(b"other").expect("a key"));
+    fn a_hundred_leases_are_one_transaction() {
         let mut plan = Plan::default();
-        plan.compare(expected.clone(), Operand::Modified(Revision(1)));
-        plan.expect_lease(&expected, None);
-        assert!(plan.compares.len() == 1 && !plan.expects_lease);
-        plan.expect_lease(&other, None);
-        assert!(plan.compares.len() == 2 && plan.expects_lease);
+        for number in 0..100_u8 {
+            plan.compare(key(&[number]).expect("a key"), Relation::Equal, Operand::Modified(Revision(0)));
+            let at_end = dynamodb::AtEnd::Expire;
+            let lease = dynamodb::Lease::Grant { lock: None, owner: "ann".to_owned(), ttl_ms: 1, at_end };
+            let write = dynamodb::Write::Put { key: vec![number], value: Vec::new(), lease };
+            plan.write(&write, || SessionId(number.into())).expect("in bounds");
+        }
+        let txn = Txn::new(plan.compares, plan.operations, Vec::new()).expect("in bounds");
+        let [then, _] = txn.opens();
+        assert_eq!(then.count(), 100);
     }
 
     #[test]

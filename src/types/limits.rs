@@ -60,9 +60,11 @@ pub const EVENTS_MAX: usize = 100_000;
 /// Bytes that the history of the keyspace keeps in memory in addition to its entries, by the table's own count. See `bytes.rs`.
 pub const EVENT_BYTES_MAX: usize = 64 << 20;
 /// Compares of one transaction, and operations of each of its two branches.
-pub const TXN_OPERATIONS_MAX: usize = 128;
+pub const TXN_OPERATIONS_MAX: usize = 256;
 /// Entries that one transaction writes or deletes, and entries in the ranges that it deletes.
 pub const TXN_WRITES_MAX: usize = 1024;
+/// Entries of the ranges that one transaction compares and shows: they are visited while the table is locked.
+pub const TXN_READS_MAX: usize = 16 * 1024;
 /// Bytes of the keys and values of one transaction, and of those that its reply shows. It is one entry of the log and one message between
 /// nodes, whose limit is higher.
 pub const TXN_BYTES_MAX: usize = 3 * 512 * 1024;

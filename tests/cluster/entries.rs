@@ -14,7 +14,7 @@ use std::{
 
 use lockkeeper::{
     local::LocalCluster,
-    machine::{Key, KeyRange, Put, Txn, TxnOperation, Value},
+    machine::{Key, KeyRange, Put, PutLease, Txn, TxnOperation, Value},
     proto::v1::{StatusRequest, cluster_client::ClusterClient},
     raft::{
         keyspace::write_txn,
@@ -69,7 +69,7 @@ async fn ask<T>(
 fn puts(keys: [&str; 2], value: usize) -> pb::Txn {
     let put = |key: &str| {
         let (key, value) = (Key::new(key.as_bytes()).expect("a key"), Value::new(value.to_string().as_bytes()));
-        TxnOperation::Put(Put { key, value: value.expect("short"), lease: None, claims: None })
+        TxnOperation::Put(Put { key, value: value.expect("short"), lease: PutLease::None, claims: None })
     };
     write_txn(&Txn::new(vec![], keys.map(put).into(), vec![]).expect("in bounds"))
 }

@@ -162,7 +162,7 @@ fn leases() -> [Option<Lease>; 3] {
 /// Each compare and each operation, with each optional part present and absent. Since version 3.
 fn txn() -> Txn {
     let value = || Value::new(b"\0\xffvalue").expect("short");
-    let compare = |relation, operand| Compare { key: key(b"k"), relation, operand };
+    let compare = |relation, operand| Compare { key: key(b"k"), up_to: None, relation, operand };
     let compares = vec![
         compare(Relation::Equal, Operand::Created(Revision(3))),
         compare(Relation::NotEqual, Operand::Modified(Revision(0))),
@@ -173,7 +173,7 @@ fn txn() -> Txn {
     ];
     let puts = (b'a'..).zip(leases()).map(|(name, lease)| {
         let value = if lease.is_some() { value() } else { Value::new(b"").expect("short") };
-        TxnOperation::Put(Put { key: key(&[name]), value, lease, claims: None })
+        TxnOperation::Put(Put { key: key(&[name]), value, lease: lease.into(), claims: None })
     });
     let range = |from: Option<&[u8]>, to: Option<&[u8]>| {
         TxnOperation::DeleteRange(KeyRange { from: from.map(key), to: to.map(key) })
@@ -183,7 +183,6 @@ fn txn() -> Txn {
         TxnOperation::Delete(key(b"k")),
         range(Some(b"a"), Some(b"b")),
         range(None, None),
-        TxnOperation::Renew(BOB),
     ];
     Txn::new(compares, puts.collect(), otherwise).expect("in bounds")
 }
@@ -230,6 +229,7 @@ fn records_of_version_1() -> Vec<Record> {
         address: address.map(|address| address.parse().expect("an address")),
         open,
         owner: None,
+        is_of_entries: false,
     };
     let grant = |token, mode, revoked| Record::Grant {
         token,

@@ -249,7 +249,12 @@ impl Show for TxnResult {
             Self::Got(Some(entry)) => show(&**entry),
             Self::Put => "put".into(),
             Self::Deleted(count) => format!("deleted {count}"),
-            Self::Renewed(ttl) => format!("renewed ttl={}", ttl.as_millis()),
+            Self::Opened(ttl) => format!("opened ttl={}", ttl.as_millis()),
+            Self::Selected(Selected { entries, count, more }) => {
+                let more = if *more { " and more" } else { "" };
+                let shown = |(key, entry): &(Key, Arc<Entry>)| format!("\n    {key:?} {}", show(&**entry));
+                format!("selected of {count}{more}{}", entries.iter().map(shown).collect::<String>())
+            }
         }
     }
 }
@@ -350,15 +355,16 @@ impl Show for Record {
                 format!("clock now={} last_token={} last_ticket={}{behind}", now.0, last_token.0, last_ticket.0)
             }
             Self::Ended { session, end } => format!("ended {} {}", show(session), show(end)),
-            Self::Session { session, label: _, ttl, deadline, opened, address, open, owner } => format!(
-                "session {} ttl={} deadline={} opened={} {}{}{}",
+            Self::Session { session, label: _, ttl, deadline, opened, address, open, owner, is_of_entries } => format!(
+                "session {} ttl={} deadline={} opened={} {}{}{}{}",
                 show(session),
                 ttl.as_millis(),
                 deadline.0,
                 opened.0,
                 show(open),
                 address.map(|address| format!(" from={address}")).unwrap_or_default(),
-                owner.as_ref().map(|owner| format!(" owner={owner}")).unwrap_or_default()
+                owner.as_ref().map(|owner| format!(" owner={owner}")).unwrap_or_default(),
+                if *is_of_entries { " of entries" } else { "" }
             ),
             Self::Lock { name, data, keep_data, closed_until } => {
                 let data = data.as_ref().map(|data| format!(" data={} keep={keep_data}", show(data)));

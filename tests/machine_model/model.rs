@@ -3,10 +3,10 @@
 //!
 //! It predicts the reply to a command and the waits and sessions that end; changes of single locks are checked against its views.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+#[path = "model/keyspace.rs"]
+mod keyspace;
+
+use std::collections::BTreeMap;
 
 use lockkeeper::machine::*;
 
@@ -39,6 +39,8 @@ pub(crate) struct Session {
     opened: WallTime,
     address: Option<Address>,
     owner: Option<Identity>,
+    /// A transaction opened it, and it is closed when no entry has it as its lease any more.
+    is_of_entries: bool,
     /// The open ids that each request named. An id is open if all of them name it.
     pub(crate) views: Vec<OpenIds>,
     pub(crate) memory: BTreeMap<u64, (Option<Operation>, Reply)>,
@@ -101,6 +103,18 @@ fn is_open(views: &[OpenIds], id: u64) -> bool {
 }
 
 impl Session {
+    fn new(
+        ttl: Ttl,
+        label: Label,
+        opened: WallTime,
+        address: Option<Address>,
+        owner: Option<Identity>,
+        is_of_entries: bool,
+    ) -> Self {
+        let (views, memory, taken) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        Self { label, ttl, deadline: 0, opened, address, owner, is_of_entries, views, memory, taken }
+    }
+
     fn open(&self, id: u64) -> Result<(), Refusal> {
         match is_open(&self.views, id) {
             true => Ok(()),
@@ -111,12 +125,6 @@ impl Session {
     pub(crate) fn lowest(&self) -> u64 {
         self.views.iter().map(OpenIds::lowest).max().unwrap_or(0)
     }
-}
-
-/// The claim of an entry, apart from whether it is held.
-fn claim_of(entry: &Entry) -> Option<(Token, LockName, SessionId)> {
-    let claim = entry.claim.as_ref()?;
-    Some((claim.token, claim.lock.clone(), entry.lease?.session))
 }
 
 impl Model {
@@ -200,18 +208,7 @@ impl Model {
         if self.ended.iter().any(|(ended, _)| *ended == id) {
             return Err(Refusal::SessionEnded(self.end(id)));
         }
-        let (views, memory, taken) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        let new = Session {
-            label: label.clone(),
-            ttl,
-            deadline: 0,
-            opened,
-            address,
-            owner: owner.clone(),
-            views,
-            memory,
-            taken,
-        };
+        let new = Session::new(ttl, label.clone(), opened, address, owner.clone(), false);
         let session = self.sessions.entry(id).or_insert(new);
         if session.ttl != ttl || session.label != label || session.owner != owner {
             return Err(Refusal::SessionExists);
@@ -618,194 +615,8 @@ impl Model {
         }
     }
 
-    fn commit(&mut self, txn: &Txn) -> Result<Reply, Refusal> {
-        let succeeded = txn.compares().iter().all(|compare| self.holds(compare));
-        let operations = if succeeded { txn.then() } else { txn.otherwise() };
-        let (mut entries, mut sessions) = (self.entries.clone(), self.sessions.clone());
-        let modified = Revision(self.last_token + 1);
-        let (mut results, mut writes) = (Vec::new(), false);
-        for operation in operations {
-            results.push(match operation {
-                TxnOperation::Get(key) => TxnResult::Got(entries.get(key).cloned().map(Arc::new)),
-                TxnOperation::Put(Put { key, value, lease, claims }) => {
-                    if let Some(lease) = lease.filter(|lease| !sessions.contains_key(&lease.session)) {
-                        return Err(Refusal::SessionEnded(self.end(lease.session)));
-                    }
-                    writes = true;
-                    let before = entries.get(key).map(|entry| (entry.created, entry.version));
-                    let (created, version) = before.unwrap_or((modified, 0));
-                    let (lease, value, version) = (*lease, value.clone(), version + 1);
-                    let same = entries
-                        .get(key)
-                        .filter(|before| before.lease.map(|lease| lease.session) == lease.map(|lease| lease.session));
-                    let same = same.and_then(|before| before.claim.clone());
-                    let token = Token(modified.0);
-                    let claim = claims.clone().filter(|lock| !self.exists(lock)).map(|lock| {
-                        let made = Claim { lock: lock.clone(), token, since: self.wall, is_held: false };
-                        same.filter(|claim| claim.lock == lock).unwrap_or(Arc::new(made))
-                    });
-                    let (is_expired, is_revoked) = (false, false);
-                    let entry = Entry { created, modified, version, lease, claim, is_expired, is_revoked, value };
-                    entries.insert(key.clone(), entry);
-                    TxnResult::Put
-                }
-                TxnOperation::Delete(key) => {
-                    let deleted = entries.remove(key).is_some();
-                    writes |= deleted;
-                    TxnResult::Deleted(deleted.into())
-                }
-                TxnOperation::DeleteRange(KeyRange { from, to }) => {
-                    let before = entries.len();
-                    entries.retain(|key, _| {
-                        from.as_ref().is_some_and(|from| key < from) || to.as_ref().is_some_and(|to| key >= to)
-                    });
-                    let deleted = before - entries.len();
-                    writes |= deleted > 0;
-                    TxnResult::Deleted(deleted as u64)
-                }
-                TxnOperation::Renew(id) => {
-                    let Some(session) = sessions.get_mut(id) else {
-                        return Err(Refusal::SessionEnded(self.end(*id)));
-                    };
-                    session.deadline = self.now + u64::from(session.ttl.as_millis());
-                    TxnResult::Renewed(session.ttl)
-                }
-            });
-        }
-        self.sessions = sessions;
-        // Write by write: one may give up a lock, and another claim it.
-        let keys: BTreeSet<_> = self.entries.keys().chain(entries.keys()).cloned().collect();
-        for key in keys {
-            let mut after = entries.get(&key).cloned();
-            let before = self.entries.remove(&key);
-            if let (Some(before), Some(after)) = (&before, &mut after)
-                && claim_of(before) == claim_of(after)
-            {
-                after.claim = before.claim.clone();
-            } else {
-                self.hand_claims_on();
-            }
-            self.entries.extend(after.map(|after| (key, after)));
-            self.hand_claims_on();
-        }
-        self.last_token += u64::from(writes);
-        self.keep_state();
-        Ok(Reply::Committed(Committed { succeeded, revision: Revision(self.last_token), results }))
-    }
-
-    fn compact(&mut self, revision: Revision) -> Result<Reply, Refusal> {
-        if revision.0 > self.last_token {
-            return Err(Refusal::RevisionFuture { present: Revision(self.last_token) });
-        }
-        let forgotten = self.entry_events().into_iter().map(|event| event.revision.0).filter(|at| *at <= revision.0);
-        self.compacted = forgotten.max().unwrap_or(self.compacted);
-        Ok(Reply::Compacted(Revision(self.compacted)))
-    }
-
     pub(crate) fn last_token(&self) -> u64 {
         self.last_token
-    }
-
-    /// Remembers the entries as they are at this revision. The locks that they claim are of the present alone.
-    fn keep_state(&mut self) {
-        self.states.insert(self.last_token, self.unclaimed_entries());
-    }
-
-    /// The entries without the locks that they claim.
-    pub(crate) fn unclaimed_entries(&self) -> BTreeMap<Key, Entry> {
-        let unclaimed = |entry: &Entry| Entry { claim: None, ..entry.clone() };
-        self.entries.iter().map(|(key, entry)| (key.clone(), unclaimed(entry))).collect()
-    }
-
-    /// The entries as they were at a revision.
-    pub(crate) fn entries_at(&self, revision: u64) -> BTreeMap<Key, Entry> {
-        self.states.range(..=revision).next_back().map(|(_, entries)| entries.clone()).unwrap_or_default()
-    }
-
-    /// How the entries changed after the compacted revision: the differences between each state and the next.
-    pub(crate) fn entry_events(&self) -> Vec<EntryEvent> {
-        let mut events = Vec::new();
-        let mut last = self.entries_at(self.compacted);
-        for (revision, state) in self.states.range(self.compacted + 1..) {
-            let keys: BTreeSet<_> = last.keys().chain(state.keys()).cloned().collect();
-            for key in keys {
-                let shared = |entry: Option<&Entry>| entry.cloned().map(Arc::new);
-                let (before, after) = (shared(last.get(&key)), shared(state.get(&key)));
-                if before != after {
-                    events.push(EntryEvent { revision: Revision(*revision), key, before, after });
-                }
-            }
-            last.clone_from(state);
-        }
-        events
-    }
-
-    fn claims(&self, name: &LockName) -> Vec<(Key, Lease, Arc<Claim>)> {
-        let claim = |(key, entry): (&Key, &Entry)| Some((key.clone(), entry.lease?, entry.claim.clone()?));
-        let mut claims: Vec<_> = self.entries.iter().filter_map(claim).collect();
-        claims.retain(|(.., claim)| claim.lock == *name);
-        claims.sort_by_key(|(.., claim)| claim.token);
-        claims
-    }
-
-    /// Gives each lock that no entry holds to the first that claims it and has a lease that is not over.
-    fn hand_claims_on(&mut self) {
-        let names: BTreeSet<_> =
-            self.entries.values().filter_map(|entry| Some(entry.claim.as_ref()?.lock.clone())).collect();
-        for name in names {
-            let claims = self.claims(&name);
-            if claims.iter().any(|(.., claim)| claim.is_held) {
-                continue;
-            }
-            let alive = |id: &SessionId| self.sessions.get(id).is_some_and(|session| session.deadline > self.now);
-            if let Some((key, _, claim)) = claims.into_iter().find(|(_, lease, _)| alive(&lease.session)) {
-                let held = Claim { is_held: true, since: self.wall, ..Claim::clone(&claim) };
-                self.entries.get_mut(&key).expect("it was found before").claim = Some(Arc::new(held));
-            }
-        }
-    }
-
-    /// An operator takes a lock from the entry that holds it.
-    fn force_claim(&mut self, force: &ForceRelease) -> Reply {
-        let ForceRelease { name, token: only, after, up_to, .. } = force;
-        let meant = |token: Token| {
-            only.is_none_or(|only| only == token) && token > *after && up_to.is_none_or(|up_to| token <= up_to)
-        };
-        let holder = self.claims(name).into_iter().find(|(.., claim)| claim.is_held && meant(claim.token));
-        let mut grants = Vec::new();
-        if let Some((key, lease, claim)) = holder {
-            self.last_token += 1;
-            let mut entry = self.entries.remove(&key).expect("it was found before");
-            if lease.at_end == AtLeaseEnd::Keep {
-                (entry.lease, entry.claim, entry.is_expired, entry.is_revoked) = (None, None, true, true);
-                entry.modified = Revision(self.last_token);
-                self.entries.insert(key, entry);
-            }
-            self.hand_claims_on();
-            self.keep_state();
-            let label = self.sessions[&lease.session].label.clone();
-            let (token, session) = (claim.token, lease.session);
-            grants.push(Forced { token, session, label, remaining_ms: 0, lock_delay_ms: 0 });
-        }
-        Reply::Forced { grants, more_up_to: None }
-    }
-
-    fn holds(&self, Compare { key, relation, operand }: &Compare) -> bool {
-        let entry = self.entries.get(key);
-        let related = |order: std::cmp::Ordering| match relation {
-            Relation::Equal => order.is_eq(),
-            Relation::NotEqual => order.is_ne(),
-            Relation::Less => order.is_lt(),
-            Relation::Greater => order.is_gt(),
-        };
-        let number = |found: Option<u64>, with: u64| related(found.unwrap_or(0).cmp(&with));
-        match operand {
-            Operand::Created(with) => number(entry.map(|entry| entry.created.0), with.0),
-            Operand::Modified(with) => number(entry.map(|entry| entry.modified.0), with.0),
-            Operand::Version(with) => number(entry.map(|entry| entry.version), *with),
-            Operand::Value(with) => entry.is_some_and(|entry| related(entry.value.cmp(with))),
-            Operand::Lease(with) => related(entry.and_then(|entry| entry.lease).map(|lease| lease.session).cmp(with)),
-        }
     }
 
     fn busy(&self, name: &LockName) -> Busy {
@@ -859,34 +670,6 @@ impl Model {
         }
     }
 
-    fn lock_of_entries(&self, name: &LockName) -> LockView {
-        let (mut holders, mut waiters) = (Vec::new(), Vec::new());
-        for (_, Lease { session, .. }, claim) in self.claims(name) {
-            let (token, since, mode) = (claim.token, claim.since, Mode::Exclusive);
-            let Session { label, deadline, .. } = self.sessions[&session].clone();
-            if claim.is_held {
-                let remaining_ms = deadline - self.now;
-                holders.push(HolderView { token, session, label, mode, since, remaining_ms, revoked: None });
-            } else {
-                let ticket = Ticket(token.0);
-                waiters.push(WaiterView { ticket, session, label, mode, since, remaining_ms: None });
-            }
-        }
-        LockView {
-            name: name.clone(),
-            kind: LockKind::Entry,
-            mode: Some(Mode::Exclusive),
-            holder_count: holders.len() as u64,
-            holders,
-            queue_length: waiters.len() as u64,
-            waiters,
-            data: None,
-            keep_data: false,
-            delay_remaining_ms: 0,
-            resized: false,
-        }
-    }
-
     pub(crate) fn session(&self, id: SessionId) -> Option<SessionView> {
         let session = self.sessions.get(&id)?;
         Some(SessionView {
@@ -901,15 +684,6 @@ impl Model {
             waits: self.waits.iter().filter(|waiting| waiting.session == id).count() as u32 + self.claimed(id, false),
             bytes: 0,
         })
-    }
-
-    /// Number of the session's entries that hold a lock, or wait for one.
-    fn claimed(&self, id: SessionId, held: bool) -> u32 {
-        let is_one = |entry: &&Entry| {
-            let claims = entry.claim.as_ref().is_some_and(|claim| claim.is_held == held);
-            claims && entry.lease.is_some_and(|lease| lease.session == id)
-        };
-        self.entries.values().filter(is_one).count() as u32
     }
 
     /// Names in use, in order.

@@ -3,7 +3,8 @@
 
 use lockkeeper::{
     machine::{
-        Key, KeyRange, Put, SessionId, TXN_OPERATIONS_MAX, Txn, TxnOperation, VALUE_BYTES_MAX, Value, Version, Versions,
+        Key, KeyRange, Put, PutLease, SessionId, TXN_OPERATIONS_MAX, Txn, TxnOperation, VALUE_BYTES_MAX, Value,
+        Version, Versions,
     },
     proto::v1::{OpenSessionRequest, sessions_client::SessionsClient},
     raft::{
@@ -25,7 +26,7 @@ fn key(key: &str) -> Key {
 
 fn put(name: &str, bytes: usize) -> TxnOperation {
     let value = Value::new(&vec![7; bytes]).expect("in bounds");
-    TxnOperation::Put(Put { key: key(name), value, lease: None, claims: None })
+    TxnOperation::Put(Put { key: key(name), value, lease: PutLease::None, claims: None })
 }
 
 fn txn(then: Vec<TxnOperation>) -> pb::Txn {
@@ -129,7 +130,7 @@ fn from_client<T>(message: T, identity: &'static str) -> Request<T> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn only_its_owner_uses_a_session_as_a_lease_or_renews_it() {
+async fn only_its_owner_uses_a_session_as_a_lease() {
     let cluster = Cluster::start(&[TODAY, TODAY, TODAY]).await;
     cluster.reaches(TODAY.highest).await;
     let id = SessionId(7);
@@ -150,13 +151,23 @@ async fn only_its_owner_uses_a_session_as_a_lease_or_renews_it() {
     };
     // Also where the branch does not run.
     let otherwise = pb::Txn { otherwise: leased(id).then, ..Default::default() };
-    for txn in [leased(id), otherwise, txn(vec![TxnOperation::Renew(id)])] {
+    for txn in [leased(id), otherwise] {
         let refused = commit(txn.clone(), "bob").await.expect_err("the session is ann's");
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
         commit(txn, "ann").await.expect("the session is ann's");
     }
     let refused = commit(leased(SessionId(8)), "bob").await.expect_err("there is none");
     assert_eq!(refused.code(), Code::NotFound, "{refused}");
+    // Whatever the message says, the session is that of the client that commits.
+    let (session, ttl_ms, owner) =
+        (SessionId(9).0.to_be_bytes().to_vec().into(), LONG.as_millis() as u32, "ann".to_owned());
+    let open = Kind::Open(pb::NewSession { session, ttl_ms, owner, ..Default::default() });
+    let mut opening = leased(SessionId(9));
+    opening.then.insert(0, pb::TxnOperation { kind: Some(open) });
+    commit(opening, "bob").await.expect("it opens its own");
+    let refused = commit(leased(SessionId(9)), "ann").await.expect_err("the session is bob's");
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    commit(leased(SessionId(9)), "bob").await.expect("the session is bob's");
     let get = pb::TxnOperation { kind: Some(Kind::Get(b"a".to_vec().into())) };
     let too_many = pb::Txn { then: vec![get; TXN_OPERATIONS_MAX + 1], ..Default::default() };
     let refused = commit(too_many, "ann").await.expect_err("one too many");

@@ -16,7 +16,7 @@
 //!
 //! **A forced release** ends the lease of the holder's entry, and of no other entry with the same lease, at once. The entry is deleted or
 //! kept, as its put said, and is marked as revoked if it is kept: its adapter then refuses what the former holder does by its right as the
-//! holder, such as a heartbeat. The lease itself lives on, since other entries may have it; its client ends it, or its TTL.
+//! holder, such as a heartbeat. The lease itself lives on if its client opened it as a session, or other entries have it.
 
 use std::ops::Bound;
 
@@ -229,6 +229,7 @@ impl Machine {
             && force.up_to.is_none_or(|up_to| token <= up_to);
         let key = self.claims.holder(&force.name).filter(|_| meant)?.clone();
         self.end_lease(key, Some(force), events);
+        self.close_without_entries(session, events);
         Some(Forced { token, session, label, remaining_ms: 0, lock_delay_ms: 0 })
     }
 

@@ -8,7 +8,8 @@
 //!   grant of the cluster, through failover, snapshots and restores. All writes of one transaction have one revision; a transaction that
 //!   writes nothing takes none.
 //! * **A lease is a session.** An entry that is put with one is deleted when the session ends, however it ends, or is kept and marked as
-//!   expired, as the put said. Either is a change of the entry, with a revision of its own.
+//!   expired, as the put said. Either is a change of the entry, with a revision of its own. A transaction may open the session of what it
+//!   puts: then one entry of the log makes an entry with its lease, and the session is closed when the last entry leaves it.
 //! * **A lease that is over is over for everybody**, at its deadline, though the session's end may be in the backlog: whoever reads,
 //!   compares or writes sees the entry as it will be ([`Machine::entry`]). Only the revision of the change is not known yet: a kept entry
 //!   shows its last write as `modified` until then, and the history has no event of it. A transaction that replaces such an entry ends

@@ -15,7 +15,7 @@ fn value(bytes: usize) -> Value {
 }
 
 fn put(name: &str, bytes: usize, lease: Option<Lease>) -> TxnOperation {
-    TxnOperation::Put(Put { key: key(name), value: value(bytes), lease, claims: None })
+    TxnOperation::Put(Put { key: key(name), value: value(bytes), lease: lease.into(), claims: None })
 }
 
 fn txn(then: Vec<TxnOperation>) -> Command {
@@ -34,6 +34,11 @@ fn run(machine: &mut Machine, command: Command) -> Reply {
 fn open(machine: &mut Machine) {
     let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
     run(machine, Command::Open { session: ANN, ttl, label, address: None, owner: None });
+}
+
+fn open_for_entries(session: SessionId) -> TxnOperation {
+    let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
+    TxnOperation::Open(NewSession { session, ttl, label, address: None, owner: None })
 }
 
 fn results(reply: &Reply) -> &[TxnResult] {
@@ -65,12 +70,18 @@ fn a_transaction_out_of_its_limits_cannot_be_made() {
     assert_eq!(make(&gets[1..]), Ok(()));
     let count = gets.len();
     assert_eq!(make(&gets), Err(InvalidTxn::TooManyOperations { what: "operations", count }));
-    let compare = Compare { key: key("a"), relation: Relation::Equal, operand: Operand::Version(0) };
+    let compare = Compare { key: key("a"), up_to: None, relation: Relation::Equal, operand: Operand::Version(0) };
     let compares = Txn::new(vec![compare; count], vec![], vec![]).map(|_| ());
     assert_eq!(compares, Err(InvalidTxn::TooManyOperations { what: "compares", count }));
     let large: Vec<_> = ["a", "b", "c", "d"].map(|key| put(key, VALUE_BYTES_MAX, None)).into();
     assert_eq!(make(&large), Err(InvalidTxn::TooLarge { bytes: 4 * VALUE_BYTES_MAX + 4 }));
     assert_eq!(make(&[put("a", 0, None), put("a", 1, None)]), Err(InvalidTxn::PutTwice { key: key("a") }));
+    let opened = |count| vec![open_for_entries(ANN); count];
+    assert_eq!(make(&opened(1)), Err(InvalidTxn::NothingLeased { session: ANN }));
+    assert_eq!(make(&opened(2)), Err(InvalidTxn::OpenedTwice { session: ANN }));
+    let kept = Put { key: key("a"), value: value(1), lease: PutLease::Kept, claims: LockName::new("l").ok() };
+    let lock = LockName::new("l").unwrap();
+    assert_eq!(make(&[TxnOperation::Put(kept)]), Err(InvalidTxn::ClaimWithoutLease { key: key("a"), lock }));
     let either = Txn::new(vec![], vec![put("a", 0, None)], vec![put("a", 1, None)]);
     assert!(either.is_ok(), "only one of them runs");
     assert!(Key::new(b"").is_err() && Key::new(&[0; KEY_BYTES_MAX + 1]).is_err());
@@ -121,6 +132,43 @@ fn a_reply_shows_a_bounded_number_of_bytes() {
     let more = gets(most + 1).into_iter().chain([put("b", 1, None)]).collect();
     assert_eq!(run(&mut machine, txn(more)), Reply::Refused(Refusal::Limit(Limit::TxnBytes)));
     assert!(machine.entry(&key("b")).is_none(), "nothing of it took effect");
+}
+
+#[test]
+fn a_transaction_reads_a_bounded_number_of_entries() {
+    let mut machine = with_entries(TXN_READS_MAX / 2, None);
+    let count = Select { shows: Shows::Count, ..Select::default() };
+    let counted = |times| txn(vec![TxnOperation::Select(count.clone()); times]);
+    let (entries, more) = (Vec::new(), false);
+    let selected = TxnResult::Selected(Selected { entries, count: TXN_READS_MAX as u64 / 2, more });
+    assert_eq!(results(&run(&mut machine, counted(2))), [selected.clone(), selected]);
+    let refused = Reply::Refused(Refusal::Limit(Limit::TxnReads));
+    assert_eq!(run(&mut machine, counted(3)), refused);
+    let (key, up_to) = (key("0"), Some(key("1")));
+    let compare = Compare { key, up_to, relation: Relation::Greater, operand: Operand::Version(0) };
+    let compared = |times| Command::Txn(Txn::new(vec![compare.clone(); times], vec![], vec![]).unwrap());
+    assert!(matches!(run(&mut machine, compared(2)), Reply::Committed(Committed { succeeded: true, .. })));
+    assert_eq!(run(&mut machine, compared(3)), refused);
+}
+
+#[test]
+fn sessions_of_entries_count_for_the_limits() {
+    let mut machine = Machine { capacity: Capacity { sessions: 2, ..Capacity::default() }, ..Machine::default() };
+    let of = |id: u128| {
+        let lease = Some(Lease { session: SessionId(id), at_end: AtLeaseEnd::Delete });
+        [open_for_entries(SessionId(id)), put(&id.to_string(), 1, lease)]
+    };
+    let three = txn([of(1), of(2), of(3)].concat());
+    assert_eq!(run(&mut machine, three), Reply::Refused(Refusal::Limit(Limit::Sessions)));
+    assert_eq!(results(&run(&mut machine, txn([of(1), of(2)].concat()))).len(), 4);
+    assert_eq!(run(&mut machine, txn(of(3).into())), Reply::Refused(Refusal::Limit(Limit::Sessions)));
+    run(&mut machine, txn(vec![TxnOperation::Delete(key("1"))]));
+    let bytes = machine.bytes() as usize;
+    let tight = Limits { table_bytes: bytes + 100, ..Limits::NONE };
+    let small = txn(vec![put("4", 1, None)]);
+    assert_eq!(apply(&mut machine, tight, 0, txn(of(3).into())), Reply::Refused(Refusal::Limit(Limit::TableBytes)));
+    let tight = Limits { table_bytes: bytes + 300, ..Limits::NONE };
+    assert!(matches!(apply(&mut machine, tight, 0, small), Reply::Committed(_)), "an entry alone has room");
 }
 
 /// The end of a lease with many entries takes many batches; meanwhile none of the entries is there for anybody.
@@ -489,7 +537,7 @@ fn a_damaged_history_is_refused() {
 
 fn claim(name: &str, session: SessionId, lock: &str) -> TxnOperation {
     let lease = Some(Lease { session, at_end: AtLeaseEnd::Keep });
-    TxnOperation::Put(Put { key: key(name), value: value(1), lease, claims: LockName::new(lock).ok() })
+    TxnOperation::Put(Put { key: key(name), value: value(1), lease: lease.into(), claims: LockName::new(lock).ok() })
 }
 
 /// A table with a holder and one that waits.
@@ -506,7 +554,8 @@ fn with_claims() -> Machine {
 fn a_claim_that_would_never_end_or_has_no_order_cannot_be_made() {
     let make = |then: Vec<TxnOperation>| Txn::new(vec![], then, vec![]).map(|_| ());
     let lock = LockName::new("l").unwrap();
-    let put = TxnOperation::Put(Put { key: key("a"), value: value(1), lease: None, claims: Some(lock.clone()) });
+    let put =
+        TxnOperation::Put(Put { key: key("a"), value: value(1), lease: PutLease::None, claims: Some(lock.clone()) });
     assert_eq!(make(vec![put]), Err(InvalidTxn::ClaimWithoutLease { key: key("a"), lock: lock.clone() }));
     assert_eq!(make(vec![claim("a", ANN, "l"), claim("b", ANN, "l")]), Err(InvalidTxn::ClaimedTwice { lock }));
     assert_eq!(make(vec![claim("a", ANN, "l"), claim("b", ANN, "m")]), Ok(()));

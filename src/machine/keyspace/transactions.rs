@@ -1,8 +1,14 @@
 //! Compares and operations of a transaction.
 
-use std::{cmp::Ordering, collections::BTreeMap};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+};
 
-use crate::{bytes::Weight, *};
+use crate::{
+    bytes::{Weight, of_new_session},
+    *,
+};
 
 /// What a transaction is about to do.
 #[derive(Default)]
@@ -10,6 +16,9 @@ struct Draft {
     /// The entries that it writes; `None`: deletes.
     writes: BTreeMap<Key, Option<Arc<Entry>>>,
     renewals: Vec<SessionId>,
+    openings: Vec<NewSession>,
+    /// Entries of the ranges that it shows.
+    read: usize,
     /// Entries in the ranges that it deletes, as far as they were visited.
     visited: usize,
     /// Bytes of the keys and values that its reply shows.
@@ -19,7 +28,7 @@ struct Draft {
 impl Machine {
     /// Runs a transaction, whole or not at all.
     pub(crate) fn commit(&mut self, txn: &Txn, events: &mut Vec<Event>) -> Result<Reply, Refusal> {
-        let succeeded = txn.compares().iter().all(|compare| self.holds(compare));
+        let succeeded = self.all_hold(txn.compares())?;
         let operations = if succeeded { txn.then() } else { txn.otherwise() };
         let (mut draft, mut results) = self.plan_all(operations)?;
         self.ensure_room_for_writes(&draft)?;
@@ -29,39 +38,56 @@ impl Machine {
             over.into_iter().for_each(|key| self.end_lease(key, None, events));
             (draft, results) = self.plan_all(operations)?;
         }
-        self.spend(draft.writes.len().max(draft.visited));
+        self.spend(draft.writes.len().max(draft.visited).max(draft.openings.len()));
         if !draft.writes.is_empty() {
             let revision = self.next_revision();
             assert_eq!(Revision(self.issue_token().0), revision, "the planned entries have this revision");
+        }
+        let mut left: BTreeSet<_> = draft.openings.iter().map(|new| new.session).collect();
+        for new in draft.openings {
+            self.open(new, true).expect("it was planned, and nothing has changed since");
         }
         for session in draft.renewals {
             self.extend(session);
         }
         for (key, entry) in draft.writes {
+            left.extend(self.entries.get(&key).and_then(|before| before.lease).map(|lease| lease.session));
             self.set_entry(key, entry, None, events);
         }
-        Ok(Reply::Committed(Committed { succeeded, revision: self.revision(), results }))
+        // Before sessions are closed: what they held may be granted to others.
+        let revision = self.revision();
+        for session in left {
+            self.close_without_entries(session, events);
+        }
+        Ok(Reply::Committed(Committed { succeeded, revision, results }))
     }
 
-    fn holds(&self, Compare { key, relation, operand }: &Compare) -> bool {
-        let entry = self.entry(key);
-        let number = |of: fn(&Entry) -> u64| entry.as_deref().map_or(0, of);
-        let ordering = match operand {
-            Operand::Created(revision) => number(|entry| entry.created.0).cmp(&revision.0),
-            Operand::Modified(revision) => number(|entry| entry.modified.0).cmp(&revision.0),
-            Operand::Version(version) => number(|entry| entry.version).cmp(version),
-            Operand::Lease(session) => entry.and_then(|entry| entry.lease).map(|lease| lease.session).cmp(session),
-            Operand::Value(value) => match &entry {
-                Some(entry) => entry.value.cmp(value),
-                None => return false,
-            },
-        };
-        match relation {
-            Relation::Equal => ordering == Ordering::Equal,
-            Relation::NotEqual => ordering != Ordering::Equal,
-            Relation::Less => ordering == Ordering::Less,
-            Relation::Greater => ordering == Ordering::Greater,
+    fn all_hold(&self, compares: &[Compare]) -> Result<bool, Refusal> {
+        let mut read = 0;
+        for compare in compares {
+            let holds = match &compare.up_to {
+                None => compare.holds(self.entry(&compare.key).as_deref()),
+                Some(up_to) => {
+                    let range = KeyRange { from: Some(compare.key.clone()), to: Some(up_to.clone()) };
+                    self.count_read(&range, &mut read)?;
+                    let mut entries = self.entries(&range).peekable();
+                    match entries.peek() {
+                        None => compare.holds(None),
+                        Some(_) => entries.all(|(_, entry)| compare.holds(Some(&entry))),
+                    }
+                }
+            };
+            if !holds {
+                return Ok(false);
+            }
         }
+        Ok(true)
+    }
+
+    /// Counts the entries of a range that is read. They are visited while the table is locked, and so have a limit.
+    fn count_read(&self, range: &KeyRange, read: &mut usize) -> Result<(), Refusal> {
+        *read += self.stored(range).take(TXN_READS_MAX + 1).count();
+        if *read > TXN_READS_MAX { Err(Refusal::Limit(Limit::TxnReads)) } else { Ok(()) }
     }
 
     fn plan_all(&self, operations: &[TxnOperation]) -> Result<(Draft, Vec<TxnResult>), Refusal> {
@@ -83,11 +109,8 @@ impl Machine {
                 Ok(TxnResult::Deleted(is_there.into()))
             }
             TxnOperation::DeleteRange(range) => self.plan_delete(range, draft),
-            TxnOperation::Renew(session) => {
-                self.alive(*session)?;
-                draft.renewals.push(*session);
-                Ok(TxnResult::Renewed(self.sessions[session].ttl))
-            }
+            TxnOperation::Select(select) => self.plan_select(select, draft),
+            TxnOperation::Open(new) => self.plan_open(new, draft),
         }
     }
 
@@ -98,23 +121,66 @@ impl Machine {
 
     fn plan_get(&self, key: &Key, draft: &mut Draft) -> Result<TxnResult, Refusal> {
         let entry = self.drafted(key, draft);
-        draft.bytes_shown += entry.as_ref().map_or(0, |entry| entry.value.as_bytes().len());
-        match draft.bytes_shown > TXN_BYTES_MAX {
-            true => Err(Refusal::Limit(Limit::TxnBytes)),
-            false => Ok(TxnResult::Got(entry)),
+        draft.show(entry.as_ref().map_or(0, |entry| entry.value.as_bytes().len()))?;
+        Ok(TxnResult::Got(entry))
+    }
+
+    fn plan_select(&self, select: &Select, draft: &mut Draft) -> Result<TxnResult, Refusal> {
+        let range = &select.range;
+        self.count_read(range, &mut draft.read)?;
+        let is_written = draft.writes.keys().any(|key| range.contains(key));
+        let selected = match is_written {
+            false => select.from(self.entries(range)),
+            true => {
+                let mut entries: BTreeMap<&Key, Arc<Entry>> = self.entries(range).collect();
+                for (key, entry) in draft.writes.iter().filter(|(key, _)| range.contains(key)) {
+                    _ = match entry {
+                        Some(entry) => entries.insert(key, Arc::clone(entry)),
+                        None => entries.remove(key),
+                    };
+                }
+                select.from(entries.into_iter())
+            }
+        };
+        draft.show(selected.bytes())?;
+        Ok(TxnResult::Selected(selected))
+    }
+
+    fn plan_open(&self, new: &NewSession, draft: &mut Draft) -> Result<TxnResult, Refusal> {
+        self.can_open(new, draft.openings.len())?;
+        if self.sessions.get(&new.session).is_some_and(|session| !session.is_of_entries) {
+            return Err(Refusal::SessionExists);
         }
+        draft.openings.push(new.clone());
+        Ok(TxnResult::Opened(new.ttl))
     }
 
     fn plan_put(&self, put: &Put, draft: &mut Draft) -> Result<TxnResult, Refusal> {
         let Put { key, value, lease, claims } = put.clone();
-        if let Some(lease) = lease {
-            self.alive(lease.session)?;
-        }
         let modified = self.next_revision();
         let before = self.drafted(&key, draft);
-        let claim = claims.zip(lease).and_then(|(lock, lease)| self.plan_claim(lock, lease, before.as_deref()));
-        let (created, version) = before.map_or((modified, 1), |entry| (entry.created, entry.version + 1));
-        let entry = Entry { created, modified, version, lease, claim, is_expired: false, is_revoked: false, value };
+        let (created, version) = before.as_ref().map_or((modified, 1), |entry| (entry.created, entry.version + 1));
+        let (is_expired, is_revoked) = (false, false);
+        let bare = Entry { created, modified, version, lease: None, claim: None, is_expired, is_revoked, value };
+        let entry = match (lease, before) {
+            (PutLease::None, _) | (PutLease::Kept | PutLease::Renewed, None) => bare,
+            (PutLease::Given(lease), before) => {
+                if !draft.opens(lease.session) {
+                    self.alive(lease.session)?;
+                }
+                let claim = claims.and_then(|lock| self.plan_claim(lock, lease, before.as_deref()));
+                Entry { lease: Some(lease), claim, ..bare }
+            }
+            (PutLease::Kept | PutLease::Renewed, Some(before)) => {
+                let Entry { lease: kept, claim, is_expired, is_revoked, .. } = Entry::clone(&before);
+                if let Some(Lease { session, .. }) = kept.filter(|_| lease == PutLease::Renewed)
+                    && self.sessions.get(&session).is_some_and(|session| session.is_of_entries)
+                {
+                    draft.renewals.push(session);
+                }
+                Entry { lease: kept, claim, is_expired, is_revoked, ..bare }
+            }
+        };
         draft.write(key, Some(Arc::new(entry)))?;
         Ok(TxnResult::Put)
     }
@@ -142,6 +208,9 @@ impl Machine {
     /// Refuses writes that would exceed a limit. Writes that take no more than what they replace are never refused.
     fn ensure_room_for_writes(&self, draft: &Draft) -> Result<(), Refusal> {
         let (mut added, mut removed, mut entries) = (0, 0, self.entries.len());
+        for NewSession { label, owner, .. } in &draft.openings {
+            added += of_new_session(label, owner.as_ref());
+        }
         let mut of_sessions: BTreeMap<SessionId, (usize, usize)> = BTreeMap::new();
         for (key, after) in &draft.writes {
             if let Some(before) = self.entries.get(key) {
@@ -172,7 +241,39 @@ impl Machine {
     }
 }
 
+impl Compare {
+    /// Whether it holds for this entry.
+    fn holds(&self, entry: Option<&Entry>) -> bool {
+        let number = |of: fn(&Entry) -> u64| entry.map_or(0, of);
+        let ordering = match &self.operand {
+            Operand::Created(revision) => number(|entry| entry.created.0).cmp(&revision.0),
+            Operand::Modified(revision) => number(|entry| entry.modified.0).cmp(&revision.0),
+            Operand::Version(version) => number(|entry| entry.version).cmp(version),
+            Operand::Lease(session) => entry.and_then(|entry| entry.lease).map(|lease| lease.session).cmp(session),
+            Operand::Value(value) => match entry {
+                Some(entry) => entry.value.cmp(value),
+                None => return false,
+            },
+        };
+        match self.relation {
+            Relation::Equal => ordering == Ordering::Equal,
+            Relation::NotEqual => ordering != Ordering::Equal,
+            Relation::Less => ordering == Ordering::Less,
+            Relation::Greater => ordering == Ordering::Greater,
+        }
+    }
+}
+
 impl Draft {
+    fn opens(&self, session: SessionId) -> bool {
+        self.openings.iter().any(|new| new.session == session)
+    }
+
+    fn show(&mut self, bytes: usize) -> Result<(), Refusal> {
+        self.bytes_shown += bytes;
+        if self.bytes_shown > TXN_BYTES_MAX { Err(Refusal::Limit(Limit::TxnBytes)) } else { Ok(()) }
+    }
+
     fn write(&mut self, key: Key, entry: Option<Arc<Entry>>) -> Result<(), Refusal> {
         self.writes.insert(key, entry);
         match self.writes.len() > TXN_WRITES_MAX {

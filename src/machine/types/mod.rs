@@ -4,6 +4,7 @@ mod commands;
 mod events;
 mod keyspace;
 mod replies;
+mod transactions;
 mod views;
 
 pub use commands::*;
@@ -11,4 +12,5 @@ pub use events::*;
 pub use keyspace::*;
 pub use lockkeeper_types::*;
 pub use replies::*;
+pub use transactions::*;
 pub use views::*;

@@ -119,6 +119,8 @@ pub enum Limit {
     Entries,
     /// [`crate::TXN_WRITES_MAX`]
     TxnWrites,
+    /// [`crate::TXN_READS_MAX`]
+    TxnReads,
     /// [`crate::TXN_BYTES_MAX`], of what the reply shows.
     TxnBytes,
 }

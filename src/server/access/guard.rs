@@ -57,17 +57,26 @@ fn session(session: SessionId) -> Needs<'static> {
     Needs { right: None, session: Some(session), for_others: false, adds: None, txn: None }
 }
 
-/// The rights that a transaction needs: to read what it compares and shows, to acquire what it puts and deletes. To renew a session needs
-/// the right to acquire anywhere, as a renewal does.
+/// The rights that a transaction needs: to read what it compares and shows, and to acquire what it puts and deletes, with the lease that
+/// it has. To open a session needs the right to acquire anywhere.
 pub(crate) fn rights_of(txn: &Txn) -> impl Iterator<Item = (Right, What<'_>)> {
-    let compares = txn.compares().iter().map(|compare| (Right::Read, What::Key(compare.key.as_bytes())));
+    let compares = txn.compares().iter().map(|compare| {
+        let (from, to) = (compare.key.as_bytes(), compare.up_to.as_ref().map(Key::as_bytes));
+        (Right::Read, if to.is_some() { What::Keys { from, to } } else { What::Key(from) })
+    });
     compares.chain(txn.operations().map(|operation| match operation {
         TxnOperation::Get(key) => (Right::Read, What::Key(key.as_bytes())),
+        TxnOperation::Select(select) => (Right::Read, keys_of(&select.range)),
         TxnOperation::Put(put) => (Right::Acquire, What::Key(put.key.as_bytes())),
         TxnOperation::Delete(key) => (Right::Acquire, What::Key(key.as_bytes())),
         TxnOperation::DeleteRange(range) => (Right::Acquire, keys_of(range)),
-        TxnOperation::Renew(_) => (Right::Acquire, What::Anywhere),
+        TxnOperation::Open(_) => (Right::Acquire, What::Anywhere),
     }))
+}
+
+fn added_by(txn: &Txn) -> Adds {
+    let sessions = txn.opens().map(|opens| opens.count() as u64).into_iter().max().unwrap_or(0);
+    Adds { sessions, ..Adds::default() }
 }
 
 pub(crate) fn keys_of(range: &KeyRange) -> What<'_> {
@@ -123,7 +132,7 @@ guarded! {
     LiftDelay, |it| right(Right::ForceRelease, What::Name(it.name.as_str()));
     ResizeSemaphore, |it| right(Right::Administer, What::Name(it.name.as_str()));
     DropData, |it| right(Right::Administer, What::Under(&it.prefix));
-    Txn, |it| Needs { right: None, session: None, for_others: false, adds: it.puts().then(Adds::default), txn: Some(it) };
+    Txn, |it| Needs { right: None, session: None, for_others: false, adds: it.puts().then(|| added_by(it)), txn: Some(it) };
     GetEntries, |it| Needs { right: Some((Right::Read, Concern::Keys(&it.keys))), ..right(Right::Read, What::Anywhere) };
     ListEntries, |it| right(Right::Read, keys_of(&it.range));
     WatchEntries, |it| right(Right::Watch, keys_of(&it.range));
@@ -139,7 +148,7 @@ guarded! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkeeper_machine::{Compare, Operand, Put, Relation, Revision, Value};
+    use lockkeeper_machine::{Compare, Operand, Put, PutLease, Relation, Revision, Value};
 
     #[test]
     fn a_watch_needs_its_range_and_a_compaction_the_cluster() {
@@ -159,17 +168,17 @@ mod tests {
     #[test]
     fn a_transaction_needs_a_right_for_each_key_in_both_branches() {
         let key = |key: &[u8]| Key::new(key).expect("a key");
-        let compare = Compare { key: key(b"a"), relation: Relation::Equal, operand: Operand::Modified(Revision(0)) };
-        let put = Put { key: key(b"b"), value: Value::new(b"").expect("a value"), lease: None, claims: None };
+        let compare =
+            Compare { key: key(b"a"), up_to: None, relation: Relation::Equal, operand: Operand::Modified(Revision(0)) };
+        let put = Put { key: key(b"b"), value: Value::new(b"").expect("a value"), lease: PutLease::None, claims: None };
         let range = KeyRange { from: None, to: Some(key(b"e")) };
-        let then = vec![TxnOperation::Put(put), TxnOperation::Get(key(b"c")), TxnOperation::Renew(SessionId(1))];
+        let then = vec![TxnOperation::Put(put), TxnOperation::Get(key(b"c"))];
         let otherwise = vec![TxnOperation::Delete(key(b"d")), TxnOperation::DeleteRange(range)];
         let txn = Txn::new(vec![compare], then, otherwise).expect("a transaction");
         let expected = [
             (Right::Read, What::Key(b"a")),
             (Right::Acquire, What::Key(b"b")),
             (Right::Read, What::Key(b"c")),
-            (Right::Acquire, What::Anywhere),
             (Right::Acquire, What::Key(b"d")),
             (Right::Acquire, What::Keys { from: b"", to: Some(b"e") }),
         ];

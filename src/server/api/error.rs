@@ -9,8 +9,8 @@ use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use lockkeeper_machine::{
     ENTRIES_MAX, GRANTS_PER_SESSION_MAX, Identity, Invalid, LOCKS_MAX, Limit, REPLIES_PER_SESSION_MAX, Refusal, Reply,
-    RevisionError, SESSIONS_MAX, SessionEnd, TAKEN_PER_SESSION_MAX, TXN_BYTES_MAX, TXN_WRITES_MAX, Version,
-    WAITERS_MAX, WAITS_PER_SESSION_MAX,
+    RevisionError, SESSIONS_MAX, SessionEnd, TAKEN_PER_SESSION_MAX, TXN_BYTES_MAX, TXN_READS_MAX, TXN_WRITES_MAX,
+    Version, WAITERS_MAX, WAITS_PER_SESSION_MAX,
 };
 use lockkeeper_policy::Denied;
 use lockkeeper_raft::{NoReply, handover::TransferError, members::MemberError};
@@ -523,6 +523,13 @@ impl Error {
                 "txn_writes",
                 format!(
                     "the transaction writes or deletes more than {TXN_WRITES_MAX} entries, the limit: delete a range in parts"
+                ),
+            ),
+            Limit::TxnReads => (
+                "txn_reads",
+                format!(
+                    "the ranges that the transaction compares and shows have more than {TXN_READS_MAX} entries, the limit: take \
+                     smaller ranges"
                 ),
             ),
             Limit::TxnBytes => (

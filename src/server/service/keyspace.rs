@@ -20,8 +20,9 @@ const _: () = assert!(PAGE_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX + FIXED_BYTES
 const _: () = assert!(TXN_BYTES_MAX + 3 * lockkeeper_machine::TXN_OPERATIONS_MAX * FIXED_BYTES < MESSAGE_BYTES_MAX);
 
 impl Serve for Txn {
-    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<Committed>, Error> {
-        let reply = node.apply(Command::Txn(self)).await?;
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<Committed>, Error> {
+        let txn = self.opened_by(caller.remote, caller.identity.as_ref());
+        let reply = node.apply(Command::Txn(txn)).await?;
         let Reply::Committed(committed) = reply else { return Err(Error::unexpected(reply)) };
         Ok(Form::Typed(committed))
     }

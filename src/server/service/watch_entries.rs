@@ -163,7 +163,7 @@ fn size(event: &EntryEvent) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkeeper_machine::{Command, Machine, Put, Time, Txn, TxnOperation, Value};
+    use lockkeeper_machine::{Command, Machine, Put, PutLease, Time, Txn, TxnOperation, Value};
 
     fn key(number: usize) -> Key {
         Key::new(format!("{number:06}").as_bytes()).expect("a key")
@@ -172,7 +172,9 @@ mod tests {
     /// Puts a value of so many bytes under each of these keys, in one transaction.
     fn put(machine: &mut Machine, keys: impl Iterator<Item = usize>, bytes: usize) {
         let value = Value::new(&vec![7; bytes]).expect("in bounds");
-        let put = |number| TxnOperation::Put(Put { key: key(number), value: value.clone(), lease: None, claims: None });
+        let put = |number| {
+            TxnOperation::Put(Put { key: key(number), value: value.clone(), lease: PutLease::None, claims: None })
+        };
         let txn = Txn::new(vec![], keys.map(put).collect(), vec![]).expect("in bounds");
         machine.apply(Time::default(), Command::Txn(txn), &mut Vec::new());
     }

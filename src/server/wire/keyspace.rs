@@ -7,7 +7,7 @@ use tonic::{Code, Response, Status, transport::Channel};
 
 use super::{Encode, Forward, MESSAGE_BYTES_MAX, ReplyMessage, replies::not_set};
 use crate::api::{Error, requests::*};
-use lockkeeper_machine::{Committed, Entry, EntryEvent, Revision, Ttl, Txn, TxnResult, Version};
+use lockkeeper_machine::{Committed, Entry, EntryEvent, Key, Revision, Selected, Ttl, Txn, TxnResult, Version};
 use lockkeeper_raft::{
     keyspace::*,
     messages::{self as pb, keyspace_client::KeyspaceClient, txn_result},
@@ -59,7 +59,8 @@ impl Encode for Committed {
             TxnResult::Got(entry) => txn_result::Kind::Got(show_found(entry.as_deref())),
             TxnResult::Put => txn_result::Kind::Put(true),
             TxnResult::Deleted(count) => txn_result::Kind::Deleted(count),
-            TxnResult::Renewed(ttl) => txn_result::Kind::RenewedTtlMs(ttl.as_millis()),
+            TxnResult::Selected(selected) => txn_result::Kind::Selected(show_selected(&selected)),
+            TxnResult::Opened(ttl) => txn_result::Kind::OpenedTtlMs(ttl.as_millis()),
         };
         let results = self.results.into_iter().map(|it| pb::TxnResult { kind: Some(result(it)) }).collect();
         pb::Committed { succeeded: self.succeeded, revision: self.revision.0, results }
@@ -71,8 +72,9 @@ impl Encode for Committed {
                 txn_result::Kind::Got(entry) => TxnResult::Got(found(&entry)?),
                 txn_result::Kind::Put(_) => TxnResult::Put,
                 txn_result::Kind::Deleted(count) => TxnResult::Deleted(count),
-                txn_result::Kind::RenewedTtlMs(ms) => {
-                    TxnResult::Renewed(Ttl::from_millis(ms).map_err(Error::invalid_value("results.renewed_ttl_ms"))?)
+                txn_result::Kind::Selected(selected) => TxnResult::Selected(selected_of(&selected)?),
+                txn_result::Kind::OpenedTtlMs(ms) => {
+                    TxnResult::Opened(Ttl::from_millis(ms).map_err(Error::invalid_value("results.opened_ttl_ms"))?)
                 }
             })
         };
@@ -82,6 +84,25 @@ impl Encode for Committed {
             results: message.results.into_iter().map(result).collect::<Result<_, Error>>()?,
         })
     }
+}
+
+fn show_selected(Selected { entries, count, more }: &Selected) -> pb::Selected {
+    pb::Selected { entries: entries.iter().map(show_entry).collect(), count: *count, more: *more }
+}
+
+fn selected_of(message: &pb::Selected) -> Result<Selected, Error> {
+    let entries = message.entries.iter().map(shown_entry).collect::<Result<_, _>>()?;
+    Ok(Selected { entries, count: message.count, more: message.more })
+}
+
+fn show_entry((key, entry): &(Key, Arc<Entry>)) -> pb::KeyEntry {
+    pb::KeyEntry { key: write_key(key), entry: Some(write_entry(entry)) }
+}
+
+fn shown_entry(pb::KeyEntry { key, entry }: &pb::KeyEntry) -> Result<(Key, Arc<Entry>), Error> {
+    let entry = entry.as_ref().ok_or_else(|| not_set("entry"))?;
+    let read = || Ok((read_key(key)?, read_entry(entry)?));
+    read().map_err(malformed("entries"))
 }
 
 fn show_found(entry: Option<&Entry>) -> pb::FoundEntry {
@@ -155,18 +176,15 @@ impl Encode for EntryPage {
     type Message = pb::EntryPage;
 
     fn encode(self) -> Self::Message {
-        let entry =
-            |(key, entry): &(_, Arc<Entry>)| pb::KeyEntry { key: write_key(key), entry: Some(write_entry(entry)) };
-        pb::EntryPage { entries: self.entries.iter().map(entry).collect(), more: self.more, revision: self.revision.0 }
+        pb::EntryPage {
+            entries: self.entries.iter().map(show_entry).collect(),
+            more: self.more,
+            revision: self.revision.0,
+        }
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
-        let entry = |pb::KeyEntry { key, entry }: pb::KeyEntry| {
-            let entry = entry.ok_or_else(|| not_set("entry"))?;
-            let read = || Ok((read_key(&key)?, read_entry(&entry)?));
-            read().map_err(malformed("entries"))
-        };
-        let entries = message.entries.into_iter().map(entry).collect::<Result<_, Error>>()?;
+        let entries = message.entries.iter().map(shown_entry).collect::<Result<_, _>>()?;
         Ok(Self { entries, more: message.more, revision: Revision(message.revision) })
     }
 }

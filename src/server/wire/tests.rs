@@ -225,15 +225,18 @@ fn entry(is_expired: bool) -> Arc<Entry> {
 
 #[test]
 fn requests_about_the_keyspace() {
-    let compare = Compare { key: key(), relation: Relation::Less, operand: Operand::Modified(Revision(9)) };
+    let compare =
+        Compare { key: key(), up_to: None, relation: Relation::Less, operand: Operand::Modified(Revision(9)) };
     let lease = Some(Lease { session: SESSION, at_end: AtLeaseEnd::Delete });
     let put = TxnOperation::Put(Put {
         key: key(),
         value: Value::new(b"v").expect("a value"),
-        lease,
+        lease: lease.into(),
         claims: Some(name("a")),
     });
-    let then = vec![put, TxnOperation::Get(key()), TxnOperation::Renew(SESSION)];
+    let (label, address, owner) = (Label::default(), None, None);
+    let open = TxnOperation::Open(NewSession { session: SESSION, ttl: ttl(), label, address, owner });
+    let then = vec![open, put, TxnOperation::Get(key()), TxnOperation::Select(Select::default())];
     survives([Txn::new(vec![compare], then, vec![TxnOperation::Delete(key())]).expect("a transaction")]);
     survives([None, Some(Revision(0)), Some(Revision(6))].map(|at| GetEntries { keys: vec![key(), Key::first()], at }));
     let range = |to: &Option<Key>| KeyRange { from: Some(Key::first()).filter(|_| to.is_some()), to: to.clone() };
@@ -258,7 +261,8 @@ fn replies_about_the_keyspace() {
         TxnResult::Got(Some(entry(true))),
         TxnResult::Put,
         TxnResult::Deleted(0),
-        TxnResult::Renewed(ttl()),
+        TxnResult::Opened(ttl()),
+        TxnResult::Selected(Selected { entries: vec![(key(), entry(false))], count: 2, more: true }),
     ];
     survives([true, false].map(|succeeded| Committed { succeeded, revision: Revision(5), results: results.clone() }));
     survives([EntriesCompacted { revision: Revision(5) }]);

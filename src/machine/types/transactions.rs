@@ -1,0 +1,449 @@
+//! Transactions on the keyspace, and what they show.
+
+use std::{cmp::Ordering, collections::BTreeSet, sync::Arc};
+
+use super::*;
+
+/// How a property of an entry must relate to an operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Relation {
+    /// Equal to it.
+    Equal,
+    /// Not equal to it.
+    NotEqual,
+    /// Less than it.
+    Less,
+    /// Greater than it.
+    Greater,
+}
+
+/// A property of an entry, and what it is compared with. An absent key has the revisions and the version 0, no lease, and no value: a
+/// compare of its value never holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Operand {
+    /// [`Entry::created`].
+    Created(Revision),
+    /// [`Entry::modified`].
+    Modified(Revision),
+    /// [`Entry::version`].
+    Version(u64),
+    /// [`Entry::value`], ordered byte by byte.
+    Value(Value),
+    /// The session of [`Entry::lease`]; `None`: no lease, less than any session.
+    Lease(Option<SessionId>),
+}
+
+/// A condition of a transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Compare {
+    /// The key.
+    pub key: Key,
+    /// `Some`: all keys from `key` up to this one, excluded. A condition on a range without entries is one on an absent key.
+    pub up_to: Option<Key>,
+    /// How its entry, or each of them, must relate to the operand.
+    pub relation: Relation,
+    /// The operand.
+    pub operand: Operand,
+}
+
+/// A write of one entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Put {
+    /// The key.
+    pub key: Key,
+    /// Its new value.
+    pub value: Value,
+    /// Its lease from now on.
+    pub lease: PutLease,
+    /// The lock that it holds or waits for while a given lease lasts.
+    pub claims: Option<LockName>,
+}
+
+/// The lease of an entry after a put.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PutLease {
+    /// None: it lives until it is deleted.
+    #[default]
+    None,
+    /// This one.
+    Given(Lease),
+    /// As it was, and so what it claims: if the lease is over it remains over.
+    Kept,
+    /// As it was, and as long again from now, if its session was opened by a transaction. Other sessions are renewed by their clients.
+    Renewed,
+}
+
+/// A session for the entries of a transaction. It is closed when the last entry that has it as its lease is deleted, or gets another one;
+/// until then it is like any session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewSession {
+    /// Drawn at random outside the machine.
+    pub session: SessionId,
+    /// How long it lives without a renewal.
+    pub ttl: Ttl,
+    /// The client's label, for people.
+    pub label: Label,
+    /// The client's address.
+    pub address: Option<Address>,
+    /// The client that it belongs to; `None`: an anonymous one.
+    pub owner: Option<Identity>,
+}
+
+/// Which entries of a range are shown, and how: those within the bounds are sorted, and then the first of them shown.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Select {
+    /// The range.
+    pub range: KeyRange,
+    /// Bounds of [`Entry::created`].
+    pub created: Bounds,
+    /// Bounds of [`Entry::modified`].
+    pub modified: Bounds,
+    /// What they are sorted by. Those that are equal in it are in the order of their keys.
+    pub by: SortBy,
+    /// The greatest first. Those that are equal remain in the order of their keys.
+    pub is_descending: bool,
+    /// Entries that are shown, at the most; 0: all.
+    pub limit: u32,
+    /// What is shown of them.
+    pub shows: Shows,
+}
+
+/// Bounds of a revision, both included; `None`: none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Bounds {
+    /// The least.
+    pub min: Option<Revision>,
+    /// The greatest.
+    pub max: Option<Revision>,
+}
+
+/// A property of entries to sort by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SortBy {
+    /// Their keys.
+    #[default]
+    Key,
+    /// [`Entry::created`].
+    Created,
+    /// [`Entry::modified`].
+    Modified,
+    /// [`Entry::version`].
+    Version,
+    /// [`Entry::value`], byte by byte.
+    Value,
+}
+
+/// What is shown of entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Shows {
+    /// All of them.
+    #[default]
+    Entries,
+    /// All but their values: these are shown empty.
+    Keys,
+    /// Only their number.
+    Count,
+}
+
+/// What a [`Select`] shows.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Selected {
+    /// The entries, sorted.
+    pub entries: Vec<(Key, Arc<Entry>)>,
+    /// Number of entries in the range, whatever the bounds and the limit.
+    pub count: u64,
+    /// The limit left some out.
+    pub more: bool,
+}
+
+/// An operation of a transaction. It sees what the operations before it did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TxnOperation {
+    /// Shows an entry.
+    Get(Key),
+    /// Shows entries of a range.
+    Select(Select),
+    /// Writes an entry.
+    Put(Put),
+    /// Deletes an entry.
+    Delete(Key),
+    /// Deletes all entries of a range.
+    DeleteRange(KeyRange),
+    /// Opens a session. A repeat renews it while it lives. Puts that have it as their lease come later.
+    Open(NewSession),
+}
+
+/// A transaction: operations that take effect at one moment, depending on what the keyspace has then.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Txn {
+    compares: Vec<Compare>,
+    then: Vec<TxnOperation>,
+    otherwise: Vec<TxnOperation>,
+}
+
+/// Why a transaction cannot be made.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum InvalidTxn {
+    /// More than [`TXN_OPERATIONS_MAX`] of one kind.
+    #[error("a transaction has {count} {what}: the limit is {TXN_OPERATIONS_MAX}")]
+    TooManyOperations {
+        /// Of which kind.
+        what: &'static str,
+        /// Their number.
+        count: usize,
+    },
+    /// More than [`TXN_BYTES_MAX`].
+    #[error("the keys and values of a transaction have {bytes} bytes: the limit is {TXN_BYTES_MAX}")]
+    TooLarge {
+        /// Bytes of its keys and values.
+        bytes: usize,
+    },
+    /// A branch puts a key more than once: one revision has one value.
+    #[error("a transaction puts the key {key:?} twice: put each key once")]
+    PutTwice {
+        /// The key.
+        key: Key,
+    },
+    /// A put claims a lock and gives no lease: the claim would never end, or it has it already.
+    #[error("a transaction puts the key {key:?} to claim the lock {lock:?}, and gives it no lease: give it one")]
+    ClaimWithoutLease {
+        /// The key.
+        key: Key,
+        /// The lock.
+        lock: LockName,
+    },
+    /// A branch opens a session more than once.
+    #[error("a transaction opens the session {session} twice: open each session once")]
+    OpenedTwice {
+        /// The session.
+        session: SessionId,
+    },
+    /// A branch opens a session that nothing of it has as its lease afterwards.
+    #[error("a transaction opens the session {session} and puts nothing with it: give it as the lease of an entry")]
+    NothingLeased {
+        /// The session.
+        session: SessionId,
+    },
+    /// A branch claims a lock more than once: claims of one revision have no order.
+    #[error("a transaction claims the lock {lock:?} twice: claim each lock once")]
+    ClaimedTwice {
+        /// The lock.
+        lock: LockName,
+    },
+}
+
+/// The result of one operation of a transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TxnResult {
+    /// To [`TxnOperation::Get`]: the entry as this operation sees it; `None`: there is none.
+    Got(Option<Arc<Entry>>),
+    /// To [`TxnOperation::Select`].
+    Selected(Selected),
+    /// To [`TxnOperation::Put`].
+    Put,
+    /// To [`TxnOperation::Delete`] and [`TxnOperation::DeleteRange`]: the number of entries.
+    Deleted(u64),
+    /// To [`TxnOperation::Open`]: it lives this long, from now.
+    Opened(Ttl),
+}
+
+/// A transaction took effect.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Committed {
+    /// Whether all compares held, so that `then` ran; `otherwise` ran otherwise.
+    pub succeeded: bool,
+    /// The revision of all that it wrote and deleted; without any, the present one of the keyspace.
+    pub revision: Revision,
+    /// A result for each operation of the branch that ran.
+    pub results: Vec<TxnResult>,
+}
+
+impl PutLease {
+    fn given(self) -> Option<Lease> {
+        if let Self::Given(lease) = self { Some(lease) } else { None }
+    }
+}
+
+impl From<Option<Lease>> for PutLease {
+    fn from(lease: Option<Lease>) -> Self {
+        lease.map_or(Self::None, Self::Given)
+    }
+}
+
+impl Bounds {
+    fn contain(self, revision: Revision) -> bool {
+        self.min.is_none_or(|min| revision >= min) && self.max.is_none_or(|max| revision <= max)
+    }
+}
+
+impl Select {
+    /// Selects from the entries of its range, which are in the order of their keys.
+    pub fn from<'a>(&self, entries: impl Iterator<Item = (&'a Key, Arc<Entry>)>) -> Selected {
+        let mut count = 0;
+        let entries = entries.inspect(|_| count += 1);
+        let is_within = |entry: &Entry| self.created.contain(entry.created) && self.modified.contain(entry.modified);
+        let mut within: Vec<_> = entries.filter(|(_, entry)| is_within(entry)).collect();
+        let limit = match self.limit {
+            0 => within.len(),
+            limit => within.len().min(limit as usize),
+        };
+        let more = within.len() > limit;
+        if self.shows == Shows::Count {
+            return Selected { entries: Vec::new(), count, more };
+        }
+        let order = |one: &(&Key, Arc<Entry>), other: &(&Key, Arc<Entry>)| {
+            let order = self.by.order(one, other);
+            if self.is_descending { order.reverse() } else { order }.then_with(|| one.0.cmp(other.0))
+        };
+        if 0 < limit && more {
+            within.select_nth_unstable_by(limit - 1, order);
+            within.truncate(limit);
+        }
+        within.sort_unstable_by(order);
+        let shown = |(key, entry): (&Key, Arc<Entry>)| match self.shows {
+            Shows::Entries | Shows::Count => (key.clone(), entry),
+            Shows::Keys => (key.clone(), Arc::new(Entry { value: Value::default(), ..Entry::clone(&entry) })),
+        };
+        Selected { entries: within.into_iter().map(shown).collect(), count, more }
+    }
+}
+
+impl SortBy {
+    fn order(self, (key, entry): &(&Key, Arc<Entry>), (other_key, other): &(&Key, Arc<Entry>)) -> Ordering {
+        match self {
+            Self::Key => key.cmp(other_key),
+            Self::Created => entry.created.cmp(&other.created),
+            Self::Modified => entry.modified.cmp(&other.modified),
+            Self::Version => entry.version.cmp(&other.version),
+            Self::Value => entry.value.cmp(&other.value),
+        }
+    }
+}
+
+impl Selected {
+    /// Bytes of the keys and values that it shows.
+    pub fn bytes(&self) -> usize {
+        self.entries.iter().map(|(key, entry)| key.as_bytes().len() + entry.value.as_bytes().len()).sum()
+    }
+}
+
+impl Txn {
+    /// Fails over [`TXN_OPERATIONS_MAX`] compares, or operations of one branch; over [`TXN_BYTES_MAX`] bytes of keys and values; and if a
+    /// branch puts a key twice, claims a lock twice, claims one without a lease, opens a session twice, or opens one that it
+    /// puts nothing with.
+    pub fn new(
+        compares: Vec<Compare>,
+        then: Vec<TxnOperation>,
+        otherwise: Vec<TxnOperation>,
+    ) -> Result<Self, InvalidTxn> {
+        let counts = [("compares", compares.len()), ("operations", then.len().max(otherwise.len()))];
+        if let Some((what, count)) = counts.into_iter().find(|(_, count)| *count > TXN_OPERATIONS_MAX) {
+            return Err(InvalidTxn::TooManyOperations { what, count });
+        }
+        let txn = Self { compares, then, otherwise };
+        let bytes = txn.bytes();
+        if bytes > TXN_BYTES_MAX {
+            return Err(InvalidTxn::TooLarge { bytes });
+        }
+        for branch in [&txn.then, &txn.otherwise] {
+            let mut keys = BTreeSet::new();
+            if let Some(put) = puts(branch).find(|put| !keys.insert(&put.key)) {
+                return Err(InvalidTxn::PutTwice { key: put.key.clone() });
+            }
+            let mut locks = BTreeSet::new();
+            for (put, lock) in puts(branch).filter_map(|put| Some((put, put.claims.as_ref()?))) {
+                if put.lease.given().is_none() {
+                    return Err(InvalidTxn::ClaimWithoutLease { key: put.key.clone(), lock: lock.clone() });
+                }
+                if !locks.insert(lock) {
+                    return Err(InvalidTxn::ClaimedTwice { lock: lock.clone() });
+                }
+            }
+            let mut opened = BTreeSet::new();
+            if let Some(new) = opens(branch).find(|new| !opened.insert(new.session)) {
+                return Err(InvalidTxn::OpenedTwice { session: new.session });
+            }
+            let leases: BTreeSet<_> = puts(branch).filter_map(|put| Some(put.lease.given()?.session)).collect();
+            if let Some(new) = opens(branch).find(|new| !leases.contains(&new.session)) {
+                return Err(InvalidTxn::NothingLeased { session: new.session });
+            }
+        }
+        Ok(txn)
+    }
+
+    /// What must hold for [`Txn::then`] to run.
+    pub fn compares(&self) -> &[Compare] {
+        &self.compares
+    }
+
+    /// What runs if all compares hold.
+    pub fn then(&self) -> &[TxnOperation] {
+        &self.then
+    }
+
+    /// What runs if one of them does not.
+    pub fn otherwise(&self) -> &[TxnOperation] {
+        &self.otherwise
+    }
+
+    /// The operations of both branches.
+    pub fn operations(&self) -> impl Iterator<Item = &TxnOperation> {
+        self.then.iter().chain(&self.otherwise)
+    }
+
+    /// The sessions that it gives as leases. Not those that it opens.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        [&self.then, &self.otherwise].into_iter().flat_map(|branch| {
+            let opened: BTreeSet<_> = opens(branch).map(|new| new.session).collect();
+            let given = puts(branch).filter_map(|put| Some(put.lease.given()?.session));
+            given.filter(move |session| !opened.contains(session))
+        })
+    }
+
+    /// The sessions that each of its branches opens.
+    pub fn opens(&self) -> [impl Iterator<Item = &NewSession>; 2] {
+        [&self.then, &self.otherwise].map(|branch| opens(branch))
+    }
+
+    /// The same, with sessions of this client.
+    pub fn opened_by(mut self, address: Option<Address>, owner: Option<&Identity>) -> Self {
+        for operation in self.then.iter_mut().chain(&mut self.otherwise) {
+            if let TxnOperation::Open(new) = operation {
+                (new.address, new.owner) = (address, owner.cloned());
+            }
+        }
+        self
+    }
+
+    /// Whether it puts something, in either branch.
+    pub fn puts(&self) -> bool {
+        puts(&self.then).chain(puts(&self.otherwise)).next().is_some()
+    }
+
+    /// Bytes of its keys and values.
+    pub fn bytes(&self) -> usize {
+        let compare = |compare: &Compare| {
+            let value = if let Operand::Value(value) = &compare.operand { value.as_bytes().len() } else { 0 };
+            compare.key.as_bytes().len() + compare.up_to.as_ref().map_or(0, |key| key.as_bytes().len()) + value
+        };
+        let operation = |operation: &TxnOperation| match operation {
+            TxnOperation::Get(key) | TxnOperation::Delete(key) => key.as_bytes().len(),
+            TxnOperation::Put(Put { key, value, claims, .. }) => {
+                key.as_bytes().len() + value.as_bytes().len() + claims.as_ref().map_or(0, |lock| lock.as_str().len())
+            }
+            TxnOperation::DeleteRange(range) | TxnOperation::Select(Select { range, .. }) => range.bytes(),
+            TxnOperation::Open(NewSession { label, owner, .. }) => {
+                label.as_str().len() + owner.as_ref().map_or(0, |owner| owner.as_str().len())
+            }
+        };
+        self.compares.iter().map(compare).sum::<usize>() + self.operations().map(operation).sum::<usize>()
+    }
+}
+
+fn puts(branch: &[TxnOperation]) -> impl Iterator<Item = &Put> {
+    branch.iter().filter_map(|operation| if let TxnOperation::Put(put) = operation { Some(put) } else { None })
+}
+
+fn opens(branch: &[TxnOperation]) -> impl Iterator<Item = &NewSession> {
+    branch.iter().filter_map(|operation| if let TxnOperation::Open(new) = operation { Some(new) } else { None })
+}

@@ -1,0 +1,340 @@
+//! The keyspace of the model: what is written, what it was at each revision, and the locks that it claims.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::*;
+
+/// The claim of an entry, apart from whether it is held.
+fn claim_of(entry: &Entry) -> Option<(Token, LockName, SessionId)> {
+    let claim = entry.claim.as_ref()?;
+    Some((claim.token, claim.lock.clone(), entry.lease?.session))
+}
+
+impl Model {
+    pub(super) fn commit(&mut self, txn: &Txn) -> Result<Reply, Refusal> {
+        let succeeded = txn.compares().iter().all(|compare| self.holds(compare));
+        let operations = if succeeded { txn.then() } else { txn.otherwise() };
+        let (mut entries, mut sessions) = (self.entries.clone(), self.sessions.clone());
+        let modified = Revision(self.last_token + 1);
+        let (mut results, mut writes) = (Vec::new(), false);
+        for operation in operations {
+            results.push(match operation {
+                TxnOperation::Get(key) => TxnResult::Got(entries.get(key).cloned().map(Arc::new)),
+                TxnOperation::Select(select) => {
+                    let range = &select.range;
+                    TxnResult::Selected(selected(select, entries.iter().filter(|(key, _)| range.contains(key))))
+                }
+                TxnOperation::Open(NewSession { session: id, ttl, label, address, owner }) => {
+                    if self.ended.iter().any(|(ended, _)| ended == id) {
+                        return Err(Refusal::SessionEnded(self.end(*id)));
+                    }
+                    let new = Session::new(*ttl, label.clone(), self.wall, *address, owner.clone(), true);
+                    let session = sessions.entry(*id).or_insert(new);
+                    if (session.ttl, &session.label, &session.owner, session.is_of_entries)
+                        != (*ttl, label, owner, true)
+                    {
+                        return Err(Refusal::SessionExists);
+                    }
+                    session.deadline = self.now + u64::from(ttl.as_millis());
+                    TxnResult::Opened(*ttl)
+                }
+                TxnOperation::Put(Put { key, value, lease: PutLease::Kept, .. }) => {
+                    writes = true;
+                    kept(&mut entries, key, value, modified);
+                    TxnResult::Put
+                }
+                TxnOperation::Put(Put { key, value, lease: PutLease::Renewed, .. }) => {
+                    writes = true;
+                    let lease = kept(&mut entries, key, value, modified);
+                    let session = lease.and_then(|lease| sessions.get_mut(&lease.session));
+                    if let Some(session) = session.filter(|session| session.is_of_entries) {
+                        session.deadline = self.now + u64::from(session.ttl.as_millis());
+                    }
+                    TxnResult::Put
+                }
+                TxnOperation::Put(Put { key, value, lease, claims }) => {
+                    let lease = if let PutLease::Given(lease) = lease { Some(*lease) } else { None };
+                    if let Some(lease) = lease.filter(|lease| !sessions.contains_key(&lease.session)) {
+                        return Err(Refusal::SessionEnded(self.end(lease.session)));
+                    }
+                    writes = true;
+                    let before = entries.get(key).map(|entry| (entry.created, entry.version));
+                    let (created, version) = before.unwrap_or((modified, 0));
+                    let (value, version) = (value.clone(), version + 1);
+                    let same = entries
+                        .get(key)
+                        .filter(|before| before.lease.map(|lease| lease.session) == lease.map(|lease| lease.session));
+                    let same = same.and_then(|before| before.claim.clone());
+                    let token = Token(modified.0);
+                    let claim = claims.clone().filter(|lock| !self.exists(lock)).map(|lock| {
+                        let made = Claim { lock: lock.clone(), token, since: self.wall, is_held: false };
+                        same.filter(|claim| claim.lock == lock).unwrap_or(Arc::new(made))
+                    });
+                    let (is_expired, is_revoked) = (false, false);
+                    let entry = Entry { created, modified, version, lease, claim, is_expired, is_revoked, value };
+                    entries.insert(key.clone(), entry);
+                    TxnResult::Put
+                }
+                TxnOperation::Delete(key) => {
+                    let deleted = entries.remove(key).is_some();
+                    writes |= deleted;
+                    TxnResult::Deleted(deleted.into())
+                }
+                TxnOperation::DeleteRange(KeyRange { from, to }) => {
+                    let before = entries.len();
+                    entries.retain(|key, _| {
+                        from.as_ref().is_some_and(|from| key < from) || to.as_ref().is_some_and(|to| key >= to)
+                    });
+                    let deleted = before - entries.len();
+                    writes |= deleted > 0;
+                    TxnResult::Deleted(deleted as u64)
+                }
+            });
+        }
+        self.sessions = sessions;
+        // Write by write: one may give up a lock, and another claim it.
+        let keys: BTreeSet<_> = self.entries.keys().chain(entries.keys()).cloned().collect();
+        for key in keys {
+            let mut after = entries.get(&key).cloned();
+            let before = self.entries.remove(&key);
+            if let (Some(before), Some(after)) = (&before, &mut after)
+                && claim_of(before) == claim_of(after)
+            {
+                after.claim = before.claim.clone();
+            } else {
+                self.hand_claims_on();
+            }
+            self.entries.extend(after.map(|after| (key, after)));
+            self.hand_claims_on();
+        }
+        self.last_token += u64::from(writes);
+        self.keep_state();
+        let revision = Revision(self.last_token);
+        self.close_without_entries();
+        Ok(Reply::Committed(Committed { succeeded, revision, results }))
+    }
+
+    pub(super) fn compact(&mut self, revision: Revision) -> Result<Reply, Refusal> {
+        if revision.0 > self.last_token {
+            return Err(Refusal::RevisionFuture { present: Revision(self.last_token) });
+        }
+        let forgotten = self.entry_events().into_iter().map(|event| event.revision.0).filter(|at| *at <= revision.0);
+        self.compacted = forgotten.max().unwrap_or(self.compacted);
+        Ok(Reply::Compacted(Revision(self.compacted)))
+    }
+
+    /// Remembers the entries as they are at this revision. The locks that they claim are of the present alone.
+    pub(super) fn keep_state(&mut self) {
+        self.states.insert(self.last_token, self.unclaimed_entries());
+    }
+
+    /// The entries without the locks that they claim.
+    pub(crate) fn unclaimed_entries(&self) -> BTreeMap<Key, Entry> {
+        let unclaimed = |entry: &Entry| Entry { claim: None, ..entry.clone() };
+        self.entries.iter().map(|(key, entry)| (key.clone(), unclaimed(entry))).collect()
+    }
+
+    /// The entries as they were at a revision.
+    pub(crate) fn entries_at(&self, revision: u64) -> BTreeMap<Key, Entry> {
+        self.states.range(..=revision).next_back().map(|(_, entries)| entries.clone()).unwrap_or_default()
+    }
+
+    /// How the entries changed after the compacted revision: the differences between each state and the next.
+    pub(crate) fn entry_events(&self) -> Vec<EntryEvent> {
+        let mut events = Vec::new();
+        let mut last = self.entries_at(self.compacted);
+        for (revision, state) in self.states.range(self.compacted + 1..) {
+            let keys: BTreeSet<_> = last.keys().chain(state.keys()).cloned().collect();
+            for key in keys {
+                let shared = |entry: Option<&Entry>| entry.cloned().map(Arc::new);
+                let (before, after) = (shared(last.get(&key)), shared(state.get(&key)));
+                if before != after {
+                    events.push(EntryEvent { revision: Revision(*revision), key, before, after });
+                }
+            }
+            last.clone_from(state);
+        }
+        events
+    }
+
+    pub(super) fn claims(&self, name: &LockName) -> Vec<(Key, Lease, Arc<Claim>)> {
+        let claim = |(key, entry): (&Key, &Entry)| Some((key.clone(), entry.lease?, entry.claim.clone()?));
+        let mut claims: Vec<_> = self.entries.iter().filter_map(claim).collect();
+        claims.retain(|(.., claim)| claim.lock == *name);
+        claims.sort_by_key(|(.., claim)| claim.token);
+        claims
+    }
+
+    /// Gives each lock that no entry holds to the first that claims it and has a lease that is not over.
+    pub(super) fn hand_claims_on(&mut self) {
+        let names: BTreeSet<_> =
+            self.entries.values().filter_map(|entry| Some(entry.claim.as_ref()?.lock.clone())).collect();
+        for name in names {
+            let claims = self.claims(&name);
+            if claims.iter().any(|(.., claim)| claim.is_held) {
+                continue;
+            }
+            let alive = |id: &SessionId| self.sessions.get(id).is_some_and(|session| session.deadline > self.now);
+            if let Some((key, _, claim)) = claims.into_iter().find(|(_, lease, _)| alive(&lease.session)) {
+                let held = Claim { is_held: true, since: self.wall, ..Claim::clone(&claim) };
+                self.entries.get_mut(&key).expect("it was found before").claim = Some(Arc::new(held));
+            }
+        }
+    }
+
+    /// An operator takes a lock from the entry that holds it.
+    pub(super) fn force_claim(&mut self, force: &ForceRelease) -> Reply {
+        let ForceRelease { name, token: only, after, up_to, .. } = force;
+        let meant = |token: Token| {
+            only.is_none_or(|only| only == token) && token > *after && up_to.is_none_or(|up_to| token <= up_to)
+        };
+        let holder = self.claims(name).into_iter().find(|(.., claim)| claim.is_held && meant(claim.token));
+        let mut grants = Vec::new();
+        if let Some((key, lease, claim)) = holder {
+            self.last_token += 1;
+            let mut entry = self.entries.remove(&key).expect("it was found before");
+            if lease.at_end == AtLeaseEnd::Keep {
+                (entry.lease, entry.claim, entry.is_expired, entry.is_revoked) = (None, None, true, true);
+                entry.modified = Revision(self.last_token);
+                self.entries.insert(key, entry);
+            }
+            self.hand_claims_on();
+            self.keep_state();
+            let label = self.sessions[&lease.session].label.clone();
+            let (token, session) = (claim.token, lease.session);
+            grants.push(Forced { token, session, label, remaining_ms: 0, lock_delay_ms: 0 });
+            self.close_without_entries();
+        }
+        Reply::Forced { grants, more_up_to: None }
+    }
+
+    /// Closes the sessions that transactions opened and that are no entry's lease any more.
+    fn close_without_entries(&mut self) {
+        let is_left = |id: &SessionId, session: &Session| {
+            let is_leased = |entry: &Entry| entry.lease.is_some_and(|lease| lease.session == *id);
+            session.is_of_entries && !self.entries.values().any(is_leased)
+        };
+        let left: Vec<_> =
+            self.sessions.iter().filter(|(id, session)| is_left(id, session)).map(|(id, _)| *id).collect();
+        left.into_iter().for_each(|id| self.end_session(id, SessionEnd::Closed));
+    }
+
+    fn holds(&self, compare: &Compare) -> bool {
+        let Compare { key, up_to: Some(up_to), .. } = compare else {
+            return self.holds_of(compare, self.entries.get(&compare.key));
+        };
+        let range: Vec<_> = self.entries.iter().filter(|(other, _)| *other >= key && *other < up_to).collect();
+        match range.is_empty() {
+            true => self.holds_of(compare, None),
+            false => range.into_iter().all(|(_, entry)| self.holds_of(compare, Some(entry))),
+        }
+    }
+
+    fn holds_of(&self, Compare { relation, operand, .. }: &Compare, entry: Option<&Entry>) -> bool {
+        let related = |order: std::cmp::Ordering| match relation {
+            Relation::Equal => order.is_eq(),
+            Relation::NotEqual => order.is_ne(),
+            Relation::Less => order.is_lt(),
+            Relation::Greater => order.is_gt(),
+        };
+        let number = |found: Option<u64>, with: u64| related(found.unwrap_or(0).cmp(&with));
+        match operand {
+            Operand::Created(with) => number(entry.map(|entry| entry.created.0), with.0),
+            Operand::Modified(with) => number(entry.map(|entry| entry.modified.0), with.0),
+            Operand::Version(with) => number(entry.map(|entry| entry.version), *with),
+            Operand::Value(with) => entry.is_some_and(|entry| related(entry.value.cmp(with))),
+            Operand::Lease(with) => related(entry.and_then(|entry| entry.lease).map(|lease| lease.session).cmp(with)),
+        }
+    }
+
+    pub(super) fn lock_of_entries(&self, name: &LockName) -> LockView {
+        let (mut holders, mut waiters) = (Vec::new(), Vec::new());
+        for (_, Lease { session, .. }, claim) in self.claims(name) {
+            let (token, since, mode) = (claim.token, claim.since, Mode::Exclusive);
+            let Session { label, deadline, .. } = self.sessions[&session].clone();
+            if claim.is_held {
+                let remaining_ms = deadline - self.now;
+                holders.push(HolderView { token, session, label, mode, since, remaining_ms, revoked: None });
+            } else {
+                let ticket = Ticket(token.0);
+                waiters.push(WaiterView { ticket, session, label, mode, since, remaining_ms: None });
+            }
+        }
+        LockView {
+            name: name.clone(),
+            kind: LockKind::Entry,
+            mode: Some(Mode::Exclusive),
+            holder_count: holders.len() as u64,
+            holders,
+            queue_length: waiters.len() as u64,
+            waiters,
+            data: None,
+            keep_data: false,
+            delay_remaining_ms: 0,
+            resized: false,
+        }
+    }
+
+    /// Number of the session's entries that hold a lock, or wait for one.
+    pub(super) fn claimed(&self, id: SessionId, held: bool) -> u32 {
+        let is_one = |entry: &&Entry| {
+            let claims = entry.claim.as_ref().is_some_and(|claim| claim.is_held == held);
+            claims && entry.lease.is_some_and(|lease| lease.session == id)
+        };
+        self.entries.values().filter(is_one).count() as u32
+    }
+}
+
+/// Puts a value under a key, with the lease and the claim that its entry has. Returns the lease.
+fn kept(entries: &mut BTreeMap<Key, Entry>, key: &Key, value: &Value, modified: Revision) -> Option<Lease> {
+    let (lease, claim, is_expired, is_revoked) = (None, None, false, false);
+    let (created, version, value) = (modified, 0, value.clone());
+    let new = Entry { created, modified, version, lease, claim, is_expired, is_revoked, value: value.clone() };
+    let entry = entries.entry(key.clone()).or_insert(new);
+    (entry.modified, entry.value, entry.version) = (modified, value, entry.version + 1);
+    entry.lease
+}
+
+/// What a selection shows: all entries in order, without those out of bounds, and then as many as the limit.
+fn selected<'a>(select: &Select, range: impl Iterator<Item = (&'a Key, &'a Entry)>) -> Selected {
+    let mut entries: Vec<_> = range.map(|(key, entry)| (key.clone(), Arc::new(entry.clone()))).collect();
+    let count = entries.len() as u64;
+    match select.by {
+        SortBy::Key => {}
+        SortBy::Created => entries.sort_by_key(|(_, entry)| entry.created),
+        SortBy::Modified => entries.sort_by_key(|(_, entry)| entry.modified),
+        SortBy::Version => entries.sort_by_key(|(_, entry)| entry.version),
+        SortBy::Value => entries.sort_by_key(|(_, entry)| entry.value.clone()),
+    }
+    if select.is_descending {
+        // Group by group: those that are equal stay in the order of their keys.
+        let by = |entry: &(Key, Arc<Entry>)| match select.by {
+            SortBy::Key => (Some(entry.0.clone()), 0, None),
+            SortBy::Created => (None, entry.1.created.0, None),
+            SortBy::Modified => (None, entry.1.modified.0, None),
+            SortBy::Version => (None, entry.1.version, None),
+            SortBy::Value => (None, 0, Some(entry.1.value.clone())),
+        };
+        let mut turned = Vec::new();
+        for group in entries.chunk_by(|one, other| by(one) == by(other)).rev() {
+            turned.extend_from_slice(group);
+        }
+        entries = turned;
+    }
+    let within = |bounds: Bounds, revision: Revision| {
+        bounds.min.is_none_or(|min| min <= revision) && bounds.max.is_none_or(|max| revision <= max)
+    };
+    entries.retain(|(_, entry)| within(select.created, entry.created) && within(select.modified, entry.modified));
+    let limit = if select.limit == 0 { usize::MAX } else { select.limit as usize };
+    let more = entries.len() > limit;
+    entries.truncate(limit);
+    match select.shows {
+        Shows::Entries => {}
+        Shows::Keys => entries.iter_mut().for_each(|(_, entry)| Arc::make_mut(entry).value = Value::default()),
+        Shows::Count => entries.clear(),
+    }
+    Selected { entries, count, more }
+}
