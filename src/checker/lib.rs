@@ -17,7 +17,7 @@
 //! | a client that lost a grant by force is told by the next renewal | `told` |
 //! | equal tables at equal indexes, one leader per term | `agreement` |
 //! | after the faults, the cluster serves | `liveness` |
-//! | a sequential order explains all answers | `linearizable`, on `wgl` and `lock_model` |
+//! | a sequential order explains all answers | `linearizable`, on `wgl`, `lock_model` and `registers` |
 //!
 //! All but the last take one pass over sorted events: a million events take seconds, and memory grows with the history.
 //!
@@ -47,6 +47,7 @@ mod lock_model;
 mod occupancy;
 mod order;
 mod queue;
+mod registers;
 mod restored;
 mod run;
 mod show;

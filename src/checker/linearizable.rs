@@ -8,6 +8,8 @@
 //! checked; operations that end later than the next one begins count as unknown. A search that exceeds its budget
 //! leaves the property undecided.
 //!
+//! Registers are checked in the same way: see `registers`.
+//!
 //! The model does not include the order of the queue. A concurrent wait explains any busy answer.
 
 use std::{
@@ -17,10 +19,11 @@ use std::{
 
 use super::{
     grants::{Cancels, Grants},
-    lock_model::{LockModel, Seat, State, Step},
+    lock_model::{LockModel, Seat, Step},
+    registers::{self, Register},
     run::Run,
     verdict::{Evidence, Finding, Investigation, Property},
-    wgl::{Outcome, Timed, search},
+    wgl::{Model, Outcome, Timed, search},
 };
 use crate::history::{Acquire, Answer, Call, Ended, Found, Operation, Wait};
 
@@ -34,13 +37,14 @@ const TRIES_MAX: u64 = 300_000;
 const SHRINK_TRIES_MAX: u64 = 300;
 
 struct NoOrder<'r> {
-    lock: &'r str,
+    kind: &'static str,
+    name: &'r str,
     lines: Vec<usize>,
 }
 
 impl fmt::Display for NoOrder<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lock {:?}: no sequential order explains these answers", self.lock)
+        write!(f, "{} {:?}: no sequential order explains these answers", self.kind, self.name)
     }
 }
 
@@ -56,27 +60,48 @@ pub(super) fn check(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
     let known = Known::of(run, grants);
     for (lock, operations) in of_locks(run, grants) {
         let (model, timed, lines) = known.steps(lock, &operations);
-        match search(&model, State::default(), &timed, TRIES_MAX) {
-            Outcome::Found => {
-                investigation.count("operations", operations.len().min(OPERATIONS_MAX) as u64);
-                investigation.count("locks", 1);
-            }
-            Outcome::TooLong => {
-                investigation.undecided(format!("the search for lock {lock:?} exceeded its budget of states"))
-            }
-            Outcome::None => {
-                let lines = shrink(&model, &timed, &lines);
-                investigation.report(&NoOrder { lock, lines });
-            }
-        }
+        let count = operations.len().min(OPERATIONS_MAX);
+        decide(&mut investigation, ("lock", "locks", lock), &model, (&timed, &lines), count);
+    }
+    for (register, (timed, lines)) in registers::steps(run) {
+        let count = timed.len();
+        decide(&mut investigation, ("register", "registers", register), &Register, (&timed, &lines), count);
     }
     investigation.close()
 }
 
+/// Searches for an order of the steps of one object, whose kind is named in singular and plural.
+fn decide<M: Model<Step: Clone, State: Default>>(
+    investigation: &mut Investigation,
+    (kind, kinds, name): (&'static str, &'static str, &str),
+    model: &M,
+    (timed, lines): (&[Timed<M::Step>], &[[usize; 2]]),
+    operations: usize,
+) {
+    match search(model, M::State::default(), timed, TRIES_MAX) {
+        Outcome::Found => {
+            investigation.count("operations", operations as u64);
+            investigation.count(kinds, 1);
+        }
+        Outcome::TooLong => {
+            investigation.undecided(format!("the search for {kind} {name:?} exceeded its budget of states"));
+        }
+        Outcome::None => {
+            let lines = shrink(model, timed, lines);
+            investigation.report(&NoOrder { kind, name, lines });
+        }
+    }
+}
+
 /// Shrinks a violation: takes the steps until the first moment that cannot be explained, then drops every end without
 /// which there is still no order. Returns the lines of the steps that remain.
-fn shrink(model: &LockModel, timed: &[Timed<Step>], lines: &[[usize; 2]]) -> Vec<usize> {
-    let has_none = |steps: &[Timed<Step>]| search(model, State::default(), steps, SHRINK_TRIES_MAX) == Outcome::None;
+fn shrink<M: Model<Step: Clone, State: Default>>(
+    model: &M,
+    timed: &[Timed<M::Step>],
+    lines: &[[usize; 2]],
+) -> Vec<usize> {
+    let has_none =
+        |steps: &[Timed<M::Step>]| search(model, M::State::default(), steps, SHRINK_TRIES_MAX) == Outcome::None;
     let mut ends: Vec<u64> = timed.iter().map(|step| step.end_ns).filter(|end_ns| *end_ns != u64::MAX).collect();
     ends.sort_unstable();
     let last = ends.partition_point(|end_ns| !has_none(&until(timed, *end_ns)));
@@ -92,9 +117,9 @@ fn shrink(model: &LockModel, timed: &[Timed<Step>], lines: &[[usize; 2]]) -> Vec
 }
 
 /// The steps begun by this moment; those that have not ended by then count as unknown.
-fn until(timed: &[Timed<Step>], at_ns: u64) -> Vec<Timed<Step>> {
+fn until<S: Clone>(timed: &[Timed<S>], at_ns: u64) -> Vec<Timed<S>> {
     let begun = timed.iter().take_while(|step| step.begin_ns <= at_ns).cloned();
-    let known = |step: Timed<Step>| Timed { end_ns: if step.end_ns <= at_ns { step.end_ns } else { u64::MAX }, ..step };
+    let known = |step: Timed<S>| Timed { end_ns: if step.end_ns <= at_ns { step.end_ns } else { u64::MAX }, ..step };
     begun.map(known).collect()
 }
 
@@ -124,7 +149,12 @@ fn of_locks<'r>(run: &'r Run<'_>, grants: &'r Grants<'_>) -> BTreeMap<&'r str, V
             Call::Acquire(_) | Call::Get {} | Call::Check { .. } | Call::Update { .. } | Call::ForceRelease { .. } => {
                 Some(operation.locks)
             }
-            Call::Open { .. } | Call::Renew { .. } | Call::Retry { .. } | Call::Write { .. } => None,
+            Call::Open { .. }
+            | Call::Renew { .. }
+            | Call::Retry { .. }
+            | Call::Write { .. }
+            | Call::Read {}
+            | Call::Set { .. } => None,
         };
         names.unwrap_or_default().iter().for_each(|lock| concerns(lock));
     }

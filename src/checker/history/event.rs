@@ -62,9 +62,11 @@ pub enum Function {
     Check,
     ForceRelease,
     Write,
+    Read,
+    Set,
 }
 
-const FUNCTIONS: [(Function, &str); 12] = [
+const FUNCTIONS: [(Function, &str); 14] = [
     (Function::Open, "open"),
     (Function::Renew, "renew"),
     (Function::Close, "close"),
@@ -77,6 +79,8 @@ const FUNCTIONS: [(Function, &str); 12] = [
     (Function::Check, "check"),
     (Function::ForceRelease, "force_release"),
     (Function::Write, "write"),
+    (Function::Read, "read"),
+    (Function::Set, "set"),
 ];
 
 impl Function {
@@ -182,6 +186,17 @@ pub enum Call {
         /// Whether the resource refuses old tokens.
         fenced: bool,
     },
+    /// Reads a register, which has the place of the lock.
+    Read {},
+    /// Sets a register if it has the expected value.
+    Set {
+        /// The expected value; unset: none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        from: Option<u64>,
+        /// The new value; unset: none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        to: Option<u64>,
+    },
 }
 
 /// The answer of a successful operation. The fields are those of the table in [`super`].
@@ -216,6 +231,11 @@ pub enum Answer {
         #[serde(skip_serializing_if = "Option::is_none")]
         seq: Option<u64>,
     },
+    Read {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        value: Option<u64>,
+    },
+    Set {},
 }
 
 /// The answer to an open or a renewal.
@@ -246,6 +266,8 @@ impl Call {
             Self::Check { .. } => Function::Check,
             Self::ForceRelease { .. } => Function::ForceRelease,
             Self::Write { .. } => Function::Write,
+            Self::Read {} => Function::Read,
+            Self::Set { .. } => Function::Set,
         }
     }
 
@@ -260,7 +282,12 @@ impl Call {
             | Self::Cancel { session, .. }
             | Self::Release { session, .. }
             | Self::Update { session, .. } => Some(session),
-            Self::Get {} | Self::Check { .. } | Self::ForceRelease { .. } | Self::Write { .. } => None,
+            Self::Get {}
+            | Self::Check { .. }
+            | Self::ForceRelease { .. }
+            | Self::Write { .. }
+            | Self::Read {}
+            | Self::Set { .. } => None,
         }
     }
 }
@@ -281,6 +308,8 @@ impl Answer {
             Self::Check { .. } => Function::Check,
             Self::ForceRelease { .. } => Function::ForceRelease,
             Self::Write { .. } => Function::Write,
+            Self::Read { .. } => Function::Read,
+            Self::Set {} => Function::Set,
         }
     }
 }

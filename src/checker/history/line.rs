@@ -177,6 +177,11 @@ fn call(f: Function, value: &str) -> Result<Call, String> {
         #[serde(default = "yes")]
         fenced: bool,
     }
+    #[derive(Deserialize)]
+    struct Set {
+        from: Option<u64>,
+        to: Option<u64>,
+    }
     fn yes() -> bool {
         true
     }
@@ -193,6 +198,8 @@ fn call(f: Function, value: &str) -> Result<Call, String> {
         Function::Check => of(value).map(|Check { token }| Call::Check { token })?,
         Function::ForceRelease => of(value).map(|Force { token, now }| Call::ForceRelease { token, now })?,
         Function::Write => of(value).map(|Write { token, mode, fenced }| Call::Write { token, mode, fenced })?,
+        Function::Read => Call::Read {},
+        Function::Set => of(value).map(|Set { from, to }| Call::Set { from, to })?,
     })
 }
 
@@ -219,6 +226,10 @@ fn answer(f: Function, value: &str) -> Result<Answer, String> {
     struct Written {
         seq: Option<u64>,
     }
+    #[derive(Deserialize)]
+    struct Shown {
+        value: Option<u64>,
+    }
     Ok(match f {
         Function::Open => Answer::Open(of::<Lease>(value)?),
         Function::Renew => Answer::Renew(of::<Lease>(value)?),
@@ -232,6 +243,8 @@ fn answer(f: Function, value: &str) -> Result<Answer, String> {
         Function::Check => of(value).map(|Checked { held }| Answer::Check { held })?,
         Function::ForceRelease => of(value).map(|Forced { revoked }| Answer::ForceRelease { revoked })?,
         Function::Write => of(value).map(|Written { seq }| Answer::Write { seq })?,
+        Function::Read => of(value).map(|Shown { value }| Answer::Read { value })?,
+        Function::Set => Answer::Set {},
     })
 }
 
@@ -286,6 +299,9 @@ fn fitting(event: &Event) -> Result<(), String> {
         {
             Err(format!("{} names exactly one lock", call.function()))
         }
+        Call::Read {} | Call::Set { .. } if locks.len() != 1 => {
+            Err(format!("{} names exactly one register, as its lock", call.function()))
+        }
         Call::Open { .. }
         | Call::Renew { .. }
         | Call::Close { .. }
@@ -296,6 +312,8 @@ fn fitting(event: &Event) -> Result<(), String> {
         | Call::Check { .. }
         | Call::ForceRelease { .. }
         | Call::Write { .. }
+        | Call::Read {}
+        | Call::Set { .. }
         | Call::Update { .. } => Ok(()),
     }
 }

@@ -35,10 +35,12 @@
 //! | `get` | | a linearizable view of the lock: `holders`: each with `token`, `session`, `mode`; `waiters`, in queue order: each with `session`, `ticket`; `delayed`: true during a lock-delay; `last_token` |
 //! | `check` | `token` | `held` |
 //! | `force_release` | `token` (unset: all holders); `now`: do not wait for the holder; `reason` | `revoked`: the tokens |
+//! | `read` | of a register, whose name is in `lock` | `value`, a number; unset: it has none |
+//! | `set` | of a register: `to`, if it has the value `from`; unset: none | |
 //! | `write` | to the resource that `lock` protects: `token`, `mode`; `fenced`: false if the resource accepts every token | accepted. `seq`: the resource's own count, if it has one |
 //!
 //! A `fail` has its reason in `value.reason`: `busy`, `timed_out`, `cancelled`, `not_held`, `session_expired`,
-//! `session_unknown`, `session_closed`, `refused_token` (a write), `unavailable` (not executed: no leader, no node),
+//! `session_unknown`, `session_closed`, `refused_token` (a write), `not_equal` (a set), `unavailable` (not executed: no leader, no node),
 //! `place_lost` (as `timed_out`, but it was queued again meanwhile), or another word.
 //!
 //! # Facts
