@@ -3,7 +3,8 @@
 #
 #   1. all clients on a cluster whose leader is killed, and in addition dynamodb-lease with the AWS SDK for Rust,
 #   2. the same clients on moto, for what a dead holder costs without a lease,
-#   3. random walks on a cluster beside moto and beside dynalite: both must answer the same.
+#   3. Python's and npm's clients for a minute under all faults, judged by the checker,
+#   4. random walks on a cluster beside moto and beside dynalite: both must answer the same.
 #
 #     scripts/dynamodb-clients.sh [SECONDS]     for how long clients contend after the leader's death (default: 10)
 #
@@ -17,7 +18,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 operations=${OPERATIONS:-5000}
 seed=${SEED:-1}
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-export LOCKKEEPER_DYNAMODB_SECONDS=${1:-10}
+export LOCKKEEPER_DYNAMODB_SECONDS=${1:-10} LOCKKEEPER_DYNAMODB_CHAOS=60s LOCKKEEPER_DYNAMODB_FAULTS=all
 
 run() {
     echo "+ $*" >&2

@@ -6,6 +6,7 @@
 //! lists and dies, as far as its client can (`README.md` beside this file). The packages are installed once into the build directory, in
 //! versions that do not change. Where that is not possible, their clients are skipped, and the test says so.
 
+mod chaos;
 mod npm;
 mod operators;
 mod packages;

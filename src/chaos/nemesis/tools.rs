@@ -35,18 +35,18 @@ pub(in crate::chaos) struct Tools {
     strace: Option<PathBuf>,
     libfaketime: Option<PathBuf>,
     faked: Vec<u32>,
-    /// The certificates of the clients name the cluster.
-    has_tls: bool,
+    /// Why a cluster cannot be restored from a backup in this run. `None`: it can.
+    no_restore: Option<&'static str>,
 }
 
 impl Tools {
-    pub(in crate::chaos) fn find(has_tls: bool) -> Self {
+    pub(in crate::chaos) fn find(no_restore: Option<&'static str>) -> Self {
         let path = env::var_os("PATH").unwrap_or_default();
         let strace = env::split_paths(&path).map(|folder| folder.join("strace")).find(|file| file.is_file());
         let named = env::var_os(LIBFAKETIME).map(PathBuf::from);
         let usual = LIBFAKETIME_PLACES.iter().map(PathBuf::from);
         let libfaketime = named.into_iter().chain(usual).find(|file| file.is_file());
-        Self { strace, libfaketime, faked: Vec::new(), has_tls }
+        Self { strace, libfaketime, faked: Vec::new(), no_restore }
     }
 
     /// Disables strace if it may not attach to this process: then it may not attach to any.
@@ -60,9 +60,7 @@ impl Tools {
     /// Why a fault is not possible. `None`: it is.
     pub(in crate::chaos) fn missing(&self, fault: Fault) -> Option<&'static str> {
         match fault.group() {
-            Group::Operation if self.has_tls && fault == Fault::Restore => {
-                Some("the certificates of the clients that run are for the lost cluster alone")
-            }
+            Group::Operation if fault == Fault::Restore => self.no_restore,
             Group::Clock if self.libfaketime.is_none() => Some("libfaketime is not installed"),
             Group::Disk if self.strace.is_none() => {
                 Some("strace is not installed, or may not attach to other processes")

@@ -1,4 +1,5 @@
-//! The parties of a run: client processes, the observer of the nodes, and the operator, who reads and revokes locks.
+//! The parties of a run: client processes, programs of the user's own, the observer of the nodes, and the operator, who reads and revokes
+//! locks.
 //!
 //! [`run`](mod@super::run) starts them, and [`nemesis`](super::nemesis) stops and kills some of them: both use this module, and it uses
 //! neither.
@@ -6,6 +7,7 @@
 pub(super) mod clients;
 pub(super) mod observe;
 pub(super) mod operator;
+pub(super) mod programs;
 
 use std::time::Duration;
 

@@ -54,6 +54,7 @@ use super::{
     parties::{
         EXPIRY_BOUND_MS, HANDOVER_BOUND_MS, LIVENESS_BOUND, LIVENESS_BOUND_MS,
         clients::{self, Clients, Setting},
+        programs::{Programs, Surroundings},
     },
     record::{Recorder, Timeline},
     workload::resource::Resource,
@@ -102,6 +103,9 @@ pub struct Options {
     pub clients: usize,
     /// TLS between all processes, with certificates of the run's own.
     pub tls: bool,
+    /// Programs of the user's own, which use the cluster at the same time: commands for `sh -c`. What they are told is in their
+    /// environment; see the help of `lockkeeper chaos run`.
+    pub programs: Vec<String>,
     /// Directory for all files. Must not exist.
     pub directory: PathBuf,
 }
@@ -185,6 +189,7 @@ pub async fn run(
 
 struct Run {
     world: World,
+    programs: Programs,
     resource: Resource,
     parts: tempfile::TempDir,
     _sockets: tempfile::TempDir,
@@ -216,6 +221,14 @@ impl Run {
         let socket = sockets.path().join("resource");
         let resource = Resource::serve(&socket)?;
         let operator = Operator::of_cluster(&dial, &endpoints, &socket, recorder("operator")?)?;
+        let surroundings = Surroundings {
+            endpoints: endpoints.clone(),
+            dynamodb_endpoints: cluster.dynamodb_endpoints().join(","),
+            parts: parts.path().to_owned(),
+            log: options.directory.join("programs.log"),
+            timeline,
+        };
+        let programs = Programs::start(&options.programs, &surroundings)?;
         let setting = Setting {
             program: options.program.clone(),
             endpoints,
@@ -246,7 +259,7 @@ impl Run {
         };
         let outcome = Outcome { history: options.directory.join("history.jsonl"), ..Outcome::default() };
         let telling = tell(&world, timeline, &phase, progress);
-        Ok(Self { world, resource, parts, _sockets: sockets, stop, phase, _telling: telling, outcome })
+        Ok(Self { world, programs, resource, parts, _sockets: sockets, stop, phase, _telling: telling, outcome })
     }
 
     /// Injects one fault after another until the time is over and the planned faults were injected.
@@ -388,8 +401,9 @@ impl Run {
         }
         // The run may have been interrupted during a fault.
         self.world.recorder.fact(Fact::Heal { name: None });
-        let troubles = self.world.clients.finish(Instant::now() + clients::FINISH).await;
-        self.outcome.troubles.extend(troubles);
+        let by = Instant::now() + clients::FINISH;
+        let (of_clients, of_programs) = tokio::join!(self.world.clients.finish(by), self.programs.finish(by));
+        self.outcome.troubles.extend(of_clients.into_iter().chain(of_programs));
         match self.world.cluster.ready(LIVENESS_BOUND).await {
             Err(error) => self.outcome.troubles.push(error.to_string()),
             Ok(()) => {
@@ -498,6 +512,17 @@ fn spares(options: &Options) -> u64 {
     }
 }
 
+/// Why a cluster cannot be restored from a backup in this run.
+fn no_restore(options: &Options) -> Option<&'static str> {
+    if options.tls {
+        Some("the certificates of the clients that run are for the lost cluster alone")
+    } else if !options.programs.is_empty() {
+        Some("the programs of the user's own do not know of it")
+    } else {
+        None
+    }
+}
+
 /// Founds the cluster with direct addresses, on which its nodes must agree; then routes it through the links.
 async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, Links, Tools, Roster), RunError> {
     let raft = RaftConfig { snapshot_entries: SNAPSHOT_ENTRIES, keep_entries: KEEP_ENTRIES, ..RaftConfig::default() };
@@ -506,10 +531,11 @@ async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, 
         directory: Some(options.directory.join("nodes")),
         raft,
         tls: options.tls,
+        dynamodb: !options.programs.is_empty(),
         ..local::Options::new(&options.program)
     })
     .await?;
-    let mut tools = Tools::find(options.tls);
+    let mut tools = Tools::find(no_restore(options));
     if let Some(pid) = cluster.node(1).pid() {
         tools.try_on(pid).await;
     }

@@ -55,6 +55,13 @@ pub(super) struct Run {
     /// TLS between all nodes and clients; the fault `restore` is skipped then
     #[arg(long)]
     tls: bool,
+    /// A program of your own that uses the cluster at the same time, for `sh -c`; may be given several times
+    ///
+    /// It is told the nodes by LOCKKEEPER_ENDPOINTS and LOCKKEEPER_DYNAMODB_ENDPOINTS. It may write what it does into the file
+    /// LOCKKEEPER_HISTORY, in the format of the history, with times since LOCKKEEPER_HISTORY_BASE_NS of the clock CLOCK_MONOTONIC: this is
+    /// judged, too. It ends when its standard input does. The fault `restore` is skipped.
+    #[arg(long = "program", value_name = "COMMAND")]
+    programs: Vec<String>,
     /// New directory for history and logs [default: ./chaos-SEED]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     out: Option<PathBuf>,
@@ -72,6 +79,7 @@ impl Run {
             faults: self.faults.chosen.clone(),
             clients: self.clients.into(),
             tls: self.tls,
+            programs: self.programs.clone(),
             directory: self.out.clone().unwrap_or_else(|| format!("chaos-{seed}").into()),
         };
         say(&format!("seed {seed}; to repeat: {}", self.command(seed)));
@@ -91,13 +99,19 @@ impl Run {
 
     /// The command that repeats the run, as far as the machine is deterministic.
     fn command(&self, seed: u64) -> String {
-        let Self { nodes, duration, faults, clients, tls, .. } = self;
+        let Self { nodes, duration, faults, clients, tls, programs, .. } = self;
         let tls = if *tls { " --tls" } else { "" };
+        let programs: String = programs.iter().map(|command| format!(" --program {}", quoted(command))).collect();
         let (duration, faults) = (humantime::format_duration(*duration).to_string().replace(' ', ""), &faults.text);
         format!(
-            "lockkeeper chaos run --nodes {nodes} --duration {duration} --faults {faults} --clients {clients} --seed {seed}{tls}"
+            "lockkeeper chaos run --nodes {nodes} --duration {duration} --faults {faults} --clients {clients} --seed {seed}{tls}{programs}"
         )
     }
+}
+
+/// As one word for a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// Runs with progress messages; the first signal ends it early.

@@ -1,0 +1,106 @@
+//! Programs of the user's own, which use the cluster during a run and write their part of the history themselves.
+//!
+//! Each is started by `sh -c`, with what it needs in its environment:
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `LOCKKEEPER_ENDPOINTS` | the nodes for Lockkeeper's own clients, through the links whose faults concern clients |
+//! | `LOCKKEEPER_DYNAMODB_ENDPOINTS` | the nodes' endpoints for DynamoDB's clients, at the nodes themselves |
+//! | `LOCKKEEPER_HISTORY` | the file for its events, one line each, as `lockkeeper::chaos::history` says; it may write none |
+//! | `LOCKKEEPER_HISTORY_BASE_NS` | what `CLOCK_MONOTONIC` showed at time 0 of the history, nanoseconds |
+//!
+//! It works until its standard input ends, and then exits with 0 within
+//! [`FINISH`](super::clients::FINISH). Process names and locks in its events are its own
+//! business; they must differ from those of other programs.
+
+use std::{
+    fs::OpenOptions,
+    io,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use rustix::time::{ClockId, clock_gettime};
+use tokio::{
+    process::{Child, Command},
+    time::{Instant, timeout_at},
+};
+
+use super::clients::part;
+use crate::chaos::record::Timeline;
+
+/// What all programs of a run are told.
+#[derive(Clone, Debug)]
+pub(in crate::chaos) struct Surroundings {
+    pub(in crate::chaos) endpoints: String,
+    pub(in crate::chaos) dynamodb_endpoints: String,
+    /// Directory of their parts of the history.
+    pub(in crate::chaos) parts: PathBuf,
+    /// File for their stdout and stderr.
+    pub(in crate::chaos) log: PathBuf,
+    pub(in crate::chaos) timeline: Timeline,
+}
+
+/// The programs that run. They end with it.
+#[derive(Debug)]
+pub(in crate::chaos) struct Programs(Vec<(String, Child)>);
+
+impl Programs {
+    pub(in crate::chaos) fn start(commands: &[String], surroundings: &Surroundings) -> io::Result<Self> {
+        let start = |(number, command): (usize, &String)| Ok((command.clone(), spawn(number, command, surroundings)?));
+        (1..).zip(commands).map(start).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Tells all of them to finish, and waits for them. Returns the errors of those that did not, or ended by themselves before.
+    pub(in crate::chaos) async fn finish(&mut self, by: Instant) -> Vec<String> {
+        let mut troubles = Vec::new();
+        self.0.retain_mut(|(command, child)| {
+            let exited = child.try_wait().ok().flatten();
+            troubles
+                .extend(exited.map(|how| format!("the program {command:?} ended by itself: {how}; see programs.log")));
+            child.stdin = None;
+            exited.is_none()
+        });
+        for (command, mut child) in self.0.drain(..) {
+            match timeout_at(by, child.wait()).await {
+                Ok(Ok(status)) if status.success() => {}
+                Ok(Ok(status)) => troubles.push(format!("the program {command:?} failed: {status}; see programs.log")),
+                Ok(Err(error)) => troubles.push(format!("the program {command:?} cannot be waited for: {error}")),
+                Err(_) => {
+                    troubles.push(format!("the program {command:?} did not finish in time"));
+                    let _ = child.kill().await;
+                }
+            }
+        }
+        troubles
+    }
+}
+
+fn spawn(number: usize, command: &str, surroundings: &Surroundings) -> io::Result<Child> {
+    let Surroundings { endpoints, dynamodb_endpoints, parts, log, timeline } = surroundings;
+    let log = OpenOptions::new().create(true).append(true).open(log)?;
+    Command::new("sh")
+        .args(["-c", command])
+        .env("LOCKKEEPER_ENDPOINTS", endpoints)
+        .env("LOCKKEEPER_DYNAMODB_ENDPOINTS", dynamodb_endpoints)
+        .env("LOCKKEEPER_HISTORY", history(parts, number)?)
+        .env("LOCKKEEPER_HISTORY_BASE_NS", base_ns(*timeline).to_string())
+        .stdin(Stdio::piped())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .kill_on_drop(true)
+        // No Ctrl-C of the terminal; the run tells it to finish.
+        .process_group(0)
+        .spawn()
+}
+
+/// Its part of the history, whose directory may be named relative to this process.
+fn history(parts: &Path, number: usize) -> io::Result<PathBuf> {
+    Ok(part(&parts.canonicalize()?, &format!("program{number}")))
+}
+
+fn base_ns(timeline: Timeline) -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let now_ns = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();
+    now_ns.saturating_sub(timeline.now_ns())
+}

@@ -1,0 +1,206 @@
+"""Clients for `lockkeeper chaos run --program`: `python-dynamodb-lock` contends for locks, boto3 sets registers, and both are judged.
+
+What they do goes into the history of the run. A tenure begins with the write that took the lock, as the client sent it last, and lasts as
+long as its lease or its last renewal; a register is an item that is set if it has the expected value, and read.
+"""
+
+import datetime
+import itertools
+import json
+import os
+import random
+import sys
+import threading
+import time
+
+os.environ.update(AWS_ACCESS_KEY_ID="AKIDCHAOS", AWS_SECRET_ACCESS_KEY="secret", AWS_DEFAULT_REGION="us-east-1")
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from python_dynamodb_lock.python_dynamodb_lock import DynamoDBLockClient, DynamoDBLockError
+
+ENDPOINTS = os.environ["LOCKKEEPER_DYNAMODB_ENDPOINTS"].split(",")
+BASE_NS = int(os.environ["LOCKKEEPER_HISTORY_BASE_NS"])
+CONFIG = Config(connect_timeout=1, read_timeout=5, retries={"max_attempts": 3, "mode": "standard"})
+LOCKS, REGISTERS = "chaos-locks", "chaos-registers"
+LEASE = 2.0
+HOLDERS, SETTERS = 3, 3
+# Operations of all setters after which they use the next register: a search for an order takes 200.
+REGISTER_LIFE = 100
+OPERATIONS = itertools.count()
+OVER = threading.Event()
+
+
+class History:
+    """The lines of this program. Those of one process come from one thread."""
+
+    def __init__(self):
+        self.file, self.turn = open(os.environ["LOCKKEEPER_HISTORY"], "a", encoding="utf-8"), threading.Lock()
+
+    def now(self):
+        return time.monotonic_ns() - BASE_NS
+
+    def add(self, process, kind, f, at=None, **value):
+        lock = {"lock": value.pop("lock")} if "lock" in value else {}
+        line = {"time_ns": self.now() if at is None else at, "process": process, "type": kind, "f": f, **lock}
+        with self.turn:
+            self.file.write(json.dumps({**line, "value": value} if value else line) + "\n")
+            self.file.flush()
+
+
+HISTORY = History()
+
+
+class Sent:
+    """When a client sent its last write of one kind: before the SDK sent it again, a lease counts from there."""
+
+    def __init__(self, client, operation):
+        self.at = 0
+        client.meta.events.register(f"before-call.dynamodb.{operation}", self.note)
+
+    def note(self, **_):
+        self.at = HISTORY.now()
+
+
+def until_over(work):
+    """A thread that runs `work(endpoint)` until the run is over, on the next endpoint after each error."""
+
+    def loop():
+        endpoints = itertools.cycle(random.sample(ENDPOINTS, len(ENDPOINTS)))
+        while not OVER.is_set():
+            try:
+                work(next(endpoints))
+            except (BotoCoreError, ClientError, DynamoDBLockError) as error:
+                print(f"{threading.current_thread().name}: {error}", file=sys.stderr)
+                time.sleep(0.1)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    return thread
+
+
+def holder(number):
+    process, tenures = f"python-lock-{number}", itertools.count()
+
+    def work(endpoint):
+        resource = boto3.resource("dynamodb", endpoint_url=endpoint, config=CONFIG)
+        put, renewal = Sent(resource.meta.client, "PutItem"), Sent(resource.meta.client, "UpdateItem")
+        table, owner, session = resource.Table(LOCKS), f"{process}@{endpoint}", None
+
+        def renewed(http_response, **_):
+            if session and http_response.status_code == 200:
+                HISTORY.add(process, "info", "renewed", session=session, sent_ns=renewal.at)
+
+        resource.meta.client.meta.events.register("after-call.dynamodb.UpdateItem", renewed)
+        locks = DynamoDBLockClient(
+            resource,
+            table_name=LOCKS,
+            owner_name=owner,
+            heartbeat_period=datetime.timedelta(seconds=LEASE / 4),
+            safe_period=datetime.timedelta(seconds=LEASE * 0.8),
+            lease_duration=datetime.timedelta(seconds=LEASE),
+            expiry_period=datetime.timedelta(seconds=60),
+        )
+        try:
+            while not OVER.is_set():
+                key = random.choice("ab")
+                name = f"dynamodb/{LOCKS}/{key}/-"
+                patience = datetime.timedelta(seconds=5)
+                try:
+                    lock = locks.acquire_lock(key, retry_period=datetime.timedelta(milliseconds=20), retry_timeout=patience)
+                except DynamoDBLockError as error:
+                    if error.code == DynamoDBLockError.ACQUIRE_TIMEOUT:
+                        continue
+                    raise
+                item = table.get_item(Key={"lock_key": key, "sort_key": "-"}, ConsistentRead=True).get("Item", {})
+                if item.get("owner_name") != owner:
+                    # Too late: its lease was over before it was told.
+                    continue
+                session = f"{process}/{next(tenures)}"
+                HISTORY.add(process, "invoke", "open", put.at, session=session, ttl_ms=int(LEASE * 1000))
+                HISTORY.add(process, "ok", "open", put.at)
+                HISTORY.add(process, "invoke", "acquire", put.at, lock=name, session=session)
+                HISTORY.add(process, "ok", "acquire", lock=name, token=int(item["fencingToken"]))
+                time.sleep(random.choice((0.0, 0.01, 0.05, LEASE * 0.6)))
+                HISTORY.add(process, "invoke", "release", session=session, token=int(item["fencingToken"]))
+                session = None
+                try:
+                    lock.release(best_effort=False)
+                except (BotoCoreError, ClientError, DynamoDBLockError) as error:
+                    HISTORY.add(process, "info", "release", reason=str(error))
+                    raise
+                HISTORY.add(process, "ok", "release")
+        finally:
+            session = None
+            locks.close()
+
+    return until_over(work)
+
+
+def setter(number):
+    process = f"boto3-{number}"
+
+    def value_of(item):
+        return int(item["v"]["N"]) if item and "v" in item else None
+
+    def work(endpoint):
+        client = boto3.session.Session().client("dynamodb", endpoint_url=endpoint, config=CONFIG)
+        known = {}
+        while not OVER.is_set():
+            register = f"r{next(OPERATIONS) // REGISTER_LIFE}"
+            name = f"dynamodb/{REGISTERS}/{register}"
+            key = {"k": {"S": register}}
+            if random.random() < 0.4:
+                HISTORY.add(process, "invoke", "read", lock=name)
+                try:
+                    known[register] = value_of(client.get_item(TableName=REGISTERS, Key=key, ConsistentRead=True).get("Item"))
+                except (BotoCoreError, ClientError) as error:
+                    HISTORY.add(process, "fail", "read", reason=type(error).__name__)
+                    raise
+                HISTORY.add(process, "ok", "read", **present(value=known[register]))
+            else:
+                before, after = known.get(register), random.randrange(1000)
+                HISTORY.add(process, "invoke", "set", lock=name, **present(**{"from": before}, to=after))
+                condition = "attribute_not_exists(v)" if before is None else "v = :from"
+                values = {":to": {"N": str(after)}, **({} if before is None else {":from": {"N": str(before)}})}
+                request = {"TableName": REGISTERS, "Key": key, "UpdateExpression": "SET v = :to"}
+                try:
+                    client.update_item(**request, ConditionExpression=condition, ExpressionAttributeValues=values)
+                except client.exceptions.ConditionalCheckFailedException:
+                    HISTORY.add(process, "fail", "set", reason="not_equal")
+                    known.pop(register, None)
+                    continue
+                except (BotoCoreError, ClientError) as error:
+                    # Whether it took effect is not known, and it may still.
+                    HISTORY.add(process, "info", "set", reason=type(error).__name__)
+                    raise
+                HISTORY.add(process, "ok", "set")
+                known[register] = after
+            time.sleep(random.random() * 0.05)
+
+    return until_over(work)
+
+
+def present(**value):
+    return {name: of for name, of in value.items() if of is not None}
+
+
+def main():
+    client = boto3.client("dynamodb", endpoint_url=ENDPOINTS[0], config=CONFIG)
+    DynamoDBLockClient.create_dynamodb_table(client, table_name=LOCKS)
+    client.create_table(
+        TableName=REGISTERS,
+        BillingMode="PAY_PER_REQUEST",
+        AttributeDefinitions=[{"AttributeName": "k", "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": "k", "KeyType": "HASH"}],
+    )
+    threads = [holder(number) for number in range(HOLDERS)] + [setter(number) for number in range(SETTERS)]
+    sys.stdin.read()
+    OVER.set()
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()
