@@ -1,0 +1,121 @@
+//! etcd's errors: clients tell them apart by their texts, which are therefore exactly etcd's.
+
+use thiserror::Error;
+use tonic::{Code, Status};
+
+use crate::StoreError;
+
+/// An error of etcd's, with its text.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub(crate) enum Error {
+    #[error("etcdserver: key is not provided")]
+    EmptyKey,
+    #[error("etcdserver: key not found")]
+    KeyNotFound,
+    #[error("etcdserver: value is provided")]
+    ValueProvided,
+    #[error("etcdserver: lease is provided")]
+    LeaseProvided,
+    #[error("etcdserver: too many operations in txn request")]
+    TooManyOperations,
+    #[error("etcdserver: duplicate key given in txn request")]
+    DuplicateKey,
+    #[error("etcdserver: invalid sort option")]
+    InvalidSortOption,
+    #[error("etcdserver: mvcc: required revision has been compacted")]
+    Compacted,
+    #[error("etcdserver: mvcc: required revision is a future revision")]
+    Future,
+    #[error("etcdserver: mvcc: database space exceeded")]
+    NoSpace,
+    #[error("etcdserver: requested lease not found")]
+    LeaseNotFound,
+    #[error("etcdserver: lease already exists")]
+    LeaseExists,
+    #[error("etcdserver: too large lease TTL")]
+    TtlTooLarge,
+    #[error("etcdserver: request is too large")]
+    TooLarge,
+    #[error("etcdserver: too many requests")]
+    TooManyRequests,
+    #[error("etcdserver: user name is empty")]
+    UserEmpty,
+    #[error("etcdserver: invalid auth token")]
+    InvalidToken,
+    #[error("etcdserver: authentication failed, invalid user ID or password")]
+    AuthFailed,
+    #[error("etcdserver: authentication is not enabled")]
+    AuthNotEnabled,
+    #[error("etcdserver: permission denied")]
+    Denied,
+    #[error("etcdserver: no leader")]
+    NoLeader,
+    #[error("etcdserver: leader changed")]
+    LeaderChanged,
+    #[error("etcdserver: request timed out")]
+    TimedOut,
+    #[error("etcdserver: server stopped")]
+    Stopped,
+    /// Not one of etcd's.
+    #[error("etcdserver: {0}")]
+    Other(String),
+}
+
+impl Error {
+    fn code(&self) -> Code {
+        match self {
+            Self::EmptyKey
+            | Self::KeyNotFound
+            | Self::ValueProvided
+            | Self::LeaseProvided
+            | Self::TooManyOperations
+            | Self::DuplicateKey
+            | Self::InvalidSortOption
+            | Self::TooLarge
+            | Self::UserEmpty
+            | Self::AuthFailed => Code::InvalidArgument,
+            Self::Compacted | Self::Future | Self::TtlTooLarge => Code::OutOfRange,
+            Self::NoSpace | Self::TooManyRequests => Code::ResourceExhausted,
+            Self::LeaseNotFound => Code::NotFound,
+            Self::LeaseExists | Self::AuthNotEnabled => Code::FailedPrecondition,
+            Self::InvalidToken => Code::Unauthenticated,
+            Self::Denied => Code::PermissionDenied,
+            Self::NoLeader | Self::LeaderChanged | Self::TimedOut | Self::Stopped => Code::Unavailable,
+            Self::Other(_) => Code::Internal,
+        }
+    }
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::NoLeader => Self::NoLeader,
+            StoreError::LeaderChanged => Self::LeaderChanged,
+            StoreError::TimedOut => Self::TimedOut,
+            StoreError::Stopping => Self::Stopped,
+            StoreError::Overloaded => Self::TooManyRequests,
+            StoreError::Anonymous => Self::UserEmpty,
+            StoreError::UnknownToken => Self::InvalidToken,
+            StoreError::Denied(_) => Self::Denied,
+            StoreError::TooLarge(_) => Self::TooLarge,
+            StoreError::Full(_) => Self::NoSpace,
+            StoreError::SessionEnded => Self::LeaseNotFound,
+            StoreError::SessionExists => Self::LeaseExists,
+            StoreError::Compacted { .. } => Self::Compacted,
+            StoreError::Future => Self::Future,
+            StoreError::Other(what) => Self::Other(what),
+        }
+    }
+}
+
+impl From<StoreError> for Status {
+    fn from(error: StoreError) -> Self {
+        Error::from(error).into()
+    }
+}

@@ -1,0 +1,48 @@
+//! The header of each answer: who answers, and which revision the answer shows.
+//!
+//! Of a write it is the write's own revision: clients take it for the create revision of what they have put. Of a read it is the revision
+//! that was read, from which they go on to watch.
+
+use lockkeeper_machine::{Entry, Key, Lease, Revision};
+
+use crate::{
+    Etcd, Store, key,
+    proto::{etcdserverpb::ResponseHeader, mvccpb::KeyValue},
+};
+
+impl<S: Store> Etcd<S> {
+    /// The header of an answer that shows this revision.
+    pub(crate) fn header(&self, revision: Revision) -> Option<ResponseHeader> {
+        let facts = self.store.facts();
+        let (cluster_id, member_id, raft_term) = (facts.cluster_id, facts.member_id, facts.term);
+        Some(ResponseHeader { cluster_id, member_id, revision: number(revision), raft_term })
+    }
+
+    /// The header of an answer that shows no data: with the revision that this node has applied.
+    pub(crate) fn header_now(&self) -> Option<ResponseHeader> {
+        self.header(self.store.facts().revision)
+    }
+}
+
+/// A revision as etcd's messages have it.
+pub(crate) fn number(revision: Revision) -> i64 {
+    // The counter of revisions rises by one for each write: it has no more than 63 bits.
+    i64::try_from(revision.0).unwrap_or(i64::MAX)
+}
+
+/// An entry as etcd's messages have it.
+pub(crate) fn key_value(key: &Key, entry: &Entry) -> KeyValue {
+    KeyValue {
+        key: key::shown(key).to_vec(),
+        create_revision: number(entry.created),
+        mod_revision: number(entry.modified),
+        version: i64::try_from(entry.version).unwrap_or(i64::MAX),
+        value: entry.value.as_bytes().to_vec(),
+        lease: entry.lease.map_or(0, lease_of),
+    }
+}
+
+/// The lease of an entry; 0: it has none of etcd's.
+fn lease_of(lease: Lease) -> i64 {
+    key::lease(lease.session).unwrap_or_default()
+}

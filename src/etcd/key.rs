@@ -1,0 +1,119 @@
+//! etcd's keys, ranges and leases, and what they are in the store.
+//!
+//! Keys lie under [`PREFIX`], apart from those of other adapters, and under the same words in the policy. So a range never leaves it: the
+//! end of all keys is the first key after the prefix.
+//!
+//! A lease is a session whose id has [`LEASES`] above the lease's 64 bits. So leases can be listed, and chosen, and no session of another
+//! client is reached by one.
+
+use lockkeeper_machine::{Key, KeyRange, LockName, SessionId};
+
+use crate::error::Error;
+
+/// What all keys begin with in the store, and the names of the locks that they are.
+pub(crate) const PREFIX: &str = "etcd/";
+/// The first key after all that begin with it.
+const AFTER: &str = "etcd0";
+/// The upper half of the ids of sessions that are leases: "etcdkeys".
+const LEASES: u128 = 0x6574_6364_6b65_7973;
+/// The end of a range of all keys from its beginning on.
+const ALL: &[u8] = &[0];
+
+/// The store's key of one of etcd's. Fails on an empty one.
+pub(crate) fn of(key: &[u8]) -> Result<Key, Error> {
+    match key {
+        [] => Err(Error::EmptyKey),
+        key => Key::new(&[PREFIX.as_bytes(), key].concat()).map_err(|_| Error::TooLarge),
+    }
+}
+
+/// etcd's key of one of the store's.
+pub(crate) fn shown(key: &Key) -> &[u8] {
+    key.as_bytes().strip_prefix(PREFIX.as_bytes()).unwrap_or(key.as_bytes())
+}
+
+/// The store's range for one of etcd's: one key, if there is no end; all from the key on, if the end is a zero byte; the keys below the
+/// end otherwise, which are none if it is not above the key.
+pub(crate) fn range(key: &[u8], end: &[u8]) -> Result<KeyRange, Error> {
+    let from = of(key)?;
+    let to = match end {
+        [] => Key::new(&[from.as_bytes(), ALL].concat()),
+        ALL => Key::new(AFTER.as_bytes()),
+        end => Key::new(&[PREFIX.as_bytes(), end].concat()),
+    };
+    Ok(KeyRange { from: Some(from), to: Some(to.map_err(|_| Error::TooLarge)?) })
+}
+
+/// The session of a lease.
+pub(crate) fn session(lease: i64) -> SessionId {
+    SessionId(LEASES << 64 | u128::from(lease.cast_unsigned()))
+}
+
+/// The lease of a session; `None`: it is another client's session.
+pub(crate) fn lease(session: SessionId) -> Option<i64> {
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    let lower = session.0 as u64;
+    (session.0 >> 64 == LEASES).then_some(lower.cast_signed())
+}
+
+/// The first and the last session that can be a lease.
+pub(crate) fn sessions() -> (SessionId, SessionId) {
+    (session(0), session(-1))
+}
+
+/// The lock that a key of a known recipe stands for: `etcd/NAME` for the key `NAME/LEASE`, where LEASE is its lease in hexadecimal, with or
+/// without leading zeros, or in decimal. So name the keys of etcd's own recipes, and those of its clients in other languages. `None`: it is
+/// another key.
+pub(crate) fn queue(key: &Key, lease: i64) -> Option<LockName> {
+    let (name, last) = std::str::from_utf8(shown(key)).ok()?.rsplit_once('/')?;
+    let is_lease = [format!("{lease:x}"), format!("{lease:016x}"), lease.to_string()].iter().any(|it| it == last);
+    let lock = LockName::new(&format!("{PREFIX}{name}"));
+    lock.ok().filter(|_| is_lease && !name.is_empty())
+}
+
+/// The lock that a key is by itself: `etcd/KEY`. `None`: it cannot be the name of one.
+pub(crate) fn single(key: &Key) -> Option<LockName> {
+    LockName::new(std::str::from_utf8(key.as_bytes()).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_stay_under_the_prefix_and_are_those_of_etcd() {
+        let contains = |key: &[u8], end: &[u8], other: &[u8]| range(key, end).unwrap().contains(&of(other).unwrap());
+        assert!(contains(b"a", b"", b"a") && !contains(b"a", b"", b"a\0") && !contains(b"a", b"", b"b"));
+        assert!(contains(b"a", b"c", b"bbb") && !contains(b"a", b"c", b"c"));
+        assert!(contains(b"b", b"\0", b"\xff\xff") && !contains(b"b", b"\0", b"a"));
+        assert!(contains(b"\0", b"\0", b"\0"));
+        assert!(range(b"b", b"a").unwrap().is_empty());
+        let all = range(b"\0", b"\0").unwrap();
+        assert!(!all.contains(&Key::new(b"dynamodb/x").unwrap()) && !all.contains(&Key::new(b"etcd0").unwrap()));
+        assert_eq!(range(b"", b"a"), Err(Error::EmptyKey));
+        assert_eq!(of(&[7; 4096]), Err(Error::TooLarge));
+        assert_eq!(shown(&of(b"a/b").unwrap()), b"a/b");
+    }
+
+    #[test]
+    fn leases_are_sessions_of_their_own() {
+        for id in [1, i64::MAX, -1] {
+            assert_eq!(lease(session(id)), Some(id));
+            let (first, last) = sessions();
+            assert!(first < session(id) && session(id) <= last);
+        }
+        assert_eq!(lease(SessionId(1)), None);
+    }
+
+    #[test]
+    fn keys_of_queues_name_their_lock() {
+        let named = |key: &[u8], lease| queue(&of(key).unwrap(), lease).map(|name| name.to_string());
+        for key in [&b"jobs/7b"[..], b"jobs/000000000000007b", b"jobs/123"] {
+            assert_eq!(named(key, 123).as_deref(), Some("etcd/jobs"));
+        }
+        assert_eq!(named(b"/a/b/7b", 123).as_deref(), Some("etcd//a/b"));
+        for key in [&b"jobs/7c"[..], b"jobs", b"7b", b"/7b", b"\xff/7b", b"jobs/07b"] {
+            assert_eq!(named(key, 123), None, "{}", key.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Leases: sessions, with etcd's ids and seconds.
+//!
+//! A lease has [`TTL_MIN`] to 86,400 seconds (`TTL_MS_MAX`): less is raised, more is refused. An id that the client chooses is kept; one that was in
+//! use not long ago counts as in use.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use futures::{
+    StreamExt as _,
+    stream::{BoxStream, unfold},
+};
+use lockkeeper_machine::{SessionId, Ttl};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{
+    Etcd, KeptAlive, Store, StoreError,
+    error::Error,
+    key,
+    proto::etcdserverpb::{
+        LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest,
+        LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus, LeaseTimeToLiveRequest,
+        LeaseTimeToLiveResponse, lease_server::Lease,
+    },
+    routes::requires_leader,
+};
+
+/// Seconds of a lease, at the least.
+const TTL_MIN: i64 = 1;
+/// Attempts to find an id that is not in use.
+const ATTEMPTS_MAX: usize = 8;
+/// How long renewals wait for a leader.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two attempts to find one.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Renewals of one stream that wait for their answers.
+const UNANSWERED_MAX: usize = 1024;
+
+#[tonic::async_trait]
+impl<S: Store> Lease for Etcd<S> {
+    async fn lease_grant(&self, request: Request<LeaseGrantRequest>) -> Result<Response<LeaseGrantResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let LeaseGrantRequest { ttl, id } = request.into_inner();
+        let (id, ttl) = self.grant(&caller, id, ttl).await?;
+        Ok(Response::new(LeaseGrantResponse { header: self.header_now(), id, ttl, error: String::new() }))
+    }
+
+    async fn lease_revoke(
+        &self,
+        request: Request<LeaseRevokeRequest>,
+    ) -> Result<Response<LeaseRevokeResponse>, Status> {
+        let caller = self.caller(&request)?;
+        self.store.close(&caller, key::session(request.into_inner().id)).await?;
+        Ok(Response::new(LeaseRevokeResponse { header: self.header_now() }))
+    }
+
+    type LeaseKeepAliveStream = BoxStream<'static, Result<LeaseKeepAliveResponse, Status>>;
+
+    async fn lease_keep_alive(
+        &self,
+        request: Request<Streaming<LeaseKeepAliveRequest>>,
+    ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        let caller = self.caller(&request)?;
+        let requires_leader = requires_leader(request.metadata().as_ref());
+        let asked = request.into_inner().map(|asked| asked.map(|asked| key::session(asked.id)));
+        let kept = self.keep_alive(caller, asked.boxed(), requires_leader);
+        Ok(Response::new(kept.boxed()))
+    }
+
+    async fn lease_time_to_live(
+        &self,
+        request: Request<LeaseTimeToLiveRequest>,
+    ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let LeaseTimeToLiveRequest { id, keys } = request.into_inner();
+        let found = self.store.session(&caller, key::session(id), keys).await?;
+        let header = self.header_now();
+        let Some(found) = found else {
+            return Ok(Response::new(LeaseTimeToLiveResponse { header, id, ttl: -1, ..Default::default() }));
+        };
+        let keys = found.keys.iter().map(|key| key::shown(key).to_vec()).collect();
+        let ttl = i64::try_from(found.remaining_ms / 1000).unwrap_or(i64::MAX);
+        Ok(Response::new(LeaseTimeToLiveResponse { header, id, ttl, granted_ttl: seconds(found.ttl), keys }))
+    }
+
+    async fn lease_leases(
+        &self,
+        request: Request<LeaseLeasesRequest>,
+    ) -> Result<Response<LeaseLeasesResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let (first, last) = key::sessions();
+        let sessions = self.store.sessions(&caller, first, last).await?;
+        let leases = sessions.into_iter().filter_map(key::lease).map(|id| LeaseStatus { id }).collect();
+        Ok(Response::new(LeaseLeasesResponse { header: self.header_now(), leases }))
+    }
+}
+
+impl<S: Store> Etcd<S> {
+    /// Grants a lease, with an id of the caller's or, for 0, of our own. Returns the id and the TTL, in seconds.
+    pub(crate) async fn grant(&self, caller: &S::Caller, id: i64, ttl: i64) -> Result<(i64, i64), Error> {
+        let seconds = ttl.max(TTL_MIN);
+        let milliseconds = u32::try_from(seconds).ok().and_then(|seconds| seconds.checked_mul(1000));
+        let ttl = milliseconds.and_then(|ms| Ttl::from_millis(ms).ok()).ok_or(Error::TtlTooLarge)?;
+        if id != 0 {
+            self.store.open(caller, key::session(id), ttl).await?;
+            return Ok((id, seconds));
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            // Positive: clients write it in hexadecimal into their keys.
+            let id = (self.store.random() >> 1).cast_signed().max(1);
+            match self.store.open(caller, key::session(id), ttl).await {
+                Ok(()) => return Ok((id, seconds)),
+                Err(StoreError::SessionExists) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Error::LeaseExists)
+    }
+
+    /// The answers to a stream of renewals.
+    fn keep_alive(
+        &self,
+        caller: S::Caller,
+        asked: BoxStream<'static, Result<SessionId, Status>>,
+        requires_leader: bool,
+    ) -> impl futures::Stream<Item = Result<LeaseKeepAliveResponse, Status>> + Send + use<S> {
+        let keeper = Keeper {
+            etcd: self.clone(),
+            caller,
+            asked: Some(asked),
+            unanswered: BTreeMap::new(),
+            waiting: 0,
+            open: None,
+            leaderless_since: None,
+            requires_leader,
+        };
+        unfold(Some(keeper), |keeper| async {
+            let mut keeper = keeper?;
+            match keeper.next().await {
+                Ok(None) => None,
+                Ok(Some(answer)) => Some((Ok(answer), Some(keeper))),
+                Err(error) => Some((Err(error), None)),
+            }
+        })
+    }
+}
+
+/// A stream of renewals. It outlives a change of leader: renewals without an answer are sent again to the next one.
+struct Keeper<S: Store> {
+    etcd: Etcd<S>,
+    caller: S::Caller,
+    /// `None`: the client sends no more.
+    asked: Option<BoxStream<'static, Result<SessionId, Status>>>,
+    /// Renewals without an answer, by session.
+    unanswered: BTreeMap<SessionId, usize>,
+    /// Their sum.
+    waiting: usize,
+    /// The stream to the leader.
+    open: Option<Open>,
+    leaderless_since: Option<Instant>,
+    requires_leader: bool,
+}
+
+struct Open {
+    renewals: mpsc::Sender<SessionId>,
+    kept: BoxStream<'static, Result<KeptAlive, StoreError>>,
+}
+
+impl<S: Store> Keeper<S> {
+    /// The next answer; `None`: there are no more.
+    async fn next(&mut self) -> Result<Option<LeaseKeepAliveResponse>, Status> {
+        loop {
+            if self.asked.is_none() && self.waiting == 0 {
+                return Ok(None);
+            }
+            let open = match &mut self.open {
+                Some(open) => open,
+                None => {
+                    self.reopen().await?;
+                    continue;
+                }
+            };
+            tokio::select! {
+                kept = open.kept.next() => match kept {
+                    Some(Ok(kept)) => {
+                        self.leaderless_since = None;
+                        if let Some(answer) = self.answer(kept) {
+                            return Ok(Some(answer));
+                        }
+                    }
+                    Some(Err(StoreError::NoLeader | StoreError::LeaderChanged)) | None => self.open = None,
+                    Some(Err(error)) => return Err(error.into()),
+                },
+                asked = next_of(&mut self.asked), if self.waiting < UNANSWERED_MAX => match asked {
+                    Some(session) => {
+                        let session = session?;
+                        *self.unanswered.entry(session).or_default() += 1;
+                        self.waiting += 1;
+                        // There is room for all that wait. If the stream has ended, the next one is told.
+                        let _ = open.renewals.try_send(session);
+                    }
+                    None => self.asked = None,
+                },
+            }
+        }
+    }
+
+    /// Opens a stream to the leader, and asks for what was not answered.
+    async fn reopen(&mut self) -> Result<(), Status> {
+        if let Some(since) = self.leaderless_since {
+            let is_leaderless = self.etcd.store.facts().leader.is_none();
+            if since.elapsed() > PATIENCE || self.requires_leader && is_leaderless {
+                return Err(Error::NoLeader.into());
+            }
+            sleep(PAUSE).await;
+        }
+        self.leaderless_since.get_or_insert_with(Instant::now);
+        let (renewals, to_renew) = mpsc::channel(2 * UNANSWERED_MAX);
+        let to_renew = unfold(to_renew, |mut to_renew| async { Some((to_renew.recv().await?, to_renew)) });
+        match self.etcd.store.keep_alive(&self.caller, to_renew.boxed()).await {
+            Ok(kept) => {
+                for (session, times) in &self.unanswered {
+                    for _ in 0..*times {
+                        let _ = renewals.try_send(*session);
+                    }
+                }
+                self.open = Some(Open { renewals, kept });
+                Ok(())
+            }
+            Err(StoreError::NoLeader | StoreError::LeaderChanged) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn answer(&mut self, kept: KeptAlive) -> Option<LeaseKeepAliveResponse> {
+        let (session, ttl) = match kept {
+            KeptAlive::Renewed(session, ttl) => (session, seconds(ttl)),
+            KeptAlive::Ended(session) => (session, 0),
+        };
+        if let Some(times) = self.unanswered.get_mut(&session) {
+            *times -= 1;
+            self.waiting -= 1;
+            if *times == 0 {
+                self.unanswered.remove(&session);
+            }
+        }
+        let id = key::lease(session)?;
+        Some(LeaseKeepAliveResponse { header: self.etcd.header_now(), id, ttl })
+    }
+}
+
+/// The next item; never, if there is no stream.
+async fn next_of<T>(stream: &mut Option<BoxStream<'static, T>>) -> Option<T> {
+    match stream {
+        Some(stream) => stream.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whole seconds, rounded up: a lease of less than one is not over.
+fn seconds(ttl: Ttl) -> i64 {
+    i64::from(ttl.as_millis().div_ceil(1000))
+}

@@ -1,0 +1,42 @@
+//! This node's condition, in etcd's words.
+
+use tonic::{Request, Response, Status};
+
+use crate::{
+    Etcd, Store,
+    proto::etcdserverpb::{
+        AlarmRequest, AlarmResponse, StatusRequest, StatusResponse, maintenance_server::Maintenance,
+    },
+};
+
+/// The version of etcd whose API this is. Clients read it to learn what they may ask for.
+pub(crate) const VERSION: &str = "3.4.23";
+const NO_LEADER: &str = "etcdserver: no leader";
+
+#[tonic::async_trait]
+impl<S: Store> Maintenance for Etcd<S> {
+    /// There are none: a store that is full says so to each write.
+    async fn alarm(&self, request: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
+        self.caller(&request)?;
+        Ok(Response::new(AlarmResponse { header: self.header_now(), alarms: Vec::new() }))
+    }
+
+    async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        self.caller(&request)?;
+        let facts = self.store.facts();
+        let bytes = i64::try_from(facts.table_bytes).unwrap_or(i64::MAX);
+        let errors = if facts.leader.is_none() { vec![NO_LEADER.to_owned()] } else { Vec::new() };
+        Ok(Response::new(StatusResponse {
+            header: self.header(facts.revision),
+            version: VERSION.to_owned(),
+            db_size: bytes,
+            leader: facts.leader.unwrap_or_default(),
+            raft_index: facts.index,
+            raft_term: facts.term,
+            raft_applied_index: facts.applied,
+            errors,
+            db_size_in_use: bytes,
+            is_learner: facts.is_learner,
+        }))
+    }
+}

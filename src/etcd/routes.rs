@@ -1,0 +1,52 @@
+//! The services, and what they share: who asks, and whether there is a leader.
+
+use http::{Extensions, HeaderMap};
+use tonic::{Request, Status, service::Routes};
+
+use crate::{
+    Store,
+    error::Error,
+    proto::etcdserverpb::{
+        auth_server::AuthServer, cluster_server::ClusterServer, lease_server::LeaseServer,
+        maintenance_server::MaintenanceServer,
+    },
+};
+
+/// A request with this header set to `true` is refused, and a stream ended, while no leader is known.
+const REQUIRE_LEADER: &str = "hasleader";
+
+/// Serves etcd's API over a store: one type for all services.
+#[derive(Clone, Debug)]
+pub struct Etcd<S> {
+    pub(crate) store: S,
+}
+
+/// All services over a store. An unknown one is answered with UNIMPLEMENTED.
+pub fn routes<S: Store>(store: S) -> Routes {
+    let etcd = Etcd { store };
+    Routes::default()
+        .add_service(LeaseServer::new(etcd.clone()))
+        .add_service(MaintenanceServer::new(etcd.clone()))
+        .add_service(ClusterServer::new(etcd.clone()))
+        .add_service(AuthServer::new(etcd))
+}
+
+impl<S: Store> Etcd<S> {
+    /// Who sends a request. Fails if the caller may not ask anything, or asks for a leader and none is known.
+    pub(crate) fn caller<T>(&self, request: &Request<T>) -> Result<S::Caller, Status> {
+        self.caller_of(request.extensions(), request.metadata().as_ref())
+    }
+
+    /// As [`caller`](Self::caller), for a request that is not gRPC's.
+    pub(crate) fn caller_of(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<S::Caller, Status> {
+        if requires_leader(headers) && self.store.facts().leader.is_none() {
+            return Err(Error::NoLeader.into());
+        }
+        Ok(self.store.caller(extensions, headers)?)
+    }
+}
+
+/// Whether a request is only good while there is a leader.
+pub(crate) fn requires_leader(headers: &HeaderMap) -> bool {
+    headers.get(REQUIRE_LEADER).is_some_and(|value| value == "true")
+}

@@ -1,0 +1,254 @@
+//! The keyspace below: linearizable reads, transactions, leases and events. A parameter: a cluster in a node, a table in tests.
+//!
+//! Its types are those of the keyspace itself (`lockkeeper-machine`), and nothing of etcd reaches it. The keys are those of [`key`] here,
+//! and of other adapters elsewhere.
+//!
+//! [`key`]: crate::key
+
+use std::sync::Arc;
+
+use futures::stream::BoxStream;
+use http::{Extensions, HeaderMap};
+use lockkeeper_machine::{Committed, Entry, EntryEvent, Key, KeyRange, Revision, SessionId, Ttl, Txn};
+use thiserror::Error;
+
+/// Some of the entries of a range, all of the same revision.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// In the order of their keys.
+    pub entries: Vec<(Key, Arc<Entry>)>,
+    /// The range has more of them, after the last one.
+    pub more: bool,
+    /// The present revision of the keyspace: the one that the page shows, unless an earlier one was asked for.
+    pub revision: Revision,
+}
+
+/// The entries of some keys, all of the same revision.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// In the order of the keys; `None`: there is none.
+    pub entries: Vec<Option<Arc<Entry>>>,
+    /// The present revision of the keyspace: the one that the entries show, unless an earlier one was asked for.
+    pub revision: Revision,
+}
+
+/// An open session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Session {
+    /// How long it lives without a renewal.
+    pub ttl: Ttl,
+    /// Milliseconds until it expires without one.
+    pub remaining_ms: u64,
+    /// The keys of its entries, in their order, if they were asked for.
+    pub keys: Vec<Key>,
+}
+
+/// What happens to a session on a stream that keeps sessions alive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeptAlive {
+    /// It was renewed, as the stream asked.
+    Renewed(SessionId, Ttl),
+    /// It is over, or there was none. Told once for each renewal that comes too late, and unasked when a session that the stream has
+    /// renewed ends.
+    Ended(SessionId),
+}
+
+/// Events of a watch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Watched {
+    /// Ordered by revision, then by key. May be empty: then it only tells how far the watch is.
+    pub events: Vec<EntryEvent>,
+    /// All events up to this revision were sent. Those of a later revision in this message are not all of it: the rest follows, before
+    /// those of any other.
+    pub complete: Revision,
+}
+
+/// What this node knows of the cluster, at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Facts {
+    /// The cluster's id, as a number.
+    pub cluster_id: u64,
+    /// This node's.
+    pub member_id: u64,
+    /// The node that leads; `None`: none is known.
+    pub leader: Option<u64>,
+    /// Raft's term.
+    pub term: u64,
+    /// The last entry of the log.
+    pub index: u64,
+    /// The last entry that this node has applied.
+    pub applied: u64,
+    /// Bytes of the table.
+    pub table_bytes: u64,
+    /// The revision of the keyspace that this node has applied.
+    pub revision: Revision,
+    /// This node has no vote.
+    pub is_learner: bool,
+}
+
+/// A member of the cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Member {
+    /// Its id.
+    pub id: u64,
+    /// Where its peers reach it: a URL.
+    pub peer_url: String,
+    /// Where clients of this API reach it: a URL. `None`: not known.
+    pub client_url: Option<String>,
+    /// It has no vote.
+    pub is_learner: bool,
+}
+
+/// No result.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum StoreError {
+    /// Nothing happened: no leader is known.
+    #[error("no leader")]
+    NoLeader,
+    /// The leader changed meanwhile. A change may still take effect.
+    #[error("leader changed")]
+    LeaderChanged,
+    /// No answer in time. A change may still take effect.
+    #[error("request timed out")]
+    TimedOut,
+    /// Nothing happened: this node stops.
+    #[error("server stopped")]
+    Stopping,
+    /// Nothing happened: too much is under way.
+    #[error("too many requests")]
+    Overloaded,
+    /// Nothing happened: the caller shows no identity, and needs one.
+    #[error("no identity")]
+    Anonymous,
+    /// Nothing happened: the caller's token is not known, or was withdrawn.
+    #[error("unknown token")]
+    UnknownToken,
+    /// Nothing happened: the caller may not do this.
+    #[error("denied: {0}")]
+    Denied(String),
+    /// Nothing happened: a key, a value or a transaction is larger than the store allows.
+    #[error("too large: {0}")]
+    TooLarge(String),
+    /// Nothing happened: the store is full.
+    #[error("full: {0}")]
+    Full(String),
+    /// Nothing happened: the session is over, or was never opened.
+    #[error("session ended")]
+    SessionEnded,
+    /// Nothing happened: there is such a session, or there was one not long ago.
+    #[error("session exists")]
+    SessionExists,
+    /// The history begins after the revision.
+    #[error("compacted")]
+    Compacted {
+        /// The revision of the last event that is forgotten.
+        compacted: Revision,
+    },
+    /// The keyspace has not reached the revision.
+    #[error("future revision")]
+    Future,
+    /// A bug, or something that this API has no name for.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// A keyspace with revisions, transactions, leases and events.
+///
+/// Each call that takes a caller is linearizable unless said otherwise, and ends within some seconds
+/// ([`StoreError::TimedOut`]). Dropping its future abandons it: a change may still take effect. While no leader is known a call waits for
+/// one, as long.
+pub trait Store: Clone + Send + Sync + 'static {
+    /// Who asks.
+    type Caller: Clone + Send + Sync + 'static;
+
+    /// The caller of a request, from the extensions that its connection gave it and from its headers. Fails if the caller may not ask
+    /// anything.
+    fn caller(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<Self::Caller, StoreError>;
+
+    /// The token for a name and a password, for the metadata `token` of later requests. `None`: they do not fit. Fails with
+    /// [`StoreError::Anonymous`] if no tokens are in use.
+    fn authenticate(&self, name: &str, password: &str) -> Result<Option<String>, StoreError>;
+
+    /// Whether callers need an identity.
+    fn needs_identity(&self) -> bool;
+
+    /// What this node knows of the cluster, at once.
+    fn facts(&self) -> Facts;
+
+    /// The members, in the order of their ids.
+    fn members(&self, caller: &Self::Caller) -> impl Future<Output = Result<Vec<Member>, StoreError>> + Send;
+
+    /// The entries of some keys; `at`: as they were at this revision.
+    fn get(
+        &self,
+        caller: &Self::Caller,
+        keys: Vec<Key>,
+        at: Option<Revision>,
+    ) -> impl Future<Output = Result<Found, StoreError>> + Send;
+
+    /// The first entries of a range, `limit` at most; 0: as many as fit. The store may answer with fewer, to bound the bytes of a page, but
+    /// never with none where [`Page::more`].
+    fn list(
+        &self,
+        caller: &Self::Caller,
+        range: KeyRange,
+        limit: usize,
+        at: Option<Revision>,
+    ) -> impl Future<Output = Result<Page, StoreError>> + Send;
+
+    /// Runs a transaction, whole or not at all.
+    fn commit(&self, caller: &Self::Caller, txn: Txn) -> impl Future<Output = Result<Committed, StoreError>> + Send;
+
+    /// Forgets the events up to a revision.
+    fn compact(&self, caller: &Self::Caller, revision: Revision)
+    -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Random bits, for the id of a session.
+    fn random(&self) -> u64;
+
+    /// Opens a session. Fails with [`StoreError::SessionExists`] if there is one with this id.
+    fn open(
+        &self,
+        caller: &Self::Caller,
+        session: SessionId,
+        ttl: Ttl,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Closes a session, and deletes its entries.
+    fn close(&self, caller: &Self::Caller, session: SessionId) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Shows a session; `None`: there is none, or it is not the caller's to see.
+    fn session(
+        &self,
+        caller: &Self::Caller,
+        session: SessionId,
+        keys: bool,
+    ) -> impl Future<Output = Result<Option<Session>, StoreError>> + Send;
+
+    /// The open sessions of a range of ids, both ends included, that are the caller's to see.
+    fn sessions(
+        &self,
+        caller: &Self::Caller,
+        first: SessionId,
+        last: SessionId,
+    ) -> impl Future<Output = Result<Vec<SessionId>, StoreError>> + Send;
+
+    /// Renews sessions as `renewals` come, for as long as they do. An error ends the stream: renewals that were not answered may have taken
+    /// effect. It ends with [`StoreError::NoLeader`] when the leader changes.
+    fn keep_alive(
+        &self,
+        caller: &Self::Caller,
+        renewals: BoxStream<'static, SessionId>,
+    ) -> impl Future<Output = Result<BoxStream<'static, Result<KeptAlive, StoreError>>, StoreError>> + Send;
+
+    /// The events of a range, from a revision on, included; it may be in the future. `None`: from now on; all that was acknowledged before
+    /// the call is not among them. As this node applies the log. An error ends the stream, such as [`StoreError::Compacted`]; a change of
+    /// leader does not.
+    fn watch(
+        &self,
+        caller: &Self::Caller,
+        range: KeyRange,
+        from: Option<Revision>,
+        with_previous: bool,
+    ) -> impl Future<Output = Result<BoxStream<'static, Result<Watched, StoreError>>, StoreError>> + Send;
+}

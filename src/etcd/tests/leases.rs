@@ -1,0 +1,88 @@
+//! Leases.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use tokio::{sync::mpsc, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::*;
+use crate::proto::etcdserverpb::{
+    LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest,
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn a_lease_is_granted_shown_listed_and_revoked() {
+    let api = Api::new();
+    let mut lease = api.lease();
+    let granted = lease.lease_grant(LeaseGrantRequest { ttl: 60, id: 0 }).await.unwrap().into_inner();
+    assert!(granted.id > 0 && granted.ttl == 60 && granted.header.is_some());
+    let chosen = lease.lease_grant(LeaseGrantRequest { ttl: 0, id: 77 }).await.unwrap().into_inner();
+    assert_eq!((chosen.id, chosen.ttl), (77, 1), "the shortest TTL");
+    let listed = lease.lease_leases(LeaseLeasesRequest {}).await.unwrap().into_inner();
+    let mut ids: Vec<i64> = listed.leases.iter().map(|lease| lease.id).collect();
+    ids.sort_unstable();
+    let mut expected = [granted.id, 77];
+    expected.sort_unstable();
+    assert_eq!(ids, expected);
+    api.store.pass(500);
+    let shown =
+        lease.lease_time_to_live(LeaseTimeToLiveRequest { id: granted.id, keys: true }).await.unwrap().into_inner();
+    assert_eq!((shown.ttl, shown.granted_ttl), (59, 60));
+    lease.lease_revoke(LeaseRevokeRequest { id: granted.id }).await.unwrap();
+    let shown =
+        lease.lease_time_to_live(LeaseTimeToLiveRequest { id: granted.id, keys: true }).await.unwrap().into_inner();
+    assert_eq!((shown.ttl, shown.granted_ttl), (-1, 0));
+}
+
+#[tokio::test]
+async fn errors_are_etcds() {
+    let mut lease = Api::new().lease();
+    lease.lease_grant(LeaseGrantRequest { ttl: 60, id: 77 }).await.unwrap();
+    let exists = lease.lease_grant(LeaseGrantRequest { ttl: 60, id: 77 }).await.unwrap_err();
+    assert_eq!(shown(&exists), "9 etcdserver: lease already exists");
+    for ttl in [86_401, i64::MAX] {
+        let large = lease.lease_grant(LeaseGrantRequest { ttl, id: 0 }).await.unwrap_err();
+        assert_eq!(shown(&large), "11 etcdserver: too large lease TTL");
+    }
+    let unknown = lease.lease_revoke(LeaseRevokeRequest { id: 5 }).await.unwrap_err();
+    assert_eq!(shown(&unknown), "5 etcdserver: requested lease not found");
+}
+
+#[tokio::test]
+async fn renewals_are_answered_and_the_end_of_a_lease_is_told_unasked() {
+    let api = Api::new();
+    let mut lease = api.lease();
+    lease.lease_grant(LeaseGrantRequest { ttl: 60, id: 77 }).await.unwrap();
+    let (renew, renewals) = mpsc::channel(8);
+    let mut kept = lease.lease_keep_alive(ReceiverStream::new(renewals)).await.unwrap().into_inner();
+    let mut next = async || {
+        let answer = timeout(PATIENCE, kept.next()).await.expect("in time").expect("an answer").expect("no error");
+        (answer.id, answer.ttl)
+    };
+    renew.send(LeaseKeepAliveRequest { id: 77 }).await.unwrap();
+    assert_eq!(next().await, (77, 60));
+    renew.send(LeaseKeepAliveRequest { id: 5 }).await.unwrap();
+    assert_eq!(next().await, (5, 0), "there is no such lease");
+    api.store.pass(61_000);
+    assert_eq!(next().await, (77, 0), "it is over");
+    drop(renew);
+    assert!(timeout(PATIENCE, kept.next()).await.expect("in time").is_none());
+}
+
+#[tokio::test]
+async fn a_stream_of_renewals_outlives_a_change_of_leader() {
+    let api = Api::new();
+    let mut lease = api.lease();
+    lease.lease_grant(LeaseGrantRequest { ttl: 60, id: 77 }).await.unwrap();
+    let (renew, renewals) = mpsc::channel(8);
+    let mut kept = lease.lease_keep_alive(ReceiverStream::new(renewals)).await.unwrap().into_inner();
+    api.store.be_leaderless(true);
+    renew.send(LeaseKeepAliveRequest { id: 77 }).await.unwrap();
+    assert!(timeout(Duration::from_millis(200), kept.next()).await.is_err(), "it waits for a leader");
+    api.store.be_leaderless(false);
+    let answer = timeout(PATIENCE, kept.next()).await.expect("in time").expect("an answer").expect("no error");
+    assert_eq!((answer.id, answer.ttl), (77, 60));
+}

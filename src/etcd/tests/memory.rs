@@ -1,0 +1,294 @@
+//! A store in memory: a table, whose time passes when a test says so.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::{
+    StreamExt as _,
+    stream::{BoxStream, once, unfold},
+};
+use http::{Extensions, HeaderMap};
+use lockkeeper_machine::{
+    Command, Committed, Key, KeyRange, Label, Limit, Machine, Refusal, Renewal, Reply, Revision, RevisionError,
+    SessionId, Stamp, Time, Ttl, Txn, WallTime,
+};
+use tokio::sync::watch;
+
+use crate::{Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};
+
+/// Entries of a page: few, so that tests meet its end.
+const PAGE_MAX: usize = 4;
+
+/// A store in memory. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Memory {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Told of each command.
+    changed: watch::Sender<()>,
+}
+
+#[derive(Default)]
+struct State {
+    machine: Machine,
+    time: Time,
+    random: u64,
+    is_leaderless: bool,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { shared: Arc::new(Shared { state: Mutex::default(), changed: watch::Sender::new(()) }) }
+    }
+}
+
+impl Memory {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn apply(&self, command: Command) -> Reply {
+        let mut state = self.state();
+        let time = state.time;
+        let reply = state.machine.apply(time, command, &mut Vec::new());
+        drop(state);
+        self.shared.changed.send_replace(());
+        reply
+    }
+
+    /// Lets time pass, and sessions end.
+    pub(crate) fn pass(&self, ms: u64) {
+        let mut state = self.state();
+        state.time.stamp = Stamp(state.time.stamp.0 + ms);
+        state.time.wall = WallTime(state.time.wall.0 + ms);
+        drop(state);
+        // What is due is handled by the next command.
+        self.apply(Command::Renew { sessions: Vec::new() });
+    }
+
+    /// From now on no leader is known, or one is again.
+    pub(crate) fn be_leaderless(&self, is_leaderless: bool) {
+        self.state().is_leaderless = is_leaderless;
+    }
+
+    pub(crate) fn machine(&self) -> Machine {
+        self.state().machine.clone()
+    }
+
+    /// A table to read, at a leader.
+    fn led(&self) -> Result<Machine, StoreError> {
+        let state = self.state();
+        if state.is_leaderless { Err(StoreError::NoLeader) } else { Ok(state.machine.clone()) }
+    }
+
+    fn change(&self, command: Command) -> Result<Reply, StoreError> {
+        self.led()?;
+        match self.apply(command) {
+            Reply::Refused(refusal) => Err(refused(refusal)),
+            reply => Ok(reply),
+        }
+    }
+}
+
+fn refused(refusal: Refusal) -> StoreError {
+    match refusal {
+        Refusal::SessionEnded(_) => StoreError::SessionEnded,
+        Refusal::SessionExists => StoreError::SessionExists,
+        Refusal::RevisionFuture { .. } => StoreError::Future,
+        Refusal::Limit(Limit::TxnWrites | Limit::TxnBytes) => StoreError::TooLarge("a limit".to_owned()),
+        Refusal::Limit(_) => StoreError::Full("a limit".to_owned()),
+        other => StoreError::Other(format!("{other:?}")),
+    }
+}
+
+fn past(error: RevisionError) -> StoreError {
+    match error {
+        RevisionError::Compacted { compacted } => StoreError::Compacted { compacted },
+        RevisionError::Future { .. } => StoreError::Future,
+    }
+}
+
+impl Store for Memory {
+    type Caller = ();
+
+    fn caller(&self, _extensions: &Extensions, _headers: &HeaderMap) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn authenticate(&self, _name: &str, _password: &str) -> Result<Option<String>, StoreError> {
+        Err(StoreError::Anonymous)
+    }
+
+    fn needs_identity(&self) -> bool {
+        false
+    }
+
+    fn facts(&self) -> Facts {
+        let state = self.state();
+        Facts {
+            cluster_id: 7,
+            member_id: 1,
+            leader: (!state.is_leaderless).then_some(1),
+            term: 3,
+            revision: state.machine.revision(),
+            ..Facts::default()
+        }
+    }
+
+    async fn members(&self, _caller: &()) -> Result<Vec<Member>, StoreError> {
+        let client_url = Some("http://127.0.0.1:2379".to_owned());
+        Ok(vec![Member { id: 1, peer_url: "http://127.0.0.1:2380".to_owned(), client_url, is_learner: false }])
+    }
+
+    async fn get(&self, _caller: &(), keys: Vec<Key>, at: Option<Revision>) -> Result<Found, StoreError> {
+        let machine = self.led()?;
+        let revision = machine.revision();
+        let entry = |key| machine.entry_at(key, at.unwrap_or(revision)).map_err(past);
+        Ok(Found { entries: keys.iter().map(entry).collect::<Result<_, _>>()?, revision })
+    }
+
+    async fn list(
+        &self,
+        _caller: &(),
+        range: KeyRange,
+        limit: usize,
+        at: Option<Revision>,
+    ) -> Result<Page, StoreError> {
+        let machine = self.led()?;
+        let revision = machine.revision();
+        let entries = machine.entries_at(&range, at.unwrap_or(revision)).map_err(past)?;
+        let limit = if limit == 0 { PAGE_MAX } else { limit.min(PAGE_MAX) };
+        let mut entries: Vec<_> =
+            entries.iter(false).take(limit + 1).map(|(key, entry)| (key.clone(), entry)).collect();
+        let more = entries.len() > limit;
+        entries.truncate(limit);
+        Ok(Page { entries, more, revision })
+    }
+
+    async fn commit(&self, _caller: &(), txn: Txn) -> Result<Committed, StoreError> {
+        match self.change(Command::Txn(txn))? {
+            Reply::Committed(committed) => Ok(committed),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn compact(&self, _caller: &(), revision: Revision) -> Result<(), StoreError> {
+        self.change(Command::Compact { revision }).map(drop)
+    }
+
+    fn random(&self) -> u64 {
+        let mut state = self.state();
+        state.random += 1;
+        state.random * 2
+    }
+
+    async fn open(&self, _caller: &(), session: SessionId, ttl: Ttl) -> Result<(), StoreError> {
+        // Another label each time: a session is opened once.
+        let label = Label::new(&format!("lease {}", self.random())).expect("short");
+        match self.change(Command::Open { session, ttl, label, address: None, owner: None }) {
+            Err(StoreError::SessionEnded) => Err(StoreError::SessionExists),
+            opened => opened.map(drop),
+        }
+    }
+
+    async fn close(&self, _caller: &(), session: SessionId) -> Result<(), StoreError> {
+        self.change(Command::Close { session, by: None, reason: None }).map(drop)
+    }
+
+    async fn session(&self, _caller: &(), session: SessionId, keys: bool) -> Result<Option<Session>, StoreError> {
+        let machine = self.led()?;
+        let Some(view) = machine.sessions(SessionId(session.0 - 1).into()).next().filter(|it| it.session == session)
+        else {
+            return Ok(None);
+        };
+        let leased = |entry: &lockkeeper_machine::Entry| entry.lease.is_some_and(|lease| lease.session == session);
+        let all = machine.entries(&KeyRange::default()).filter(|(_, entry)| keys && leased(entry));
+        let keys = all.map(|(key, _)| key.clone()).collect();
+        Ok(Some(Session { ttl: view.ttl, remaining_ms: view.remaining_ms, keys }))
+    }
+
+    async fn sessions(&self, _caller: &(), first: SessionId, last: SessionId) -> Result<Vec<SessionId>, StoreError> {
+        let machine = self.led()?;
+        let all = machine.sessions(SessionId(first.0 - 1).into()).map(|view| view.session);
+        Ok(all.take_while(|session| *session <= last).collect())
+    }
+
+    async fn keep_alive(
+        &self,
+        _caller: &(),
+        renewals: BoxStream<'static, SessionId>,
+    ) -> Result<BoxStream<'static, Result<KeptAlive, StoreError>>, StoreError> {
+        self.led()?;
+        let keeping = (self.clone(), self.shared.changed.subscribe(), renewals, Vec::<SessionId>::new());
+        let kept = unfold(keeping, |(store, mut changed, mut renewals, mut known)| async move {
+            loop {
+                if store.led().is_err() {
+                    return Some((Err(StoreError::NoLeader), (store, changed, renewals, known)));
+                }
+                let machine = store.machine();
+                if let Some(place) = known.iter().position(|session| !machine.has_session(*session)) {
+                    let session = known.remove(place);
+                    return Some((Ok(KeptAlive::Ended(session)), (store, changed, renewals, known)));
+                }
+                let session = tokio::select! {
+                    session = renewals.next() => session?,
+                    _ = changed.changed() => continue,
+                };
+                let Reply::Renewed(answers) = store.apply(Command::Renew { sessions: vec![session] }) else {
+                    panic!("not an answer to a renewal");
+                };
+                known.retain(|known| *known != session);
+                let kept = match answers.first() {
+                    Some(Renewal::Renewed { ttl, .. }) => {
+                        known.push(session);
+                        KeptAlive::Renewed(session, *ttl)
+                    }
+                    _ => KeptAlive::Ended(session),
+                };
+                return Some((Ok(kept), (store, changed, renewals, known)));
+            }
+        });
+        Ok(kept.boxed())
+    }
+
+    async fn watch(
+        &self,
+        _caller: &(),
+        range: KeyRange,
+        from: Option<Revision>,
+        with_previous: bool,
+    ) -> Result<BoxStream<'static, Result<Watched, StoreError>>, StoreError> {
+        let complete = match from {
+            Some(from) => Revision(from.0.saturating_sub(1)),
+            None => self.led()?.revision(),
+        };
+        let watching = (self.clone(), self.shared.changed.subscribe(), complete);
+        let events = unfold(watching, move |(store, mut changed, complete)| {
+            let range = range.clone();
+            async move {
+                loop {
+                    changed.borrow_and_update();
+                    let machine = store.machine();
+                    let after = match machine.history().after(complete, None) {
+                        Ok(after) => after,
+                        Err(error) => return Some((Err(past(error)), (store, changed, Revision(u64::MAX)))),
+                    };
+                    let events: Vec<_> = after.filter(|event| range.contains(&event.key)).collect();
+                    if !events.is_empty() {
+                        let shown = events.iter().map(|event| {
+                            let before = event.before.clone().filter(|_| with_previous);
+                            lockkeeper_machine::EntryEvent { before, ..(***event).clone() }
+                        });
+                        let (events, complete) = (shown.collect(), machine.revision());
+                        return Some((Ok(Watched { events, complete }), (store, changed, complete)));
+                    }
+                    changed.changed().await.ok()?;
+                }
+            }
+        });
+        let began = once(async move { Ok(Watched { events: Vec::new(), complete }) });
+        Ok(began.chain(events).boxed())
+    }
+}
