@@ -56,6 +56,9 @@ pub(crate) enum Error {
     TimedOut,
     #[error("etcdserver: server stopped")]
     Stopped,
+    /// Not one of etcd's, which sends any answer.
+    #[error("etcdserver: the answer has more than {bytes_max} bytes: ask for fewer keys, with a limit")]
+    AnswerTooLarge { bytes_max: usize },
     /// Not one of etcd's.
     #[error("etcdserver: {0}")]
     Other(String),
@@ -75,7 +78,7 @@ impl Error {
             | Self::UserEmpty
             | Self::AuthFailed => Code::InvalidArgument,
             Self::Compacted | Self::Future | Self::TtlTooLarge => Code::OutOfRange,
-            Self::NoSpace | Self::TooManyRequests => Code::ResourceExhausted,
+            Self::NoSpace | Self::TooManyRequests | Self::AnswerTooLarge { .. } => Code::ResourceExhausted,
             Self::LeaseNotFound => Code::NotFound,
             Self::LeaseExists | Self::AuthNotEnabled => Code::FailedPrecondition,
             Self::InvalidToken => Code::Unauthenticated,

@@ -24,6 +24,11 @@ impl<S: Store> Etcd<S> {
     }
 }
 
+/// The header of an answer within a transaction: the revision alone.
+pub(crate) fn inner_header(revision: Revision) -> Option<ResponseHeader> {
+    Some(ResponseHeader { revision: number(revision), ..ResponseHeader::default() })
+}
+
 /// A revision as etcd's messages have it.
 pub(crate) fn number(revision: Revision) -> i64 {
     // The counter of revisions rises by one for each write: it has no more than 63 bits.

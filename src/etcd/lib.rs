@@ -4,9 +4,9 @@
 //! routes      which services there are
 //! kv  lease  maintenance  cluster  auth
 //!             a service each
-//! txn         a transaction of etcd's as one of the store's
-//! header  error  key
-//!             etcd's words: headers, errors, keys, ranges, leases
+//! range  txn  what reads and transactions of etcd's are in the store
+//! check  header  error  key
+//!             etcd's words: what it refuses, headers, errors, keys, ranges, leases
 //! store       the keyspace: a parameter
 //! ```
 //!
@@ -16,17 +16,21 @@
 //! Differences from etcd, and what is left out: `README.md`.
 
 mod auth;
+mod check;
 mod cluster;
 mod error;
 mod header;
 mod key;
+mod kv;
 mod lease;
 mod maintenance;
 pub mod proto;
+mod range;
 mod routes;
 mod store;
 #[cfg(test)]
 mod tests;
+mod txn;
 
 pub use routes::{Etcd, routes};
 pub use store::{Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};

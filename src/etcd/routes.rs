@@ -7,7 +7,7 @@ use crate::{
     Store,
     error::Error,
     proto::etcdserverpb::{
-        auth_server::AuthServer, cluster_server::ClusterServer, lease_server::LeaseServer,
+        auth_server::AuthServer, cluster_server::ClusterServer, kv_server::KvServer, lease_server::LeaseServer,
         maintenance_server::MaintenanceServer,
     },
 };
@@ -25,6 +25,7 @@ pub struct Etcd<S> {
 pub fn routes<S: Store>(store: S) -> Routes {
     let etcd = Etcd { store };
     Routes::default()
+        .add_service(KvServer::new(etcd.clone()))
         .add_service(LeaseServer::new(etcd.clone()))
         .add_service(MaintenanceServer::new(etcd.clone()))
         .add_service(ClusterServer::new(etcd.clone()))

@@ -85,13 +85,12 @@ impl Memory {
 
     fn change(&self, command: Command) -> Result<Reply, StoreError> {
         self.led()?;
-        match self.apply(command) {
-            Reply::Refused(refusal) => Err(refused(refusal)),
-            reply => Ok(reply),
-        }
+        let reply = self.apply(command);
+        if let Reply::Refused(refusal) = reply { Err(refused(refusal)) } else { Ok(reply) }
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "few of them concern the keyspace")]
 fn refused(refusal: Refusal) -> StoreError {
     match refusal {
         Refusal::SessionEnded(_) => StoreError::SessionEnded,
@@ -168,10 +167,10 @@ impl Store for Memory {
     }
 
     async fn commit(&self, _caller: &(), txn: Txn) -> Result<Committed, StoreError> {
-        match self.change(Command::Txn(txn))? {
-            Reply::Committed(committed) => Ok(committed),
-            other => panic!("{other:?}"),
-        }
+        let Reply::Committed(committed) = self.change(Command::Txn(txn))? else {
+            panic!("not an answer to a transaction")
+        };
+        Ok(committed)
     }
 
     async fn compact(&self, _caller: &(), revision: Revision) -> Result<(), StoreError> {

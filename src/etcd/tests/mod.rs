@@ -1,12 +1,20 @@
 //! The services, over a store in memory, as clients reach them.
 
+mod keys;
 mod leases;
 mod memory;
+mod transactions;
 
 use tonic::{Status, service::Routes};
 
 use crate::{
-    proto::etcdserverpb::{lease_client::LeaseClient},
+    proto::etcdserverpb::{
+        Compare, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest,
+        compare::{CompareResult, CompareTarget, TargetUnion},
+        kv_client::KvClient,
+        lease_client::LeaseClient,
+        request_op::Request,
+    },
     routes,
 };
 pub(crate) use memory::Memory;
@@ -23,6 +31,10 @@ impl Api {
         Self { routes: routes(store.clone()).prepare(), store }
     }
 
+    pub(crate) fn kv(&self) -> KvClient<Routes> {
+        KvClient::new(self.routes.clone())
+    }
+
     pub(crate) fn lease(&self) -> LeaseClient<Routes> {
         LeaseClient::new(self.routes.clone())
     }
@@ -31,4 +43,67 @@ impl Api {
 /// The code and the text of an error.
 pub(crate) fn shown(status: &Status) -> String {
     format!("{} {}", status.code() as i32, status.message())
+}
+
+/// A put of a short text.
+pub(crate) fn put(key: &str, value: &str) -> PutRequest {
+    PutRequest { key: key.into(), value: value.into(), ..PutRequest::default() }
+}
+
+/// A read of all keys that begin so.
+pub(crate) fn prefix(prefix: &str) -> RangeRequest {
+    RangeRequest { key: prefix.into(), range_end: after(prefix), ..RangeRequest::default() }
+}
+
+pub(crate) fn delete(prefix: &str) -> DeleteRangeRequest {
+    DeleteRangeRequest { key: prefix.into(), range_end: after(prefix), ..DeleteRangeRequest::default() }
+}
+
+fn after(prefix: &str) -> Vec<u8> {
+    let (last, start) = prefix.as_bytes().split_last().expect("not empty");
+    [start, &[last + 1]].concat()
+}
+
+/// An operation of a transaction.
+pub(crate) fn operation(request: impl Into<Request>) -> RequestOp {
+    RequestOp { request: Some(request.into()) }
+}
+
+macro_rules! operations {
+    ($($request:ty => $kind:ident;)*) => {
+        $(impl From<$request> for Request {
+            fn from(request: $request) -> Self {
+                Self::$kind(request)
+            }
+        })*
+    };
+}
+
+operations! {
+    RangeRequest => RequestRange;
+    PutRequest => RequestPut;
+    DeleteRangeRequest => RequestDeleteRange;
+    TxnRequest => RequestTxn;
+}
+
+pub(crate) fn compare(key: &str, result: CompareResult, union: TargetUnion) -> Compare {
+    let target = match union {
+        TargetUnion::Version(_) => CompareTarget::Version,
+        TargetUnion::CreateRevision(_) => CompareTarget::Create,
+        TargetUnion::ModRevision(_) => CompareTarget::Mod,
+        TargetUnion::Value(_) => CompareTarget::Value,
+        TargetUnion::Lease(_) => CompareTarget::Lease,
+    };
+    let (result, target, target_union) = (result.into(), target.into(), Some(union));
+    Compare { key: key.into(), result, target, target_union, ..Compare::default() }
+}
+
+/// The compare of "there is no such key".
+pub(crate) fn absent(key: &str) -> Compare {
+    compare(key, CompareResult::Equal, TargetUnion::CreateRevision(0))
+}
+
+/// The keys of an answer, as texts.
+pub(crate) fn keys(answer: &RangeResponse) -> Vec<String> {
+    answer.kvs.iter().map(|kv| String::from_utf8_lossy(&kv.key).into_owned()).collect()
 }

@@ -1,0 +1,116 @@
+//! Keys: reads, and writes, each of which is a transaction.
+
+use lockkeeper_machine::{Key, KeyRange};
+use tonic::{Request, Response, Status};
+
+use crate::{
+    Etcd, Store, check,
+    error::Error,
+    key,
+    proto::etcdserverpb::{
+        CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse,
+        RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse, kv_server::Kv, request_op,
+        response_op::Response as Answer,
+    },
+};
+use lockkeeper_machine::{Revision, TXN_WRITES_MAX};
+
+#[tonic::async_trait]
+impl<S: Store> Kv for Etcd<S> {
+    async fn range(&self, request: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let request = request.into_inner();
+        check::range(&request)?;
+        let (answer, revision) = self.read(&caller, &request).await?;
+        Ok(Response::new(RangeResponse { header: self.header(revision), ..answer }))
+    }
+
+    async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let request = request.into_inner();
+        check::put(&request)?;
+        let (revision, answer) = self.one(&caller, request_op::Request::RequestPut(request)).await?;
+        let Some(Answer::ResponsePut(answer)) = answer else { return Err(unexpected()) };
+        Ok(Response::new(PutResponse { header: self.header(revision), ..answer }))
+    }
+
+    async fn delete_range(
+        &self,
+        request: Request<DeleteRangeRequest>,
+    ) -> Result<Response<DeleteRangeResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let request = request.into_inner();
+        check::delete(&request)?;
+        let (revision, answer) = match self.one(&caller, request_op::Request::RequestDeleteRange(request.clone())).await
+        {
+            Ok((revision, Some(Answer::ResponseDeleteRange(answer)))) => (revision, answer),
+            Ok(_) => return Err(unexpected()),
+            Err(Error::TooLarge) if !request.range_end.is_empty() => self.delete_in_parts(&caller, &request).await?,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Response::new(DeleteRangeResponse { header: self.header(revision), ..answer }))
+    }
+
+    async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let request = request.into_inner();
+        check::txn(&request)?;
+        let (revision, answer) = self.transact(&caller, &request).await?;
+        Ok(Response::new(TxnResponse { header: self.header(revision), ..answer }))
+    }
+
+    async fn compact(&self, request: Request<CompactionRequest>) -> Result<Response<CompactionResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let revision = Revision(u64::try_from(request.into_inner().revision).unwrap_or_default());
+        // A revision that is forgotten already cannot be read: etcd refuses to compact it again.
+        self.store.get(&caller, vec![key::of(&[0])?], Some(revision)).await?;
+        self.store.compact(&caller, revision).await?;
+        Ok(Response::new(CompactionResponse { header: self.header_now() }))
+    }
+}
+
+impl<S: Store> Etcd<S> {
+    /// One write, as a transaction without a condition.
+    async fn one(&self, caller: &S::Caller, request: request_op::Request) -> Result<(Revision, Option<Answer>), Error> {
+        let success = vec![RequestOp { request: Some(request) }];
+        let (revision, mut answer) = self.transact(caller, &TxnRequest { success, ..TxnRequest::default() }).await?;
+        Ok((revision, answer.responses.pop().and_then(|answer| answer.response)))
+    }
+
+    /// Deletes a range of more keys than one transaction may: part by part.
+    async fn delete_in_parts(
+        &self,
+        caller: &S::Caller,
+        request: &DeleteRangeRequest,
+    ) -> Result<(Revision, DeleteRangeResponse), Error> {
+        let KeyRange { from, to } = key::range(&request.key, &request.range_end)?;
+        let (mut from, mut whole) = (from, DeleteRangeResponse::default());
+        loop {
+            // Half of what one may: others may add some meanwhile.
+            let page =
+                self.store.list(caller, KeyRange { from: from.clone(), to: to.clone() }, TXN_WRITES_MAX / 2, None);
+            let page = page.await?;
+            let next = page.entries.last().filter(|_| page.more).map(|(last, _)| [last.as_bytes(), &[0]].concat());
+            let next = next.map(|next| Key::new(&next)).transpose().map_err(|_| Error::TooLarge)?;
+            let part = DeleteRangeRequest {
+                key: from.as_ref().map(key::shown).unwrap_or_default().to_vec(),
+                range_end: next.as_ref().map_or(request.range_end.clone(), |next| key::shown(next).to_vec()),
+                prev_kv: request.prev_kv,
+            };
+            let (revision, answer) = self.one(caller, request_op::Request::RequestDeleteRange(part)).await?;
+            let Some(Answer::ResponseDeleteRange(answer)) = answer else {
+                return Err(Error::Other("no answer to a part".to_owned()));
+            };
+            whole.deleted += answer.deleted;
+            whole.prev_kvs.extend(answer.prev_kvs);
+            if next.is_none() {
+                return Ok((revision, whole));
+            }
+            from = next;
+        }
+    }
+}
+
+fn unexpected() -> Status {
+    Error::Other("the answer is not that of the operation".to_owned()).into()
+}

@@ -1,0 +1,246 @@
+//! A read of a range: which keys it shows, and in which order.
+
+use std::{cmp::Ordering, sync::Arc};
+
+use lockkeeper_machine::{Bounds, Entry, Key, KeyRange, Revision, Select, Shows, SortBy};
+
+use crate::{
+    Etcd, Store, StoreError,
+    error::Error,
+    header::{key_value, number},
+    key,
+    proto::{
+        etcdserverpb::{
+            RangeRequest, RangeResponse,
+            range_request::{SortOrder, SortTarget},
+        },
+        mvccpb::KeyValue,
+    },
+};
+
+/// Bytes of keys and values in one answer, at the most: an answer is sent whole.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Entries that are kept beyond the limit before the surplus is sorted out.
+const SURPLUS: usize = 1024;
+/// Attempts to read a range whose revision is forgotten before all its pages are read.
+const ATTEMPTS_MAX: usize = 4;
+
+type Found = (Key, Arc<Entry>);
+
+impl<S: Store> Etcd<S> {
+    /// Answers a read. The header is left to the caller; also returns the present revision.
+    pub(crate) async fn read(
+        &self,
+        caller: &S::Caller,
+        request: &RangeRequest,
+    ) -> Result<(RangeResponse, Revision), Error> {
+        let at = u64::try_from(request.revision).ok().filter(|revision| *revision > 0).map(Revision);
+        self.read_at(caller, request, at).await
+    }
+
+    /// As [`read`](Self::read), at this revision.
+    pub(crate) async fn read_at(
+        &self,
+        caller: &S::Caller,
+        request: &RangeRequest,
+        at: Option<Revision>,
+    ) -> Result<(RangeResponse, Revision), Error> {
+        if request.range_end.is_empty() {
+            let mut view = View::of(request);
+            let key = key::of(&request.key)?;
+            let found = self.store.get(caller, vec![key.clone()], at).await?;
+            view.add(found.entries.into_iter().flatten().map(|entry| (key.clone(), entry)))?;
+            return Ok((view.answer(), found.revision));
+        }
+        let range = key::range(&request.key, &request.range_end)?;
+        for _ in 0..ATTEMPTS_MAX {
+            let mut view = View::of(request);
+            match self.scan(caller, range.clone(), at, |entries| view.add(entries)).await {
+                Err(Error::Compacted) if at.is_none() => {}
+                scanned => return Ok((view.answer(), scanned?)),
+            }
+        }
+        Err(StoreError::Overloaded.into())
+    }
+
+    /// Shows all entries of a range to `add`, page by page, all of the same revision. Returns the present one.
+    async fn scan(
+        &self,
+        caller: &S::Caller,
+        range: KeyRange,
+        at: Option<Revision>,
+        mut add: impl FnMut(Vec<Found>) -> Result<(), Error> + Send,
+    ) -> Result<Revision, Error> {
+        if range.is_empty() {
+            return Ok(self.store.get(caller, Vec::new(), at).await?.revision);
+        }
+        let first = self.store.list(caller, range.clone(), 0, at).await?;
+        let (revision, at) = (first.revision, at.unwrap_or(first.revision));
+        let mut page = first;
+        loop {
+            let last = page.entries.last().map(|(key, _)| key.clone()).filter(|_| page.more);
+            add(page.entries)?;
+            let Some(last) = last else { return Ok(revision) };
+            let from = Key::new(&[last.as_bytes(), &[0]].concat()).map_err(|_| Error::TooLarge)?;
+            page = self.store.list(caller, KeyRange { from: Some(from), ..range.clone() }, 0, Some(at)).await?;
+        }
+    }
+
+    /// All entries of a range, and the present revision.
+    pub(crate) async fn entries(
+        &self,
+        caller: &S::Caller,
+        range: KeyRange,
+        at: Option<Revision>,
+    ) -> Result<(Vec<Found>, Revision), Error> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (mut all, mut bytes) = (Vec::new(), 0);
+            let scanned = self.scan(caller, range.clone(), at, |entries| {
+                bytes += entries.iter().map(size).sum::<usize>();
+                all.extend(entries);
+                if bytes > ANSWER_BYTES_MAX { Err(too_large()) } else { Ok(()) }
+            });
+            match scanned.await {
+                Err(Error::Compacted) if at.is_none() => {}
+                scanned => return Ok((all, scanned?)),
+            }
+        }
+        Err(StoreError::Overloaded.into())
+    }
+}
+
+fn size((key, entry): &Found) -> usize {
+    key.as_bytes().len() + entry.value.as_bytes().len()
+}
+
+fn too_large() -> Error {
+    Error::AnswerTooLarge { bytes_max: ANSWER_BYTES_MAX }
+}
+
+/// What a read shows of a range: filtered, sorted and limited, as entry by entry comes.
+pub(crate) struct View<'a> {
+    request: &'a RangeRequest,
+    order: SortOrder,
+    target: SortTarget,
+    /// 0: none.
+    limit: usize,
+    count: i64,
+    found: Vec<Found>,
+    /// Of `found`, where they count for the answer.
+    bytes: usize,
+    /// Some were left out for the limit.
+    more: bool,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn of(request: &'a RangeRequest) -> Self {
+        let (order, target) = order(request);
+        let limit = usize::try_from(request.limit).unwrap_or_default();
+        Self { request, order, target, limit, count: 0, found: Vec::new(), bytes: 0, more: false }
+    }
+
+    /// Takes more entries, in the order of their keys. Fails if the answer would be too large.
+    pub(crate) fn add(&mut self, entries: impl IntoIterator<Item = Found>) -> Result<(), Error> {
+        for found in entries {
+            self.count += 1;
+            if self.request.count_only || !self.shows(&found.1) {
+                continue;
+            }
+            if self.limit > 0 && self.order == SortOrder::None && self.found.len() >= self.limit {
+                self.more = true;
+                continue;
+            }
+            self.bytes += size(&found);
+            self.found.push(found);
+            if self.limit > 0 && self.found.len() > self.limit + SURPLUS {
+                self.cut();
+            }
+            if self.bytes > ANSWER_BYTES_MAX && !self.request.keys_only {
+                self.cut();
+                if self.bytes > ANSWER_BYTES_MAX {
+                    return Err(too_large());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn shows(&self, entry: &Entry) -> bool {
+        let RangeRequest { min_mod_revision, max_mod_revision, min_create_revision, max_create_revision, .. } =
+            *self.request;
+        let within = |revision: Revision, least: i64, most: i64| {
+            (least == 0 || number(revision) >= least) && (most == 0 || number(revision) <= most)
+        };
+        within(entry.modified, min_mod_revision, max_mod_revision)
+            && within(entry.created, min_create_revision, max_create_revision)
+    }
+
+    /// Sorts what was found, and drops what the limit leaves out.
+    fn cut(&mut self) {
+        let target = self.target;
+        let ascending = |(key, one): &Found, (other_key, other): &Found| match target {
+            SortTarget::Key => key.cmp(other_key),
+            SortTarget::Version => one.version.cmp(&other.version),
+            SortTarget::Create => one.created.cmp(&other.created),
+            SortTarget::Mod => one.modified.cmp(&other.modified),
+            SortTarget::Value => one.value.cmp(&other.value),
+        };
+        match self.order {
+            SortOrder::None => {}
+            SortOrder::Ascend => self.found.sort_by(ascending),
+            SortOrder::Descend => self.found.sort_by(|one, other| Ordering::reverse(ascending(one, other))),
+        }
+        if self.limit > 0 && self.found.len() > self.limit {
+            self.found.truncate(self.limit);
+            self.more = true;
+            self.bytes = self.found.iter().map(size).sum();
+        }
+    }
+
+    /// The answer, without its header.
+    pub(crate) fn answer(mut self) -> RangeResponse {
+        self.cut();
+        let keys_only = self.request.keys_only;
+        let kvs = self.found.iter().map(|(key, entry)| {
+            let shown = key_value(key, entry);
+            if keys_only { KeyValue { value: Vec::new(), ..shown } } else { shown }
+        });
+        RangeResponse { header: None, kvs: kvs.collect(), more: self.more, count: self.count }
+    }
+}
+
+/// A read within a transaction.
+pub(crate) fn select(request: &RangeRequest) -> Result<Select, Error> {
+    let (order, target) = order(request);
+    let revision = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0).map(Revision);
+    Ok(Select {
+        range: key::range(&request.key, &request.range_end)?,
+        created: Bounds { min: revision(request.min_create_revision), max: revision(request.max_create_revision) },
+        modified: Bounds { min: revision(request.min_mod_revision), max: revision(request.max_mod_revision) },
+        by: match target {
+            SortTarget::Key => SortBy::Key,
+            SortTarget::Create => SortBy::Created,
+            SortTarget::Mod => SortBy::Modified,
+            SortTarget::Version => SortBy::Version,
+            SortTarget::Value => SortBy::Value,
+        },
+        is_descending: order == SortOrder::Descend,
+        limit: u32::try_from(request.limit.max(0)).unwrap_or(u32::MAX),
+        shows: match (request.count_only, request.keys_only) {
+            (true, _) => Shows::Count,
+            (false, true) => Shows::Keys,
+            (false, false) => Shows::Entries,
+        },
+    })
+}
+
+/// The order that a read asks for.
+fn order(request: &RangeRequest) -> (SortOrder, SortTarget) {
+    match (request.sort_order(), request.sort_target()) {
+        // Keys come in this order.
+        (SortOrder::Ascend, SortTarget::Key) => (SortOrder::None, SortTarget::Key),
+        // Who names a target wants an order.
+        (SortOrder::None, target) if target != SortTarget::Key => (SortOrder::Ascend, target),
+        order => order,
+    }
+}

@@ -1,0 +1,263 @@
+//! Transactions: compares, what operations see and show, transactions in them, and the locks that they claim.
+
+use lockkeeper_machine::{LockName, Page as LockPage, Ticket, Token};
+
+use super::*;
+use crate::proto::etcdserverpb::{
+    LeaseGrantRequest, ResponseOp, TxnResponse,
+    range_request::{SortOrder, SortTarget},
+    response_op::Response,
+};
+
+const PAGE: LockPage = LockPage { size: 10, holders_after: Token(0), waiters_after: Ticket(0) };
+
+async fn commit(kv: &mut KvClient<Routes>, txn: TxnRequest) -> TxnResponse {
+    kv.txn(txn).await.unwrap().into_inner()
+}
+
+fn range(response: &ResponseOp) -> &RangeResponse {
+    match &response.response {
+        Some(Response::ResponseRange(range)) => range,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn inner(response: &ResponseOp) -> &TxnResponse {
+    match &response.response {
+        Some(Response::ResponseTxn(txn)) => txn,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The transaction of etcd's own mutex.
+fn enqueue(name: &str, lease: i64) -> TxnRequest {
+    let key = format!("{name}/{lease:x}");
+    let owner = RangeRequest {
+        sort_order: SortOrder::Ascend.into(),
+        sort_target: SortTarget::Create.into(),
+        limit: 1,
+        ..prefix(&format!("{name}/"))
+    };
+    TxnRequest {
+        compare: vec![absent(&key)],
+        success: vec![operation(PutRequest { lease, ..put(&key, "") }), operation(owner.clone())],
+        failure: vec![operation(RangeRequest { key: key.into(), ..Default::default() }), operation(owner)],
+    }
+}
+
+#[tokio::test]
+async fn etcds_mutex_sees_its_owner_and_operators_see_the_queue() {
+    let api = Api::new();
+    let mut kv = api.kv();
+    for id in [0x77, 0x11, 0x55] {
+        api.lease().lease_grant(LeaseGrantRequest { ttl: 60, id }).await.unwrap();
+    }
+    for (id, again) in [(0x77, false), (0x11, false), (0x11, true), (0x55, false)] {
+        let answer = commit(&mut kv, enqueue("jobs", id)).await;
+        assert_eq!(answer.succeeded, !again);
+        assert_eq!(keys(range(&answer.responses[1])), ["jobs/77"], "the first one to come");
+        if !again {
+            let own = kv.range(prefix(&format!("jobs/{id:x}"))).await.unwrap().into_inner();
+            assert_eq!(own.kvs[0].create_revision, answer.header.unwrap().revision);
+        }
+    }
+    let machine = api.store.machine();
+    let lock = machine.lock(&LockName::new("etcd/jobs").unwrap(), PAGE);
+    let first = kv.range(prefix("jobs/77")).await.unwrap().into_inner().kvs.remove(0);
+    let tokens: Vec<Token> = lock.holders.iter().map(|holder| holder.token).collect();
+    assert_eq!(tokens, [Token(first.create_revision.cast_unsigned())]);
+    assert_eq!(lock.waiters.len(), 2);
+}
+
+#[tokio::test]
+async fn operations_see_what_those_before_them_did() {
+    let api = Api::new();
+    let mut kv = api.kv();
+    for key in ["a1", "a2", "a3"] {
+        kv.put(put(key, "old")).await.unwrap();
+    }
+    let read = || operation(prefix("a"));
+    let success = vec![
+        read(),
+        operation(PutRequest { prev_kv: true, ..put("a2", "new") }),
+        read(),
+        operation(DeleteRangeRequest { prev_kv: true, key: b"a3".into(), range_end: b"a9".into() }),
+        operation(put("b", "new")),
+        read(),
+    ];
+    let answer = commit(&mut kv, TxnRequest { success, ..Default::default() }).await;
+    let revision = answer.header.unwrap().revision;
+    let seen = |place: usize| -> Vec<(String, i64)> {
+        let shown = range(&answer.responses[place]);
+        shown.kvs.iter().map(|kv| (String::from_utf8_lossy(&kv.key).into_owned(), kv.version)).collect()
+    };
+    assert_eq!(seen(0), [("a1".into(), 1), ("a2".into(), 1), ("a3".into(), 1)]);
+    assert_eq!(seen(2), [("a1".into(), 1), ("a2".into(), 2), ("a3".into(), 1)]);
+    assert_eq!(range(&answer.responses[2]).kvs[1].mod_revision, revision);
+    assert_eq!(seen(5), [("a1".into(), 1), ("a2".into(), 2)]);
+    let Some(Response::ResponsePut(before)) = &answer.responses[1].response else { panic!() };
+    assert_eq!(before.prev_kv.as_ref().unwrap().value, b"old");
+    let Some(Response::ResponseDeleteRange(deleted)) = &answer.responses[3].response else { panic!() };
+    assert_eq!((deleted.deleted, &deleted.prev_kvs[0].key[..]), (1, &b"a3"[..]));
+    let all = kv.range(prefix("a")).await.unwrap().into_inner();
+    assert_eq!(all.header.unwrap().revision, revision, "one revision for all");
+}
+
+#[tokio::test]
+async fn a_large_transaction_shows_what_it_replaced() {
+    let api = Api::new();
+    let mut kv = api.kv();
+    let all = |value: &'static str| {
+        let puts = (0..128).map(move |n| operation(PutRequest { prev_kv: true, ..put(&format!("k{n}"), value) }));
+        TxnRequest { success: puts.collect(), ..Default::default() }
+    };
+    commit(&mut kv, all("1")).await;
+    let answer = commit(&mut kv, all("2")).await;
+    for response in &answer.responses {
+        let Some(Response::ResponsePut(answer)) = &response.response else { panic!() };
+        assert_eq!(answer.prev_kv.as_ref().unwrap().value, b"1");
+    }
+}
+
+#[tokio::test]
+async fn every_target_and_result_is_compared() {
+    use CompareResult::{Equal, Greater, Less, NotEqual};
+    use TargetUnion::{CreateRevision, Lease, ModRevision, Value, Version};
+    let api = Api::new();
+    let mut kv = api.kv();
+    api.lease().lease_grant(LeaseGrantRequest { ttl: 60, id: 77 }).await.unwrap();
+    let created = kv.put(put("a", "x")).await.unwrap().into_inner().header.unwrap().revision;
+    kv.put(PutRequest { lease: 77, ..put("a", "m") }).await.unwrap();
+    let value = |value: &str| Value(value.into());
+    let cases = [
+        ("a", Equal, CreateRevision(created), true),
+        ("a", NotEqual, CreateRevision(created), false),
+        ("a", Greater, CreateRevision(created), false),
+        ("a", Greater, ModRevision(created), true),
+        ("a", Less, ModRevision(created + 2), true),
+        ("a", Equal, Version(2), true),
+        ("a", Greater, Version(-1), true),
+        ("a", NotEqual, Version(-1), true),
+        ("a", Equal, Version(-1), false),
+        ("a", Less, Version(-1), false),
+        ("a", Equal, value("m"), true),
+        ("a", Less, value("n"), true),
+        ("a", Greater, value("n"), false),
+        ("a", Equal, Lease(77), true),
+        ("a", Greater, Lease(0), true),
+        ("none", Equal, Lease(0), true),
+        ("none", Equal, Version(0), true),
+        ("none", Equal, value(""), false),
+        ("none", NotEqual, value("x"), false),
+        ("none", Less, CreateRevision(1), true),
+    ];
+    for (key, result, union, holds) in cases {
+        let condition = vec![compare(key, result, union.clone())];
+        // By the store, and by the adapter, which reads where nothing is written.
+        let writes = TxnRequest { compare: condition.clone(), success: vec![operation(put("b", ""))], failure: vec![] };
+        let reads = TxnRequest { compare: condition.clone(), success: vec![operation(prefix("b"))], failure: vec![] };
+        let ranges = condition.into_iter().map(|it| Compare { range_end: [key.as_bytes(), &[0]].concat(), ..it });
+        let ranges = TxnRequest { compare: ranges.collect(), success: vec![operation(put("b", ""))], failure: vec![] };
+        for txn in [writes, reads, ranges] {
+            assert_eq!(commit(&mut kv, txn).await.succeeded, holds, "{key} {result:?} {union:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_compare_of_a_range_holds_for_each_key() {
+    let api = Api::new();
+    let mut kv = api.kv();
+    for key in ["a1", "a2", "a3"] {
+        kv.put(put(key, "v")).await.unwrap();
+    }
+    kv.put(put("a2", "v")).await.unwrap();
+    let condition = |version| Compare {
+        range_end: b"b".into(),
+        ..compare("a", CompareResult::Less, TargetUnion::Version(version))
+    };
+    let txn = |version| TxnRequest {
+        compare: vec![condition(version)],
+        success: vec![operation(put("done", ""))],
+        failure: vec![],
+    };
+    assert!(!commit(&mut kv, txn(2)).await.succeeded);
+    assert!(commit(&mut kv, txn(3)).await.succeeded);
+}
+
+#[tokio::test]
+async fn transactions_in_transactions_are_decided_before_the_first_operation() {
+    let api = Api::new();
+    let mut kv = api.kv();
+    api.lease().lease_grant(LeaseGrantRequest { ttl: 60, id: 77 }).await.unwrap();
+    // Patroni's: keep the leader key if it is mine, otherwise take it if there is none.
+    let patroni = |name: &str| TxnRequest {
+        compare: vec![compare("leader", CompareResult::Equal, TargetUnion::Value(name.into()))],
+        success: vec![operation(PutRequest { lease: 77, ..put("leader", name) })],
+        failure: vec![operation(TxnRequest {
+            compare: vec![absent("leader")],
+            success: vec![operation(PutRequest { lease: 77, ..put("leader", name) })],
+            failure: vec![],
+        })],
+    };
+    let taken = commit(&mut kv, patroni("one")).await;
+    assert!(!taken.succeeded && inner(&taken.responses[0]).succeeded);
+    assert!(commit(&mut kv, patroni("one")).await.succeeded);
+    let refused = commit(&mut kv, patroni("two")).await;
+    assert!(!refused.succeeded && !inner(&refused.responses[0]).succeeded);
+    let lock = api.store.machine().lock(&LockName::new("etcd/leader").unwrap(), PAGE);
+    assert_eq!(lock.holders.len(), 1, "operators see the leader");
+    // The inner compare does not see the outer put.
+    let txn = TxnRequest {
+        success: vec![
+            operation(put("new", "")),
+            operation(TxnRequest {
+                compare: vec![absent("new")],
+                success: vec![operation(prefix("new"))],
+                failure: vec![],
+            }),
+        ],
+        ..Default::default()
+    };
+    let answer = commit(&mut kv, txn).await;
+    let inner = inner(&answer.responses[1]);
+    assert!(inner.succeeded);
+    assert_eq!(keys(range(&inner.responses[0])), ["new"], "but the inner read does");
+}
+
+#[tokio::test]
+async fn a_transaction_takes_effect_whole_or_not_at_all() {
+    let api = Api::new();
+    let mut kv = api.kv();
+    let success = vec![operation(put("a", "")), operation(PutRequest { lease: 5, ..put("b", "") })];
+    let error = kv.txn(TxnRequest { success, ..Default::default() }).await.unwrap_err();
+    assert_eq!(shown(&error), "5 etcdserver: requested lease not found");
+    let past = RangeRequest { revision: 99, ..prefix("a") };
+    let success = vec![operation(put("a", "")), operation(past)];
+    let error = kv.txn(TxnRequest { success, ..Default::default() }).await.unwrap_err();
+    assert_eq!(shown(&error), "11 etcdserver: mvcc: required revision is a future revision");
+    assert_eq!(kv.range(prefix("a")).await.unwrap().into_inner().count, 0);
+}
+
+#[tokio::test]
+async fn bad_transactions_get_etcds_errors() {
+    let mut kv = Api::new().kv();
+    let mut error = async |txn: TxnRequest| shown(&kv.txn(txn).await.unwrap_err());
+    let then = |success: Vec<RequestOp>| TxnRequest { success, ..Default::default() };
+    let many = |count| (0..count).map(|n| operation(put(&n.to_string(), ""))).collect::<Vec<_>>();
+    let too_many = "3 etcdserver: too many operations in txn request";
+    assert_eq!(error(then(many(129))).await, too_many);
+    assert_eq!(error(then(vec![operation(then(many(128)))])).await, too_many);
+    assert_eq!(error(TxnRequest { compare: vec![absent("a"); 129], ..Default::default() }).await, too_many);
+    let duplicate = "3 etcdserver: duplicate key given in txn request";
+    assert_eq!(error(then(vec![operation(put("a", "")), operation(put("a", ""))])).await, duplicate);
+    assert_eq!(error(then(vec![operation(delete("a")), operation(put("ab", ""))])).await, duplicate);
+    assert_eq!(error(then(vec![operation(then(many(1))), operation(put("0", ""))])).await, duplicate);
+    let empty = "3 etcdserver: key is not provided";
+    assert_eq!(error(then(vec![operation(PutRequest::default())])).await, empty);
+    assert_eq!(error(TxnRequest { compare: vec![Compare::default()], ..Default::default() }).await, empty);
+    assert_eq!(error(then(vec![RequestOp::default()])).await, "3 etcdserver: key not found");
+    // One branch of a transaction inside or the other is run, so both may put a key.
+    let both = TxnRequest { success: many(1), failure: many(1), ..Default::default() };
+    assert!(kv.txn(then(vec![operation(both)])).await.is_ok());
+}
