@@ -84,6 +84,8 @@ const LAYERS: &[Layer] = &[
     // DynamoDB's API over a keyspace that is a parameter: nothing of the cluster, and of randomness and clocks only what it is given.
     layer("http1", &[], Not(&["axum", "clap", "futures", "openraft", "prost", "rand", "sled", "tonic"])),
     layer("dynamodb", &["http1"], Not(&["axum", "clap", "futures", "openraft", "prost", "rand", "sled", "tonic"])),
+    // etcd's API over the same: it speaks in the words of the table.
+    layer("etcd", &["machine", "planted", "types"], Not(&["clap", "openraft", "rand", "sled"])),
     // It counts, and knows of nothing what it means.
     layer("metrics", &[], Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "sled", "tonic", "tracing"])),
     layer("environment", &["metrics"], Not(&["openraft", "prost", "sled", "tonic"])),
@@ -110,6 +112,7 @@ const LAYERS: &[Layer] = &[
             "audit",
             "dynamodb",
             "environment",
+            "etcd",
             "http1",
             "machine",
             "metrics",

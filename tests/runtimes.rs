@@ -103,6 +103,7 @@ impl Node {
             peers: peers_in,
             connector: TcpConnector,
             dynamodb: None,
+            etcd: None,
             http: None,
             tls: None,
             identity: identity(1),

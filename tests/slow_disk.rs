@@ -149,6 +149,7 @@ impl Cluster {
                 peers,
                 connector: TcpConnector,
                 dynamodb: None,
+                etcd: None,
                 http: None,
                 tls: None,
                 environment: Environment::system(),

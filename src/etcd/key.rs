@@ -44,6 +44,11 @@ pub(crate) fn range(key: &[u8], end: &[u8]) -> Result<KeyRange, Error> {
     Ok(KeyRange { from: Some(from), to: Some(to.map_err(|_| Error::TooLarge)?) })
 }
 
+/// The range of all keys.
+pub fn all_keys() -> KeyRange {
+    KeyRange { from: Key::new(PREFIX.as_bytes()).ok(), to: Key::new(AFTER.as_bytes()).ok() }
+}
+
 /// The session of a lease.
 pub(crate) fn session(lease: i64) -> SessionId {
     SessionId(LEASES << 64 | u128::from(lease.cast_unsigned()))

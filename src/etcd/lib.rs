@@ -32,5 +32,6 @@ mod store;
 mod tests;
 mod txn;
 
-pub use routes::{Etcd, routes};
-pub use store::{Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};
+pub use key::all_keys;
+pub use routes::{Etcd, changes_something, routes};
+pub use store::{Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};

@@ -32,6 +32,21 @@ pub fn routes<S: Store>(store: S) -> Routes {
         .add_service(AuthServer::new(etcd))
 }
 
+/// The calls that change something.
+const CHANGES: [&str; 6] = [
+    "/etcdserverpb.KV/Put",
+    "/etcdserverpb.KV/DeleteRange",
+    "/etcdserverpb.KV/Txn",
+    "/etcdserverpb.KV/Compact",
+    "/etcdserverpb.Lease/LeaseGrant",
+    "/etcdserverpb.Lease/LeaseRevoke",
+];
+
+/// Whether a call to this path changes something, so that its answer must reach the client.
+pub fn changes_something(path: &str) -> bool {
+    CHANGES.contains(&path)
+}
+
 impl<S: Store> Etcd<S> {
     /// Who sends a request. Fails if the caller may not ask anything, or asks for a leader and none is known.
     pub(crate) fn caller<T>(&self, request: &Request<T>) -> Result<S::Caller, Status> {

@@ -74,15 +74,20 @@ pub struct Facts {
     pub leader: Option<u64>,
     /// Raft's term.
     pub term: u64,
-    /// The last entry of the log.
-    pub index: u64,
-    /// The last entry that this node has applied.
-    pub applied: u64,
-    /// Bytes of the table.
-    pub table_bytes: u64,
-    /// The revision of the keyspace that this node has applied.
+    /// A revision of the keyspace that this node has reached.
     pub revision: Revision,
-    /// This node has no vote.
+}
+
+/// The condition of this node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Condition {
+    /// The last entry of its log.
+    pub index: u64,
+    /// The last entry that it has applied.
+    pub applied: u64,
+    /// Bytes of its table.
+    pub table_bytes: u64,
+    /// It has no vote.
     pub is_learner: bool,
 }
 
@@ -174,6 +179,9 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// What this node knows of the cluster, at once.
     fn facts(&self) -> Facts;
+
+    /// The condition of this node, at once.
+    fn condition(&self) -> Condition;
 
     /// The members, in the order of their ids.
     fn members(&self, caller: &Self::Caller) -> impl Future<Output = Result<Vec<Member>, StoreError>> + Send;

@@ -34,7 +34,9 @@ use tokio::time::{self, Instant};
 
 use crate::{
     proto::v1 as pb,
-    server::config::{AuditConfig, AuthConfig, Config, DiskConfig, DynamodbConfig, HttpConfig, Member, RaftConfig},
+    server::config::{
+        AuditConfig, AuthConfig, Config, DiskConfig, DynamodbConfig, EtcdConfig, HttpConfig, Member, RaftConfig,
+    },
 };
 use directory::Directory;
 pub use error::LocalError;
@@ -71,6 +73,8 @@ pub struct Options {
     pub disk: DiskConfig,
     /// DynamoDB's API on each node. A cluster that has it keeps it.
     pub dynamodb: bool,
+    /// etcd's API on each node. A cluster that has it keeps it.
+    pub etcd: bool,
     /// The port of probes and metrics on each node. A cluster that has it keeps it.
     pub http: bool,
     /// TLS between all, with certificates by an authority of its own. A cluster that has it keeps it.
@@ -95,6 +99,7 @@ impl Options {
             raft: RaftConfig::default(),
             disk: DiskConfig::default(),
             dynamodb: false,
+            etcd: false,
             http: false,
             tls: false,
             audit: AuditConfig::default(),
@@ -161,6 +166,9 @@ impl LocalCluster {
                 if config.tls.is_some() && config.dynamodb.secrets.as_os_str().is_empty() {
                     config.dynamodb.secrets = certificates::of_dynamodb(&directory.path().join(CERTIFICATES))?;
                 }
+            }
+            if options.etcd || !config.etcd.listen.is_empty() {
+                config.etcd.listen = ports::address()?;
             }
             if options.http || !config.http.listen.is_empty() {
                 config.http.listen = ports::address()?;
@@ -239,6 +247,7 @@ impl LocalCluster {
                 listen: beside_it(&known.config().dynamodb.listen)?,
                 ..known.config().dynamodb.clone()
             },
+            etcd: EtcdConfig { listen: beside_it(&known.config().etcd.listen)?, ..known.config().etcd.clone() },
             http: HttpConfig { listen: beside_it(&known.config().http.listen)? },
             ..known.config().clone()
         };
@@ -313,6 +322,11 @@ impl LocalCluster {
     /// Where its nodes serve DynamoDB's API, as URLs. Empty: they do not.
     pub fn dynamodb_endpoints(&self) -> Vec<String> {
         self.nodes().filter_map(Node::dynamodb_endpoint).collect()
+    }
+
+    /// Where its nodes serve etcd's API: host:port each. Empty: they do not.
+    pub fn etcd_endpoints(&self) -> Vec<String> {
+        self.nodes().filter_map(Node::etcd_endpoint).collect()
     }
 
     /// Where its nodes serve probes and metrics, as URLs. Empty: they do not.
@@ -423,7 +437,10 @@ impl Drop for LocalCluster {
 
 /// Whether its clients use what a cluster of version 1 refuses.
 fn needs_version(config: &Config) -> bool {
-    config.tls.is_some() || !config.auth.tokens.as_os_str().is_empty() || !config.dynamodb.listen.is_empty()
+    config.tls.is_some()
+        || !config.auth.tokens.as_os_str().is_empty()
+        || !config.dynamodb.listen.is_empty()
+        || !config.etcd.listen.is_empty()
 }
 
 /// The audit files of one node, in a directory below the common one.

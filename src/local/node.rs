@@ -81,7 +81,7 @@ impl Node {
 
     /// New ports for what it serves besides.
     pub(super) fn move_others(&mut self) -> Result<(), LocalError> {
-        let others = [&mut self.config.dynamodb.listen, &mut self.config.http.listen];
+        let others = [&mut self.config.dynamodb.listen, &mut self.config.etcd.listen, &mut self.config.http.listen];
         others.into_iter().filter(|listen| !listen.is_empty()).try_for_each(|listen| {
             *listen = ports::address()?;
             Ok(())
@@ -138,6 +138,11 @@ impl Node {
     /// Where it serves DynamoDB's API, as a URL. `None`: it does not.
     pub fn dynamodb_endpoint(&self) -> Option<String> {
         self.url(&self.config.dynamodb.listen)
+    }
+
+    /// Where it serves etcd's API: host:port. `None`: it does not.
+    pub fn etcd_endpoint(&self) -> Option<String> {
+        Some(&self.config.etcd.listen).filter(|listen| !listen.is_empty()).cloned()
     }
 
     /// Where it serves probes and metrics, as a URL. `None`: it does not.

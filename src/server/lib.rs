@@ -66,6 +66,7 @@ mod access;
 mod api;
 mod cluster;
 mod dynamodb;
+mod etcd;
 mod health;
 mod http_port;
 mod joining;

@@ -28,7 +28,7 @@ use super::{
     access::Access,
     config::{AuditConfig, Config, Member, RaftConfig, TlsConfig},
     descriptors::Places,
-    dynamodb as dynamodb_endpoint, health,
+    dynamodb as dynamodb_endpoint, etcd as etcd_endpoint, health,
     joining::{self, NotAdmitted},
     node_calls::{self, NodeCalls},
     service::waiting,
@@ -145,6 +145,8 @@ pub struct Parts<L, C, S> {
     pub connector: C,
     /// The listener for DynamoDB's API. `None`: it is not served.
     pub dynamodb: Option<L>,
+    /// The listener for etcd's API. `None`: it is not served.
+    pub etcd: Option<L>,
     /// The listener for probes and metrics. `None`: they are not served.
     pub http: Option<L>,
     /// Its certificates. `None`: its ports take plain text.
@@ -202,6 +204,7 @@ pub async fn serve(
     let clients = listen("client_listen", &config.client_listen).await?;
     let peers = listen("peer_listen", &config.peer_listen).await?;
     let dynamodb = listen_if("dynamodb.listen", &config.dynamodb.listen).await?;
+    let etcd = listen_if("etcd.listen", &config.etcd.listen).await?;
     let http = listen_if("http.listen", &config.http.listen).await?;
     let environment = Environment { clients: Tasks::On(clients_runtime), ..Environment::system() };
     let opening = (config.clone(), environment.clone());
@@ -215,6 +218,7 @@ pub async fn serve(
         peers,
         connector,
         dynamodb,
+        etcd,
         http,
         tls,
         environment,
@@ -309,12 +313,12 @@ where
     let Parts { config, clients, peers, connector, environment, identity, mut log, snapshots, places, .. } = parts;
     let acceptor = |port| parts.tls.clone().map(|tls| Acceptor::new(tls, port)).transpose();
     let (mut peers_acceptor, clients_acceptor) = (acceptor(Port::Peers)?, acceptor(Port::Clients)?);
-    let http_acceptor = acceptor(Port::Http)?;
+    let (etcd_acceptor, http_acceptor) = (acceptor(Port::EitherHttp)?, acceptor(Port::Http)?);
     if let Tasks::On(runtime) = &environment.clients {
         // A flood of handshakes must not delay heartbeats.
         peers_acceptor = peers_acceptor.map(|acceptor| acceptor.on(runtime.clone()));
     }
-    let Parts { tls, inspector, versions, replica: replica_wanted, disk: space, dynamodb, http, .. } = parts;
+    let Parts { tls, inspector, versions, replica: replica_wanted, disk: space, dynamodb, etcd, http, .. } = parts;
     let access = Arc::new(Access::open(&config.auth, tls.is_some()).map_err(ServeError::Config)?);
     check_log(&identity, &mut log, &snapshots).await?;
     let plan = plan(&config);
@@ -407,6 +411,17 @@ where
             serving.await;
             Ok(())
         });
+    }
+    if let Some(listener) = etcd {
+        let (random, service) = (Arc::clone(&environment.random), services.service.clone());
+        let store = etcd_endpoint::Keyspace::new(service, &services.cluster.cluster_id, random);
+        let address = etcd_endpoint::url(&config, tls.is_some());
+        environment.clients.spawn(&mut client_server, store.clone().announce(address, stopping.clone()));
+        let settings = Settings::CLIENTS.with_connections_max(places.clients).with_http1();
+        let service = NodeCalls { port: node_calls::Port::Clients, service: lockkeeper_etcd::routes(store).prepare() };
+        let service = services.unread.layer(service);
+        let serving = listen_to(listener, etcd_acceptor, settings, service, stopping.clone());
+        environment.clients.spawn(&mut client_server, serving);
     }
     if let Some(listener) = http {
         let (cluster, service) = (services.cluster.clone(), services.service.clone());

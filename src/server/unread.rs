@@ -43,7 +43,7 @@ use tower::{Layer, Service};
 
 pub(super) use self::budgets::Limits;
 use self::budgets::{Account, Budget};
-use super::{api::Error, v1::deadlines::changes_something};
+use super::{api::Error, v1::deadlines};
 use lockkeeper_transport::Remote;
 
 /// Bytes of an answer that the transport takes at a time.
@@ -363,7 +363,8 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let remote = request.extensions().get::<Remote>().map(|remote| remote.address);
-        let is_due = changes_something(request.uri().path());
+        let path = request.uri().path();
+        let is_due = deadlines::changes_something(path) || lockkeeper_etcd::changes_something(path);
         let shared = Arc::clone(&self.unread.shared);
         let wrap: Wrap = Box::new(move |response| {
             // Only tests call without a connection.

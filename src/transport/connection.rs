@@ -155,6 +155,12 @@ impl<S> Connection<S> {
 }
 
 impl<S> Connection<S> {
+    /// It speaks HTTP/1, which has no preface.
+    pub(super) fn skip_preface(&mut self) {
+        self.preface.seen = usize::MAX;
+        self.read_state.is_handshake_complete.store(true, Relaxed);
+    }
+
     /// One that nobody listened for: for tests of crates that are told of connections.
     #[doc(hidden)]
     pub fn for_test(stream: S) -> Self {

@@ -1,6 +1,7 @@
-//! Plain text at a port that speaks TLS: told from TLS by its first bytes, and answered in its own protocol.
+//! The first bytes of a connection tell its protocol.
 //!
-//! Without this, such a client gets an alert of TLS, which it takes for a broken frame of HTTP/2.
+//! Plain text at a port that speaks TLS is told from TLS by them, and answered in its own protocol. Without this, such a client gets an
+//! alert of TLS, which it takes for a broken frame of HTTP/2. HTTP/1 is told from HTTP/2 by them where both are spoken.
 
 use std::{
     io,
@@ -54,6 +55,19 @@ pub(super) async fn refused<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) ->
     Err(io::Error::new(io::ErrorKind::InvalidData, "the other end does not speak TLS"))
 }
 
+/// Looks at the first bytes of HTTP; `true`: it is HTTP/2. Needs a time limit of the caller's.
+pub(super) async fn is_http2<S: AsyncRead + Unpin>(mut stream: S) -> io::Result<(Rewound<S>, bool)> {
+    let (mut first, mut read) = ([0; FIRST_BYTES], 0);
+    while read < FIRST_BYTES && first[..read] == HTTP2[..read] {
+        match stream.read(&mut first[read..]).await? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    let is_http2 = first[..read] == HTTP2[..read];
+    Ok((Rewound { first, unread: 0..read, stream }, is_http2))
+}
+
 fn goaway() -> Vec<u8> {
     let length = (8 + SPEAKS_TLS.len()) as u32;
     let [_, length @ ..] = length.to_be_bytes();
@@ -68,6 +82,12 @@ fn bad_request() -> Vec<u8> {
         "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{SPEAKS_TLS}\n"
     )
     .into()
+}
+
+impl<S> Rewound<S> {
+    pub(super) fn stream(&mut self) -> &mut S {
+        &mut self.stream
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
@@ -132,6 +152,26 @@ mod tests {
         let mut answer = Vec::new();
         near.read_to_end(&mut answer).await.expect("it is closed in order");
         port.await.expect("no panic").map_err(|_| answer)
+    }
+
+    #[tokio::test]
+    async fn http1_is_told_from_http2_by_its_first_bytes() {
+        for (bytes, expected) in [
+            (&b"PRI * HTTP/2.0"[..], true),
+            (b"POST / HTTP/1.1", false),
+            (b"PUT", false),
+            (b"GET", false),
+            (b"P", true),
+            (b"", true),
+        ] {
+            let (mut near, far) = duplex(1024);
+            near.write_all(bytes).await.expect("there is room");
+            near.shutdown().await.expect("it is open");
+            let (mut stream, is_http2) = is_http2(far).await.expect("it can be read");
+            let mut heard = Vec::new();
+            stream.read_to_end(&mut heard).await.expect("it can be read");
+            assert_eq!((&heard[..], is_http2), (bytes, expected));
+        }
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@
 //!
 //! | because | after | how |
 //! |---|---|---|
-//! | its handshake of TLS, if there is TLS, and its preface are not complete | [`HANDSHAKE_TIMEOUT`] | closed |
+//! | its handshake of TLS, if there is TLS, and its preface, or the first bytes of HTTP/1.1, are not complete | [`HANDSHAKE_TIMEOUT`] | closed |
 //! | it makes no first call | [`FIRST_CALL_TIMEOUT`] | GOAWAY |
 //! | it has had no open call | [`IDLE_TIMEOUT`] | GOAWAY |
 //! | another connection needs its slot ([`slots`](super::slots)) | at once | GOAWAY, closed |
@@ -17,6 +17,7 @@
 
 use std::{
     convert::Infallible,
+    error::Error,
     future::Future,
     io,
     net::SocketAddr,
@@ -26,7 +27,13 @@ use std::{
 };
 
 use futures::future::poll_fn;
-use hyper::{Request, Response, server::conn::http2, service::service_fn};
+use hyper::{
+    Request, Response,
+    body::{Body as HttpBody, Incoming},
+    rt::{Read, Write, bounds::Http2ServerConnExec},
+    server::conn::{http1, http2},
+    service::{HttpService, service_fn},
+};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -65,7 +72,7 @@ pub async fn serve<L, V>(
     V::Future: Send,
 {
     let slots = Slots::new(settings.connections_max);
-    let (http, throttle) = (settings.http2(), LogThrottle::default());
+    let (http, throttle) = ((settings.http2(), settings.http1()), LogThrottle::default());
     let handshakes = acceptor.map(|acceptor| Handshakes { acceptor, failed: Arc::default() });
     let mut connections = JoinSet::new();
     loop {
@@ -100,11 +107,14 @@ pub async fn serve<L, V>(
     while connections.join_next().await.is_some() {}
 }
 
+/// HTTP/2, and HTTP/1.1 where it is spoken too.
+type Protocols = (http2::Builder<TokioExecutor>, Option<http1::Builder>);
+
 /// Serves one connection to its end.
 async fn connection<S, V>(
     connection: Connection<S>,
     slot_guard: SlotGuard,
-    http: http2::Builder<TokioExecutor>,
+    (http2, http1): Protocols,
     without_message_max: usize,
     service: V,
     stopping: CancellationToken,
@@ -118,7 +128,63 @@ async fn connection<S, V>(
     let without_message = Arc::new(Semaphore::new(without_message_max));
     let calls = CallHandler { slot: Arc::clone(slot), remote: connection.remote(), without_message, service };
     let answers = service_fn(move |request| calls.clone().answer(request));
-    let mut served = pin!(http.serve_connection(TokioIo::new(connection), answers));
+    let Some(http1) = http1 else {
+        return to_its_end(http2.serve_connection(TokioIo::new(connection), answers), slot, remote, stopping).await;
+    };
+    let told = tokio::select! {
+        told = timeout(HANDSHAKE_TIMEOUT, plain::is_http2(connection)) => told,
+        () = stopping.cancelled() => return,
+        () = slot.must_end() => return,
+    };
+    match told {
+        Ok(Ok((stream, true))) => {
+            to_its_end(http2.serve_connection(TokioIo::new(stream), answers), slot, remote, stopping).await;
+        }
+        Ok(Ok((mut stream, false))) => {
+            stream.stream().skip_preface();
+            to_its_end(http1.serve_connection(TokioIo::new(stream), answers), slot, remote, stopping).await;
+        }
+        Ok(Err(_)) | Err(_) => {}
+    }
+}
+
+/// A connection's server of HTTP.
+trait Served: Future<Output = Result<(), hyper::Error>> {
+    /// Has it end once its open calls have: by GOAWAY, or by closing after the answer.
+    fn finish(self: Pin<&mut Self>);
+}
+
+impl<I, S, B> Served for http2::Connection<I, S, TokioExecutor>
+where
+    Self: Future<Output = Result<(), hyper::Error>>,
+    I: Read + Write + Unpin,
+    S: HttpService<Incoming, ResBody = B>,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: HttpBody + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    TokioExecutor: Http2ServerConnExec<S::Future, B>,
+{
+    fn finish(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+impl<I, S, B> Served for http1::Connection<I, S>
+where
+    Self: Future<Output = Result<(), hyper::Error>>,
+    I: Read + Write + Unpin,
+    S: HttpService<Incoming, ResBody = B>,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: HttpBody + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    fn finish(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+async fn to_its_end(served: impl Served, slot: &Slot, remote: SocketAddr, stopping: CancellationToken) {
+    let mut served = pin!(served);
     let mut deadlines = Deadlines { accepted_at: Instant::now(), goaway_at: None };
     loop {
         let closing = tokio::select! {
@@ -140,12 +206,12 @@ async fn connection<S, V>(
         match closing {
             Closing::NotYet => {}
             Closing::Gracefully => {
-                served.as_mut().graceful_shutdown();
+                served.as_mut().finish();
                 deadlines.goaway_at = Some(Instant::now());
             }
             Closing::Now => {
                 // Sends only what fits into the socket's buffer.
-                served.as_mut().graceful_shutdown();
+                served.as_mut().finish();
                 let say = |context: &mut Context<'_>| in_turn(&slot.read_state, served.as_mut(), context).map(drop);
                 let mut say = pin!(poll_fn(say));
                 let _ = futures::poll!(say.as_mut());

@@ -23,7 +23,7 @@
 
 use std::time::Duration;
 
-use hyper::server::conn::http2;
+use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use super::{KEEP_ALIVE, Windows};
@@ -38,6 +38,9 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 pub const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a connection without an open call to end after GOAWAY.
 pub const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Bytes of HTTP/1.1 that are read and not yet taken: a request's line and headers must fit into them.
+const HTTP1_BUFFER: usize = 16 << 10;
 
 /// The limits of a port's connections.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +61,8 @@ pub struct Settings {
     pub turn_bytes: usize,
     /// Maximum connections at one time.
     pub connections_max: usize,
+    /// Whether HTTP/1.1 is spoken too: a connection that does not begin as one of HTTP/2 does.
+    pub speaks_http1: bool,
 }
 
 impl Settings {
@@ -75,6 +80,7 @@ impl Settings {
         unsent_bytes_max: 64 << 10,
         turn_bytes: 16 << 10,
         connections_max: 10_000,
+        speaks_http1: false,
     };
     /// For the port of peers: a follower forwards the waits of all of its clients on one connection, and appends are large.
     pub const PEERS: Self = Self {
@@ -86,12 +92,27 @@ impl Settings {
         unsent_bytes_max: 400 << 10,
         turn_bytes: 256 << 10,
         connections_max: 1_000,
+        speaks_http1: false,
     };
 
     /// The same settings with this limit of connections.
     #[must_use]
     pub const fn with_connections_max(self, connections_max: usize) -> Self {
         Self { connections_max, ..self }
+    }
+
+    /// The same settings, for a port that speaks HTTP/1.1 too.
+    #[must_use]
+    pub const fn with_http1(self) -> Self {
+        Self { speaks_http1: true, ..self }
+    }
+
+    /// `None`: it is not spoken.
+    pub(super) fn http1(&self) -> Option<http1::Builder> {
+        let mut builder = http1::Builder::new();
+        // The headers' time includes the one without a call.
+        builder.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT).max_buf_size(HTTP1_BUFFER);
+        self.speaks_http1.then_some(builder)
     }
 
     pub(super) fn http2(&self) -> http2::Builder<TokioExecutor> {

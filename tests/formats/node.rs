@@ -70,6 +70,7 @@ pub(crate) fn run<F: Future<Output = ()>>(directory: &Path, work: impl FnOnce(St
             peers,
             connector: TcpConnector,
             dynamodb: None,
+            etcd: None,
             http: None,
             tls: None,
             environment,

@@ -187,6 +187,7 @@ impl Site {
             peers: Door::open(PEER_PORT).await?,
             connector: Dialer { node: self.id(), gates: self.gates.clone() },
             dynamodb: None,
+            etcd: None,
             http: None,
             tls: None,
             environment: self.environment.clone(),

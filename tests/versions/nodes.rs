@@ -122,6 +122,7 @@ impl Cluster {
             peers,
             connector: TcpConnector,
             dynamodb: None,
+            etcd: None,
             http: None,
             tls: None,
             environment,

@@ -49,6 +49,10 @@ pub(super) struct Dev {
     /// SDKs. A cluster in DIR that has it keeps it
     #[arg(long)]
     dynamodb: bool,
+    /// Serve etcd's API too; COMMAND finds it through LOCKKEEPER_ETCD_ENDPOINTS (host:port, of all nodes), etcdctl through
+    /// ETCDCTL_ENDPOINTS. A cluster in DIR that has it keeps it
+    #[arg(long)]
+    etcd: bool,
     /// How long the cluster may take to start
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = arguments::duration)]
     timeout: Duration,
@@ -88,8 +92,9 @@ impl Dev {
         let mut signals = Signals::listen()?;
         let program = env::current_exe()?;
         let nodes = self.nodes.map(usize::from);
-        let (directory, timeout, tls, dynamodb) = (self.data.clone(), self.timeout, self.tls, self.dynamodb);
-        let options = Options { nodes, directory, timeout, tls, dynamodb, http: true, ..Options::new(&program) };
+        let (directory, timeout, tls) = (self.data.clone(), self.timeout, self.tls);
+        let (dynamodb, etcd) = (self.dynamodb, self.etcd);
+        let options = Options { nodes, directory, timeout, tls, dynamodb, etcd, http: true, ..Options::new(&program) };
 
         if self.output == Output::Text {
             say("starting a cluster on this machine");

@@ -55,6 +55,17 @@ pub(super) fn variables(cluster: &LocalCluster) -> Vec<(&'static str, String)> {
             variables.push(("AWS_CA_BUNDLE", ca.display().to_string()));
         }
     }
+    let etcd = cluster.etcd_endpoints();
+    if !etcd.is_empty() {
+        variables.push(("LOCKKEEPER_ETCD_ENDPOINTS", etcd.join(",")));
+        variables.push(("ETCDCTL_API", "3".to_owned()));
+        variables.push(("ETCDCTL_ENDPOINTS", etcd.join(",")));
+        if let Some(TlsFiles { ca, own: Some((certificate, key)) }) = cluster.client_files() {
+            variables.push(("ETCDCTL_CACERT", ca.display().to_string()));
+            variables.push(("ETCDCTL_CERT", certificate.display().to_string()));
+            variables.push(("ETCDCTL_KEY", key.display().to_string()));
+        }
+    }
     if let Some(TlsFiles { ca, own }) = cluster.client_files() {
         variables.push(("LOCKKEEPER_CA", ca.display().to_string()));
         if let Some((certificate, key)) = own {

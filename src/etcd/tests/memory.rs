@@ -13,7 +13,7 @@ use lockkeeper_machine::{
 };
 use tokio::sync::watch;
 
-use crate::{Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};
+use crate::{Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};
 
 /// Entries of a page: few, so that tests meet its end.
 const PAGE_MAX: usize = 4;
@@ -132,8 +132,11 @@ impl Store for Memory {
             leader: (!state.is_leaderless).then_some(1),
             term: 3,
             revision: state.machine.revision(),
-            ..Facts::default()
         }
+    }
+
+    fn condition(&self) -> Condition {
+        Condition::default()
     }
 
     async fn members(&self, _caller: &()) -> Result<Vec<Member>, StoreError> {

@@ -38,7 +38,7 @@ use super::{
 };
 use lockkeeper_machine::Identity;
 use lockkeeper_policy::{FileError, Limits, Policy, Right, TokenHash, Tokens, What};
-use lockkeeper_transport::Remote;
+use lockkeeper_transport::{Remote, tls::Subject};
 
 /// How often the files are read again. They are small, and comparing their text finds each change, also one within the resolution of a
 /// file's time.
@@ -167,8 +167,15 @@ impl Access {
         let Some(value) = values.next() else { return Ok(None) };
         let token =
             value.to_str().ok().and_then(|value| value.strip_prefix(BEARER)).filter(|_| values.next().is_none());
-        match token.map(TokenHash::of).and_then(|token| Some((self.of_token(&token)?, token))) {
-            Some(known) => Ok(Some(known)),
+        // Empty: no token.
+        self.token(token.unwrap_or_default()).map(Some)
+    }
+
+    /// The identity that a token shows, and the token's hash. The message of a refusal does not repeat the token.
+    pub(crate) fn token(&self, token: &str) -> Result<(Identity, TokenHash), Error> {
+        let token = TokenHash::of(token);
+        match self.of_token(&token) {
+            Some(identity) => Ok((identity, token)),
             None => {
                 self.denied.fetch_add(1, Ordering::Relaxed);
                 Err(Error::unauthenticated(
@@ -176,6 +183,21 @@ impl Access {
                 ))
             }
         }
+    }
+
+    /// The identity that the certificate of a connection names; `None`: it shows none.
+    pub(crate) fn certified(remote: Option<&Remote>) -> Result<Option<Identity>, Error> {
+        match remote.and_then(|remote| remote.subject.as_deref()) {
+            Some(Subject::Client { name, .. }) => Identity::new(name).map(Some).map_err(|invalid| {
+                Error::unauthenticated(format!("the name in the certificate is no identity: {invalid}"))
+            }),
+            Some(Subject::Node { .. }) | None => Ok(None),
+        }
+    }
+
+    /// Whether there are tokens by which callers can show who they are.
+    pub(crate) fn has_tokens(&self) -> bool {
+        self.tokens.file.is_some()
     }
 
     fn of_token(&self, token: &TokenHash) -> Option<Identity> {

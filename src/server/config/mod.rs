@@ -65,6 +65,8 @@ pub struct Config {
     pub audit: AuditConfig,
     /// DynamoDB's API.
     pub dynamodb: DynamodbConfig,
+    /// etcd's API.
+    pub etcd: EtcdConfig,
     /// The port for people and for what watches the node.
     pub http: HttpConfig,
     /// The members that form the cluster, this node among them.
@@ -175,6 +177,16 @@ pub struct DynamodbConfig {
     pub secrets: PathBuf,
     /// Tables whose items are only items: no leases, no tokens.
     pub plain_tables: Vec<String>,
+}
+
+/// etcd's API on a port of its own.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EtcdConfig {
+    /// The address on which the node listens for it: host:port. Empty: it does not.
+    pub listen: String,
+    /// Where clients reach it, host:port: the members tell it to clients that ask. Empty: at `listen`.
+    pub advertise: String,
 }
 
 /// The port of probes and metrics. With `[tls]` it speaks TLS.
@@ -334,6 +346,7 @@ impl Default for Config {
             disk: DiskConfig::default(),
             audit: AuditConfig::default(),
             dynamodb: DynamodbConfig::default(),
+            etcd: EtcdConfig::default(),
             http: HttpConfig::default(),
             members: Vec::new(),
         }

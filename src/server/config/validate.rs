@@ -172,7 +172,13 @@ fn listeners(config: &Config, problems: &mut Vec<Problem>) {
             problems.push(Problem::new(key, what));
         }
     }
-    for (key, listen) in [("dynamodb.listen", &config.dynamodb.listen), ("http.listen", &config.http.listen)] {
+    let others = [
+        ("dynamodb.listen", &config.dynamodb.listen),
+        ("etcd.listen", &config.etcd.listen),
+        ("etcd.advertise", &config.etcd.advertise),
+        ("http.listen", &config.http.listen),
+    ];
+    for (key, listen) in others {
         if let (false, Err(what)) = (listen.is_empty(), host_and_port(listen)) {
             problems.push(Problem::new(key, what));
         }
@@ -194,6 +200,7 @@ fn exposure(config: &Config, problems: &mut Vec<Problem>) {
         ("client_listen", &config.client_listen),
         ("peer_listen", &config.peer_listen),
         ("dynamodb.listen", &config.dynamodb.listen),
+        ("etcd.listen", &config.etcd.listen),
         ("http.listen", &config.http.listen),
     ];
     for (key, listen) in listeners {

@@ -199,7 +199,8 @@ impl Service {
         &self.stopping
     }
 
-    fn replica(&self) -> &Replica {
+    /// This node's replica.
+    pub(crate) fn replica(&self) -> &Replica {
         &self.local.replica
     }
 

@@ -40,7 +40,7 @@ use super::{
 use lockkeeper_machine::Identity;
 use lockkeeper_policy::TokenHash;
 use lockkeeper_proto::LEADER_KEY;
-use lockkeeper_transport::{Remote, tls::Subject};
+use lockkeeper_transport::Remote;
 
 /// Serves `lockkeeper.v1` on a backend.
 #[derive(Clone, Debug)]
@@ -250,16 +250,7 @@ fn identity_of<T>(access: &Access, request: &Request<T>) -> Result<(Option<Ident
     if let Some((identity, token)) = access.bearer(request.metadata())? {
         return Ok((Some(identity), Some(token)));
     }
-    let subject = request.extensions().get::<Remote>().and_then(|remote| remote.subject.as_deref());
-    match subject {
-        Some(Subject::Client { name, .. }) => match Identity::new(name) {
-            Ok(identity) => Ok((Some(identity), None)),
-            Err(invalid) => {
-                Err(Error::unauthenticated(format!("the name in the certificate is no identity: {invalid}")))
-            }
-        },
-        Some(Subject::Node { .. }) | None => Ok((None, None)),
-    }
+    Ok((Access::certified(request.extensions().get())?, None))
 }
 
 /// What a client sends on a stream. The stream ends with the client; a message that cannot be decoded is an error.

@@ -81,8 +81,8 @@ struct Current {
     contents: Contents,
     roots: Arc<RootCertStore>,
     own: Option<Own>,
-    /// For the ports of peers, of clients, and of HTTP. `None`: no certificate, so nothing can be accepted.
-    servers: Option<[Arc<ServerConfig>; 3]>,
+    /// For each [`Port`], in this order. `None`: no certificate, so nothing can be accepted.
+    servers: Option<[Arc<ServerConfig>; 4]>,
 }
 
 /// This process's own certificate.
@@ -100,6 +100,8 @@ pub enum Port {
     Peers,
     /// For clients.
     Clients,
+    /// For clients of other protocols over HTTP/2 or HTTP/1.1.
+    EitherHttp,
     /// For clients of other protocols over HTTP/1.1. It asks for no certificate: they show who they are in their requests.
     Http,
 }
@@ -201,9 +203,12 @@ impl Current {
                     let verifier = verifier.map_err(|error| TlsError::new(&files.ca, error))?;
                     let mut config = builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(resolver);
                     config.alpn_protocols = vec![ALPN.to_vec()];
+                    if port == Port::EitherHttp {
+                        config.alpn_protocols.push(ALPN_HTTP.to_vec());
+                    }
                     Ok(Arc::new(config))
                 };
-                Some([server(Port::Peers)?, server(Port::Clients)?, server(Port::Http)?])
+                Some([server(Port::Peers)?, server(Port::Clients)?, server(Port::EitherHttp)?, server(Port::Http)?])
             }
             Some(Own { subject: Subject::Client { .. }, .. }) | None => None,
         };
@@ -419,10 +424,12 @@ impl Acceptor {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let current = self.tls.current();
-        let [peers, clients, http] = current.servers.as_ref().ok_or_else(|| io::Error::other("no certificate"))?;
+        let [peers, clients, either, http] =
+            current.servers.as_ref().ok_or_else(|| io::Error::other("no certificate"))?;
         let config = match self.port {
             Port::Peers => peers,
             Port::Clients => clients,
+            Port::EitherHttp => either,
             Port::Http => http,
         };
         let stream = tokio_rustls::TlsAcceptor::from(Arc::clone(config)).accept(stream).await?;

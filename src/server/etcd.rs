@@ -1,0 +1,455 @@
+//! etcd's API on this node: its store is the cluster's keyspace.
+//!
+//! `lockkeeper-etcd` speaks the protocol; here are the identity of its callers, [`Keyspace`], its store, and how the members tell each other
+//! where their clients reach them.
+//!
+//! **Who asks**: the token in the metadata `token`, as etcd's clients send it, or in `authorization`; otherwise the certificate of the
+//! connection. A token is one of the node's tokens, and as a password it is good for its identity's name.
+//!
+//! **Where the members are**: each node that serves the API writes its address under [`ADDRESSES`] when it starts, so that all of them can
+//! name all. These keys are out of reach of the API.
+
+use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+
+use futures::{FutureExt as _, StreamExt as _, future::ready, stream::BoxStream};
+use http::{Extensions, HeaderMap, HeaderName, header::AUTHORIZATION};
+use openraft::{ServerState, async_runtime::WatchReceiver as _};
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    access::Access,
+    api::{
+        Caller, Deadline, Error, Reason, Retry,
+        requests::{
+            CloseSession, CompactEntries, GetEntries, KeepAlive, KeepAliveEvent, KeepAliveEventKind, ListEntries,
+            ListSessions, OpenSession, WatchEntries,
+        },
+    },
+    config::Config,
+    node::ServeError,
+    service::{Serve, Service},
+    wire::Form,
+};
+use lockkeeper_environment::Random;
+use lockkeeper_etcd::{Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};
+use lockkeeper_machine::{
+    Committed, Compare, Key, KeyRange, Label, Operand, Put, PutLease, Relation, Revision, SessionId, Ttl, Txn,
+    TxnOperation, Value,
+};
+use lockkeeper_transport::Remote;
+
+/// What the keys of the members' addresses begin with; the node's id follows.
+const ADDRESSES: &str = "etcd-members/";
+/// Time for one call. etcd's own is 7 s.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two attempts while no leader is known.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Between two attempts to write the node's address.
+const ANNOUNCE_PAUSE: Duration = Duration::from_millis(200);
+/// The header in which etcd's clients send their token.
+const TOKEN: HeaderName = HeaderName::from_static("token");
+const BEARER: &str = "Bearer ";
+
+/// The cluster's keyspace, as an adapter sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Keyspace {
+    service: Service,
+    cluster_id: u64,
+    random: Arc<dyn Random>,
+}
+
+/// Where clients reach this node's API: a URL.
+pub(crate) fn url(config: &Config, has_tls: bool) -> String {
+    let scheme = if has_tls { "https" } else { "http" };
+    let address = if config.etcd.advertise.is_empty() { &config.etcd.listen } else { &config.etcd.advertise };
+    let own = config.this_member().map_or(&config.client_listen, |member| &member.client_address);
+    format!("{scheme}://{}", reachable(address, own))
+}
+
+/// An address that names a host: if it is all of this machine's, with the host at which clients reach the node otherwise.
+fn reachable(address: &str, own: &str) -> String {
+    match (address.parse::<SocketAddr>(), own.rsplit_once(':')) {
+        (Ok(address), Some((host, _))) if address.ip().is_unspecified() => format!("{host}:{}", address.port()),
+        _ => address.to_owned(),
+    }
+}
+
+impl Keyspace {
+    pub(crate) fn new(service: Service, cluster_id: &str, random: Arc<dyn Random>) -> Self {
+        Self { service, cluster_id: number_of(cluster_id), random }
+    }
+
+    /// Tells the other members where clients reach this node.
+    pub(crate) async fn announce(self, url: String, stopping: CancellationToken) -> Result<(), ServeError> {
+        let node_id = self.service.replica().node_id();
+        let announced = async {
+            while let Err(error) = self.write_address(node_id, &url).await {
+                tracing::debug!(%error, "the address for etcd's clients is not written yet");
+                sleep(ANNOUNCE_PAUSE).await;
+            }
+        };
+        stopping.run_until_cancelled(announced).await;
+        stopping.cancelled().await;
+        Ok(())
+    }
+
+    async fn write_address(&self, node_id: u64, url: &str) -> Result<(), StoreError> {
+        let invalid = |what: &dyn std::fmt::Display| StoreError::Other(what.to_string());
+        let key = address_key(node_id)?;
+        let value = Value::new(url.as_bytes()).map_err(|error| invalid(&error))?;
+        let operand = Operand::Value(value.clone());
+        let unchanged = Compare { key: key.clone(), up_to: None, relation: Relation::Equal, operand };
+        let put = TxnOperation::Put(Put { key, value, lease: PutLease::None, claims: None });
+        let txn = Txn::new(vec![unchanged], Vec::new(), vec![put]).map_err(|error| invalid(&error))?;
+        self.commit(&itself(), txn).await.map(drop)
+    }
+
+    /// Answers a request. While no leader is known it waits for one.
+    async fn call<C: Serve + Clone>(&self, caller: &Caller, request: C) -> Result<C::Reply, StoreError> {
+        let deadline = Instant::now() + CALL_TIMEOUT;
+        let caller = Caller { deadline: Some(Deadline::at(deadline)), ..caller.clone() };
+        let call = async {
+            loop {
+                let answer = self.service.call(&caller, Form::Typed(request.clone())).await.and_then(Form::typed);
+                match answer {
+                    Err(error) if is_leaderless(&error) && Instant::now() + PAUSE < deadline => sleep(PAUSE).await,
+                    answer => return answer.map_err(|error| failed(&error)),
+                }
+            }
+        };
+        timeout_at(deadline, call).await.unwrap_or(Err(StoreError::TimedOut))
+    }
+
+    /// Begins a stream. While no leader is known it waits for one.
+    async fn begin<T, F>(&self, mut begin: impl FnMut() -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let deadline = Instant::now() + CALL_TIMEOUT;
+        loop {
+            match timeout_at(deadline, begin()).await {
+                Err(_) => return Err(StoreError::TimedOut),
+                Ok(Err(error)) if is_leaderless(&error) && Instant::now() + PAUSE < deadline => sleep(PAUSE).await,
+                Ok(begun) => return begun.map_err(|error| failed(&error)),
+            }
+        }
+    }
+}
+
+impl Store for Keyspace {
+    type Caller = Caller;
+
+    fn caller(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<Caller, StoreError> {
+        let access = self.service.access();
+        let remote = extensions.get::<Remote>();
+        let (identity, token) = match token(headers) {
+            Some(token) => {
+                let (identity, token) = access.token(token).map_err(|_| StoreError::UnknownToken)?;
+                (Some(identity), Some(token))
+            }
+            None => (Access::certified(remote).map_err(|error| failed(&error))?, None),
+        };
+        if let (Some(who), Some(remote)) = (&identity, remote) {
+            access.count_connection(who, remote).map_err(|error| failed(&error))?;
+        }
+        let caller =
+            Caller { remote: remote.map(|remote| remote.address.into()), identity, token, ..Caller::default() };
+        access.admit(&caller).map_err(|error| failed(&error))?;
+        Ok(caller)
+    }
+
+    fn authenticate(&self, name: &str, password: &str) -> Result<Option<String>, StoreError> {
+        let access = self.service.access();
+        if !access.has_tokens() {
+            return Err(StoreError::Anonymous);
+        }
+        let known = access.token(password).ok().filter(|(identity, _)| identity.as_str() == name);
+        Ok(known.map(|_| password.to_owned()))
+    }
+
+    fn needs_identity(&self) -> bool {
+        !self.service.access().serves_anonymous()
+    }
+
+    fn facts(&self) -> Facts {
+        let replica = self.service.replica();
+        let metrics = replica.raft().metrics();
+        let (leader, term) = {
+            let metrics = metrics.borrow_watched();
+            (metrics.current_leader, metrics.current_term)
+        };
+        let own = replica.node_id();
+        let leader = leader.filter(|id| *id == own || !replica.is_silent(*id));
+        let revision = replica.table().notified_revision();
+        Facts { cluster_id: self.cluster_id, member_id: own, leader, term, revision }
+    }
+
+    fn condition(&self) -> Condition {
+        let replica = self.service.replica();
+        let (index, is_learner) = {
+            let metrics = replica.raft().metrics();
+            let metrics = metrics.borrow_watched();
+            (metrics.last_log_index.unwrap_or_default(), metrics.state == ServerState::Learner)
+        };
+        let (applied, table_bytes) = replica.table().read(|applied| (applied.index(), applied.machine.bytes()));
+        Condition { index, applied, table_bytes, is_learner }
+    }
+
+    async fn members(&self, _caller: &Caller) -> Result<Vec<Member>, StoreError> {
+        let replica = self.service.replica();
+        let metrics = replica.raft().metrics().borrow_watched().membership_config.membership().clone();
+        let voters: Vec<u64> = metrics.voter_ids().collect();
+        let mut members = Vec::new();
+        for (id, in_log) in metrics.nodes() {
+            let peer_address = replica.addresses().look(*id, in_log, |node| node.peer_address.clone());
+            let (peer_url, is_learner) = (format!("https://{peer_address}"), !voters.contains(id));
+            members.push(Member { id: *id, peer_url, client_url: None, is_learner });
+        }
+        let keys = members.iter().map(|member| address_key(member.id)).collect::<Result<Vec<_>, _>>()?;
+        let found = self.get(&itself(), keys, None).await?;
+        for (member, entry) in members.iter_mut().zip(found.entries) {
+            member.client_url = entry.and_then(|entry| String::from_utf8(entry.value.as_bytes().to_vec()).ok());
+            if member.client_url.as_ref().is_none_or(|url| !url.starts_with("https:")) {
+                member.peer_url = member.peer_url.replacen("https:", "http:", 1);
+            }
+        }
+        Ok(members)
+    }
+
+    async fn get(&self, caller: &Caller, mut keys: Vec<Key>, at: Option<Revision>) -> Result<Found, StoreError> {
+        let mut found = Found::default();
+        let mut at = at;
+        loop {
+            let page = self.call(caller, GetEntries { keys: keys.clone(), at }).await?;
+            // All of the revision of the first page.
+            at = at.or(Some(page.revision));
+            if found.entries.is_empty() {
+                found.revision = page.revision;
+            }
+            keys.drain(..page.entries.len().min(keys.len()));
+            found.entries.extend(page.entries);
+            if keys.is_empty() {
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn list(
+        &self,
+        caller: &Caller,
+        range: KeyRange,
+        limit: usize,
+        at: Option<Revision>,
+    ) -> Result<Page, StoreError> {
+        let request = ListEntries { range, backwards: false, page_size: limit, at };
+        let page = self.call(caller, request).await?;
+        Ok(Page { entries: page.entries, more: page.more, revision: page.revision })
+    }
+
+    async fn commit(&self, caller: &Caller, txn: Txn) -> Result<Committed, StoreError> {
+        self.call(caller, txn).await
+    }
+
+    async fn compact(&self, caller: &Caller, revision: Revision) -> Result<(), StoreError> {
+        self.call(caller, CompactEntries { revision }).await.map(drop)
+    }
+
+    fn random(&self) -> u64 {
+        #[expect(clippy::cast_possible_truncation, reason = "half of the random bits are enough")]
+        let bits = self.random.bits() as u64;
+        bits
+    }
+
+    async fn open(&self, caller: &Caller, session: SessionId, ttl: Ttl) -> Result<(), StoreError> {
+        // A session is opened again by a repeated request. The label tells this grant from others of the same id.
+        let label = format!("etcd lease, grant {:016x}", Store::random(self));
+        let label = Label::new(&label).map_err(|invalid| StoreError::Other(invalid.to_string()))?;
+        match self.call(caller, OpenSession { session: Some(session), ttl, label }).await {
+            // There was one not long ago.
+            Err(StoreError::SessionEnded) => Err(StoreError::SessionExists),
+            opened => opened.map(drop),
+        }
+    }
+
+    async fn close(&self, caller: &Caller, session: SessionId) -> Result<(), StoreError> {
+        // To close a session that nobody knows is no error: etcd's clients are told that there is none.
+        if self.session(caller, session, false).await?.is_none() {
+            return Err(StoreError::SessionEnded);
+        }
+        self.call(caller, CloseSession { session, reason: None }).await.map(drop)
+    }
+
+    async fn session(&self, caller: &Caller, session: SessionId, keys: bool) -> Result<Option<Session>, StoreError> {
+        let after = session.0.checked_sub(1).map(SessionId);
+        let page = self.call(caller, ListSessions { after, page_size: 1, stale: false }).await?;
+        let Some(view) = page.sessions.into_iter().find(|view| view.session == session) else { return Ok(None) };
+        let keys = if keys { self.keys_of(caller, session).await? } else { Vec::new() };
+        Ok(Some(Session { ttl: view.ttl, remaining_ms: view.remaining_ms, keys }))
+    }
+
+    async fn sessions(&self, caller: &Caller, first: SessionId, last: SessionId) -> Result<Vec<SessionId>, StoreError> {
+        let mut after = first.0.checked_sub(1).map(SessionId);
+        let mut all = Vec::new();
+        loop {
+            let page = self.call(caller, ListSessions { after, page_size: 0, stale: false }).await?;
+            all.extend(page.sessions.iter().map(|view| view.session).take_while(|session| *session <= last));
+            after = page.more_after.filter(|after| *after < last);
+            if after.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn keep_alive(
+        &self,
+        caller: &Caller,
+        renewals: BoxStream<'static, SessionId>,
+    ) -> Result<BoxStream<'static, Result<KeptAlive, StoreError>>, StoreError> {
+        let caller = Caller { deadline: None, ..caller.clone() };
+        let renewals = renewals.map(|session| Ok(Form::Typed(KeepAlive { session, sequence: 0 })));
+        // Boxed, since the compiler cannot name the bounds of the stream in the future otherwise.
+        let began = self.service.keep_alive(&caller, renewals).boxed();
+        let events = timeout_at(Instant::now() + CALL_TIMEOUT, began).await;
+        let events = events.unwrap_or_else(|_| Err(Error::no_leader())).map_err(|error| failed(&error))?;
+        let kept = events.filter_map(|event| ready(kept(event.and_then(Form::typed)).transpose()));
+        Ok(kept.boxed())
+    }
+
+    async fn watch(
+        &self,
+        caller: &Caller,
+        range: KeyRange,
+        from: Option<Revision>,
+        with_previous: bool,
+    ) -> Result<BoxStream<'static, Result<Watched, StoreError>>, StoreError> {
+        let request = WatchEntries { range, from, with_previous };
+        let events = self.begin(|| self.service.watch_entries(caller, request.clone())).await?;
+        let events = events.map(|event| match event {
+            Ok(event) => Ok(Watched { events: event.events, complete: event.complete }),
+            Err(error) => Err(failed(&error)),
+        });
+        Ok(events.boxed())
+    }
+}
+
+impl Keyspace {
+    /// The keys whose lease is this session.
+    async fn keys_of(&self, caller: &Caller, session: SessionId) -> Result<Vec<Key>, StoreError> {
+        let (mut keys, mut range, mut at) = (Vec::new(), lockkeeper_etcd::all_keys(), None);
+        loop {
+            let page = self.list(caller, range.clone(), 0, at).await?;
+            at = at.or(Some(page.revision));
+            let last = page.entries.last().filter(|_| page.more).map(|(key, _)| key.clone());
+            let own = page.entries.into_iter().filter(|(_, entry)| entry.lease.is_some_and(|it| it.session == session));
+            keys.extend(own.map(|(key, _)| key));
+            let Some(last) = last else { return Ok(keys) };
+            let next = Key::new(&[last.as_bytes(), &[0]].concat());
+            range.from = Some(next.map_err(|invalid| StoreError::Other(invalid.to_string()))?);
+        }
+    }
+}
+
+fn address_key(node_id: u64) -> Result<Key, StoreError> {
+    Key::new(format!("{ADDRESSES}{node_id}").as_bytes()).map_err(|invalid| StoreError::Other(invalid.to_string()))
+}
+
+/// This node, for itself.
+fn itself() -> Caller {
+    Caller { is_peer: true, ..Caller::default() }
+}
+
+/// A cluster's id as a number: etcd's are.
+fn number_of(cluster_id: &str) -> u64 {
+    // FNV-1a, which needs nothing and is the same everywhere.
+    cluster_id.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// The token that a request has.
+fn token(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(TOKEN).or_else(|| headers.get(AUTHORIZATION))?;
+    // One that is no text is no token of this node's.
+    let value = value.to_str().unwrap_or_default();
+    Some(value.strip_prefix(BEARER).unwrap_or(value))
+}
+
+/// What a stream that keeps sessions alive says; `None`: nothing of this protocol.
+fn kept(event: Result<KeepAliveEvent, Error>) -> Result<Option<KeptAlive>, StoreError> {
+    let KeepAliveEvent { session, kind } = event.map_err(|error| failed(&error))?;
+    Ok(match kind {
+        KeepAliveEventKind::Renewed { ttl, .. } => Some(KeptAlive::Renewed(session, ttl)),
+        KeepAliveEventKind::Ended(_) => Some(KeptAlive::Ended(session)),
+        KeepAliveEventKind::Revoked(_) => None,
+    })
+}
+
+fn is_leaderless(error: &Error) -> bool {
+    error.reason == Reason::NoLeader && error.retry == Retry::Safe
+}
+
+fn failed(error: &Error) -> StoreError {
+    let message = || error.message.to_string();
+    match &error.reason {
+        Reason::NoLeader => StoreError::NoLeader,
+        Reason::ShuttingDown => StoreError::Stopping,
+        Reason::OutcomeUnknown { is_late: false } => StoreError::LeaderChanged,
+        Reason::OutcomeUnknown { is_late: true } | Reason::DeadlineExceeded => StoreError::TimedOut,
+        Reason::SessionUnknown | Reason::SessionExpired | Reason::SessionClosed => StoreError::SessionEnded,
+        Reason::SessionExists => StoreError::SessionExists,
+        Reason::LimitReached if error.retry == Retry::Safe => StoreError::Overloaded,
+        Reason::LimitReached => match error.about("limit") {
+            Some("txn_writes" | "txn_reads" | "txn_bytes" | "message_bytes") => StoreError::TooLarge(message()),
+            _ => StoreError::Full(message()),
+        },
+        Reason::InvalidArgument => StoreError::TooLarge(message()),
+        Reason::Overloaded => StoreError::Overloaded,
+        Reason::DiskSpaceLow => StoreError::Full(message()),
+        Reason::Unauthenticated => StoreError::Anonymous,
+        Reason::PermissionDenied | Reason::NotOwner => StoreError::Denied(message()),
+        Reason::RevisionCompacted => {
+            let compacted = error.about("revision").and_then(|revision| revision.parse().ok());
+            StoreError::Compacted { compacted: Revision(compacted.unwrap_or_default()) }
+        }
+        Reason::RevisionFuture => StoreError::Future,
+        Reason::NotHeld
+        | Reason::ModeMismatch
+        | Reason::Abandoned
+        | Reason::RequestStale
+        | Reason::RequestReused
+        | Reason::WaitCancelled
+        | Reason::WaitRemoved
+        | Reason::LockUnknown
+        | Reason::ClusterVersion
+        | Reason::NotSemaphore
+        | Reason::Revoked
+        | Reason::MembershipRefused
+        | Reason::MembershipChanging
+        | Reason::Internal
+        | Reason::Newer { .. } => StoreError::Other(message()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_without_a_host_gets_that_of_the_clients_port() {
+        assert_eq!(reachable("0.0.0.0:2379", "node1.example:7101"), "node1.example:2379");
+        assert_eq!(reachable("[::]:2379", "10.0.0.1:7101"), "10.0.0.1:2379");
+        assert_eq!(reachable("127.0.0.1:2379", "10.0.0.1:7101"), "127.0.0.1:2379");
+        assert_eq!(reachable("etcd.example:2379", "10.0.0.1:7101"), "etcd.example:2379");
+    }
+
+    #[test]
+    fn a_token_comes_in_either_header() {
+        let token_of = |name: &'static str, value: &'static str| {
+            let headers = HeaderMap::from_iter([(HeaderName::from_static(name), value.parse().unwrap())]);
+            token(&headers).map(str::to_owned)
+        };
+        for (name, value) in [("token", "abc"), ("authorization", "abc"), ("authorization", "Bearer abc")] {
+            assert_eq!(token_of(name, value).as_deref(), Some("abc"));
+        }
+        assert_eq!(token(&HeaderMap::new()), None);
+    }
+}
