@@ -248,7 +248,7 @@ impl LocalCluster {
                 ..known.config().dynamodb.clone()
             },
             etcd: EtcdConfig { listen: beside_it(&known.config().etcd.listen)?, ..known.config().etcd.clone() },
-            http: HttpConfig { listen: beside_it(&known.config().http.listen)? },
+            http: HttpConfig { listen: beside_it(&known.config().http.listen)?, ..known.config().http.clone() },
             ..known.config().clone()
         };
         if config.tls.is_some() {

@@ -107,6 +107,26 @@ impl Machine {
         sessions.map(|(id, session)| self.session_view(*id, session))
     }
 
+    /// The grants of a session above this token, in the order of their tokens. Locks that its entries claim are not among them.
+    pub fn grants_of(&self, session: SessionId, after: Token) -> impl Iterator<Item = GrantView> + '_ {
+        let tokens = self.sessions.get(&session).into_iter().flat_map(move |session| session.grants.after(after));
+        tokens.map(|token| {
+            let held = &self.grants[&token];
+            let revoked = self.revoked.get(&(held.session, token)).map(|revoked| revoked.reason.clone());
+            GrantView { token, since: held.since, names: held.names.to_vec(), revoked }
+        })
+    }
+
+    /// The waits of a session, in the order of arrival. Entries that wait are not among them.
+    pub fn waits_of(&self, session: SessionId) -> impl Iterator<Item = WaitView> + '_ {
+        let tickets = self.awaited_by.range((session, Ticket(0))..).take_while(move |(of, _)| *of == session);
+        tickets.map(|(_, ticket)| {
+            let waiting = &self.waits[ticket];
+            let names = waiting.acquire.wants().iter().map(|want| want.name.clone()).collect();
+            WaitView { ticket: *ticket, since: waiting.since, names }
+        })
+    }
+
     /// The acquires that wait, in the order of arrival.
     pub fn waits(&self) -> impl Iterator<Item = Ticket> + '_ {
         self.waits.keys().copied()

@@ -27,7 +27,8 @@
 //! | `joining` | how a node becomes a member | [`raft`](lockkeeper_raft), `lockkeeper.v1` |
 //! | `cluster`, `health`, `progress`, `pulse` | this node's condition | [`raft`](lockkeeper_raft) |
 //! | `unread` | limits of unread answers, for every HTTP/2 service | `api`, tonic's bodies |
-//! | `web` | probes and metrics over HTTP | `cluster`, `service`, axum |
+//! | `web` | probes and metrics over HTTP | `cluster`, `console`, `service`, axum |
+//! | `console` | a page for people, and its calls over HTTP | `cluster`, `service`, axum |
 //! | `node_calls` | what a node's certificate is good for, at each port | [`raft`](lockkeeper_raft), HTTP requests |
 //! | [`config`], [`descriptors`], [`node`] | settings, file descriptors, putting a node together | all |
 //!
@@ -65,6 +66,7 @@ mod node_calls;
 mod access;
 mod api;
 mod cluster;
+mod console;
 mod dynamodb;
 mod etcd;
 mod health;

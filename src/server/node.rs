@@ -27,6 +27,7 @@ use self::{
 use super::{
     access::Access,
     config::{AuditConfig, Config, Member, RaftConfig, TlsConfig},
+    console::{Console, Hosts},
     descriptors::Places,
     dynamodb as dynamodb_endpoint, etcd as etcd_endpoint, health,
     joining::{self, NotAdmitted},
@@ -265,6 +266,13 @@ async fn listen(key: &'static str, address: &str) -> Result<TcpListener, ServeEr
     TcpListener::bind(address).await.map_err(|source| ServeError::Listen { key, address: address.to_owned(), source })
 }
 
+/// The names by which browsers reach this node.
+fn hosts(config: &Config) -> Hosts {
+    let member = config.this_member().into_iter().flat_map(|member| [&member.client_address, &member.peer_address]);
+    let addresses = [&config.http.listen, &config.client_address, &config.peer_address].into_iter().chain(member);
+    Hosts::new(addresses.chain(&config.http.hosts).map(String::as_str))
+}
+
 /// `None`: no address is configured.
 async fn listen_if(key: &'static str, address: &str) -> Result<Option<TcpListener>, ServeError> {
     match address {
@@ -425,7 +433,8 @@ where
     }
     if let Some(listener) = http {
         let (cluster, service) = (services.cluster.clone(), services.service.clone());
-        let web = Web { cluster, service, metrics: environment.metrics.clone() };
+        let console = Console::new(cluster.clone(), service.clone(), Arc::clone(&environment.clock), hosts(&config));
+        let web = Web { cluster, service, metrics: environment.metrics.clone(), console };
         let serving = web::serve(listener, http_acceptor, web, stopping.clone());
         environment.clients.spawn(&mut client_server, async move {
             serving.await;

@@ -5,9 +5,10 @@
 //! | `/livez` | 200 while the node runs; 503 once Raft has stopped: then only a restart helps |
 //! | `/readyz` | 200 while the node can serve, as gRPC's health service says it; 503 and the reason otherwise |
 //! | `/metrics` | everything that is counted and measured, for Prometheus |
+//! | `/`, `/console/…` | the [`console`](super::console) |
 //!
-//! No identity is asked for: probes and scrapers have none. So nothing here names a lock, a client or its data, and nothing can be changed.
-//! Whoever may not know how busy a cluster is must not reach the port.
+//! The first three ask for no identity: probes and scrapers have none. So nothing there names a lock, a client or its data. Whoever may not
+//! know how busy a cluster is must not reach the port. The console asks for the rights that gRPC asks for.
 
 use std::{convert::Infallible, fs, net::SocketAddr, time::Duration};
 
@@ -21,7 +22,12 @@ use axum::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::{cluster::Cluster, http_port::HttpPort, service::Service};
+use super::{
+    cluster::Cluster,
+    console::{Console, Remote},
+    http_port::HttpPort,
+    service::Service,
+};
 use lockkeeper_http1::Limits;
 use lockkeeper_metrics::{CONTENT_TYPE, Metrics, Present};
 use lockkeeper_planted::VERSION;
@@ -37,17 +43,21 @@ pub(crate) struct Web {
     pub(crate) cluster: Cluster,
     pub(crate) service: Service,
     pub(crate) metrics: Metrics,
+    pub(crate) console: Console,
 }
 
 /// Serves the port until `stopping`.
 pub(crate) async fn serve<L: Listen>(listener: L, acceptor: Option<Acceptor>, web: Web, stopping: CancellationToken) {
+    let console = web.console.clone().routes();
     let routes = Router::new()
         .route("/livez", get(alive))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
-        .with_state(web);
-    let answer = move |request: http::Request<hyper::body::Incoming>, _: SocketAddr| {
+        .with_state(web)
+        .merge(console);
+    let answer = move |mut request: http::Request<hyper::body::Incoming>, client: SocketAddr| {
         let routes = routes.clone();
+        request.extensions_mut().insert(Remote(client));
         async move {
             let answer: Result<Response, Infallible> = routes.oneshot(request.map(axum::body::Body::new)).await;
             answer.unwrap_or_else(|never| match never {})

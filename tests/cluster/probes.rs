@@ -76,7 +76,7 @@ async fn probes_tell_a_node_that_serves_from_one_that_only_runs() {
     for node in 1..=3 {
         assert_eq!(get(&cluster, node, "/livez").await, Some((200, "the node runs\n".to_owned())));
         assert_eq!(get(&cluster, node, "/readyz").await, Some((200, "the node can serve\n".to_owned())));
-        assert_eq!(get(&cluster, node, "/").await.expect("an answer").0, 404);
+        assert_eq!(get(&cluster, node, "/nowhere").await.expect("an answer").0, 404);
     }
     let (leads, others) = {
         let leads = leader(&cluster).await;

@@ -101,6 +101,30 @@ pub struct SessionView {
     pub bytes: u64,
 }
 
+/// A grant, as shown to people beside its session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GrantView {
+    /// Its token.
+    pub token: Token,
+    /// When it was granted.
+    pub since: WallTime,
+    /// The locks that it holds, sorted.
+    pub names: Vec<LockName>,
+    /// `Some`: an operator revoked it.
+    pub revoked: Option<Reason>,
+}
+
+/// A wait, as shown to people beside its session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WaitView {
+    /// Its place in the order of arrival.
+    pub ticket: Ticket,
+    /// When it began.
+    pub since: WallTime,
+    /// The locks that it asks for.
+    pub names: Vec<LockName>,
+}
+
 /// The sizes of the tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {

@@ -126,6 +126,10 @@ guarded! {
     ListLocks, |it| right(Right::Read, What::Under(&it.prefix));
     // Shows the caller's own sessions, unless it administers the cluster.
     ListSessions, |_it| right(Right::Read, What::Anywhere);
+    BrowseLocks, |it| right(Right::Read, What::Under(&it.prefix));
+    SearchLocks, |it| right(Right::Read, What::Under(&it.prefix));
+    // Shows the caller's own session, unless it administers the cluster.
+    ShowSession, |_it| right(Right::Read, What::Anywhere);
     WatchLocks, |it| right(Right::Watch, What::Under(&it.prefix));
     ForceRelease, |it| right(Right::ForceRelease, What::Name(it.name.as_str()));
     RemoveWaiter, |it| right(Right::ForceRelease, What::Name(it.name.as_str()));

@@ -272,6 +272,11 @@ impl Access {
         }
     }
 
+    /// Whether the caller may do this, by the policy of this node: for what people are offered, not for what is decided.
+    pub(crate) fn allows(&self, caller: &Caller, right: Right, what: What<'_>) -> bool {
+        self.policy.get().is_none_or(|policy| policy.decide(caller.identity.as_ref(), right, what).is_ok())
+    }
+
     /// Returns once no rule of the policy allows this any more: for streams that were allowed when they began.
     pub(crate) async fn denied(&self, caller: &Caller, right: Right, what: What<'_>) -> Error {
         let mut changes = self.changes.subscribe();

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use lockkeeper_machine::{
-    Acquire, Busy, Command, Committed, Entry, EntryEvent, ForceRelease, Forced, Grant, HolderView, Key, KeyRange,
-    Label, LockName, LockView, Operation, Page, Permits, Reason, Released, Request, Revision, Revocation, SessionEnd,
-    SessionId, SessionView, Target, Ticket, Token, Ttl, Txn, Update, WaiterView,
+    Acquire, Busy, Command, Committed, Entry, EntryEvent, ForceRelease, Forced, Grant, GrantView, HolderView, Key,
+    KeyRange, Label, LockName, LockView, Operation, Page, Permits, Reason, Released, Request, Revision, Revocation,
+    SessionEnd, SessionId, SessionView, Target, Ticket, Token, Ttl, Txn, Update, WaitView, WaiterView,
 };
 use lockkeeper_raft::identity::Incarnation;
 
@@ -367,6 +367,105 @@ pub(crate) struct EntriesWatched {
     /// All events up to this revision were sent: a watch that begins after it misses none. Those of a later revision in this message are
     /// not all of it; the rest follows, before those of any other.
     pub(crate) complete: Revision,
+}
+
+/// Shows one level of the tree of names, in which `/` separates folders: at any node, from its own table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct BrowseLocks {
+    /// The folder, with its `/`. Empty: the root.
+    pub(crate) prefix: String,
+    /// Only what comes after this child.
+    pub(crate) after: Option<After>,
+    /// At most this many children.
+    pub(crate) size: usize,
+}
+
+/// The last child of the page before.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum After {
+    /// A lock.
+    Lock(LockName),
+    /// A folder, by its prefix.
+    Folder(String),
+}
+
+/// A page of a level, in the order of the names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Level {
+    pub(crate) children: Vec<Child>,
+    /// There are more, after the last one.
+    pub(crate) more: bool,
+    /// The log index that the page shows.
+    pub(crate) index: u64,
+}
+
+/// What is in a folder.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Child {
+    /// With its first holder and its first waiter.
+    Lock(LockView),
+    Folder(Folder),
+}
+
+/// A folder, with what was counted of it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Folder {
+    /// With the `/` at its end.
+    pub(crate) prefix: String,
+    /// Its locks, those of its folders among them.
+    pub(crate) locks: usize,
+    /// How many of them are held.
+    pub(crate) held: usize,
+    /// Acquires that wait for them.
+    pub(crate) waiters: u64,
+    /// It has more locks, which were not counted.
+    pub(crate) more: bool,
+}
+
+/// Finds names that contain a text, in capitals or not: at any node, in its own table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SearchLocks {
+    /// Only names that begin with it.
+    pub(crate) prefix: String,
+    pub(crate) text: String,
+    /// Only names above this one: [`Found::more_after`] of the previous answer.
+    pub(crate) after: Option<LockName>,
+    /// At most this many locks.
+    pub(crate) size: usize,
+}
+
+/// Locks that were found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    /// With their first holders and first waiters.
+    pub(crate) locks: Vec<LockView>,
+    /// Names that were looked at.
+    pub(crate) looked: usize,
+    /// Names above this one were not looked at.
+    pub(crate) more_after: Option<LockName>,
+    /// The log index that the answer shows.
+    pub(crate) index: u64,
+}
+
+/// Shows a session and what it holds: at any node, from its own table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ShowSession {
+    pub(crate) session: SessionId,
+    /// Only grants above this one.
+    pub(crate) after: Token,
+}
+
+/// A session that is alive.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SessionShown {
+    pub(crate) view: SessionView,
+    pub(crate) grants: Vec<GrantView>,
+    /// It holds more, above the last one.
+    pub(crate) more: bool,
+    /// The first ones.
+    pub(crate) waits: Vec<WaitView>,
+    /// The log index that the answer shows.
+    pub(crate) index: u64,
 }
 
 /// A node becomes a member, or a member has new addresses.

@@ -189,12 +189,15 @@ pub struct EtcdConfig {
     pub advertise: String,
 }
 
-/// The port of probes and metrics. With `[tls]` it speaks TLS.
+/// The port of probes, metrics and the console. With `[tls]` it speaks TLS.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpConfig {
     /// The address on which the node listens for it: host:port. Empty: it does not.
     pub listen: String,
+    /// Names under which browsers open the console, beside IP addresses, `localhost` and the names in this node's addresses: that of a
+    /// proxy, for example.
+    pub hosts: Vec<String>,
 }
 
 /// Values from flags and environment variables, which take precedence over the file.

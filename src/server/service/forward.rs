@@ -33,7 +33,10 @@ use crate::{
 };
 use lockkeeper_machine::Identity;
 use lockkeeper_planted::Planted;
-use lockkeeper_proto::v1::{locks_client::LocksClient, sessions_client::SessionsClient};
+use lockkeeper_proto::v1::{
+    StatusRequest, StatusResponse, cluster_client::ClusterClient, locks_client::LocksClient,
+    sessions_client::SessionsClient,
+};
 use lockkeeper_raft::Replica;
 use lockkeeper_transport::{Windows, never_sent};
 
@@ -138,6 +141,12 @@ impl Forwarder {
         let call = client.watch(onward(request.message(), caller));
         let events = self.while_it_leads(&leader, under_way, call).await?;
         Ok(self.passed_back(events.into_inner(), leader.id, under_way))
+    }
+
+    /// The leader's condition; `None`: it does not answer. Needs a time limit of the caller's.
+    pub(super) async fn status(&self, leader: Leader) -> Option<StatusResponse> {
+        let asked = ClusterClient::new(self.channel(&leader, Lane::Short)).status(StatusRequest::default()).await;
+        asked.ok().map(tonic::Response::into_inner)
     }
 
     fn channel(&self, leader: &Leader, lane: Lane) -> Channel {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures::{Stream, StreamExt, stream::unfold};
 use tokio::time::Instant;
 
-use super::{keep_alive, patience::PATIENCE, watch, watch_entries};
+use super::{browse::Browse, keep_alive, patience::PATIENCE, watch, watch_entries};
 use crate::{
     access::{
         Access,
@@ -97,6 +97,19 @@ impl Local {
         let (access, caller) = (Arc::clone(&self.access), caller.clone());
         let denied = async move { access.denied(&caller, Right::Watch, What::Under(&prefix)).await };
         Ok(until_error(events, denied).map(|event| event.map(Form::Message)))
+    }
+
+    /// A look at this node's own table, for people.
+    pub(super) fn browse<B: Browse>(&self, caller: &Caller, request: B) -> Result<B::View, Error> {
+        let began = Instant::now();
+        let seen = self.check(caller, &request).and_then(|()| {
+            // A clone, as in `frozen`.
+            let (table, index) = self.replica.table().read(|applied| (applied.machine.clone(), applied.index()));
+            request.look(self, caller, &table, index)
+        });
+        let outcome = seen.as_ref().map_or_else(|error| outcome(&error.reason), |_| "ok");
+        self.metrics.called(B::NAME, outcome, began.elapsed());
+        seen
     }
 
     /// The events of the keyspace, as this node applies them.

@@ -12,10 +12,12 @@
 //!   it says so at once. A draining node refuses new requests. A watch of the keyspace is served by each node itself.
 //! * [`local`]: a request on this node's replica: `sessions`, `locks`, `keyspace`, `keep_alive`, `watch`, `watch_entries`, and `waiting`
 //!   for acquires that queue;
+//! * `browse`: looks at this node's own table, for people;
 //! * [`forward`]: a request to the leader, and what is known when no answer comes.
 //!
 //! The service holds no state that matters: the waits, sessions and locks are in the replicated table.
 
+mod browse;
 pub(crate) mod forward;
 mod keep_alive;
 mod keyspace;
@@ -29,16 +31,17 @@ pub(crate) mod waiting;
 mod watch;
 mod watch_entries;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures::{
     Stream, StreamExt,
     future::ready,
     stream::{self, BoxStream},
 };
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::timeout};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::browse::Browse;
 use self::forward::{Dial, Forwarder, Lane, Leader};
 use self::local::until_error;
 pub(crate) use self::local::{Local, Serve};
@@ -51,6 +54,7 @@ use super::{
     wire::Form,
 };
 use lockkeeper_machine::Revision;
+use lockkeeper_proto::v1::StatusResponse;
 use lockkeeper_raft::{Replica, types::Node};
 use lockkeeper_transport::Settings;
 
@@ -171,6 +175,21 @@ impl Service {
         Ok(self.while_known(caller, until_stopped.chain(stopped)))
     }
 
+    /// A look at this node's own table, for people.
+    pub(crate) fn browse<B: Browse>(&self, caller: &Caller, request: B) -> Result<B::View, Error> {
+        self.local.access.count_call(caller)?;
+        self.local.browse(caller, request)
+    }
+
+    /// The condition of the leader, which knows that of the others. `None`: this node leads, no leader is known, or it does not answer in
+    /// time. Asks as a member, so the caller must have been admitted.
+    pub(crate) async fn leader_status(&self, limit: Duration) -> Option<StatusResponse> {
+        match self.route().ok()? {
+            Route::Here => None,
+            Route::There(leader) => timeout(limit, self.forwarder.status(leader)).await.ok()?,
+        }
+    }
+
     /// Whether an acquire would be refused here because the node sheds load. An adapter that takes many requests at a time asks this before
     /// it spends more on one.
     pub(crate) fn is_overloaded(&self) -> bool {
@@ -233,8 +252,6 @@ fn until<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::time::Instant;
 
     use super::*;

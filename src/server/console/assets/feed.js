@@ -1,0 +1,128 @@
+// The live feed: changes as they happen, kept for as long as the page is open, up to a number.
+
+import { byId, clock, count, el, keyed, lockAddress, sessionAddress, visible, write } from './dom.js';
+import { Lost, Refused, feed } from './net.js';
+
+const KEPT = 500;
+const SHOWN = 100;
+const AGAIN_MS = [500, 1000, 2000, 5000];
+const WORDS = {
+  granted: 'granted', released: 'released', expired: 'expired', forced: 'taken back', revoked: 'revoked', queued: 'waits', left: 'gave up',
+  data: 'data', delayed: 'lock-delay', opened: 'open again', resized: 'resized', leader: 'leader', gap: 'gap', many: 'and more',
+};
+const LOSSES = new Set(['expired', 'forced', 'revoked', 'leader', 'gap']);
+
+/** The newest first. */
+let events = [];
+let next = 1;
+let kinds = 'all';
+let paused = false;
+/** The lock whose changes are shown; `null`: of all. */
+let lock = null;
+let stop = new AbortController();
+let listener = () => {};
+
+/** The changes of a lock that were seen. */
+export const eventsOf = (lock) => events.filter((event) => event.name === lock);
+
+function add(event) {
+  events.unshift({ id: next++, ...event });
+  if (events.length > KEPT) events.length = KEPT;
+}
+
+/** A change that is not one of a lock. */
+export function tell(kind, text, at) {
+  add({ kind, text, at });
+  draw();
+}
+
+/** A row for an event. `short`: of a lock that is named above. */
+function eventRow(event, short) {
+  const { kind, name, label, token, session, reason, by, mode, text } = event;
+  const who = label != null || session ? el('a', { href: sessionAddress(session) }, visible(label || `session ${session.slice(0, 8)}`)) : null;
+  const first = el('div', { class: 'event' }, el('b', {}, WORDS[kind] ?? kind), text ? visible(text) : short ? who : el('a', { href: lockAddress(name), title: visible(name) }, visible(name)));
+  const rest = [];
+  const join = (part) => part && rest.push(rest.length ? ' · ' : '', part);
+  if (!short) join(who);
+  join(token && `token ${token}`);
+  join(kind === 'resized' && mode);
+  join(by && `by ${visible(by)}`);
+  if (rest.length) first.append(el('span', { class: 'more' }, ...rest));
+  if (reason) first.append(el('span', { class: 'more why' }, `“${visible(reason)}”`));
+  return el('li', { class: `k-${kind}` }, el('time', {}, clock(event.at)), first);
+}
+
+function draw() {
+  if (paused) return;
+  const isShown = (event) => (lock == null || event.name === lock || event.name == null) && (kinds === 'all' || LOSSES.has(event.kind));
+  const shown = events.filter(isShown).slice(0, SHOWN);
+  const short = lock != null;
+  keyed(byId('feed'), shown, (event) => `${event.id} ${short}`, (event) => eventRow(event, short), () => {});
+  const quiet = byId('feed-quiet');
+  quiet.hidden = shown.length > 0;
+}
+
+function note(text) {
+  const note = byId('feed-note');
+  note.hidden = !text;
+  write(note, text);
+}
+
+function take({ line, now, changes, counts }) {
+  if (line === 'gap') {
+    add({ kind: 'gap', text: 'changes are missing here: there were too many', at: now });
+    return;
+  }
+  changes.forEach((change) => add({ at: now, ...change, granted: change.kind === 'granted' ? 1 : 0 }));
+  if (counts.left_out) {
+    const shown = changes.filter((change) => change.kind === 'granted').length;
+    const names = new Set(changes.map((change) => change.name));
+    const text = `${count(counts.left_out)} changes that are not shown`;
+    // Of a feed of one lock: they are its own.
+    add({ kind: 'many', text, at: now, name: names.size === 1 ? [...names][0] : null, granted: counts.granted - shown });
+  }
+}
+
+/** Follows the changes under a prefix, or of one lock, until it is called again. */
+export async function follow(what) {
+  stop.abort();
+  stop = new AbortController();
+  const { signal } = stop;
+  lock = what.lock ?? null;
+  write(byId('feed-title'), lock == null ? 'Live' : 'History');
+  write(byId('feed-of'), lock == null ? visible(what.prefix) : 'as seen here');
+  draw();
+  for (let tries = 0; !signal.aborted; tries += 1) {
+    try {
+      for await (const told of feed(what, signal)) {
+        if (told.line === 'end') throw new Refused(0, told.reason, told.message);
+        tries = 0;
+        note('');
+        if (told.line === 'changes' && !told.changes.length) continue;
+        take(told);
+        draw();
+        listener(told.changes ?? []);
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof Refused && (error.status === 403 || error.status === 401)) return void note(error.message);
+      note(error instanceof Lost || !(error instanceof Refused) ? 'Lost the feed; trying again.' : `The feed ended: ${error.message}. Trying again.`);
+    }
+    await new Promise((done) => setTimeout(done, AGAIN_MS[Math.min(tries, AGAIN_MS.length - 1)]));
+  }
+}
+
+/** `changed` is called with the changes, as they come. */
+export function start(changed) {
+  listener = changed;
+  byId('feed-kinds').addEventListener('change', (event) => {
+    kinds = event.target.value;
+    draw();
+  });
+  byId('feed-pause').addEventListener('click', ({ target }) => {
+    paused = !paused;
+    target.setAttribute('aria-pressed', String(paused));
+    write(target, paused ? 'Go on' : 'Pause');
+    draw();
+  });
+}

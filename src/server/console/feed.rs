@@ -1,0 +1,218 @@
+//! The feed: what changes, as it happens.
+//!
+//! It is a watch ([`WatchLocks`]) that begins now, without the state before. A busy cluster changes more than anybody can read: changes
+//! are gathered for [`GATHERING`], at most [`SHOWN_MAX`] of them are shown, and all are counted. A page that does not read loses its feed.
+
+use std::time::Duration;
+
+use axum::{
+    body::Body,
+    extract::{Extension, Request, State},
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use futures::StreamExt as _;
+use serde::Deserialize;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::{
+    Console, Remote, calls, failed, json_with, received,
+    shown::{ChangeShown, Counts, Failure, Line},
+};
+use crate::{
+    api::{
+        Caller, Deadline, Error,
+        requests::{WatchEvent, WatchLocks},
+    },
+    service::Events,
+    wire::{Form, status::outcome},
+};
+use lockkeeper_machine::{Change, LockName};
+
+/// How long changes are gathered into one line.
+const GATHERING: Duration = Duration::from_millis(250);
+/// Changes in one line, at the most.
+const SHOWN_MAX: usize = 50;
+/// A line without changes is sent after this time: the page knows that its feed is alive.
+const QUIET: Duration = Duration::from_secs(2);
+/// A page that takes no line for this time has gone.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// A feed ends after this time, and the page opens another one.
+const LIFE: Duration = Duration::from_secs(15 * 60);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    /// Only locks whose names begin with it.
+    #[serde(default)]
+    prefix: String,
+    /// Only this lock.
+    #[serde(default)]
+    lock: Option<String>,
+}
+
+/// Opens a feed.
+pub(super) async fn open(
+    State(console): State<Console>,
+    Extension(remote): Extension<Remote>,
+    request: Request,
+) -> Response {
+    let Ok(permit) = console.feeds.clone().try_acquire_owned() else {
+        let message = "this node serves as many feeds as it can: close a page that shows it, or open another node's";
+        return json_with(StatusCode::TOO_MANY_REQUESTS, &Failure { reason: "LIMIT_REACHED", message });
+    };
+    let begun = async {
+        let (caller, body) = received(&console, &remote, request).await?;
+        let caller = Caller { deadline: Some(Deadline::at(Instant::now() + LIFE)), ..caller };
+        let Asked { prefix, lock } = calls::read(&body)?;
+        let only = lock.map(|lock| calls::name("lock", &lock)).transpose()?;
+        let prefix = only.as_ref().map_or(prefix, ToString::to_string);
+        let feed = Feed { console: console.clone(), caller, prefix, only };
+        let events = feed.begin().await?;
+        Ok((feed, events))
+    };
+    let (feed, events) = match timeout(super::CALL_TIMEOUT, begun).await {
+        Ok(Ok(begun)) => begun,
+        Ok(Err(error)) => return failed(&error),
+        Err(_) => return failed(&Error::deadline_passed(false)),
+    };
+    let (sender, lines) = mpsc::channel(1);
+    // On its own: hyper does not poll the body of a client that does not read, so nothing here would end then.
+    tokio::spawn(async move {
+        feed.run(events, sender).await;
+        drop(permit);
+    });
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ];
+    (headers, Body::from_stream(ReceiverStream::new(lines).map(Ok::<_, std::convert::Infallible>))).into_response()
+}
+
+struct Feed {
+    console: Console,
+    caller: Caller,
+    prefix: String,
+    only: Option<LockName>,
+}
+
+/// The page has gone, or does not read.
+struct Gone;
+
+impl Feed {
+    /// Watches from the present entry on.
+    async fn begin(&self) -> Result<Events<WatchEvent>, Error> {
+        // An empty table has an entry too: the one that founded the cluster.
+        let after_index = self.console.cluster.replica.table().notified().max(1);
+        let request = WatchLocks { prefix: self.prefix.clone(), after_index };
+        self.console.service.watch(&self.caller, Form::Typed(request)).await
+    }
+
+    async fn run(self, mut events: Events<WatchEvent>, sender: mpsc::Sender<Bytes>) {
+        let ended = async {
+            // The first line at once, so that the page knows that it is served.
+            self.send(&sender, &mut Gathered::default()).await?;
+            loop {
+                match self.pass_on(&mut events, &sender).await? {
+                    Ok(()) => {}
+                    Err(error) => return Ok(Some(error)),
+                }
+                // It lags, and the state of all locks would follow: the page asks for what it shows.
+                self.line(&sender, &Line::Gap { now: self.now() }).await?;
+                match self.begin().await {
+                    Ok(begun) => events = begun,
+                    Err(error) => return Ok(Some(error)),
+                }
+            }
+        };
+        let stopping = self.console.service.stopping().clone();
+        let ended: Result<Option<Error>, Gone> = tokio::select! {
+            ended = ended => ended,
+            () = sender.closed() => Err(Gone),
+            () = stopping.cancelled() => Ok(Some(Error::shutting_down())),
+        };
+        if let Ok(Some(error)) = ended {
+            let line = Line::End { reason: outcome(&error.reason), message: &error.message };
+            // Nothing is left to do for a page that does not read it.
+            let _ = self.line(&sender, &line).await;
+        }
+    }
+
+    /// Passes changes on, until the feed lags. An error of the watch ends it.
+    async fn pass_on(
+        &self,
+        events: &mut Events<WatchEvent>,
+        sender: &mpsc::Sender<Bytes>,
+    ) -> Result<Result<(), Error>, Gone> {
+        let mut gathered = Gathered::default();
+        let mut due = Instant::now() + QUIET;
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event,
+                () = sleep_until(due) => {
+                    self.send(sender, &mut gathered).await?;
+                    due = Instant::now() + QUIET;
+                    continue;
+                }
+            };
+            let event = match event {
+                Some(event) => event.and_then(Form::typed),
+                None => Err(Error::no_leader()),
+            };
+            match event {
+                Ok(WatchEvent::Changes { changes, .. }) => {
+                    let is_first = gathered.is_empty();
+                    let is_wanted = |change: &Change| self.only.as_ref().is_none_or(|only| *only == change.name);
+                    changes.into_iter().filter(is_wanted).for_each(|change| gathered.add(change));
+                    if is_first && !gathered.is_empty() {
+                        due = due.min(Instant::now() + GATHERING);
+                    }
+                }
+                Ok(WatchEvent::Progress { .. }) => {}
+                Ok(WatchEvent::State { .. } | WatchEvent::TooOld { .. }) => return Ok(Ok(())),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+    }
+
+    async fn send(&self, sender: &mpsc::Sender<Bytes>, gathered: &mut Gathered) -> Result<(), Gone> {
+        let Gathered { changes, counts } = std::mem::take(gathered);
+        self.line(sender, &Line::Changes { now: self.now(), changes: &changes, counts: &counts }).await
+    }
+
+    async fn line(&self, sender: &mpsc::Sender<Bytes>, line: &Line<'_>) -> Result<(), Gone> {
+        let mut text = serde_json::to_vec(line).map_err(|_| Gone)?;
+        text.push(b'\n');
+        timeout(READ_TIMEOUT, sender.send(text.into())).await.map_err(|_| Gone)?.map_err(|_| Gone)
+    }
+
+    fn now(&self) -> u64 {
+        self.console.clock.wall_ms()
+    }
+}
+
+/// Changes for the next line.
+#[derive(Default)]
+struct Gathered {
+    changes: Vec<ChangeShown>,
+    counts: Counts,
+}
+
+impl Gathered {
+    fn add(&mut self, change: Change) {
+        self.counts.add(&change.kind);
+        match self.changes.len() < SHOWN_MAX {
+            true => self.changes.push(change.into()),
+            false => self.counts.left_out = self.counts.left_out.saturating_add(1),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+}

@@ -1,0 +1,217 @@
+//! The console: a page for people, and the calls by which it asks its node.
+//!
+//! | path | answers |
+//! |---|---|
+//! | `GET /` | the page |
+//! | `GET /console/FILE` | its style and its scripts, which are part of the program |
+//! | `POST /console/api/CALL` | one call ([`calls`]): JSON there and back |
+//! | `POST /console/api/feed` | changes as they happen ([`feed`]): a JSON object a line, without end |
+//!
+//! The page is an adapter like any other: the calls go to the [`Service`], which checks the rights of the caller as it does for gRPC. The
+//! caller is known by a bearer token, or else by the certificate of its connection. Lists come from the table of this node, so that it
+//! shows them too while there is no leader; a forced release goes to the leader.
+//!
+//! **Other sites.** A browser sends requests for any site that it shows. [`gate`] refuses those of other sites, and those for a host that
+//! is not this node's (a name that somebody points at it). What the browser runs is limited by a Content-Security-Policy: scripts of this
+//! origin in files, nothing inline, no other host. Names of locks and labels reach the page as JSON and are shown as text.
+//!
+//! Deliberately absent: accounts and cookies; state in the node beside the open feeds, whose number is limited.
+
+mod assets;
+mod calls;
+mod feed;
+mod gate;
+mod shown;
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Extension, Path, Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    middleware::{Next, from_fn_with_state},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use serde::Serialize;
+use tokio::{
+    sync::{Mutex, Semaphore},
+    time::{Instant, timeout},
+};
+
+pub(crate) use self::gate::Hosts;
+use super::{
+    api::{Caller, Deadline, Error, Reason},
+    cluster::Cluster,
+    service::Service,
+    wire::status::outcome,
+};
+use lockkeeper_environment::Clock;
+use lockkeeper_proto::v1::StatusResponse;
+
+/// Time limit of a call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a call's request.
+const BODY_BYTES_MAX: usize = 16 << 10;
+/// Feeds that this node serves at a time.
+const FEEDS_MAX: usize = 32;
+
+const HEADERS: [(HeaderName, &str); 5] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+];
+
+/// What the console needs of its node.
+#[derive(Clone, Debug)]
+pub(crate) struct Console {
+    cluster: Cluster,
+    service: Service,
+    clock: Arc<dyn Clock>,
+    hosts: Arc<Hosts>,
+    feeds: Arc<Semaphore>,
+    /// The leader's condition, for all pages that are open here. Held while the leader is asked: the others wait for the same answer.
+    leader: Arc<Mutex<Option<OfLeader>>>,
+}
+
+/// What the leader told last.
+#[derive(Debug)]
+struct OfLeader {
+    asked: Instant,
+    /// `None`: it did not answer, or there is no other leader.
+    status: Option<StatusResponse>,
+}
+
+impl Console {
+    pub(crate) fn new(cluster: Cluster, service: Service, clock: Arc<dyn Clock>, hosts: Hosts) -> Self {
+        let (feeds, leader) = (Arc::new(Semaphore::new(FEEDS_MAX)), Arc::default());
+        Self { cluster, service, clock, hosts: Arc::new(hosts), feeds, leader }
+    }
+
+    pub(crate) fn routes(self) -> Router {
+        Router::new()
+            .route("/", get(|headers: HeaderMap| async move { assets::page(&headers) }))
+            .route(
+                "/console/{file}",
+                get(|Path(file): Path<String>, headers: HeaderMap| async move { assets::file(&file, &headers) }),
+            )
+            .route("/console/api/feed", post(feed::open))
+            .route("/console/api/{call}", post(call))
+            .layer(from_fn_with_state(self.clone(), guarded))
+            .with_state(self)
+    }
+
+    /// The caller of a request. Fails if its token is not known.
+    fn caller(&self, headers: &HeaderMap, remote: &Remote) -> Result<Caller, Error> {
+        let metadata = tonic::metadata::MetadataMap::from_headers(headers.clone());
+        let (identity, token) = match self.service.access().bearer(&metadata)? {
+            Some((identity, token)) => (Some(identity), Some(token)),
+            None => (None, None),
+        };
+        let deadline = Some(Deadline::at(Instant::now() + CALL_TIMEOUT));
+        Ok(Caller { remote: Some(remote.0.into()), identity, token, is_peer: false, deadline })
+    }
+}
+
+/// The address of the client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Remote(pub(crate) SocketAddr);
+
+/// Refuses requests of other sites, and says what a browser may do with the answers.
+async fn guarded(State(console): State<Console>, request: Request, next: Next) -> Response {
+    let mut answer = match gate::check(&request, &console.hosts) {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refused.into_response(),
+    };
+    for (name, value) in HEADERS {
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    answer
+}
+
+async fn call(
+    State(console): State<Console>,
+    Extension(remote): Extension<Remote>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Response {
+    let answer = async {
+        let (caller, body) = received(&console, &remote, request).await?;
+        calls::answer(&console, &caller, &name, &body).await
+    };
+    // A forced release has the caller's deadline with the leader: it is over there by then.
+    match timeout(CALL_TIMEOUT, answer).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => failed(&error),
+        Err(_) => failed(&Error::deadline_passed(calls::changes(&name))),
+    }
+}
+
+async fn received(console: &Console, remote: &Remote, request: Request) -> Result<(Caller, Vec<u8>), Error> {
+    let (head, body) = request.into_parts();
+    let caller = console.caller(&head.headers, remote)?;
+    let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await;
+    let body = body.map_err(|_| Error::invalid("body", format!("is broken, or exceeds {BODY_BYTES_MAX} bytes")))?;
+    Ok((caller, body.into()))
+}
+
+fn json(value: &impl Serialize) -> Response {
+    json_with(StatusCode::OK, value)
+}
+
+fn json_with(status: StatusCode, value: &impl Serialize) -> Response {
+    static NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+    static JSON: LazyLock<HeaderValue> = LazyLock::new(|| HeaderValue::from_static("application/json"));
+    match serde_json::to_vec(value) {
+        Ok(bytes) => {
+            let headers = [(header::CONTENT_TYPE, JSON.clone()), (header::CACHE_CONTROL, NO_STORE.clone())];
+            (status, headers, Body::from(bytes)).into_response()
+        }
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+/// An error as the page reads it.
+fn failed(error: &Error) -> Response {
+    let status = match &error.reason {
+        Reason::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Reason::PermissionDenied | Reason::NotOwner => StatusCode::FORBIDDEN,
+        Reason::InvalidArgument => StatusCode::BAD_REQUEST,
+        Reason::NoLeader | Reason::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+        Reason::OutcomeUnknown { .. } | Reason::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        Reason::LimitReached | Reason::Overloaded | Reason::DiskSpaceLow => StatusCode::TOO_MANY_REQUESTS,
+        Reason::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        Reason::SessionUnknown
+        | Reason::SessionExpired
+        | Reason::SessionClosed
+        | Reason::SessionExists
+        | Reason::NotHeld
+        | Reason::ModeMismatch
+        | Reason::Abandoned
+        | Reason::RequestStale
+        | Reason::RequestReused
+        | Reason::WaitCancelled
+        | Reason::WaitRemoved
+        | Reason::LockUnknown
+        | Reason::ClusterVersion
+        | Reason::NotSemaphore
+        | Reason::RevisionCompacted
+        | Reason::RevisionFuture
+        | Reason::Revoked
+        | Reason::MembershipRefused
+        | Reason::MembershipChanging
+        | Reason::Newer { .. } => StatusCode::CONFLICT,
+    };
+    json_with(status, &shown::Failure { reason: outcome(&error.reason), message: &error.message })
+}

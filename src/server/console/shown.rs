@@ -1,0 +1,511 @@
+//! What the page is told, as JSON.
+//!
+//! Tokens and tickets are texts: a number of JavaScript is exact up to 2^53 only. Times are milliseconds.
+
+use serde::Serialize;
+
+use crate::api::requests::{Child, Folder};
+use lockkeeper_machine::{
+    Change, ChangeKind, Data, Forced, GrantView, HolderView, Identity, LockKind, LockView, Mode, SessionView, WaitView,
+    WaiterView,
+};
+use lockkeeper_proto::v1::{Member, Role, StatusResponse};
+
+/// Bytes of a lock's data that are shown.
+const DATA_SHOWN: usize = 1024;
+
+#[derive(Serialize)]
+pub(super) struct Failure<'a> {
+    pub(super) reason: &'a str,
+    pub(super) message: &'a str,
+}
+
+#[derive(Serialize)]
+pub(super) struct Status {
+    /// The wall clock of this node, by which the page counts.
+    pub(super) now: u64,
+    /// The caller's identity.
+    pub(super) you: Option<String>,
+    pub(super) node: Node,
+    pub(super) members: Vec<MemberShown>,
+    /// The members are as the leader sees them; otherwise as this node does, which knows less.
+    pub(super) by_leader: bool,
+}
+
+#[derive(Serialize)]
+pub(super) struct Node {
+    cluster: String,
+    id: u64,
+    version: String,
+    role: &'static str,
+    term: u64,
+    /// 0: none.
+    leader: u64,
+    last_index: u64,
+    committed_index: u64,
+    applied_index: u64,
+    snapshot_index: u64,
+    serving: bool,
+    trouble: String,
+    disk_trouble: String,
+    sessions: u64,
+    locks: u64,
+    waiters: u64,
+    last_token: String,
+    table_bytes: u64,
+    table_bytes_max: u64,
+    cluster_version: u32,
+    cluster_version_waits: String,
+    turn_delay_us: u64,
+    certificate_seconds_left: Option<i64>,
+}
+
+impl From<StatusResponse> for Node {
+    fn from(status: StatusResponse) -> Self {
+        Self {
+            role: role(status.role()),
+            cluster: status.cluster_id,
+            id: status.node_id,
+            version: status.version,
+            term: status.term,
+            leader: status.leader_id,
+            last_index: status.last_log_index,
+            committed_index: status.committed_index,
+            applied_index: status.applied_index,
+            snapshot_index: status.snapshot_index,
+            serving: status.serving,
+            trouble: status.trouble,
+            disk_trouble: status.disk_trouble,
+            sessions: status.sessions,
+            locks: status.locks,
+            waiters: status.waiters,
+            last_token: status.last_token.to_string(),
+            table_bytes: status.table_bytes,
+            table_bytes_max: status.table_bytes_max,
+            cluster_version: status.cluster_version,
+            cluster_version_waits: status.cluster_version_waits,
+            turn_delay_us: status.turn_delay_us_max,
+            certificate_seconds_left: status.certificate_seconds_left,
+        }
+    }
+}
+
+fn role(role: Role) -> &'static str {
+    match role {
+        Role::Leader => "leader",
+        Role::Follower => "follower",
+        Role::Candidate => "candidate",
+        Role::Learner => "learner",
+        Role::Unspecified => "stopped",
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct MemberShown {
+    id: u64,
+    address: String,
+    voter: bool,
+    is_leaving: bool,
+    /// Entries that it lacks; `None`: not known.
+    lag: Option<u64>,
+    silent_ms: Option<u64>,
+    trouble: String,
+    version: String,
+    disk_free: u64,
+    disk_total: u64,
+    disk_low: bool,
+    safe_to_stop: bool,
+    unsafe_reason: String,
+}
+
+impl MemberShown {
+    /// `of`: the status that the member is part of; `by_leader`: it is the leader's.
+    pub(super) fn new(member: &Member, of: &StatusResponse, by_leader: bool) -> Self {
+        let is_itself = member.node_id == of.node_id;
+        let lag = of.last_log_index.saturating_sub(member.matched_index);
+        Self {
+            id: member.node_id,
+            address: member.client_address.clone(),
+            voter: member.voter,
+            is_leaving: member.is_leaving,
+            lag: by_leader.then_some(if is_itself { 0 } else { lag }),
+            silent_ms: if by_leader && is_itself { Some(0) } else { member.silent_ms },
+            trouble: member.trouble.clone(),
+            version: member.version.clone(),
+            disk_free: member.disk_free_bytes,
+            disk_total: member.disk_total_bytes,
+            disk_low: member.disk_low,
+            safe_to_stop: member.safe_to_stop,
+            unsafe_reason: member.unsafe_reason.clone(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct LevelShown {
+    pub(super) now: u64,
+    pub(super) index: u64,
+    pub(super) children: Vec<ChildShown>,
+    pub(super) more: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ChildShown {
+    Lock(Lock),
+    Folder { prefix: String, locks: usize, held: usize, waiters: u64, more: bool },
+}
+
+impl From<Child> for ChildShown {
+    fn from(child: Child) -> Self {
+        match child {
+            Child::Lock(lock) => Self::Lock(lock.into()),
+            Child::Folder(Folder { prefix, locks, held, waiters, more }) => {
+                Self::Folder { prefix, locks, held, waiters, more }
+            }
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct FoundShown {
+    pub(super) now: u64,
+    pub(super) index: u64,
+    pub(super) locks: Vec<Lock>,
+    pub(super) looked: usize,
+    pub(super) more_after: Option<String>,
+}
+
+#[derive(Serialize)]
+pub(super) struct LockShown {
+    pub(super) now: u64,
+    pub(super) index: u64,
+    pub(super) lock: Lock,
+    /// Whether the caller may take it from its holders.
+    pub(super) may_force: bool,
+}
+
+#[derive(Serialize)]
+pub(super) struct Lock {
+    name: String,
+    /// An entry of another protocol.
+    is_entry: bool,
+    mode: Option<String>,
+    holders: Vec<Holder>,
+    holder_count: u64,
+    waiters: Vec<Waiter>,
+    queue_length: u64,
+    data: Option<DataShown>,
+    keeps_data: bool,
+    delay_ms: u64,
+}
+
+#[derive(Serialize)]
+struct Holder {
+    token: String,
+    session: String,
+    label: String,
+    mode: String,
+    since: u64,
+    remaining_ms: u64,
+    revoked: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Waiter {
+    ticket: String,
+    session: String,
+    label: String,
+    mode: String,
+    since: u64,
+    remaining_ms: Option<u64>,
+}
+
+/// The beginning of the data.
+#[derive(Serialize)]
+struct DataShown {
+    bytes: usize,
+    /// `None`: it is no text.
+    text: Option<String>,
+}
+
+impl From<&Data> for DataShown {
+    fn from(data: &Data) -> Self {
+        let bytes = data.as_bytes();
+        let text = std::str::from_utf8(bytes).ok();
+        let text = text.map(|text| text.chars().take(DATA_SHOWN).collect());
+        Self { bytes: bytes.len(), text }
+    }
+}
+
+fn mode(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => "exclusive".to_owned(),
+        Mode::Shared => "shared".to_owned(),
+        Mode::Permit(permits) => format!("permit of {}", permits.get()),
+    }
+}
+
+impl From<LockView> for Lock {
+    fn from(lock: LockView) -> Self {
+        Self {
+            name: lock.name.to_string(),
+            is_entry: lock.kind == LockKind::Entry,
+            mode: lock.mode.map(mode),
+            holders: lock.holders.into_iter().map(Holder::from).collect(),
+            holder_count: lock.holder_count,
+            waiters: lock.waiters.into_iter().map(Waiter::from).collect(),
+            queue_length: lock.queue_length,
+            data: lock.data.as_ref().map(DataShown::from),
+            keeps_data: lock.keep_data,
+            delay_ms: lock.delay_remaining_ms,
+        }
+    }
+}
+
+impl From<HolderView> for Holder {
+    fn from(holder: HolderView) -> Self {
+        Self {
+            token: holder.token.0.to_string(),
+            session: holder.session.to_string(),
+            label: holder.label.as_str().to_owned(),
+            mode: mode(holder.mode),
+            since: holder.since.0,
+            remaining_ms: holder.remaining_ms,
+            revoked: holder.revoked.map(|reason| reason.as_str().to_owned()),
+        }
+    }
+}
+
+impl From<WaiterView> for Waiter {
+    fn from(waiter: WaiterView) -> Self {
+        Self {
+            ticket: waiter.ticket.0.to_string(),
+            session: waiter.session.to_string(),
+            label: waiter.label.as_str().to_owned(),
+            mode: mode(waiter.mode),
+            since: waiter.since.0,
+            remaining_ms: waiter.remaining_ms,
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct SessionsShown {
+    pub(super) now: u64,
+    pub(super) index: u64,
+    pub(super) sessions: Vec<Session>,
+    pub(super) more_after: Option<String>,
+}
+
+#[derive(Serialize)]
+pub(super) struct SessionPageShown {
+    pub(super) now: u64,
+    pub(super) index: u64,
+    /// `None`: it is not alive.
+    pub(super) session: Option<Session>,
+    pub(super) grants: Vec<Grant>,
+    /// There are more grants, above the last one.
+    pub(super) more: bool,
+    pub(super) waits: Vec<Wait>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Session {
+    id: String,
+    label: String,
+    ttl_ms: u32,
+    remaining_ms: u64,
+    opened: u64,
+    grants: u32,
+    waits: u32,
+    address: String,
+    owner: Option<String>,
+    bytes: u64,
+}
+
+impl From<SessionView> for Session {
+    fn from(session: SessionView) -> Self {
+        Self {
+            id: session.session.to_string(),
+            label: session.label.as_str().to_owned(),
+            ttl_ms: session.ttl.as_millis(),
+            remaining_ms: session.remaining_ms,
+            opened: session.opened.0,
+            grants: session.grants,
+            waits: session.waits,
+            address: session.address.map_or_else(String::new, |address| address.to_string()),
+            owner: session.owner.map(|owner| owner.to_string()),
+            bytes: session.bytes,
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct Grant {
+    token: String,
+    since: u64,
+    names: Vec<String>,
+    revoked: Option<String>,
+}
+
+impl From<GrantView> for Grant {
+    fn from(grant: GrantView) -> Self {
+        Self {
+            token: grant.token.0.to_string(),
+            since: grant.since.0,
+            names: grant.names.iter().map(ToString::to_string).collect(),
+            revoked: grant.revoked.map(|reason| reason.as_str().to_owned()),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct Wait {
+    ticket: String,
+    since: u64,
+    names: Vec<String>,
+}
+
+impl From<WaitView> for Wait {
+    fn from(wait: WaitView) -> Self {
+        let names = wait.names.iter().map(ToString::to_string).collect();
+        Self { ticket: wait.ticket.0.to_string(), since: wait.since.0, names }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct ForcedShown {
+    pub(super) forced: Vec<ForcedGrant>,
+    /// There are more, of the same lock.
+    pub(super) more: bool,
+}
+
+#[derive(Serialize)]
+pub(super) struct ForcedGrant {
+    token: String,
+    label: String,
+    /// The time until it is lost, unless it is released before.
+    remaining_ms: u64,
+}
+
+impl From<Forced> for ForcedGrant {
+    fn from(forced: Forced) -> Self {
+        let label = forced.label.as_str().to_owned();
+        Self { token: forced.token.0.to_string(), label, remaining_ms: forced.remaining_ms }
+    }
+}
+
+/// A line of the feed.
+#[derive(Serialize)]
+#[serde(tag = "line", rename_all = "snake_case")]
+pub(super) enum Line<'a> {
+    /// Changes since the line before, in their order; nothing changed if there are none.
+    Changes { now: u64, changes: &'a [ChangeShown], counts: &'a Counts },
+    /// Some changes are unknown: there were too many, or they are too long ago.
+    Gap { now: u64 },
+    /// The feed ends. Open it again.
+    End { reason: &'a str, message: &'a str },
+}
+
+/// Numbers of changes, those that are not shown among them.
+#[derive(Serialize, Default, Debug, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) granted: u32,
+    pub(super) released: u32,
+    pub(super) lost: u32,
+    pub(super) forced: u32,
+    pub(super) queued: u32,
+    pub(super) left: u32,
+    /// Changes that are not shown.
+    pub(super) left_out: u32,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, kind: &ChangeKind) {
+        let count = match kind {
+            ChangeKind::Granted { .. } => &mut self.granted,
+            ChangeKind::Released { .. } => &mut self.released,
+            ChangeKind::Lost { reason: None, .. } => &mut self.lost,
+            ChangeKind::Lost { reason: Some(_), .. } => &mut self.forced,
+            ChangeKind::Queued { .. } => &mut self.queued,
+            ChangeKind::Left { .. } => &mut self.left,
+            ChangeKind::Revoked { .. }
+            | ChangeKind::Data(_)
+            | ChangeKind::Delayed
+            | ChangeKind::Opened
+            | ChangeKind::Resized(_) => return,
+        };
+        *count = count.saturating_add(1);
+    }
+}
+
+#[derive(Serialize, Default)]
+pub(super) struct ChangeShown {
+    name: String,
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<String>,
+    /// It was granted after a wait.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    waited: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<String>,
+}
+
+impl From<Change> for ChangeShown {
+    fn from(Change { name, kind, .. }: Change) -> Self {
+        let by_whom = |by: Option<Identity>| by.map(|by| by.to_string());
+        let shown = |kind| Self { name: name.to_string(), kind, ..Self::default() };
+        match kind {
+            ChangeKind::Granted { token, session, label, mode: granted, ticket } => Self {
+                token: Some(token.0.to_string()),
+                session: Some(session.to_string()),
+                label: Some(label.as_str().to_owned()),
+                mode: Some(mode(granted)),
+                waited: ticket.is_some(),
+                ..shown("granted")
+            },
+            ChangeKind::Released { token, session } => {
+                Self { token: Some(token.0.to_string()), session: Some(session.to_string()), ..shown("released") }
+            }
+            ChangeKind::Lost { token, session, reason, by } => Self {
+                token: Some(token.0.to_string()),
+                session: Some(session.to_string()),
+                by: by_whom(by),
+                ..match reason {
+                    Some(reason) => Self { reason: Some(reason.as_str().to_owned()), ..shown("forced") },
+                    None => shown("expired"),
+                }
+            },
+            ChangeKind::Revoked { token, session, reason, by } => Self {
+                token: Some(token.0.to_string()),
+                session: Some(session.to_string()),
+                reason: Some(reason.as_str().to_owned()),
+                by: by_whom(by),
+                ..shown("revoked")
+            },
+            ChangeKind::Queued { session, label, mode: wanted, .. } => Self {
+                session: Some(session.to_string()),
+                label: Some(label.as_str().to_owned()),
+                mode: Some(mode(wanted)),
+                ..shown("queued")
+            },
+            ChangeKind::Left { session, .. } => Self { session: Some(session.to_string()), ..shown("left") },
+            ChangeKind::Data(_) => shown("data"),
+            ChangeKind::Delayed => shown("delayed"),
+            ChangeKind::Opened => shown("opened"),
+            ChangeKind::Resized(permits) => {
+                Self { mode: Some(format!("permit of {}", permits.get())), ..shown("resized") }
+            }
+        }
+    }
+}

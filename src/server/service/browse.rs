@@ -1,0 +1,173 @@
+//! What people look at in a browser: one level of the tree of names, names that contain a text, and what a session holds.
+//!
+//! Any node answers from its own table, as a stale read does: so it still shows what it knew when its cluster has no leader, and people who
+//! look on cost the leader nothing. A look is bounded by the number of names that it visits ([`LOOK_MAX`]), whatever the size of the table.
+
+use super::local::Local;
+use crate::{
+    access::guard::Guarded,
+    api::{Caller, Error, requests::*},
+};
+use lockkeeper_machine::{LockName, Machine, NAME_BYTES_MAX, Page, Ticket, Token};
+
+/// Names that one look visits, at the most: some milliseconds.
+const LOOK_MAX: usize = 20_000;
+/// Locks of one folder that are counted. There may be more.
+const COUNTED_MAX: usize = 1_000;
+/// Children in one page of a level, locks in one answer of a search, grants and waits in one page of a session.
+const PAGE_MAX: usize = 200;
+/// The holder and the waiter that a list shows of each lock.
+const FIRST: Page = Page { size: 1, holders_after: Token(0), waiters_after: Ticket(0) };
+/// Only the numbers of holders and waiters.
+const NONE: Page = Page { size: 0, ..FIRST };
+
+/// A look at a clone of the table.
+pub(crate) trait Browse: Guarded + Sync {
+    /// What is seen.
+    type View;
+
+    /// Its name in metrics.
+    const NAME: &'static str;
+
+    /// Looks. The table is that of the entry with this index.
+    fn look(self, node: &Local, caller: &Caller, table: &Machine, index: u64) -> Result<Self::View, Error>;
+}
+
+impl Browse for BrowseLocks {
+    type View = Level;
+
+    const NAME: &'static str = "browse_locks";
+
+    fn look(self, _: &Local, _: &Caller, table: &Machine, index: u64) -> Result<Level, Error> {
+        let size = self.size.clamp(1, PAGE_MAX);
+        let mut after = match self.after {
+            Some(After::Lock(name)) => Some(name),
+            Some(After::Folder(folder)) => Some(end_of(&folder)?),
+            None => None,
+        };
+        let (mut children, mut left) = (Vec::new(), LOOK_MAX);
+        while let Some(name) = table.locks(&self.prefix, after.as_ref()).next() {
+            if children.len() == size {
+                return Ok(Level { children, more: true, index });
+            }
+            let child = match name.as_str()[self.prefix.len()..].find('/') {
+                None => {
+                    after = Some(name.clone());
+                    Child::Lock(table.lock(name, FIRST))
+                }
+                Some(at) => {
+                    let folder = folder(table, &name.as_str()[..=self.prefix.len() + at], left);
+                    left = left.saturating_sub(folder.locks);
+                    after = Some(end_of(&folder.prefix)?);
+                    Child::Folder(folder)
+                }
+            };
+            children.push(child);
+        }
+        Ok(Level { children, more: false, index })
+    }
+}
+
+/// Counts the locks of a folder, as far as the budget goes: one at the least.
+fn folder(table: &Machine, prefix: &str, budget: usize) -> Folder {
+    let most = budget.clamp(1, COUNTED_MAX);
+    let mut folder = Folder { prefix: prefix.to_owned(), ..Folder::default() };
+    for name in table.locks(prefix, None) {
+        if folder.locks == most {
+            folder.more = true;
+            break;
+        }
+        let lock = table.lock(name, NONE);
+        folder.locks += 1;
+        folder.held += usize::from(lock.holder_count > 0);
+        folder.waiters = folder.waiters.saturating_add(lock.queue_length);
+    }
+    folder
+}
+
+/// A name above all those in the folder: the highest characters, up to the limit of a name.
+fn end_of(folder: &str) -> Result<LockName, Error> {
+    let highest = char::MAX;
+    let room = NAME_BYTES_MAX.saturating_sub(folder.len()) / highest.len_utf8();
+    let name: String = folder.chars().chain(std::iter::repeat_n(highest, room)).collect();
+    LockName::new(&name).map_err(Error::invalid_value("after"))
+}
+
+impl Browse for SearchLocks {
+    type View = Found;
+
+    const NAME: &'static str = "search_locks";
+
+    fn look(self, _: &Local, _: &Caller, table: &Machine, index: u64) -> Result<Found, Error> {
+        let (size, wanted) = (self.size.clamp(1, PAGE_MAX), self.text.to_lowercase());
+        let (mut locks, mut looked, mut last) = (Vec::new(), 0, None);
+        let mut names = table.locks(&self.prefix, self.after.as_ref());
+        for name in names.by_ref() {
+            (looked, last) = (looked + 1, Some(name));
+            if name.as_str().to_lowercase().contains(&wanted) {
+                locks.push(table.lock(name, FIRST));
+            }
+            if locks.len() == size || looked == LOOK_MAX {
+                break;
+            }
+        }
+        let more_after = names.next().and(last).cloned();
+        Ok(Found { locks, looked, more_after, index })
+    }
+}
+
+impl Browse for ShowSession {
+    type View = Option<SessionShown>;
+
+    const NAME: &'static str = "show_session";
+
+    fn look(self, node: &Local, caller: &Caller, table: &Machine, index: u64) -> Result<Self::View, Error> {
+        let Some(view) = table.session(self.session) else { return Ok(None) };
+        // As in a list of sessions.
+        if node.access.has_policy() && !node.access.administers(caller) && view.owner != caller.identity {
+            return Err(Error::not_owner(caller.identity.as_ref()));
+        }
+        let mut grants: Vec<_> = table.grants_of(self.session, self.after).take(PAGE_MAX + 1).collect();
+        let more = grants.len() > PAGE_MAX;
+        grants.truncate(PAGE_MAX);
+        let waits = table.waits_of(self.session).take(PAGE_MAX).collect();
+        Ok(Some(SessionShown { view, grants, more, waits, index }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockkeeper_machine::{Acquire, Command, Label, Mode, Operation, SessionId, Time, Ttl, Wait, Want};
+
+    fn table(names: impl IntoIterator<Item = String>) -> Machine {
+        let mut machine = Machine::default();
+        let session = SessionId(1);
+        let ttl = Ttl::from_millis(60_000).expect("valid");
+        let open = Command::Open { session, ttl, label: Label::default(), address: None, owner: None };
+        machine.apply(Time::default(), open, &mut Vec::new());
+        for name in names {
+            let name = LockName::new(&name).expect("a name");
+            let want = Want { name, mode: Mode::Exclusive, data: None, keep_data: false, must_exist: false };
+            let acquire = Acquire::new(vec![want], Wait::Never, 0).expect("valid");
+            let operation = Operation::Acquire(acquire);
+            machine.apply(Time::default(), Command::Session { session, request: None, operation }, &mut Vec::new());
+        }
+        machine
+    }
+
+    #[test]
+    fn the_end_of_a_folder_is_above_its_names_and_below_its_neighbours() {
+        let end = end_of("jobs/").expect("a name");
+        assert!(end.as_str() > "jobs/zzz/\u{10FFFF}" && end.as_str() < "jobs0");
+        assert!(end_of(&"/".repeat(NAME_BYTES_MAX)).is_ok());
+    }
+
+    #[test]
+    fn a_folder_counts_to_its_limit_and_says_that_there_is_more() {
+        let machine = table((0..COUNTED_MAX + 5).map(|number| format!("jobs/{number:06}")));
+        let counted = folder(&machine, "jobs/", LOOK_MAX);
+        assert_eq!((counted.locks, counted.held, counted.more), (COUNTED_MAX, COUNTED_MAX, true));
+        assert_eq!(folder(&machine, "jobs/", 0).locks, 1, "each folder that is shown has a lock");
+    }
+}
