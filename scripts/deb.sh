@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Makes the Debian package: the program, its manual pages and completions, the systemd unit, and a configuration to be edited.
+#
+#     scripts/deb.sh [DIRECTORY]     where the package goes (default: target/debian). Prints its path.
+#
+# LOCKKEEPER_BIN    the program (default: target/release/lockkeeper, built if it is missing)
+#
+# Needs dpkg-deb and nothing else of Debian. tests/deployment installs and purges it. The files are of root, and of the time of the last
+# commit, so that one commit makes one package.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+umask 022
+
+target=${CARGO_TARGET_DIR:-target}
+program=${LOCKKEEPER_BIN:-$target/release/lockkeeper}
+if [[ ! -x $program ]]; then
+    [[ -z ${LOCKKEEPER_BIN:-} ]] || { echo "deb.sh: LOCKKEEPER_BIN: $program is no executable file" >&2; exit 1; }
+    cargo build --release --locked --bin lockkeeper >&2
+fi
+directory=${1:-$target/debian}
+mkdir -p "$directory"
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+chmod 755 "$tree"
+
+install -D -m 755 "$program" "$tree/usr/bin/lockkeeper"
+# Debug information goes; names of functions stay, for the trace of a panic.
+if command -v strip >/dev/null; then
+    strip --strip-debug "$tree/usr/bin/lockkeeper"
+fi
+installed=$tree/usr/bin/lockkeeper
+"$installed" man --out "$tree/usr/share/man/man1"
+gzip -9n "$tree"/usr/share/man/man1/*.1
+mkdir -p "$tree/usr/share/bash-completion/completions" "$tree/usr/share/zsh/vendor-completions" \
+    "$tree/usr/share/fish/vendor_completions.d"
+"$installed" completions bash >"$tree/usr/share/bash-completion/completions/lockkeeper"
+"$installed" completions zsh >"$tree/usr/share/zsh/vendor-completions/_lockkeeper"
+"$installed" completions fish >"$tree/usr/share/fish/vendor_completions.d/lockkeeper.fish"
+install -D -m 644 cluster-configs/systemd/lockkeeper.service "$tree/lib/systemd/system/lockkeeper.service"
+install -D -m 644 cluster-configs/systemd/lockkeeper.toml "$tree/etc/lockkeeper/lockkeeper.toml"
+install -D -m 644 cluster-configs/systemd/lockkeeper.env "$tree/etc/lockkeeper/lockkeeper.env"
+documents=$tree/usr/share/doc/lockkeeper
+install -D -m 644 -t "$documents" README.md LICENSE-MIT LICENSE-APACHE
+install -D -m 644 cluster-configs/README.md "$documents/operators.md"
+install -D -m 644 cluster-configs/node1.toml "$documents/examples/node1.toml"
+install -D -m 644 -t "$documents/examples/monitoring" cluster-configs/monitoring/*
+{
+    echo "Lockkeeper is licensed under either of the Apache License, Version 2.0 (/usr/share/common-licenses/Apache-2.0) or the MIT license"
+    echo "(LICENSE-MIT in this directory), at your option."
+} >"$documents/copyright"
+
+mkdir "$tree/DEBIAN"
+install -m 755 -t "$tree/DEBIAN" cluster-configs/debian/{postinst,prerm,postrm}
+(cd "$tree" && find etc -type f -printf '/%p\n' | sort) >"$tree/DEBIAN/conffiles"
+version=$("$installed" --version | cut -d ' ' -f 2)
+architecture=$(dpkg --print-architecture)
+# The newest version of a symbol of the C library that the program uses.
+libc=2.34
+if command -v objdump >/dev/null; then
+    libc=$(objdump -T "$installed" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | cut -d _ -f 2)
+fi
+size=$(du -sk --exclude DEBIAN "$tree" | cut -f 1)
+sed -e "s/@VERSION@/$version/; s/@ARCHITECTURE@/$architecture/; s/@LIBC@/$libc/; s/@SIZE@/$size/" cluster-configs/debian/control \
+    >"$tree/DEBIAN/control"
+if SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null); then
+    export SOURCE_DATE_EPOCH
+fi
+package=$directory/lockkeeper_${version}_$architecture.deb
+dpkg-deb --root-owner-group -Zgzip -z6 --build "$tree" "$package" >&2
+echo "$package"
