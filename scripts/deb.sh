@@ -3,7 +3,8 @@
 #
 #     scripts/deb.sh [DIRECTORY]     where the package goes (default: target/debian). Prints its path.
 #
-# LOCKKEEPER_BIN    the program (default: target/release/lockkeeper, built if it is missing)
+# LOCKKEEPER_BIN         the program (default: target/release/lockkeeper, built if it is missing)
+# LOCKKEEPER_DEB_LEVEL   of compression, 1 to 9 (default: 6)
 #
 # Needs dpkg-deb and nothing else of Debian. tests/deployment installs and purges it. The files are of root, and of the time of the last
 # commit, so that one commit makes one package.
@@ -66,5 +67,5 @@ if SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null); then
     export SOURCE_DATE_EPOCH
 fi
 package=$directory/lockkeeper_${version}_$architecture.deb
-dpkg-deb --root-owner-group -Zgzip -z6 --build "$tree" "$package" >&2
+dpkg-deb --root-owner-group -Zgzip -z"${LOCKKEEPER_DEB_LEVEL:-6}" --build "$tree" "$package" >&2
 echo "$package"
