@@ -7,7 +7,7 @@ use std::{
     convert::Infallible, error::Error, future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration,
 };
 
-use http::{Request, Response};
+use http::{Extensions, Request, Response};
 use hyper::{
     body::{Body, Incoming},
     server::conn::http1,
@@ -48,6 +48,11 @@ pub trait Listen: Send + 'static {
     fn accept(
         &mut self,
     ) -> impl Future<Output = io::Result<(impl Future<Output = io::Result<Self::Stream>> + Send + 'static, SocketAddr)>> + Send;
+
+    /// What each request of a connection is to know of it.
+    fn describe(_stream: &Self::Stream) -> Extensions {
+        Extensions::new()
+    }
 }
 
 impl Listen for TcpListener {
@@ -92,6 +97,11 @@ where
                 let (answer, stopping) = (answer.clone(), stopping.clone());
                 connections.spawn(async move {
                     if let Ok(Ok(stream)) = timeout(limits.header_timeout, handshake).await {
+                        let known = L::describe(&stream);
+                        let answer = move |mut request: Request<Incoming>, client| {
+                            request.extensions_mut().extend(known.clone());
+                            answer(request, client)
+                        };
                         connection(stream, client, limits, answer, stopping).await;
                     }
                     drop(slot);

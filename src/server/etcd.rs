@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    access::Access,
+    access::of_certificate,
     api::{
         Caller, Deadline, Error, Reason, Retry,
         requests::{
@@ -148,7 +148,10 @@ impl Store for Keyspace {
                 let (identity, token) = access.token(token).map_err(|_| StoreError::UnknownToken)?;
                 (Some(identity), Some(token))
             }
-            None => (Access::certified(remote).map_err(|error| failed(&error))?, None),
+            None => {
+                let subject = remote.and_then(|remote| remote.subject.as_deref());
+                (of_certificate(subject).map_err(|error| failed(&error))?, None)
+            }
         };
         if let (Some(who), Some(remote)) = (&identity, remote) {
             access.count_connection(who, remote).map_err(|error| failed(&error))?;

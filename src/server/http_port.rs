@@ -1,11 +1,17 @@
 //! A port that speaks HTTP/1.1, with TLS or without.
 
-use std::{future::Future, io, net::SocketAddr};
+use std::{future::Future, io, net::SocketAddr, sync::Arc};
+
+use http::Extensions;
 
 use lockkeeper_transport::{
     Listen,
-    tls::{Acceptor, PlainOrTls},
+    tls::{self, Acceptor, PlainOrTls, Subject},
 };
+
+/// Whom the certificate of a connection names; each of its requests has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown(pub(crate) Option<Arc<Subject>>);
 
 /// A listener whose handshakes are not the business of the one that accepts.
 pub(crate) struct HttpPort<L> {
@@ -29,5 +35,11 @@ impl<L: Listen> lockkeeper_http1::Listen for HttpPort<L> {
             }
         };
         Ok((handshake, client))
+    }
+
+    fn describe(stream: &Self::Stream) -> Extensions {
+        let mut known = Extensions::new();
+        known.insert(Shown(tls::subject(stream).map(Arc::new)));
+        known
     }
 }

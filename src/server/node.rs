@@ -322,6 +322,7 @@ where
     let acceptor = |port| parts.tls.clone().map(|tls| Acceptor::new(tls, port)).transpose();
     let (mut peers_acceptor, clients_acceptor) = (acceptor(Port::Peers)?, acceptor(Port::Clients)?);
     let (etcd_acceptor, http_acceptor) = (acceptor(Port::EitherHttp)?, acceptor(Port::Http)?);
+    let console_acceptor = acceptor(Port::Console)?;
     if let Tasks::On(runtime) = &environment.clients {
         // A flood of handshakes must not delay heartbeats.
         peers_acceptor = peers_acceptor.map(|acceptor| acceptor.on(runtime.clone()));
@@ -435,7 +436,7 @@ where
         let (cluster, service) = (services.cluster.clone(), services.service.clone());
         let console = Console::new(cluster.clone(), service.clone(), Arc::clone(&environment.clock), hosts(&config));
         let web = Web { cluster, service, metrics: environment.metrics.clone(), console };
-        let serving = web::serve(listener, http_acceptor, web, stopping.clone());
+        let serving = web::serve(listener, console_acceptor, web, stopping.clone());
         environment.clients.spawn(&mut client_server, async move {
             serving.await;
             Ok(())

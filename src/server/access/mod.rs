@@ -130,6 +130,17 @@ impl<T> Source<T> {
     }
 }
 
+/// The identity of a client's certificate. `None`: it has none, or is a node's.
+pub(crate) fn of_certificate(subject: Option<&Subject>) -> Result<Option<Identity>, Error> {
+    match subject {
+        Some(Subject::Client { name, .. }) => {
+            let invalid = |why| Error::unauthenticated(format!("the name in the certificate is no identity: {why}"));
+            Identity::new(name).map(Some).map_err(invalid)
+        }
+        Some(Subject::Node { .. }) | None => Ok(None),
+    }
+}
+
 impl Access {
     /// Reads the files. Fails with a message for the one who starts the node.
     /// With TLS, callers without an identity are served only as far as a policy allows them.
@@ -182,16 +193,6 @@ impl Access {
                     "the bearer token is not one of this node's: check that it is whole, and in the node's auth.tokens",
                 ))
             }
-        }
-    }
-
-    /// The identity that the certificate of a connection names; `None`: it shows none.
-    pub(crate) fn certified(remote: Option<&Remote>) -> Result<Option<Identity>, Error> {
-        match remote.and_then(|remote| remote.subject.as_deref()) {
-            Some(Subject::Client { name, .. }) => Identity::new(name).map(Some).map_err(|invalid| {
-                Error::unauthenticated(format!("the name in the certificate is no identity: {invalid}"))
-            }),
-            Some(Subject::Node { .. }) | None => Ok(None),
         }
     }
 

@@ -54,6 +54,9 @@ struct Asked {
     /// Only this lock.
     #[serde(default)]
     lock: Option<String>,
+    /// After this log index: where the feed before it ended. `None`: from now on.
+    #[serde(default)]
+    after: Option<u64>,
 }
 
 /// Opens a feed.
@@ -69,11 +72,11 @@ pub(super) async fn open(
     let begun = async {
         let (caller, body) = received(&console, &remote, request).await?;
         let caller = Caller { deadline: Some(Deadline::at(Instant::now() + LIFE)), ..caller };
-        let Asked { prefix, lock } = calls::read(&body)?;
+        let Asked { prefix, lock, after } = calls::read(&body)?;
         let only = lock.map(|lock| calls::name("lock", &lock)).transpose()?;
         let prefix = only.as_ref().map_or(prefix, ToString::to_string);
         let feed = Feed { console: console.clone(), caller, prefix, only };
-        let events = feed.begin().await?;
+        let events = feed.begin(after.unwrap_or_default()).await?;
         Ok((feed, events))
     };
     let (feed, events) = match timeout(super::CALL_TIMEOUT, begun).await {
@@ -105,10 +108,13 @@ struct Feed {
 struct Gone;
 
 impl Feed {
-    /// Watches from the present entry on.
-    async fn begin(&self) -> Result<Events<WatchEvent>, Error> {
-        // An empty table has an entry too: the one that founded the cluster.
-        let after_index = self.console.cluster.replica.table().notified().max(1);
+    /// Watches after this entry; 0: from the present one on.
+    async fn begin(&self, after: u64) -> Result<Events<WatchEvent>, Error> {
+        let after_index = match after {
+            // An empty table has an entry too: the one that founded the cluster.
+            0 => self.console.cluster.replica.table().notified().max(1),
+            after => after,
+        };
         let request = WatchLocks { prefix: self.prefix.clone(), after_index };
         self.console.service.watch(&self.caller, Form::Typed(request)).await
     }
@@ -124,7 +130,7 @@ impl Feed {
                 }
                 // It lags, and the state of all locks would follow: the page asks for what it shows.
                 self.line(&sender, &Line::Gap { now: self.now() }).await?;
-                match self.begin().await {
+                match self.begin(0).await {
                     Ok(begun) => events = begun,
                     Err(error) => return Ok(Some(error)),
                 }
@@ -165,15 +171,16 @@ impl Feed {
                 None => Err(Error::no_leader()),
             };
             match event {
-                Ok(WatchEvent::Changes { changes, .. }) => {
+                Ok(WatchEvent::Changes { changes, index, more }) => {
                     let is_first = gathered.is_empty();
+                    gathered.index = Some(if more { index - 1 } else { index });
                     let is_wanted = |change: &Change| self.only.as_ref().is_none_or(|only| *only == change.name);
                     changes.into_iter().filter(is_wanted).for_each(|change| gathered.add(change));
                     if is_first && !gathered.is_empty() {
                         due = due.min(Instant::now() + GATHERING);
                     }
                 }
-                Ok(WatchEvent::Progress { .. }) => {}
+                Ok(WatchEvent::Progress { index }) => gathered.index = Some(index),
                 Ok(WatchEvent::State { .. } | WatchEvent::TooOld { .. }) => return Ok(Ok(())),
                 Err(error) => return Ok(Err(error)),
             }
@@ -181,8 +188,8 @@ impl Feed {
     }
 
     async fn send(&self, sender: &mpsc::Sender<Bytes>, gathered: &mut Gathered) -> Result<(), Gone> {
-        let Gathered { changes, counts } = std::mem::take(gathered);
-        self.line(sender, &Line::Changes { now: self.now(), changes: &changes, counts: &counts }).await
+        let Gathered { index, changes, counts } = std::mem::take(gathered);
+        self.line(sender, &Line::Changes { now: self.now(), index, changes: &changes, counts: &counts }).await
     }
 
     async fn line(&self, sender: &mpsc::Sender<Bytes>, line: &Line<'_>) -> Result<(), Gone> {
@@ -199,6 +206,8 @@ impl Feed {
 /// Changes for the next line.
 #[derive(Default)]
 struct Gathered {
+    /// All changes up to this entry were sent, or are here.
+    index: Option<u64>,
     changes: Vec<ChangeShown>,
     counts: Counts,
 }

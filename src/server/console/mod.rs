@@ -33,7 +33,7 @@ use axum::{
     Router,
     body::Body,
     extract::{Extension, Path, Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, request::Parts},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -46,8 +46,10 @@ use tokio::{
 
 pub(crate) use self::gate::Hosts;
 use super::{
+    access::of_certificate,
     api::{Caller, Deadline, Error, Reason},
     cluster::Cluster,
+    http_port::Shown,
     service::Service,
     wire::status::outcome,
 };
@@ -113,11 +115,14 @@ impl Console {
     }
 
     /// The caller of a request. Fails if its token is not known.
-    fn caller(&self, headers: &HeaderMap, remote: &Remote) -> Result<Caller, Error> {
-        let metadata = tonic::metadata::MetadataMap::from_headers(headers.clone());
+    fn caller(&self, head: &Parts, remote: &Remote) -> Result<Caller, Error> {
+        let metadata = tonic::metadata::MetadataMap::from_headers(head.headers.clone());
         let (identity, token) = match self.service.access().bearer(&metadata)? {
             Some((identity, token)) => (Some(identity), Some(token)),
-            None => (None, None),
+            None => {
+                let subject = head.extensions.get::<Shown>().and_then(|shown| shown.0.as_deref());
+                (of_certificate(subject)?, None)
+            }
         };
         let deadline = Some(Deadline::at(Instant::now() + CALL_TIMEOUT));
         Ok(Caller { remote: Some(remote.0.into()), identity, token, is_peer: false, deadline })
@@ -160,7 +165,7 @@ async fn call(
 
 async fn received(console: &Console, remote: &Remote, request: Request) -> Result<(Caller, Vec<u8>), Error> {
     let (head, body) = request.into_parts();
-    let caller = console.caller(&head.headers, remote)?;
+    let caller = console.caller(&head, remote)?;
     let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await;
     let body = body.map_err(|_| Error::invalid("body", format!("is broken, or exceeds {BODY_BYTES_MAX} bytes")))?;
     Ok((caller, body.into()))

@@ -401,7 +401,14 @@ impl From<Forced> for ForcedGrant {
 #[serde(tag = "line", rename_all = "snake_case")]
 pub(super) enum Line<'a> {
     /// Changes since the line before, in their order; nothing changed if there are none.
-    Changes { now: u64, changes: &'a [ChangeShown], counts: &'a Counts },
+    Changes {
+        now: u64,
+        /// A feed that begins after this entry misses nothing.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        index: Option<u64>,
+        changes: &'a [ChangeShown],
+        counts: &'a Counts,
+    },
     /// Some changes are unknown: there were too many, or they are too long ago.
     Gap { now: u64 },
     /// The feed ends. Open it again.

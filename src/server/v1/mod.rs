@@ -29,7 +29,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use self::unreadable::explained;
 use super::{
-    access::Access,
+    access::{Access, of_certificate},
     api::{
         Caller, Error,
         requests::{EntriesWatched, KeepAlive, KeepAliveEvent, WatchEntries, WatchEvent, WatchLocks},
@@ -250,7 +250,8 @@ fn identity_of<T>(access: &Access, request: &Request<T>) -> Result<(Option<Ident
     if let Some((identity, token)) = access.bearer(request.metadata())? {
         return Ok((Some(identity), Some(token)));
     }
-    Ok((Access::certified(request.extensions().get())?, None))
+    let subject = request.extensions().get::<Remote>().and_then(|remote| remote.subject.as_deref());
+    Ok((of_certificate(subject)?, None))
 }
 
 /// What a client sends on a stream. The stream ends with the client; a message that cannot be decoded is an error.

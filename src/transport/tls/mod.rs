@@ -82,7 +82,7 @@ struct Current {
     roots: Arc<RootCertStore>,
     own: Option<Own>,
     /// For each [`Port`], in this order. `None`: no certificate, so nothing can be accepted.
-    servers: Option<[Arc<ServerConfig>; 4]>,
+    servers: Option<[Arc<ServerConfig>; 5]>,
 }
 
 /// This process's own certificate.
@@ -104,6 +104,8 @@ pub enum Port {
     EitherHttp,
     /// For clients of other protocols over HTTP/1.1. It asks for no certificate: they show who they are in their requests.
     Http,
+    /// For browsers, probes and scrapers. It asks for a client's certificate, and takes connections without one.
+    Console,
 }
 
 impl Tls {
@@ -202,13 +204,20 @@ impl Current {
                     let verifier = ClientVerifier::new(Arc::clone(&roots), cluster.clone(), port);
                     let verifier = verifier.map_err(|error| TlsError::new(&files.ca, error))?;
                     let mut config = builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(resolver);
-                    config.alpn_protocols = vec![ALPN.to_vec()];
-                    if port == Port::EitherHttp {
-                        config.alpn_protocols.push(ALPN_HTTP.to_vec());
-                    }
+                    config.alpn_protocols = match port {
+                        Port::Peers | Port::Clients => vec![ALPN.to_vec()],
+                        Port::EitherHttp => vec![ALPN.to_vec(), ALPN_HTTP.to_vec()],
+                        Port::Http | Port::Console => vec![ALPN_HTTP.to_vec()],
+                    };
                     Ok(Arc::new(config))
                 };
-                Some([server(Port::Peers)?, server(Port::Clients)?, server(Port::EitherHttp)?, server(Port::Http)?])
+                Some([
+                    server(Port::Peers)?,
+                    server(Port::Clients)?,
+                    server(Port::EitherHttp)?,
+                    server(Port::Http)?,
+                    server(Port::Console)?,
+                ])
             }
             Some(Own { subject: Subject::Client { .. }, .. }) | None => None,
         };
@@ -396,8 +405,7 @@ impl Acceptor {
         }
     }
 
-    /// The handshake of a connection whose certificate does not matter. Needs a time limit of the caller's. Cancel safe: the connection is
-    /// closed.
+    /// The handshake, for a port of HTTP/1.1. Needs a time limit of the caller's. Cancel safe: the connection is closed.
     pub async fn accept_any<S>(&self, stream: S) -> io::Result<PlainOrTls<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -424,19 +432,33 @@ impl Acceptor {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let current = self.tls.current();
-        let [peers, clients, either, http] =
-            current.servers.as_ref().ok_or_else(|| io::Error::other("no certificate"))?;
+        let servers = current.servers.as_ref().ok_or_else(|| io::Error::other("no certificate"))?;
+        let [peers, clients, either, http, console] = servers;
         let config = match self.port {
             Port::Peers => peers,
             Port::Clients => clients,
             Port::EitherHttp => either,
             Port::Http => http,
+            Port::Console => console,
         };
         let stream = tokio_rustls::TlsAcceptor::from(Arc::clone(config)).accept(stream).await?;
-        let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let subject = certificate.map(|certificate| Subject::of(certificate)).transpose();
-        let subject = subject.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let subject = subject_of(&stream).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         Ok((stream, subject))
+    }
+}
+
+/// Whom the certificate of the other end names. `None`: it showed none.
+fn subject_of<S>(stream: &ServerStream<S>) -> Result<Option<Subject>, String> {
+    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    certificate.map(|certificate| Subject::of(certificate)).transpose()
+}
+
+/// As it is known of a connection that was accepted. Plain text names nobody.
+pub fn subject<S>(stream: &PlainOrTls<S>) -> Option<Subject> {
+    match stream {
+        PlainOrTls::Left(_) => None,
+        // One that cannot be read was refused when the connection was accepted.
+        PlainOrTls::Right(stream) => subject_of(stream).ok().flatten(),
     }
 }
 

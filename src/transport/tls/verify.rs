@@ -121,7 +121,7 @@ impl ClientVerifier {
         let builder = match port {
             Port::Peers => builder,
             // It may have a token; what an anonymous caller may do is decided above.
-            Port::Clients | Port::EitherHttp | Port::Http => builder.allow_unauthenticated(),
+            Port::Clients | Port::EitherHttp | Port::Http | Port::Console => builder.allow_unauthenticated(),
         };
         Ok(Self { chain: builder.build().map_err(|error| error.to_string())?, cluster, port })
     }

@@ -59,13 +59,14 @@ function draw() {
   const short = lock != null;
   keyed(byId('feed'), shown, (event) => `${event.id} ${short}`, (event) => eventRow(event, short), () => {});
   const quiet = byId('feed-quiet');
-  quiet.hidden = shown.length > 0;
+  quiet.hidden = shown.length > 0 || !byId('feed-note').hidden;
 }
 
 function note(text) {
   const note = byId('feed-note');
   note.hidden = !text;
   write(note, text);
+  if (text) byId('feed-quiet').hidden = true;
 }
 
 function take({ line, now, changes, counts }) {
@@ -92,9 +93,12 @@ export async function follow(what) {
   write(byId('feed-title'), lock == null ? 'Live' : 'History');
   write(byId('feed-of'), lock == null ? visible(what.prefix) : 'as seen here');
   draw();
+  // Where it goes on after a break.
+  let after = null;
   for (let tries = 0; !signal.aborted; tries += 1) {
     try {
-      for await (const told of feed(what, signal)) {
+      for await (const told of feed(after ? { ...what, after } : what, signal)) {
+        after = told.line === 'gap' ? null : (told.index ?? after);
         if (told.line === 'end') throw new Refused(0, told.reason, told.message);
         tries = 0;
         note('');

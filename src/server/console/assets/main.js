@@ -10,6 +10,8 @@ import { SessionPage, Sessions } from './sessions.js';
 const STATUS_MS = 1000;
 /** A node that takes longer to tell its state is lost. */
 const STATUS_LIMIT_MS = 3000;
+/** A node that refuses counts and notes each refusal: it is asked less often. */
+const DENIED_MS = 10_000;
 /** A member that has not answered for this time is shown as silent. */
 const SILENT_MS = 2000;
 /** Least time between two refreshes of a view because something changed. */
@@ -20,6 +22,8 @@ let status = null;
 let answeredAt = Date.now();
 let lostAt = null;
 let refused = null;
+/** Why the view is not shown, if rights are missing. */
+let denied = null;
 let view = null;
 let timer = 0;
 let askedWho = false;
@@ -45,6 +49,7 @@ function viewOf(hash) {
 
 function show() {
   view = viewOf(location.hash);
+  denied = null;
   view.again = () => soon(0);
   byId('view').replaceChildren(view.element);
   document.title = view.title === 'Locks' ? 'Lockkeeper' : `${visible(view.title)} – Lockkeeper`;
@@ -61,14 +66,16 @@ async function refresh() {
   if (!document.hidden) {
     try {
       await shown.refresh();
+      denied = null;
     } catch (error) {
+      denied = error instanceof Refused && [401, 403].includes(error.status) ? error : null;
       if (error instanceof Refused) shown.fail(error.status === 401 ? '' : error.message);
       else if (!(error instanceof Lost)) throw error;
     }
   }
   if (shown !== view) return;
   view.draw();
-  soon(view.everyMs);
+  soon(denied ? DENIED_MS : view.everyMs);
 }
 
 function soon(ms) {
@@ -90,7 +97,7 @@ async function turn() {
     }
     draw();
   }
-  setTimeout(turn, STATUS_MS);
+  setTimeout(turn, refused ? DENIED_MS : STATUS_MS);
 }
 
 /** Elections, as this node sees them. */
@@ -168,6 +175,7 @@ function trouble() {
     const title = node.leader && node.role !== 'leader' ? `Node ${node.id} does not hear its leader, node ${node.leader}.` : `Node ${node.id} has no leader that can commit.`;
     return { bad: true, pill: 'no leader', title, text: `It says: ${node.trouble}. Locks are shown as this node knew them last; nothing can be changed through it now.` };
   }
+  if (denied && !status.you) return { title: 'You are anonymous here, and may not see this.', text: '', pill: null, action: ['Give a token …', askWho] };
   if (node.disk_trouble) return { title: 'Disk:', text: node.disk_trouble, pill: null };
   return null;
 }
@@ -185,7 +193,7 @@ function drawTrouble() {
     if (wrong.action) {
       write(action, wrong.action[0]);
       action.onclick = wrong.action[1];
-      if (!askedWho) askWho();
+      if (!askedWho && refused) askWho();
     }
   }
   const { node } = status ?? {};

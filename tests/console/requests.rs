@@ -1,0 +1,175 @@
+//! The console's HTTP without a browser: what protects it.
+
+use std::sync::Arc;
+
+use lockkeeper::{client::TlsFiles, local::LocalCluster};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{
+        ClientConfig, RootCertStore, crypto,
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
+    },
+};
+
+use crate::support::{LONG, cluster_with};
+
+/// The answer of node 1: its status, its headers in lower case, and its body.
+async fn ask(cluster: &LocalCluster, line: &str, headers: &[(&str, &str)], body: &str) -> (u16, String, String) {
+    let mut stream = send(cluster, line, headers, body).await;
+    let mut answer = String::new();
+    timeout(LONG, stream.read_to_string(&mut answer)).await.expect("in time").expect("readable");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("headers");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    (status, head.to_lowercase(), body.to_owned())
+}
+
+async fn send(cluster: &LocalCluster, line: &str, headers: &[(&str, &str)], body: &str) -> TcpStream {
+    let url = cluster.node(1).http_endpoint().expect("it is on");
+    let address = url.trim_start_matches("http://");
+    let mut request = format!("{line} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+    if !headers.iter().any(|(name, _)| *name == "host") {
+        request += &format!("host: {address}\r\n");
+    }
+    headers.iter().for_each(|(name, value)| request += &format!("{name}: {value}\r\n"));
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    stream.write_all(format!("{request}\r\n{body}").as_bytes()).await.expect("it reads");
+    stream
+}
+
+const OWN: [(&str, &str); 2] = [("content-type", "application/json"), ("x-lockkeeper-console", "1")];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_page_itself_can_ask() {
+    let cluster = cluster_with(|options| (options.http, options.nodes) = (true, Some(1))).await;
+    for path in ["/", "/console/main.js", "/console/console.css"] {
+        let (status, head, body) = ask(&cluster, &format!("GET {path}"), &[], "").await;
+        assert!(status == 200 && !body.is_empty(), "{path}: {head}");
+        for part in [
+            "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+             img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+            "x-content-type-options: nosniff",
+            "referrer-policy: no-referrer",
+        ] {
+            assert!(head.contains(part), "{path}: {part} is not in {head}");
+        }
+        assert!(!head.contains("access-control-"), "{head}");
+        let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag");
+        assert_eq!(ask(&cluster, &format!("GET {path}"), &[("if-none-match", tag)], "").await.0, 304);
+        // A name that somebody points at this node.
+        assert_eq!(ask(&cluster, &format!("GET {path}"), &[("host", "evil.example")], "").await.0, 421);
+    }
+    assert_eq!(ask(&cluster, "GET /console/nothing.js", &[], "").await.0, 404);
+
+    let force = r#"{"name": "a", "token": "1", "reason": "none", "now": true}"#;
+    for (call, body) in [("status", "{}"), ("force-release", force), ("feed", "{}x")] {
+        let line = format!("POST /console/api/{call}");
+        let foreign: [&[(&str, &str)]; 5] = [
+            &[("content-type", "application/json")],
+            &[("x-lockkeeper-console", "1"), ("content-type", "text/plain")],
+            &[OWN[0], OWN[1], ("origin", "http://evil.example")],
+            &[OWN[0], OWN[1], ("sec-fetch-site", "cross-site")],
+            &[OWN[0], OWN[1], ("host", "evil.example")],
+        ];
+        for headers in foreign {
+            let (status, head, _) = ask(&cluster, &line, headers, body).await;
+            assert!([403, 415, 421].contains(&status), "{call} {headers:?}: {head}");
+        }
+        assert_eq!(ask(&cluster, &format!("GET /console/api/{call}"), &OWN, body).await.0, 405);
+        // No other site learns that it could ask.
+        let preflight = [("origin", "http://evil.example"), ("access-control-request-method", "POST")];
+        let (_, head, _) = ask(&cluster, &format!("OPTIONS /console/api/{call}"), &preflight, "").await;
+        assert!(!head.contains("access-control-allow"), "{head}");
+    }
+    assert_eq!(ask(&cluster, "POST /console/api/status", &OWN, "{}").await.0, 200);
+    let (status, _, body) = ask(&cluster, "POST /console/api/force-release", &OWN, force).await;
+    assert!(status == 200 && body.contains("\"forced\":[]"), "{body}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_caller_sends_is_checked_and_bounded() {
+    let cluster = cluster_with(|options| (options.http, options.nodes) = (true, Some(1))).await;
+    let long = format!(r#"{{"name": "{}"}}"#, "x".repeat(17 << 10));
+    for (call, body, field) in [
+        ("lock", "{}", "body"),
+        ("lock", "nothing", "body"),
+        ("lock", r#"{"name": ""}"#, "name"),
+        ("lock", r#"{"name": "a", "waiters_after": "-1"}"#, "waiters_after"),
+        ("lock", &long, "body"),
+        ("level", r#"{"after_lock": ""}"#, "after_lock"),
+        ("session", r#"{"id": "x"}"#, "id"),
+        ("force-release", r#"{"name": "a", "token": "1", "reason": "", "now": true}"#, "reason"),
+        ("nothing", "{}", "call"),
+    ] {
+        let (status, _, answer) = ask(&cluster, &format!("POST /console/api/{call}"), &OWN, body).await;
+        assert_eq!(status, 400, "{call}: {answer}");
+        assert!(
+            answer.contains("INVALID_ARGUMENT") && answer.contains(&format!("\"message\":\"{field}")),
+            "{call}: {answer}"
+        );
+    }
+    // Feeds are open at the same time up to a number; one that its reader leaves makes room.
+    let mut feeds = Vec::new();
+    loop {
+        let mut feed = send(&cluster, "POST /console/api/feed", &OWN, "{}").await;
+        let mut first = [0; 12];
+        timeout(LONG, feed.read_exact(&mut first)).await.expect("in time").expect("an answer");
+        if &first != b"HTTP/1.1 200" {
+            assert_eq!(&first, b"HTTP/1.1 429");
+            break;
+        }
+        feeds.push(feed);
+    }
+    assert_eq!(feeds.len(), 32);
+    feeds.pop();
+    crate::support::until("room", async || {
+        let mut feed = send(&cluster, "POST /console/api/feed", &OWN, "{}").await;
+        let mut first = [0; 12];
+        timeout(LONG, feed.read_exact(&mut first)).await.expect("in time").expect("an answer");
+        (&first == b"HTTP/1.1 200").then_some(())
+    })
+    .await;
+}
+
+/// With TLS, the certificate of a connection says who asks; a probe needs none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_is_an_identity() {
+    let cluster = cluster_with(|options| (options.http, options.tls, options.nodes) = (true, true, Some(1))).await;
+    let TlsFiles { ca, own } = cluster.client_files().expect("it has certificates");
+    let (certificate, key) = own.expect("the client's own");
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&ca).expect("a certificate")).expect("an authority");
+    let config = || {
+        let provider = Arc::new(crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        config.expect("they fit").with_root_certificates(roots.clone())
+    };
+    let chain = vec![CertificateDer::from_pem_file(&certificate).expect("a certificate")];
+    let key = PrivateKeyDer::from_pem_file(&key).expect("a key");
+    let known = config().with_client_auth_cert(chain, key).expect("they belong together");
+    let anonymous = config().with_no_client_auth();
+    let url = cluster.node(1).http_endpoint().expect("it is on");
+    let address = url.trim_start_matches("https://");
+    let ask = async |config: &ClientConfig, line: &str| {
+        let stream = TcpStream::connect(address).await.expect("it listens");
+        let name = ServerName::from(stream.peer_addr().expect("it is connected").ip());
+        let connector = TlsConnector::from(Arc::new(config.clone()));
+        let mut stream = connector.connect(name, stream).await.expect("its certificate is good");
+        let own = "content-type: application/json\r\nx-lockkeeper-console: 1\r\ncontent-length: 2\r\nconnection: close";
+        let request = format!("{line} HTTP/1.1\r\nhost: {address}\r\n{own}\r\n\r\n{{}}");
+        stream.write_all(request.as_bytes()).await.expect("it reads");
+        let mut answer = String::new();
+        timeout(LONG, stream.read_to_string(&mut answer)).await.expect("in time").expect("readable");
+        answer
+    };
+    let answer = ask(&known, "POST /console/api/status").await;
+    assert!(answer.contains("\"you\":\"local\""), "{answer}");
+    let answer = ask(&anonymous, "POST /console/api/status").await;
+    assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("UNAUTHENTICATED"), "{answer}");
+    let answer = ask(&anonymous, "GET /readyz").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
