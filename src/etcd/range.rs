@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, sync::Arc};
 
-use lockkeeper_machine::{Bounds, Entry, Key, KeyRange, Revision, Select, Shows, SortBy};
+use lockkeeper_machine::{Bounds, Entry, Key, KeyRange, Revision, Select, Selected, Shows, SortBy};
 
 use crate::{
     Etcd, Store, StoreError,
@@ -51,6 +51,12 @@ impl<S: Store> Etcd<S> {
             let found = self.store.get(caller, vec![key.clone()], at).await?;
             view.add(found.entries.into_iter().flatten().map(|entry| (key.clone(), entry)))?;
             return Ok((view.answer(), found.revision));
+        }
+        match self.store.select(caller, select(request)?, at).await {
+            Ok((selected, revision)) => return Ok((answer(selected), revision)),
+            // Page by page, since there are too many entries, or too much to show.
+            Err(StoreError::TooLarge(_)) => {}
+            Err(error) => return Err(error.into()),
         }
         let range = key::range(&request.key, &request.range_end)?;
         for _ in 0..ATTEMPTS_MAX {
@@ -209,7 +215,18 @@ impl<'a> View<'a> {
     }
 }
 
-/// A read within a transaction.
+/// The answer to a read, without its header.
+pub(crate) fn answer(Selected { entries, count, more }: Selected) -> RangeResponse {
+    RangeResponse {
+        header: None,
+        kvs: entries.iter().map(|(key, entry)| key_value(key, entry)).collect(),
+        // One that only counts leaves nothing out.
+        more: more && !entries.is_empty(),
+        count: i64::try_from(count).unwrap_or(i64::MAX),
+    }
+}
+
+/// A read, as the store has it.
 pub(crate) fn select(request: &RangeRequest) -> Result<Select, Error> {
     let (order, target) = order(request);
     let revision = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0).map(Revision);

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use futures::stream::BoxStream;
 use http::{Extensions, HeaderMap};
-use lockkeeper_machine::{Committed, Entry, EntryEvent, Key, KeyRange, Revision, SessionId, Ttl, Txn};
+use lockkeeper_machine::{
+    Committed, Entry, EntryEvent, Key, KeyRange, Revision, Select, Selected, SessionId, Ttl, Txn,
+};
 use thiserror::Error;
 
 /// Some of the entries of a range, all of the same revision.
@@ -203,6 +205,14 @@ pub trait Store: Clone + Send + Sync + 'static {
         limit: usize,
         at: Option<Revision>,
     ) -> impl Future<Output = Result<Page, StoreError>> + Send;
+
+    /// Selects from a range, and the present revision. Fails with [`StoreError::TooLarge`] if the range has too many entries for that.
+    fn select(
+        &self,
+        caller: &Self::Caller,
+        select: Select,
+        at: Option<Revision>,
+    ) -> impl Future<Output = Result<(Selected, Revision), StoreError>> + Send;
 
     /// Runs a transaction, whole or not at all.
     fn commit(&self, caller: &Self::Caller, txn: Txn) -> impl Future<Output = Result<Committed, StoreError>> + Send;

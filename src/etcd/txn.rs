@@ -168,12 +168,7 @@ impl<S: Store> Etcd<S> {
                         Response::ResponseRange(RangeResponse { header, ..answer })
                     }
                     Step::Range { place } => {
-                        let Selected { entries, count, more } = ran.selected(*place);
-                        let count = i64::try_from(count).unwrap_or(i64::MAX);
-                        // One that only counts leaves nothing out.
-                        let more = more && !entries.is_empty();
-                        let kvs = entries.iter().map(|(key, entry)| key_value(key, entry)).collect();
-                        Response::ResponseRange(RangeResponse { header, kvs, more, count })
+                        Response::ResponseRange(RangeResponse { header, ..range::answer(ran.selected(*place)) })
                     }
                     Step::Put { request, before } => {
                         let prev_kv = self.before(caller, ran, request.prev_kv, &request.key, *before).await?;

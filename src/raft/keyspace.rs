@@ -217,7 +217,8 @@ fn read_operation(operation: pb::TxnOperation) -> Result<TxnOperation, Malformed
     })
 }
 
-fn write_select(select: &Select) -> pb::Select {
+/// A selection, as a message.
+pub fn write_select(select: &Select) -> pb::Select {
     let Select { range, created, modified, by, is_descending, limit, shows } = select;
     let number = |bound: Option<Revision>| bound.map(|revision| revision.0);
     let by = match by {
@@ -245,7 +246,8 @@ fn write_select(select: &Select) -> pb::Select {
     }
 }
 
-fn read_select(message: &pb::Select) -> Result<Select, Malformed> {
+/// A selection from its message.
+pub fn read_select(message: &pb::Select) -> Result<Select, Malformed> {
     let by = match select::SortBy::try_from(message.by) {
         Ok(select::SortBy::Key) => SortBy::Key,
         Ok(select::SortBy::Created) => SortBy::Created,

@@ -23,7 +23,7 @@ use super::{
         Caller, Deadline, Error, Reason, Retry,
         requests::{
             CloseSession, CompactEntries, GetEntries, KeepAlive, KeepAliveEvent, KeepAliveEventKind, ListEntries,
-            ListSessions, OpenSession, WatchEntries,
+            ListSessions, OpenSession, SelectEntries, WatchEntries,
         },
     },
     config::Config,
@@ -34,8 +34,8 @@ use super::{
 use lockkeeper_environment::Random;
 use lockkeeper_etcd::{Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};
 use lockkeeper_machine::{
-    Committed, Compare, Key, KeyRange, Label, Operand, Put, PutLease, Relation, Revision, SessionId, Ttl, Txn,
-    TxnOperation, Value,
+    Committed, Compare, Key, KeyRange, Label, Operand, Put, PutLease, Relation, Revision, Select, Selected, SessionId,
+    Ttl, Txn, TxnOperation, Value,
 };
 use lockkeeper_transport::Remote;
 
@@ -248,6 +248,16 @@ impl Store for Keyspace {
         let request = ListEntries { range, backwards: false, page_size: limit, at };
         let page = self.call(caller, request).await?;
         Ok(Page { entries: page.entries, more: page.more, revision: page.revision })
+    }
+
+    async fn select(
+        &self,
+        caller: &Caller,
+        select: Select,
+        at: Option<Revision>,
+    ) -> Result<(Selected, Revision), StoreError> {
+        let found = self.call(caller, SelectEntries { select, at }).await?;
+        Ok((found.selected, found.revision))
     }
 
     async fn commit(&self, caller: &Caller, txn: Txn) -> Result<Committed, StoreError> {

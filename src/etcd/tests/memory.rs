@@ -8,8 +8,8 @@ use futures::{
 };
 use http::{Extensions, HeaderMap};
 use lockkeeper_machine::{
-    Command, Committed, Key, KeyRange, Label, Limit, Machine, Refusal, Renewal, Reply, Revision, RevisionError,
-    SessionId, Stamp, Time, Ttl, Txn, WallTime,
+    Command, Committed, Key, KeyRange, Label, Limit, Machine, Refusal, Renewal, Reply, Revision, RevisionError, Select,
+    Selected, SessionId, Stamp, Time, Ttl, Txn, WallTime,
 };
 use tokio::sync::watch;
 
@@ -17,6 +17,9 @@ use crate::{Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, St
 
 /// Entries of a page: few, so that tests meet its end.
 const PAGE_MAX: usize = 4;
+
+/// Entries of a range that can be selected from, as few.
+const SELECT_MAX: u64 = 8;
 
 /// A store in memory. Clones share it.
 #[derive(Clone)]
@@ -167,6 +170,22 @@ impl Store for Memory {
         let more = entries.len() > limit;
         entries.truncate(limit);
         Ok(Page { entries, more, revision })
+    }
+
+    async fn select(
+        &self,
+        _caller: &(),
+        select: Select,
+        at: Option<Revision>,
+    ) -> Result<(Selected, Revision), StoreError> {
+        let machine = self.led()?;
+        let revision = machine.revision();
+        let entries = machine.entries_at(&select.range, at.unwrap_or(revision)).map_err(past)?;
+        let selected = select.from(entries.iter(false));
+        match selected.count > SELECT_MAX {
+            true => Err(StoreError::TooLarge("too many".to_owned())),
+            false => Ok((selected, revision)),
+        }
     }
 
     async fn commit(&self, _caller: &(), txn: Txn) -> Result<Committed, StoreError> {

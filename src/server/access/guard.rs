@@ -139,6 +139,7 @@ guarded! {
     Txn, |it| Needs { right: None, session: None, for_others: false, adds: it.puts().then(|| added_by(it)), txn: Some(it) };
     GetEntries, |it| Needs { right: Some((Right::Read, Concern::Keys(&it.keys))), ..right(Right::Read, What::Anywhere) };
     ListEntries, |it| right(Right::Read, keys_of(&it.range));
+    SelectEntries, |it| right(Right::Read, keys_of(&it.select.range));
     WatchEntries, |it| right(Right::Watch, keys_of(&it.range));
     // It takes the past from all who watch or read it.
     CompactEntries, |_it| right(Right::Administer, What::Cluster);

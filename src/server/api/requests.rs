@@ -5,7 +5,8 @@ use std::sync::Arc;
 use lockkeeper_machine::{
     Acquire, Busy, Command, Committed, Entry, EntryEvent, ForceRelease, Forced, Grant, GrantView, HolderView, Key,
     KeyRange, Label, LockName, LockView, Operation, Page, Permits, Reason, Released, Request, Revision, Revocation,
-    SessionEnd, SessionId, SessionView, Target, Ticket, Token, Ttl, Txn, Update, WaitView, WaiterView,
+    Select, Selected, SessionEnd, SessionId, SessionView, Target, Ticket, Token, Ttl, Txn, Update, WaitView,
+    WaiterView,
 };
 use lockkeeper_raft::identity::Incarnation;
 
@@ -51,6 +52,7 @@ calls! {
     Txn => Committed, "txn", true;
     GetEntries => EntriesFound, "get_entries", false;
     ListEntries => EntryPage, "list_entries", false;
+    SelectEntries => EntriesSelected, "select_entries", false;
     CompactEntries => EntriesCompacted, "compact_entries", true;
     AddMember => MembersChanged, "add_member", true;
     PromoteMember => MembersChanged, "promote_member", true;
@@ -330,6 +332,24 @@ pub(crate) struct EntryPage {
     /// The range has more of them, beyond the last one.
     pub(crate) more: bool,
     /// The present revision of the keyspace: the one that the page shows, unless an earlier one was asked for.
+    pub(crate) revision: Revision,
+}
+
+/// Shows entries of a range, sorted and cut where they are. Linearizable. Fails as [`GetEntries`] does, and with
+/// [`Reason::LimitReached`](super::Reason::LimitReached) if the range has too many entries, or what it shows too many bytes: then it is
+/// listed, page by page.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SelectEntries {
+    pub(crate) select: Select,
+    /// As they were at this revision; `None`: the present ones.
+    pub(crate) at: Option<Revision>,
+}
+
+/// The entries.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct EntriesSelected {
+    pub(crate) selected: Selected,
+    /// The present revision of the keyspace: the one that the reply shows, unless an earlier one was asked for.
     pub(crate) revision: Revision,
 }
 

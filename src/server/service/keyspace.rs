@@ -8,7 +8,10 @@ use crate::{
     api::{Caller, Error, requests::*},
     wire::{Form, MESSAGE_BYTES_MAX},
 };
-use lockkeeper_machine::{Command, Committed, Entry, KEY_BYTES_MAX, Key, Reply, TXN_BYTES_MAX, Txn, VALUE_BYTES_MAX};
+use lockkeeper_machine::{
+    Command, Committed, Entry, KEY_BYTES_MAX, Key, Limit, Refusal, Reply, TXN_BYTES_MAX, TXN_READS_MAX, Txn,
+    VALUE_BYTES_MAX,
+};
 
 /// Entries in one page, at the most.
 const PAGE_MAX: usize = 1000;
@@ -62,6 +65,24 @@ impl Serve for ListEntries {
         }
         let more = page.is_full() && range.next().is_some();
         Ok(Form::Typed(EntryPage { entries, more, revision: machine.revision() }))
+    }
+}
+
+impl Serve for SelectEntries {
+    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<EntriesSelected>, Error> {
+        let Self { select, at } = self;
+        let (machine, _) = node.frozen(false).await?;
+        let at = at.unwrap_or_else(|| machine.revision());
+        let range = machine.entries_at(&select.range, at).map_err(Error::revision)?;
+        let entries: Vec<_> = range.iter(false).take(TXN_READS_MAX + 1).collect();
+        if entries.len() > TXN_READS_MAX {
+            return Err(Error::refused(Refusal::Limit(Limit::TxnReads)));
+        }
+        let selected = select.from(entries.into_iter());
+        if selected.bytes() + selected.entries.len() * FIXED_BYTES > PAGE_BYTES {
+            return Err(Error::refused(Refusal::Limit(Limit::TxnBytes)));
+        }
+        Ok(Form::Typed(EntriesSelected { selected, revision: machine.revision() }))
     }
 }
 

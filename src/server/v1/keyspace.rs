@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 
 use super::{Adapter, Backend, Messages, caller, messages};
 use crate::{
-    api::requests::{CompactEntries, EntriesWatched, GetEntries, ListEntries, WatchEntries},
+    api::requests::{CompactEntries, EntriesWatched, GetEntries, ListEntries, SelectEntries, WatchEntries},
     wire::{Encode, Form},
 };
 use lockkeeper_machine::Txn;
@@ -24,6 +24,10 @@ impl<B: Backend> Keyspace for Adapter<B> {
 
     async fn list(&self, request: Request<pb::ListEntries>) -> Result<Response<pb::EntryPage>, Status> {
         self.call::<ListEntries>(request).await
+    }
+
+    async fn select(&self, request: Request<pb::SelectEntries>) -> Result<Response<pb::EntriesSelected>, Status> {
+        self.call::<SelectEntries>(request).await
     }
 
     async fn compact(&self, request: Request<pb::Compact>) -> Result<Response<pb::Compacted>, Status> {

@@ -189,6 +189,36 @@ impl Encode for EntryPage {
     }
 }
 
+impl Encode for SelectEntries {
+    type Message = pb::SelectEntries;
+
+    fn encode(self) -> Self::Message {
+        pb::SelectEntries { select: Some(write_select(&self.select)), at_revision: self.at.map(|revision| revision.0) }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        let select = read_select(&message.select.unwrap_or_default()).map_err(malformed("select"))?;
+        Ok(Self { select, at: message.at_revision.map(Revision) })
+    }
+}
+
+impl Forward for SelectEntries {
+    forwarded_by!(select);
+}
+
+impl Encode for EntriesSelected {
+    type Message = pb::EntriesSelected;
+
+    fn encode(self) -> Self::Message {
+        pb::EntriesSelected { selected: Some(show_selected(&self.selected)), revision: self.revision.0 }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        let selected = selected_of(&message.selected.ok_or_else(|| not_set("selected"))?)?;
+        Ok(Self { selected, revision: Revision(message.revision) })
+    }
+}
+
 impl Encode for CompactEntries {
     type Message = pb::Compact;
 
@@ -293,6 +323,10 @@ mod tests {
             Ok(Response::new(pb::EntryPage { revision: 3, ..Default::default() }))
         }
 
+        async fn select(&self, _: Request<pb::SelectEntries>) -> Result<Response<pb::EntriesSelected>, Status> {
+            Ok(Response::new(pb::EntriesSelected { revision: 5, ..Default::default() }))
+        }
+
         async fn compact(&self, _: Request<pb::Compact>) -> Result<Response<pb::Compacted>, Status> {
             Ok(Response::new(pb::Compacted { revision: 4 }))
         }
@@ -315,23 +349,25 @@ mod tests {
         endpoint.timeout(Duration::from_secs(60)).connect().await.expect("it listens")
     }
 
-    async fn revisions(channel: Channel) -> [Result<u64, Status>; 4] {
+    async fn revisions(channel: Channel) -> [Result<u64, Status>; 5] {
         let commit = Txn::call(channel.clone(), Request::new(Txn::default().encode())).await;
         let get = GetEntries::call(channel.clone(), Request::new(Default::default())).await;
         let list = ListEntries::call(channel.clone(), Request::new(Default::default())).await;
+        let select = SelectEntries::call(channel.clone(), Request::new(Default::default())).await;
         let compact = CompactEntries::call(channel, Request::new(Default::default())).await;
         [
             commit.map(|reply| reply.get_ref().revision),
             get.map(|reply| reply.get_ref().revision),
             list.map(|reply| reply.get_ref().revision),
             compact.map(|reply| reply.get_ref().revision),
+            select.map(|reply| reply.get_ref().revision),
         ]
     }
 
     #[tokio::test]
     async fn each_request_is_forwarded_by_its_call() {
         let answers = revisions(node(true).await).await;
-        assert_eq!(answers.map(|answer| answer.expect("answered")), [1, 2, 3, 4]);
+        assert_eq!(answers.map(|answer| answer.expect("answered")), [1, 2, 3, 4, 5]);
     }
 
     #[tokio::test]

@@ -246,6 +246,10 @@ fn requests_about_the_keyspace() {
         page_size: 7,
         at: to.is_some().then_some(Revision(6)),
     }));
+    survives([None, Some(Revision(6))].map(|at| SelectEntries {
+        select: Select { range: range(&Some(key())), limit: 3, is_descending: true, ..Select::default() },
+        at,
+    }));
     survives([CompactEntries { revision: Revision(6) }]);
     survives([None, Some(key())].map(|to| WatchEntries {
         range: range(&to),
