@@ -71,10 +71,13 @@ impl<'a> Writes<'a> {
     /// `beside`: keys of which one may be put again, since not both are.
     fn put(&mut self, key: &'a [u8], beside: &[&[u8]]) -> Result<(), Error> {
         let is_deleted = self.deletes.iter().any(|(from, end)| within(key, from, end));
-        if is_deleted || self.puts.contains(&key) && !beside.contains(&key) {
+        let is_put = self.puts.contains(&key);
+        if is_deleted || is_put && !beside.contains(&key) {
             return Err(Error::DuplicateKey);
         }
-        self.puts.push(key);
+        if !is_put {
+            self.puts.push(key);
+        }
         Ok(())
     }
 }

@@ -3,6 +3,8 @@
 //! Of a write it is the write's own revision: clients take it for the create revision of what they have put. Of a read it is the revision
 //! that was read, from which they go on to watch.
 
+use std::sync::atomic::Ordering;
+
 use lockkeeper_machine::{Entry, Key, Lease, Revision};
 
 use crate::{
@@ -13,14 +15,17 @@ use crate::{
 impl<S: Store> Etcd<S> {
     /// The header of an answer that shows this revision.
     pub(crate) fn header(&self, revision: Revision) -> Option<ResponseHeader> {
+        self.shown.fetch_max(revision.0, Ordering::Relaxed);
         let facts = self.store.facts();
         let (cluster_id, member_id, raft_term) = (facts.cluster_id, facts.member_id, facts.term);
         Some(ResponseHeader { cluster_id, member_id, revision: number(revision), raft_term })
     }
 
-    /// The header of an answer that shows no data: with the revision that this node has applied.
+    /// The header of an answer that shows no data: with the revision that this node has applied, or one that it has shown: a client sees
+    /// none fall.
     pub(crate) fn header_now(&self) -> Option<ResponseHeader> {
-        self.header(self.store.facts().revision)
+        let shown = Revision(self.shown.load(Ordering::Relaxed));
+        self.header(self.store.facts().revision.max(shown))
     }
 }
 

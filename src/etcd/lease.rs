@@ -1,7 +1,7 @@
 //! Leases: sessions, with etcd's ids and seconds.
 //!
-//! A lease has [`TTL_MIN`] to 86,400 seconds (`TTL_MS_MAX`): less is raised, more is refused. An id that the client chooses is kept; one that was in
-//! use not long ago counts as in use.
+//! A lease has [`TTL_MIN`] to 86,400 seconds (`TTL_MS_MAX`): less is raised, more is refused. An id that the client chooses is kept; one
+//! that was in use not long ago counts as in use.
 
 use std::{collections::BTreeMap, time::Duration};
 

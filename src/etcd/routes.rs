@@ -1,5 +1,7 @@
 //! The services, and what they share: who asks, and whether there is a leader.
 
+use std::sync::{Arc, atomic::AtomicU64};
+
 use http::{Extensions, HeaderMap};
 use tonic::{Request, Status, service::Routes};
 
@@ -19,11 +21,13 @@ const REQUIRE_LEADER: &str = "hasleader";
 #[derive(Clone, Debug)]
 pub struct Etcd<S> {
     pub(crate) store: S,
+    /// The highest revision that an answer had: see `header`.
+    pub(crate) shown: Arc<AtomicU64>,
 }
 
 /// All services over a store. An unknown one is answered with UNIMPLEMENTED.
 pub fn routes<S: Store>(store: S) -> Routes {
-    let etcd = Etcd { store };
+    let etcd = Etcd { store, shown: Arc::default() };
     Routes::default()
         .add_service(KvServer::new(etcd.clone()))
         .add_service(LeaseServer::new(etcd.clone()))

@@ -1,7 +1,7 @@
 //! etcd's API on this node: its store is the cluster's keyspace.
 //!
-//! `lockkeeper-etcd` speaks the protocol; here are the identity of its callers, [`Keyspace`], its store, and how the members tell each other
-//! where their clients reach them.
+//! `lockkeeper-etcd` speaks the protocol; here are the identity of its callers, [`Keyspace`], its store, and how the members tell each
+//! other where their clients reach them.
 //!
 //! **Who asks**: the token in the metadata `token`, as etcd's clients send it, or in `authorization`; otherwise the certificate of the
 //! connection. A token is one of the node's tokens, and as a password it is good for its identity's name.
@@ -27,7 +27,6 @@ use super::{
         },
     },
     config::Config,
-    node::ServeError,
     service::{Serve, Service},
     wire::Form,
 };
@@ -80,8 +79,8 @@ impl Keyspace {
         Self { service, cluster_id: number_of(cluster_id), random }
     }
 
-    /// Tells the other members where clients reach this node.
-    pub(crate) async fn announce(self, url: String, stopping: CancellationToken) -> Result<(), ServeError> {
+    /// Tells the other members where clients reach this node. Returns when it stops.
+    pub(crate) async fn announce(self, url: String, stopping: CancellationToken) {
         let node_id = self.service.replica().node_id();
         let announced = async {
             while let Err(error) = self.write_address(node_id, &url).await {
@@ -91,7 +90,6 @@ impl Keyspace {
         };
         stopping.run_until_cancelled(announced).await;
         stopping.cancelled().await;
-        Ok(())
     }
 
     async fn write_address(&self, node_id: u64, url: &str) -> Result<(), StoreError> {

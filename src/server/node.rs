@@ -425,7 +425,11 @@ where
         let (random, service) = (Arc::clone(&environment.random), services.service.clone());
         let store = etcd_endpoint::Keyspace::new(service, &services.cluster.cluster_id, random);
         let address = etcd_endpoint::url(&config, tls.is_some());
-        environment.clients.spawn(&mut client_server, store.clone().announce(address, stopping.clone()));
+        let announcing = store.clone().announce(address, stopping.clone());
+        environment.clients.spawn(&mut client_server, async move {
+            announcing.await;
+            Ok(())
+        });
         let settings = Settings::CLIENTS.with_connections_max(places.clients).with_http1();
         let service = NodeCalls { port: node_calls::Port::Clients, service: lockkeeper_etcd::routes(store).prepare() };
         let service = services.unread.layer(service);

@@ -259,5 +259,7 @@ async fn bad_transactions_get_etcds_errors() {
     assert_eq!(error(then(vec![RequestOp::default()])).await, "3 etcdserver: key not found");
     // One branch of a transaction inside or the other is run, so both may put a key.
     let both = TxnRequest { success: many(1), failure: many(1), ..Default::default() };
-    assert!(kv.txn(then(vec![operation(both)])).await.is_ok());
+    assert!(kv.txn(then(vec![operation(both.clone())])).await.is_ok());
+    let nested = then(vec![operation(then(vec![operation(both)]))]);
+    assert!(kv.txn(nested).await.is_ok());
 }

@@ -1,0 +1,92 @@
+//! `etcdctl`, version 3.4.
+
+use std::{path::Path, process::Stdio};
+
+use tokio::{io::AsyncWriteExt as _, process::Command, time::timeout};
+
+use crate::{LONG, cluster, debian};
+
+/// `etcdctl` with the endpoints of a cluster.
+struct Ctl<'a> {
+    programs: &'a Path,
+    endpoints: String,
+}
+
+impl Ctl<'_> {
+    async fn with_input(&self, arguments: &[&str], input: &str) -> (bool, String) {
+        let mut command = Command::new(self.programs.join("etcdctl"));
+        command.args(arguments).env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", &self.endpoints);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().expect("etcdctl starts");
+        let mut to_child = child.stdin.take().expect("it is piped");
+        to_child.write_all(input.as_bytes()).await.expect("it reads");
+        drop(to_child);
+        let output = timeout(LONG, child.wait_with_output()).await.expect("in time").expect("it ends");
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.success(), text)
+    }
+
+    /// What it says.
+    async fn ok(&self, arguments: &[&str]) -> String {
+        let (succeeded, text) = self.with_input(arguments, "").await;
+        assert!(succeeded, "{arguments:?}: {text}");
+        text.trim().to_owned()
+    }
+
+    /// The last line of what it says when it fails.
+    async fn error(&self, arguments: &[&str]) -> String {
+        let (succeeded, text) = self.with_input(arguments, "").await;
+        assert!(!succeeded, "{arguments:?}: {text}");
+        text.lines().last().unwrap_or_default().to_owned()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcdctl_reads_writes_leases_and_shows_the_members() {
+    let programs = match debian::programs().await {
+        Ok(programs) => programs,
+        Err(problem) => return eprintln!("!!! SKIPPED: Debian's etcd cannot be had: {problem}"),
+    };
+    let mut cluster = cluster().await;
+    let ctl = Ctl { programs: &programs, endpoints: cluster.etcd_endpoints().join(",") };
+    assert_eq!(ctl.ok(&["put", "a", "1"]).await, "OK");
+    assert_eq!(ctl.ok(&["put", "b", "2"]).await, "OK");
+    assert_eq!(ctl.ok(&["get", "a"]).await, "a\n1");
+    assert_eq!(ctl.ok(&["get", "--prefix", "", "--keys-only"]).await, "a\n\nb");
+    let sorted = ["get", "--prefix", "", "--sort-by=CREATE", "--order=DESCEND", "--limit=1", "--print-value-only"];
+    assert_eq!(ctl.ok(&sorted).await, "2");
+    let txn = "value(\"a\") = \"1\"\n\nput a 3\nget a\n\nget b\n\n";
+    let (succeeded, text) = ctl.with_input(&["txn"], txn).await;
+    assert!(succeeded && text.trim() == "SUCCESS\n\nOK\n\na\n3", "{text}");
+    let (succeeded, text) = ctl.with_input(&["txn"], txn).await;
+    assert!(succeeded && text.trim() == "FAILURE\n\nb\n2", "{text}");
+    assert_eq!(ctl.ok(&["del", "--prev-kv", "a"]).await, "1\na\n3");
+    assert_eq!(ctl.ok(&["del", "--prefix", ""]).await, "1");
+
+    let granted = ctl.ok(&["lease", "grant", "60"]).await;
+    let lease = granted.split(' ').nth(1).expect("an id").to_owned();
+    assert_eq!(granted, format!("lease {lease} granted with TTL(60s)"));
+    assert_eq!(ctl.ok(&["put", "--lease", &lease, "locks/x", "v"]).await, "OK");
+    assert!(ctl.ok(&["lease", "timetolive", "--keys", &lease]).await.ends_with("attached keys([locks/x])"));
+    assert_eq!(ctl.ok(&["lease", "list"]).await, format!("found 1 leases\n{lease}"));
+    let kept = ctl.ok(&["lease", "keep-alive", "--once", &lease]).await;
+    assert_eq!(kept, format!("lease {lease} keepalived with TTL(60)"));
+    assert_eq!(ctl.ok(&["lease", "revoke", &lease]).await, format!("lease {lease} revoked"));
+    assert_eq!(ctl.ok(&["get", "--prefix", "locks"]).await, "");
+    assert!(ctl.ok(&["lease", "timetolive", &lease]).await.ends_with("already expired"));
+
+    let error = ctl.error(&["put", "--lease=77", "a", "1"]).await;
+    assert_eq!(error, "Error: etcdserver: requested lease not found");
+    let error = ctl.error(&["get", "a", "--rev=999999999"]).await;
+    assert_eq!(error, "Error: etcdserver: mvcc: required revision is a future revision");
+
+    let members = ctl.ok(&["member", "list", "--write-out=simple"]).await;
+    for endpoint in cluster.etcd_endpoints() {
+        assert!(members.contains(&format!("http://{endpoint}")), "{members}");
+    }
+    let status = ctl.ok(&["endpoint", "status", "--write-out=simple"]).await;
+    assert_eq!(status.lines().count(), 3, "{status}");
+    assert_eq!(status.matches(", true, false,").count(), 1, "one of them leads: {status}");
+    assert!(ctl.ok(&["endpoint", "health"]).await.matches("is healthy").count() == 3);
+    cluster.stop().await;
+}

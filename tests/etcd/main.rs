@@ -1,0 +1,38 @@
+//! etcd's API on a real cluster, as unmodified clients see it, and beside etcd itself.
+//!
+//! The services by themselves, over a store in memory, are tested in their own crate (`src/etcd/tests`); here are the parts between them
+//! and the cluster. `etcdctl` and the `etcd` that is compared with are Debian's, unpacked into the build directory. Where they cannot be
+//! had, the tests that need them are skipped, and say so.
+
+mod debian;
+mod etcdctl;
+#[path = "../dynamodb/packages.rs"]
+#[expect(dead_code, reason = "shared with the tests of the other endpoint")]
+mod packages;
+mod walk;
+
+use std::time::Duration;
+
+use lockkeeper::local::{LocalCluster, Options};
+use lockkeeper_etcd::proto::etcdserverpb::{MemberListRequest, cluster_client::ClusterClient};
+use tokio::time::{Instant, sleep};
+
+/// A bound on failures.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Three nodes that serve the API, and have told each other where.
+async fn cluster() -> LocalCluster {
+    let options = Options { etcd: true, timeout: LONG, ..Options::new(env!("CARGO_BIN_EXE_lockkeeper")) };
+    let cluster = LocalCluster::start(options).await.expect("a cluster");
+    let endpoint = format!("http://{}", cluster.etcd_endpoints()[0]);
+    let mut members = ClusterClient::connect(endpoint).await.expect("it listens");
+    let deadline = Instant::now() + LONG;
+    loop {
+        let listed = members.member_list(MemberListRequest::default()).await.expect("an answer").into_inner().members;
+        if listed.len() == 3 && listed.iter().all(|member| member.client_ur_ls.len() == 1) {
+            return cluster;
+        }
+        assert!(Instant::now() < deadline, "{listed:?}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
