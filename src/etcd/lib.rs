@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! routes      which services there are
-//! kv  lease  maintenance  cluster  auth
+//! kv  lease  watch  maintenance  cluster  auth
 //!             a service each
+//! follow      the events of a range, in whole revisions
 //! range  txn  what reads and transactions of etcd's are in the store
 //! check  header  error  key
 //!             etcd's words: what it refuses, headers, errors, keys, ranges, leases
@@ -19,6 +20,7 @@ mod auth;
 mod check;
 mod cluster;
 mod error;
+mod follow;
 mod header;
 mod key;
 mod kv;
@@ -31,6 +33,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod txn;
+mod watch;
 
 pub use key::all_keys;
 pub use routes::{Etcd, changes_something, routes};

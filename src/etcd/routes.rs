@@ -10,7 +10,7 @@ use crate::{
     error::Error,
     proto::etcdserverpb::{
         auth_server::AuthServer, cluster_server::ClusterServer, kv_server::KvServer, lease_server::LeaseServer,
-        maintenance_server::MaintenanceServer,
+        maintenance_server::MaintenanceServer, watch_server::WatchServer,
     },
 };
 
@@ -31,6 +31,7 @@ pub fn routes<S: Store>(store: S) -> Routes {
     Routes::default()
         .add_service(KvServer::new(etcd.clone()))
         .add_service(LeaseServer::new(etcd.clone()))
+        .add_service(WatchServer::new(etcd.clone()))
         .add_service(MaintenanceServer::new(etcd.clone()))
         .add_service(ClusterServer::new(etcd.clone()))
         .add_service(AuthServer::new(etcd))

@@ -8,8 +8,8 @@ use futures::{
 };
 use http::{Extensions, HeaderMap};
 use lockkeeper_machine::{
-    Command, Committed, Key, KeyRange, Label, Limit, Machine, Refusal, Renewal, Reply, Revision, RevisionError, Select,
-    Selected, SessionId, Stamp, Time, Ttl, Txn, WallTime,
+    Command, Committed, EntryEvent, Key, KeyRange, Label, Limit, Machine, Refusal, Renewal, Reply, Revision,
+    RevisionError, Select, Selected, SessionId, Stamp, Time, Ttl, Txn, WallTime,
 };
 use tokio::sync::watch;
 
@@ -74,6 +74,7 @@ impl Memory {
     /// From now on no leader is known, or one is again.
     pub(crate) fn be_leaderless(&self, is_leaderless: bool) {
         self.state().is_leaderless = is_leaderless;
+        self.shared.changed.send_replace(());
     }
 
     pub(crate) fn machine(&self) -> Machine {
@@ -285,31 +286,52 @@ impl Store for Memory {
             Some(from) => Revision(from.0.saturating_sub(1)),
             None => self.led()?.revision(),
         };
-        let watching = (self.clone(), self.shared.changed.subscribe(), complete);
-        let events = unfold(watching, move |(store, mut changed, complete)| {
+        // One event a message, so that tests meet revisions in parts.
+        let watching = (self.clone(), self.shared.changed.subscribe(), complete, None::<(Revision, Key)>);
+        let events = unfold(Some(watching), move |watching| {
             let range = range.clone();
             async move {
+                let (store, mut changed, complete, within) = watching?;
                 loop {
                     changed.borrow_and_update();
-                    let machine = store.machine();
-                    let after = match machine.history().after(complete, None) {
-                        Ok(after) => after,
-                        Err(error) => return Some((Err(past(error)), (store, changed, Revision(u64::MAX)))),
+                    let Ok(machine) = store.led() else { return Some((Err(StoreError::NoLeader), None)) };
+                    let (event, is_part) = match next_event(&machine, &range, complete, within.as_ref()) {
+                        Ok(Some(next)) => next,
+                        Ok(None) if machine.revision() > complete => {
+                            let complete = machine.revision();
+                            let told = Watched { events: Vec::new(), complete };
+                            return Some((Ok(told), Some((store, changed, complete, None))));
+                        }
+                        Ok(None) => {
+                            changed.changed().await.ok()?;
+                            continue;
+                        }
+                        Err(error) => return Some((Err(error), None)),
                     };
-                    let events: Vec<_> = after.filter(|event| range.contains(&event.key)).collect();
-                    if !events.is_empty() {
-                        let shown = events.iter().map(|event| {
-                            let before = event.before.clone().filter(|_| with_previous);
-                            lockkeeper_machine::EntryEvent { before, ..(***event).clone() }
-                        });
-                        let (events, complete) = (shown.collect(), machine.revision());
-                        return Some((Ok(Watched { events, complete }), (store, changed, complete)));
-                    }
-                    changed.changed().await.ok()?;
+                    let complete = if is_part { Revision(event.revision.0 - 1) } else { event.revision };
+                    let within = is_part.then(|| (event.revision, event.key.clone()));
+                    let before = event.before.clone().filter(|_| with_previous);
+                    let events = vec![EntryEvent { before, ..event }];
+                    return Some((Ok(Watched { events, complete }), Some((store, changed, complete, within))));
                 }
             }
         });
         let began = once(async move { Ok(Watched { events: Vec::new(), complete }) });
         Ok(began.chain(events).boxed())
     }
+}
+
+/// The next event of a range, and whether its revision has more of them.
+fn next_event(
+    machine: &Machine,
+    range: &KeyRange,
+    complete: Revision,
+    within: Option<&(Revision, Key)>,
+) -> Result<Option<(EntryEvent, bool)>, StoreError> {
+    let (revision, key) = within.map_or((complete, None), |(revision, key)| (*revision, Some(key)));
+    let after = machine.history().after(revision, key).map_err(past)?;
+    let mut after = after.filter(|event| range.contains(&event.key));
+    let Some(event) = after.next() else { return Ok(None) };
+    let is_part = after.next().is_some_and(|next| next.revision == event.revision);
+    Ok(Some((EntryEvent::clone(event), is_part)))
 }

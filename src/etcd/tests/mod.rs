@@ -4,6 +4,7 @@ mod keys;
 mod leases;
 mod memory;
 mod transactions;
+mod watches;
 
 use tonic::{Status, service::Routes};
 
@@ -14,6 +15,7 @@ use crate::{
         kv_client::KvClient,
         lease_client::LeaseClient,
         request_op::Request,
+        watch_client::WatchClient,
     },
     routes,
 };
@@ -33,6 +35,10 @@ impl Api {
 
     pub(crate) fn kv(&self) -> KvClient<Routes> {
         KvClient::new(self.routes.clone())
+    }
+
+    pub(crate) fn watch(&self) -> WatchClient<Routes> {
+        WatchClient::new(self.routes.clone())
     }
 
     pub(crate) fn lease(&self) -> LeaseClient<Routes> {
@@ -59,7 +65,7 @@ pub(crate) fn delete(prefix: &str) -> DeleteRangeRequest {
     DeleteRangeRequest { key: prefix.into(), range_end: after(prefix), ..DeleteRangeRequest::default() }
 }
 
-fn after(prefix: &str) -> Vec<u8> {
+pub(crate) fn after(prefix: &str) -> Vec<u8> {
     let (last, start) = prefix.as_bytes().split_last().expect("not empty");
     [start, &[last + 1]].concat()
 }

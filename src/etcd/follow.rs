@@ -1,0 +1,95 @@
+//! The events of a range in whole revisions, for as long as anybody wants them.
+//!
+//! The store's watch ends when its node has no leader for long, and tells the events of one revision in parts. Here it begins again after
+//! the last complete revision, and no part is shown: whoever stops at any revision has seen all of it.
+
+use std::{mem, time::Duration};
+
+use futures::{
+    StreamExt as _,
+    stream::{BoxStream, unfold},
+};
+use lockkeeper_machine::{EntryEvent, KeyRange, Revision};
+use tokio::time::sleep;
+
+use crate::{Etcd, Store, StoreError, Watched};
+
+/// Between two attempts to watch.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Events in whole revisions. An error ends them.
+pub(crate) type Followed = BoxStream<'static, Result<Watched, StoreError>>;
+
+impl<S: Store> Etcd<S> {
+    /// The events of a range from a revision on, included; `None`: from now on. The first item comes at once, and tells where they begin:
+    /// after its [`Watched::complete`], unless it has some. Errors that pass are not told.
+    pub(crate) fn follow(
+        &self,
+        caller: &S::Caller,
+        range: KeyRange,
+        from: Option<Revision>,
+        with_previous: bool,
+    ) -> Followed {
+        let (store, caller) = (self.store.clone(), caller.clone());
+        let follower = Follower { store, caller, range, from, with_previous, open: None, parts: Vec::new() };
+        unfold(Some(follower), |follower| async {
+            let mut follower = follower?;
+            let next = follower.next().await;
+            let follower = next.is_ok().then_some(follower);
+            Some((next, follower))
+        })
+        .boxed()
+    }
+}
+
+/// Whether an error says nothing of the request: it may be repeated until it succeeds.
+pub(crate) fn passes(error: &StoreError) -> bool {
+    matches!(error, StoreError::NoLeader | StoreError::LeaderChanged | StoreError::TimedOut | StoreError::Overloaded)
+}
+
+struct Follower<S: Store> {
+    store: S,
+    caller: S::Caller,
+    range: KeyRange,
+    /// The first revision that was not shown.
+    from: Option<Revision>,
+    with_previous: bool,
+    open: Option<BoxStream<'static, Result<Watched, StoreError>>>,
+    /// Events of a revision whose others are still to come.
+    parts: Vec<EntryEvent>,
+}
+
+impl<S: Store> Follower<S> {
+    async fn next(&mut self) -> Result<Watched, StoreError> {
+        loop {
+            let told = match &mut self.open {
+                Some(open) => open.next().await.unwrap_or(Err(StoreError::NoLeader)),
+                None => {
+                    let open = self.store.watch(&self.caller, self.range.clone(), self.from, self.with_previous);
+                    match open.await {
+                        Ok(open) => {
+                            self.open = Some(open);
+                            continue;
+                        }
+                        Err(error) => Err(error),
+                    }
+                }
+            };
+            match told {
+                Ok(Watched { events, complete }) => {
+                    self.parts.extend(events);
+                    let rest = self.parts.split_off(self.parts.partition_point(|event| event.revision <= complete));
+                    self.from = Some(Revision(complete.0 + 1));
+                    return Ok(Watched { events: mem::replace(&mut self.parts, rest), complete });
+                }
+                Err(error) if passes(&error) => {
+                    self.open = None;
+                    // They come again.
+                    self.parts.clear();
+                    sleep(PAUSE).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Watches: many on a stream.
+//!
+//! * **Order**: all events of a watch, in the order of their revisions; those of one revision in one message, in the order of their keys,
+//!   unless the client takes fragments. A client goes on after the last revision that it has seen, at any node.
+//! * **Nothing is queued for a client that reads slowly**: the next events are taken from the store when the last ones are sent. One that
+//!   falls behind the history is told from which revision on it can go on.
+//! * **A change of leader interrupts nothing.** A stream that asked for a leader ends when none has been known for [`LEADERLESS_MAX`].
+//! * **Requests are answered one by one**: a watch is created, and said to be, before the next request is looked at.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::{AbortHandle, BoxFuture},
+    stream::{BoxStream, SelectAll, abortable, unfold},
+};
+use lockkeeper_machine::{EntryEvent, KeyRange, Revision};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{
+    Etcd, Store, StoreError, Watched,
+    error::Error,
+    follow::Followed,
+    header::{key_value, number},
+    key,
+    proto::{
+        etcdserverpb::{
+            WatchCreateRequest, WatchRequest, WatchResponse, watch_create_request::FilterType,
+            watch_request::RequestUnion, watch_server::Watch,
+        },
+        mvccpb::{Event, KeyValue, event::EventType},
+    },
+    routes::requires_leader,
+};
+
+/// Watches of one stream.
+const WATCHES_MAX: usize = 4096;
+/// Bytes after which a message is closed, at the end of a revision or, for a client that takes fragments, anywhere. Below the limit of a
+/// message that clients have by default, 4 MiB.
+const MESSAGE_BYTES: usize = 1 << 20;
+/// What an event takes in a message beside its keys and values, at the most.
+const FIXED_BYTES: usize = 128;
+/// Time without an event after which a client that asked for it is told how far its watch is. etcd's.
+const PROGRESS: Duration = Duration::from_secs(600);
+/// Time without a leader after which a stream ends that asked for one.
+const LEADERLESS_MAX: Duration = Duration::from_secs(3);
+/// Between two checks of both.
+const CHECK: Duration = Duration::from_secs(1);
+/// The id in answers that are about all watches of a stream, or about none.
+const NO_WATCH: i64 = -1;
+
+/// The items of a stream of watches.
+pub(crate) type Answers = BoxStream<'static, Result<WatchResponse, Status>>;
+/// The requests of a stream of watches.
+pub(crate) type Requests = BoxStream<'static, Result<WatchRequest, Status>>;
+
+#[tonic::async_trait]
+impl<S: Store> Watch for Etcd<S> {
+    type WatchStream = Answers;
+
+    async fn watch(&self, request: Request<Streaming<WatchRequest>>) -> Result<Response<Answers>, Status> {
+        let caller = self.caller(&request)?;
+        let requires_leader = requires_leader(request.metadata().as_ref());
+        Ok(Response::new(self.watches(caller, request.into_inner().boxed(), requires_leader)))
+    }
+}
+
+impl<S: Store> Etcd<S> {
+    /// The answers to a stream of requests. They go on after the last request while there are watches.
+    pub(crate) fn watches(&self, caller: S::Caller, requests: Requests, requires_leader: bool) -> Answers {
+        let mut ticks = interval_at(Instant::now() + CHECK, CHECK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let watcher = Watcher {
+            etcd: self.clone(),
+            caller,
+            requests: Some(requests),
+            opening: None,
+            watches: BTreeMap::new(),
+            events: SelectAll::new(),
+            next_id: 0,
+            ready: VecDeque::new(),
+            progress: None,
+            leaderless_since: None,
+            requires_leader,
+            ticks,
+        };
+        unfold(Some(watcher), |watcher| async {
+            let mut watcher = watcher?;
+            match watcher.next().await {
+                Ok(None) => None,
+                Ok(Some(answer)) => Some((Ok(answer), Some(watcher))),
+                Err(error) => Some((Err(error), None)),
+            }
+        })
+        .boxed()
+    }
+}
+
+/// A stream.
+struct Watcher<S: Store> {
+    etcd: Etcd<S>,
+    caller: S::Caller,
+    /// `None`: the client sends no more.
+    requests: Option<Requests>,
+    /// A watch that is not created yet. Later requests wait.
+    opening: Option<BoxFuture<'static, Opened>>,
+    watches: BTreeMap<i64, Watching>,
+    events: SelectAll<BoxStream<'static, (i64, Result<Watched, StoreError>)>>,
+    /// For the next watch whose id the client leaves to us.
+    next_id: i64,
+    /// Answers of one event of the store, or of one request.
+    ready: VecDeque<WatchResponse>,
+    /// The client waits until all events up to this revision are sent.
+    progress: Option<Revision>,
+    leaderless_since: Option<Instant>,
+    requires_leader: bool,
+    ticks: Interval,
+}
+
+/// A watch, and the first thing that the store says of it.
+struct Opened {
+    id: i64,
+    watching: Watching,
+    first: Result<Watched, StoreError>,
+    events: Followed,
+}
+
+/// A watch.
+struct Watching {
+    request: WatchCreateRequest,
+    /// All events up to this revision were sent.
+    complete: Revision,
+    /// When the client heard of it last.
+    told_at: Instant,
+    /// `None`: its events do not flow yet.
+    stop: Option<AbortHandle>,
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        if let Some(stop) = &self.stop {
+            stop.abort();
+        }
+    }
+}
+
+impl<S: Store> Watcher<S> {
+    /// The next answer; `None`: there are no more.
+    async fn next(&mut self) -> Result<Option<WatchResponse>, Status> {
+        loop {
+            if self.ready.is_empty() {
+                self.answer_progress();
+            }
+            if let Some(answer) = self.ready.pop_front() {
+                return Ok(Some(answer));
+            }
+            if self.requests.is_none() && self.opening.is_none() && self.watches.is_empty() {
+                return Ok(None);
+            }
+            tokio::select! {
+                request = next_of(&mut self.requests), if self.opening.is_none() => match request {
+                    Some(request) => self.take(request?),
+                    None => self.requests = None,
+                },
+                opened = end_of(&mut self.opening) => {
+                    self.opening = None;
+                    self.created(opened)?;
+                }
+                Some((id, told)) = self.events.next() => self.told(id, told)?,
+                _ = self.ticks.tick() => self.check()?,
+            }
+        }
+    }
+
+    fn take(&mut self, request: WatchRequest) {
+        match request.request_union {
+            Some(RequestUnion::CreateRequest(request)) => self.create(request),
+            Some(RequestUnion::CancelRequest(request)) => {
+                let id = request.watch_id;
+                if self.watches.remove(&id).is_some() {
+                    let header = self.etcd.header_now();
+                    self.ready.push_back(WatchResponse { header, watch_id: id, canceled: true, ..Default::default() });
+                }
+            }
+            Some(RequestUnion::ProgressRequest(_)) => self.progress = Some(self.etcd.store.facts().revision),
+            None => {}
+        }
+    }
+
+    fn create(&mut self, mut request: WatchCreateRequest) {
+        if request.key.is_empty() {
+            // The first one of all.
+            request.key = vec![0];
+        }
+        let (id, range) = match self.admit(&request) {
+            Ok(admitted) => admitted,
+            Err(reason) => return self.refuse(NO_WATCH, reason),
+        };
+        let from = u64::try_from(request.start_revision).ok().filter(|from| *from > 0).map(Revision);
+        let mut events = self.etcd.follow(&self.caller, range, from, request.prev_kv);
+        let watching = Watching { request, complete: Revision(0), told_at: Instant::now(), stop: None };
+        let opening = async move {
+            let first = events.next().await.unwrap_or(Err(StoreError::Stopping));
+            Opened { id, watching, first, events }
+        };
+        self.opening = Some(opening.boxed());
+    }
+
+    /// The id of a new watch, and its range; or why there cannot be one.
+    fn admit(&mut self, request: &WatchCreateRequest) -> Result<(i64, KeyRange), String> {
+        let WatchCreateRequest { key, range_end, watch_id, .. } = request;
+        let range = key::range(key, range_end).map_err(|error| error.to_string())?;
+        if range.is_empty() {
+            return Err("mvcc: watcher range is empty".to_owned());
+        }
+        if self.watches.len() >= WATCHES_MAX {
+            return Err(format!(
+                "etcdserver: a stream has {WATCHES_MAX} watches at the most: cancel some, or open another stream"
+            ));
+        }
+        if *watch_id != 0 {
+            return match self.watches.contains_key(watch_id) {
+                true => Err("mvcc: duplicate watch ID provided on the WatchStream".to_owned()),
+                false => Ok((*watch_id, range)),
+            };
+        }
+        while self.watches.contains_key(&self.next_id) {
+            self.next_id += 1;
+        }
+        self.next_id += 1;
+        Ok((self.next_id - 1, range))
+    }
+
+    /// Answers a request for a watch that there will not be.
+    fn refuse(&mut self, watch_id: i64, cancel_reason: String) {
+        let header = self.etcd.header_now();
+        let answer =
+            WatchResponse { header, watch_id, created: true, canceled: true, cancel_reason, ..Default::default() };
+        self.ready.push_back(answer);
+    }
+
+    fn created(&mut self, opened: Opened) -> Result<(), Status> {
+        let Opened { id, mut watching, first, events } = opened;
+        let present = self.etcd.store.facts().revision;
+        let revision = match &first {
+            // From now on: a client that hears of nothing else goes on from here.
+            Ok(first) if watching.request.start_revision <= 0 => first.complete,
+            Ok(_) | Err(StoreError::Compacted { .. }) => present,
+            Err(StoreError::Denied(_)) => {
+                self.refuse(id, denied());
+                return Ok(());
+            }
+            Err(error) => return Err(error.clone().into()),
+        };
+        let header = self.etcd.header(revision);
+        self.ready.push_back(WatchResponse { header, watch_id: id, created: true, ..Default::default() });
+        if first.is_ok() {
+            let (events, stop) = abortable(events.map(move |told| (id, told)));
+            watching.stop = Some(stop);
+            self.events.push(events.boxed());
+        }
+        self.watches.insert(id, watching);
+        self.told(id, first)
+    }
+
+    /// Hands on what the store says of a watch.
+    fn told(&mut self, id: i64, told: Result<Watched, StoreError>) -> Result<(), Status> {
+        let Some(watching) = self.watches.get_mut(&id) else { return Ok(()) };
+        let error = match told {
+            Ok(told) => {
+                watching.complete = told.complete;
+                let answers = watching.answers(&self.etcd, id, told);
+                if !answers.is_empty() {
+                    watching.told_at = Instant::now();
+                }
+                self.ready.extend(answers);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        self.watches.remove(&id);
+        let canceled = WatchResponse { watch_id: id, canceled: true, ..Default::default() };
+        self.ready.push_back(match error {
+            StoreError::Compacted { compacted } => WatchResponse {
+                header: self.etcd.header(Revision(0)),
+                // From where a watch is possible.
+                compact_revision: number(Revision(compacted.0 + 1)),
+                ..canceled
+            },
+            StoreError::Denied(_) => {
+                WatchResponse { header: self.etcd.header_now(), cancel_reason: denied(), ..canceled }
+            }
+            error => return Err(error.into()),
+        });
+        Ok(())
+    }
+
+    /// Tells how far all watches are, once they are as far as was asked.
+    fn answer_progress(&mut self) {
+        let Some(asked) = self.progress else { return };
+        if self.opening.is_none() && self.watches.values().all(|watching| watching.complete >= asked) {
+            self.progress = None;
+            let header = self.etcd.header(asked);
+            self.ready.push_back(WatchResponse { header, watch_id: NO_WATCH, ..Default::default() });
+        }
+    }
+
+    fn check(&mut self) -> Result<(), Status> {
+        let facts = self.etcd.store.facts();
+        match facts.leader {
+            Some(_) => self.leaderless_since = None,
+            None => {
+                let since = self.leaderless_since.get_or_insert_with(Instant::now);
+                if self.requires_leader && since.elapsed() >= LEADERLESS_MAX {
+                    return Err(Error::NoLeader.into());
+                }
+            }
+        }
+        for (id, watching) in &mut self.watches {
+            // The watch of a revision to come has nothing to tell.
+            let is_due = watching.request.progress_notify && watching.told_at.elapsed() >= PROGRESS;
+            if is_due && watching.complete <= facts.revision {
+                watching.told_at = Instant::now();
+                let header = self.etcd.header(watching.complete);
+                self.ready.push_back(WatchResponse { header, watch_id: *id, ..Default::default() });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Watching {
+    /// The messages for events of whole revisions: none, if the watch does not show any of them.
+    fn answers<S: Store>(&self, etcd: &Etcd<S>, id: i64, told: Watched) -> Vec<WatchResponse> {
+        let (mut answers, mut bytes) = (Vec::<WatchResponse>::new(), 0);
+        let mut events = told.events.iter().filter(|event| self.shows(event)).peekable();
+        let mut answer = WatchResponse { watch_id: id, ..Default::default() };
+        while let Some(event) = events.next() {
+            let shown = shown(event, self.request.prev_kv);
+            bytes += size(&shown);
+            answer.events.push(shown);
+            let Some(next) = events.peek() else { break };
+            let is_whole = next.revision > event.revision;
+            if bytes >= MESSAGE_BYTES && (is_whole || self.request.fragment) {
+                // A client goes on after the revision of the header.
+                (answer.header, answer.fragment, bytes) = (etcd.header(event.revision), !is_whole, 0);
+                answers.push(std::mem::take(&mut answer));
+                answer.watch_id = id;
+            }
+        }
+        if !answer.events.is_empty() {
+            answer.header = etcd.header(told.complete);
+            answers.push(answer);
+        }
+        answers
+    }
+
+    fn shows(&self, event: &EntryEvent) -> bool {
+        let filtered = if event.after.is_some() { FilterType::Noput } else { FilterType::Nodelete };
+        !self.request.filters().any(|filter| filter == filtered)
+    }
+}
+
+/// An event as etcd's messages have it.
+fn shown(event: &EntryEvent, with_previous: bool) -> Event {
+    let EntryEvent { revision, key, before, after } = event;
+    let prev_kv = before.as_ref().filter(|_| with_previous).map(|before| key_value(key, before));
+    let (r#type, kv) = match after {
+        Some(after) => (EventType::Put, key_value(key, after)),
+        None => {
+            let deleted =
+                KeyValue { key: key::shown(key).to_vec(), mod_revision: number(*revision), ..KeyValue::default() };
+            (EventType::Delete, deleted)
+        }
+    };
+    Event { r#type: r#type.into(), kv: Some(kv), prev_kv }
+}
+
+fn size(event: &Event) -> usize {
+    let kvs = event.kv.iter().chain(&event.prev_kv);
+    FIXED_BYTES + kvs.map(|kv| kv.key.len() + kv.value.len()).sum::<usize>()
+}
+
+/// As etcd's clients expect it here: the whole of the error.
+fn denied() -> String {
+    format!("rpc error: code = PermissionDenied desc = {}", Error::Denied)
+}
+
+/// The next item; never, if there is no stream.
+async fn next_of<T>(stream: &mut Option<BoxStream<'static, T>>) -> Option<T> {
+    match stream {
+        Some(stream) => stream.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The result of a future; never, if there is none.
+async fn end_of<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
