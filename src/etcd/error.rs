@@ -56,6 +56,21 @@ pub(crate) enum Error {
     TimedOut,
     #[error("etcdserver: server stopped")]
     Stopped,
+    #[error("election: no leader")]
+    NobodyLeads,
+    #[error("election: not leader")]
+    NotLeader,
+    #[error("\"leader\" field must be provided")]
+    LeaderMissing,
+    /// Not one of etcd's, which makes a lease that nobody keeps alive.
+    #[error("etcdserver: {what} needs a lease: grant one, keep it alive, and name it in the request")]
+    NoLease { what: &'static str },
+    /// Not one of etcd's, which deletes any key.
+    #[error("etcdserver: {key:?} is not the key of a lock: unlock with the key that the lock was answered with")]
+    NotLocked { key: String },
+    /// Not one of etcd's, which waits on.
+    #[error("etcdserver: the key of this request was deleted while it waited, and its lease lives: ask again")]
+    PlaceLost,
     /// Not one of etcd's, which sends any answer.
     #[error("etcdserver: the answer has more than {bytes_max} bytes: ask for fewer keys, with a limit")]
     AnswerTooLarge { bytes_max: usize },
@@ -76,17 +91,25 @@ impl Error {
             | Self::InvalidSortOption
             | Self::TooLarge
             | Self::UserEmpty
+            | Self::LeaderMissing
+            | Self::NoLease { .. }
             | Self::AuthFailed => Code::InvalidArgument,
             Self::Compacted | Self::Future | Self::TtlTooLarge => Code::OutOfRange,
             Self::NoSpace | Self::TooManyRequests | Self::AnswerTooLarge { .. } => Code::ResourceExhausted,
-            Self::LeaseNotFound => Code::NotFound,
-            Self::LeaseExists | Self::AuthNotEnabled => Code::FailedPrecondition,
+            Self::LeaseNotFound | Self::NobodyLeads | Self::NotLocked { .. } => Code::NotFound,
+            Self::LeaseExists | Self::AuthNotEnabled | Self::NotLeader => Code::FailedPrecondition,
+            Self::PlaceLost => Code::Aborted,
             Self::InvalidToken => Code::Unauthenticated,
             Self::Denied => Code::PermissionDenied,
             Self::NoLeader | Self::LeaderChanged | Self::TimedOut | Self::Stopped => Code::Unavailable,
             Self::Other(_) => Code::Internal,
         }
     }
+}
+
+/// Whether an error says nothing of the request, so that it may be repeated if it may take effect twice.
+pub(crate) fn passes(error: &Error) -> bool {
+    matches!(error, Error::NoLeader | Error::LeaderChanged | Error::TimedOut | Error::TooManyRequests)
 }
 
 impl From<Error> for Status {

@@ -12,7 +12,7 @@ use futures::{
 use lockkeeper_machine::{EntryEvent, KeyRange, Revision};
 use tokio::time::sleep;
 
-use crate::{Etcd, Store, StoreError, Watched};
+use crate::{Etcd, Store, StoreError, Watched, error::passes};
 
 /// Between two attempts to watch.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -40,11 +40,6 @@ impl<S: Store> Etcd<S> {
         })
         .boxed()
     }
-}
-
-/// Whether an error says nothing of the request: it may be repeated until it succeeds.
-pub(crate) fn passes(error: &StoreError) -> bool {
-    matches!(error, StoreError::NoLeader | StoreError::LeaderChanged | StoreError::TimedOut | StoreError::Overloaded)
 }
 
 struct Follower<S: Store> {
@@ -82,7 +77,7 @@ impl<S: Store> Follower<S> {
                     self.from = Some(Revision(complete.0 + 1));
                     return Ok(Watched { events: mem::replace(&mut self.parts, rest), complete });
                 }
-                Err(error) if passes(&error) => {
+                Err(error) if passes(&error.clone().into()) => {
                     self.open = None;
                     // They come again.
                     self.parts.clear();

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! routes      which services there are
-//! kv  lease  watch  maintenance  cluster  auth
+//! kv  lease  watch  lock  election  maintenance  cluster  auth
 //!             a service each
 //! follow      the events of a range, in whole revisions
+//! queue       the recipe that locks and elections share
 //! range  txn  what reads and transactions of etcd's are in the store
 //! check  header  error  key
 //!             etcd's words: what it refuses, headers, errors, keys, ranges, leases
@@ -19,14 +20,17 @@
 mod auth;
 mod check;
 mod cluster;
+mod election;
 mod error;
 mod follow;
 mod header;
 mod key;
 mod kv;
 mod lease;
+mod lock;
 mod maintenance;
 pub mod proto;
+mod queue;
 mod range;
 mod routes;
 mod store;

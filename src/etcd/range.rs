@@ -70,7 +70,7 @@ impl<S: Store> Etcd<S> {
     }
 
     /// Shows all entries of a range to `add`, page by page, all of the same revision. Returns the present one.
-    async fn scan(
+    pub(crate) async fn scan(
         &self,
         caller: &S::Caller,
         range: KeyRange,

@@ -8,9 +8,13 @@ use tonic::{Request, Status, service::Routes};
 use crate::{
     Store,
     error::Error,
-    proto::etcdserverpb::{
-        auth_server::AuthServer, cluster_server::ClusterServer, kv_server::KvServer, lease_server::LeaseServer,
-        maintenance_server::MaintenanceServer, watch_server::WatchServer,
+    proto::{
+        etcdserverpb::{
+            auth_server::AuthServer, cluster_server::ClusterServer, kv_server::KvServer, lease_server::LeaseServer,
+            maintenance_server::MaintenanceServer, watch_server::WatchServer,
+        },
+        v3electionpb::election_server::ElectionServer,
+        v3lockpb::lock_server::LockServer,
     },
 };
 
@@ -32,19 +36,26 @@ pub fn routes<S: Store>(store: S) -> Routes {
         .add_service(KvServer::new(etcd.clone()))
         .add_service(LeaseServer::new(etcd.clone()))
         .add_service(WatchServer::new(etcd.clone()))
+        .add_service(LockServer::new(etcd.clone()))
+        .add_service(ElectionServer::new(etcd.clone()))
         .add_service(MaintenanceServer::new(etcd.clone()))
         .add_service(ClusterServer::new(etcd.clone()))
         .add_service(AuthServer::new(etcd))
 }
 
 /// The calls that change something.
-const CHANGES: [&str; 6] = [
+const CHANGES: [&str; 11] = [
     "/etcdserverpb.KV/Put",
     "/etcdserverpb.KV/DeleteRange",
     "/etcdserverpb.KV/Txn",
     "/etcdserverpb.KV/Compact",
     "/etcdserverpb.Lease/LeaseGrant",
     "/etcdserverpb.Lease/LeaseRevoke",
+    "/v3lockpb.Lock/Lock",
+    "/v3lockpb.Lock/Unlock",
+    "/v3electionpb.Election/Campaign",
+    "/v3electionpb.Election/Proclaim",
+    "/v3electionpb.Election/Resign",
 ];
 
 /// Whether a call to this path changes something, so that its answer must reach the client.

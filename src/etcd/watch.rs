@@ -47,7 +47,7 @@ const FIXED_BYTES: usize = 128;
 /// Time without an event after which a client that asked for it is told how far its watch is. etcd's.
 const PROGRESS: Duration = Duration::from_secs(600);
 /// Time without a leader after which a stream ends that asked for one.
-const LEADERLESS_MAX: Duration = Duration::from_secs(3);
+pub(crate) const LEADERLESS_MAX: Duration = Duration::from_secs(3);
 /// Between two checks of both.
 const CHECK: Duration = Duration::from_secs(1);
 /// The id in answers that are about all watches of a stream, or about none.
@@ -284,18 +284,16 @@ impl<S: Store> Watcher<S> {
         };
         self.watches.remove(&id);
         let canceled = WatchResponse { watch_id: id, canceled: true, ..Default::default() };
-        self.ready.push_back(match error {
-            StoreError::Compacted { compacted } => WatchResponse {
-                header: self.etcd.header(Revision(0)),
-                // From where a watch is possible.
-                compact_revision: number(Revision(compacted.0 + 1)),
-                ..canceled
-            },
-            StoreError::Denied(_) => {
-                WatchResponse { header: self.etcd.header_now(), cancel_reason: denied(), ..canceled }
-            }
-            error => return Err(error.into()),
-        });
+        let canceled = if let StoreError::Compacted { compacted } = error {
+            // From where a watch is possible.
+            let compact_revision = number(Revision(compacted.0 + 1));
+            WatchResponse { header: self.etcd.header(Revision(0)), compact_revision, ..canceled }
+        } else if let StoreError::Denied(_) = error {
+            WatchResponse { header: self.etcd.header_now(), cancel_reason: denied(), ..canceled }
+        } else {
+            return Err(error.into());
+        };
+        self.ready.push_back(canceled);
         Ok(())
     }
 

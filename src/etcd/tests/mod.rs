@@ -1,7 +1,9 @@
 //! The services, over a store in memory, as clients reach them.
 
+mod elections;
 mod keys;
 mod leases;
+mod locks;
 mod memory;
 mod transactions;
 mod watches;
@@ -9,13 +11,17 @@ mod watches;
 use tonic::{Status, service::Routes};
 
 use crate::{
-    proto::etcdserverpb::{
-        Compare, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest,
-        compare::{CompareResult, CompareTarget, TargetUnion},
-        kv_client::KvClient,
-        lease_client::LeaseClient,
-        request_op::Request,
-        watch_client::WatchClient,
+    proto::{
+        etcdserverpb::{
+            Compare, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest,
+            compare::{CompareResult, CompareTarget, TargetUnion},
+            kv_client::KvClient,
+            lease_client::LeaseClient,
+            request_op::Request,
+            watch_client::WatchClient,
+        },
+        v3electionpb::election_client::ElectionClient,
+        v3lockpb::lock_client::LockClient,
     },
     routes,
 };
@@ -39,6 +45,14 @@ impl Api {
 
     pub(crate) fn watch(&self) -> WatchClient<Routes> {
         WatchClient::new(self.routes.clone())
+    }
+
+    pub(crate) fn lock(&self) -> LockClient<Routes> {
+        LockClient::new(self.routes.clone())
+    }
+
+    pub(crate) fn election(&self) -> ElectionClient<Routes> {
+        ElectionClient::new(self.routes.clone())
     }
 
     pub(crate) fn lease(&self) -> LeaseClient<Routes> {

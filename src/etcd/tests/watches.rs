@@ -259,6 +259,9 @@ async fn a_slow_reader_misses_nothing_and_a_change_of_leader_repeats_nothing() {
             let success = vec![operation(put("k1", "v")), operation(put(&format!("k{round}{n}"), "v"))];
             api.kv().txn(TxnRequest { success, ..Default::default() }).await.unwrap();
         }
+        while seen.len() < 100 * round + 30 {
+            seen.extend(watches.events().await);
+        }
         api.store.be_leaderless(true);
         let some = timeout(Duration::from_millis(20), watches.answers.next()).await;
         seen.extend(some.iter().flatten().flat_map(|answer| events(answer.as_ref().unwrap())));

@@ -1,0 +1,48 @@
+//! Locks, for clients that leave the recipe to the server.
+//!
+//! The caller's lease is the lock's: a lock without one, which etcd grants with a lease that nobody keeps alive, is refused. Only a key
+//! that is a place in a lock's queue is unlocked; etcd deletes whatever key it is given.
+
+use lockkeeper_machine::{Entry, Key};
+use tonic::{Request, Response, Status};
+
+use crate::{
+    Etcd, Store,
+    error::Error,
+    key,
+    proto::v3lockpb::{LockRequest, LockResponse, UnlockRequest, UnlockResponse, lock_server::Lock},
+};
+
+#[tonic::async_trait]
+impl<S: Store> Lock for Etcd<S> {
+    async fn lock(&self, request: Request<LockRequest>) -> Result<Response<LockResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let LockRequest { name, lease } = request.into_inner();
+        if lease == 0 {
+            return Err(Error::NoLease { what: "a lock" }.into());
+        }
+        let turn = self.turn(&caller, &name, lease, &[]).await?;
+        Ok(Response::new(LockResponse { header: self.header(turn.revision), key: key::shown(&turn.key).to_vec() }))
+    }
+
+    async fn unlock(&self, request: Request<UnlockRequest>) -> Result<Response<UnlockResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let key = key::of(&request.into_inner().key)?;
+        let found = self.patiently(|| self.store.get(&caller, vec![key.clone()], None)).await?;
+        let place = found.entries.into_iter().flatten().next().filter(|entry| is_place(&key, entry));
+        let Some(entry) = place else {
+            return Err(Error::NotLocked { key: String::from_utf8_lossy(key::shown(&key)).into_owned() }.into());
+        };
+        // It was there: whoever deleted it meanwhile, an attempt of this call or another one, it is not locked any more.
+        let revision = self.leave(&caller, &key, entry.created).await?;
+        Ok(Response::new(UnlockResponse { header: self.header(revision) }))
+    }
+}
+
+/// Whether an entry is a place in a queue: its key ends with its lease.
+fn is_place(key: &Key, entry: &Entry) -> bool {
+    let lease = entry.lease.and_then(|lease| key::lease(lease.session));
+    lease.is_some_and(|lease| {
+        key::queue(key, lease).is_some() || key::shown(key).ends_with(format!("/{lease:x}").as_bytes())
+    })
+}

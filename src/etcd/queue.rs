@@ -1,0 +1,289 @@
+//! A queue of keys, as etcd's recipes for locks and elections have it.
+//!
+//! A contender puts the key `NAME/LEASE`, with its lease; the oldest key under `NAME/` has its turn, and each other one waits until the
+//! one before it is deleted. These are the keys that client-side recipes put, so all of them exclude each other.
+//!
+//! * **Nobody waits in vain**: the key of a caller that is gone is deleted, also while it is still being put. A contender whose own key is
+//!   deleted, such as by the end of its lease, fails at once.
+//! * **A key that is there already is taken up again**, with its place: the caller repeats a request whose answer was lost. The key is
+//!   written again, so that the end of the earlier request, which may be noticed late, does not delete what the later one waits for or
+//!   holds. If the key had its turn before, it has it still, and keeps it when the later request is cancelled.
+//! * **A change of leader costs nobody the place**: what it interrupts is repeated.
+
+use std::{future::Future, time::Duration};
+
+use futures::StreamExt as _;
+use lockkeeper_machine::{
+    AtLeaseEnd, Compare, Key, KeyRange, Lease, Operand, Put, PutLease, Relation, Revision, Select, Shows, SortBy, Txn,
+    TxnOperation, TxnResult, Value,
+};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    Etcd, Store, StoreError, Watched,
+    error::{Error, passes},
+    follow::Followed,
+    key,
+};
+
+/// How long a write is repeated while it fails for a reason that passes.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A key that has its turn.
+pub(crate) struct Turn {
+    pub(crate) key: Key,
+    /// Its create revision: the token.
+    pub(crate) created: Revision,
+    /// The revision that shows it as the oldest.
+    pub(crate) revision: Revision,
+}
+
+impl<S: Store> Etcd<S> {
+    /// Waits for a turn, with this value of the key. Dropping the future gives up.
+    pub(crate) async fn turn(&self, caller: &S::Caller, name: &[u8], lease: i64, value: &[u8]) -> Result<Turn, Error> {
+        let (prefix, range) = under(name)?;
+        let key = key::of(&[&prefix, format!("{lease:x}").as_bytes()].concat())?;
+        let value = Value::new(value).map_err(|_| Error::TooLarge)?;
+        loop {
+            // A task of its own: it ends though its caller is gone, and so whatever it puts is deleted then.
+            let joining = self.clone().join(caller.clone(), range.clone(), key.clone(), lease, value.clone());
+            let joined = tokio::spawn(joining).await.map_err(|error| Error::Other(error.to_string()))??;
+            let Joined { place, is_new, first } = joined;
+            let revision = match first {
+                Some(revision) => Ok(revision),
+                None => self.wait(caller, &range, &place, lease).await,
+            };
+            match revision {
+                Ok(revision) => return Ok(Turn { created: place.keep(), key, revision }),
+                // The request that put it deleted it.
+                Err(Error::PlaceLost) if !is_new => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Puts the key; one that is there keeps its place.
+    async fn join(
+        self,
+        caller: S::Caller,
+        range: KeyRange,
+        key: Key,
+        lease: i64,
+        value: Value,
+    ) -> Result<Joined<S>, Error> {
+        let put = TxnOperation::Put(Put {
+            key: key.clone(),
+            value,
+            lease: PutLease::Given(Lease { session: key::session(lease), at_end: AtLeaseEnd::Delete }),
+            claims: key::queue(&key, lease),
+        });
+        let oldest = Select { range, by: SortBy::Created, limit: 1, shows: Shows::Keys, ..Select::default() };
+        let oldest = TxnOperation::Select(oldest);
+        let then = vec![put.clone(), oldest.clone()];
+        let otherwise = vec![TxnOperation::Get(key.clone()), put, oldest];
+        let is_absent = is_at(&key, Operand::Created(Revision(0)));
+        let txn = Txn::new(vec![is_absent], then, otherwise).map_err(|_| Error::TooLarge)?;
+        let committed = self.patiently(|| self.store.commit(&caller, txn.clone())).await?;
+        let (mut created, mut oldest) = (committed.revision, None);
+        for result in &committed.results {
+            match result {
+                TxnResult::Got(Some(found)) => created = found.created,
+                TxnResult::Selected(selected) => oldest = selected.entries.first().map(|(_, oldest)| oldest.created),
+                TxnResult::Got(None) | TxnResult::Put | TxnResult::Deleted(_) | TxnResult::Opened(_) => {}
+            }
+        }
+        let (is_new, is_first) = (committed.succeeded, oldest == Some(created));
+        let written = committed.revision;
+        let place = Place { etcd: self, caller, key, created, written, is_kept: is_first && !is_new };
+        Ok(Joined { place, is_new, first: is_first.then_some(committed.revision) })
+    }
+
+    /// Waits until no older key is there. Returns a revision that shows it.
+    async fn wait(
+        &self,
+        caller: &S::Caller,
+        range: &KeyRange,
+        place: &Place<S>,
+        lease: i64,
+    ) -> Result<Revision, Error> {
+        loop {
+            let (standing, revision) = self.patiently(|| self.standing(caller, range, place)).await?;
+            let ahead = match standing {
+                Standing::Gone => return Err(self.why_gone(caller, lease).await?),
+                Standing::First => return Ok(revision),
+                Standing::Behind(ahead) => ahead,
+            };
+            let from = Some(Revision(revision.0 + 1));
+            let follow =
+                |key: &Key| Ok::<_, Error>(self.follow(caller, key::range(key::shown(key), &[])?, from, false));
+            let (mut ahead, mut own) = (follow(&ahead)?, follow(&place.key)?);
+            let ended = tokio::select! {
+                ended = deleted(&mut ahead) => ended,
+                ended = deleted(&mut own) => ended,
+            };
+            match ended {
+                // What was missed shows in what is there.
+                Ok(()) | Err(StoreError::Compacted { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Where a key stands, as of a revision.
+    async fn standing(
+        &self,
+        caller: &S::Caller,
+        range: &KeyRange,
+        place: &Place<S>,
+    ) -> Result<(Standing, Revision), Error> {
+        let (mut is_there, mut ahead) = (false, None::<(Revision, Key)>);
+        let revision = self.scan(caller, range.clone(), None, |entries| {
+            for (key, entry) in entries {
+                is_there |= key == place.key && entry.created == place.created;
+                let is_ahead = entry.created < place.created;
+                if is_ahead && ahead.as_ref().is_none_or(|(created, _)| *created < entry.created) {
+                    ahead = Some((entry.created, key));
+                }
+            }
+            Ok(())
+        });
+        let revision = match revision.await {
+            // A page of it was forgotten meanwhile: read again.
+            Err(Error::Compacted) => return Err(Error::TooManyRequests),
+            revision => revision?,
+        };
+        let standing = match ahead {
+            _ if !is_there => Standing::Gone,
+            Some((_, ahead)) => Standing::Behind(ahead),
+            None => Standing::First,
+        };
+        Ok((standing, revision))
+    }
+
+    async fn why_gone(&self, caller: &S::Caller, lease: i64) -> Result<Error, Error> {
+        let session = self.patiently(|| self.store.session(caller, key::session(lease), false)).await?;
+        Ok(if session.is_some() { Error::PlaceLost } else { Error::LeaseNotFound })
+    }
+
+    /// Writes the value of a key that was created at this revision. Returns the revision.
+    pub(crate) async fn proclaim(
+        &self,
+        caller: &S::Caller,
+        key: &Key,
+        created: Revision,
+        lease: i64,
+        value: &Value,
+    ) -> Result<Revision, Error> {
+        let lease_of = Lease { session: key::session(lease), at_end: AtLeaseEnd::Delete };
+        let claims = key::queue(key, lease);
+        let put = Put { key: key.clone(), value: value.clone(), lease: PutLease::Given(lease_of), claims };
+        let txn = Txn::new(vec![is_at(key, Operand::Created(created))], vec![TxnOperation::Put(put)], Vec::new());
+        let txn = txn.map_err(|_| Error::TooLarge)?;
+        let committed = self.patiently(|| self.store.commit(caller, txn.clone())).await?;
+        if committed.succeeded { Ok(committed.revision) } else { Err(Error::NotLeader) }
+    }
+
+    /// Deletes a key that was created at this revision, if it is there. Returns the revision.
+    pub(crate) async fn leave(&self, caller: &S::Caller, key: &Key, created: Revision) -> Result<Revision, Error> {
+        self.delete_if(caller, is_at(key, Operand::Created(created))).await
+    }
+
+    async fn delete_if(&self, caller: &S::Caller, condition: Compare) -> Result<Revision, Error> {
+        let delete = vec![TxnOperation::Delete(condition.key.clone())];
+        let txn = Txn::new(vec![condition], delete, Vec::new()).map_err(|_| Error::TooLarge)?;
+        let committed = self.patiently(|| self.store.commit(caller, txn.clone())).await?;
+        Ok(committed.revision)
+    }
+
+    /// Repeats what fails for a reason that passes. All that is repeated here may take effect twice.
+    pub(crate) async fn patiently<T, E, F>(&self, attempt: impl Fn() -> F) -> Result<T, Error>
+    where
+        E: Into<Error>,
+        F: Future<Output = Result<T, E>>,
+    {
+        let began = Instant::now();
+        loop {
+            match attempt().await.map_err(Into::into) {
+                Err(error) if passes(&error) && began.elapsed() < PATIENCE => sleep(PAUSE).await,
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+/// What the keys of a name begin with, and their range.
+pub(crate) fn under(name: &[u8]) -> Result<(Vec<u8>, KeyRange), Error> {
+    let (prefix, end) = ([name, b"/"].concat(), [name, b"0"].concat());
+    let range = key::range(&prefix, &end)?;
+    Ok((prefix, range))
+}
+
+/// A key in a queue. It leaves when it is dropped, unless it is kept.
+struct Place<S: Store> {
+    etcd: Etcd<S>,
+    caller: S::Caller,
+    key: Key,
+    created: Revision,
+    /// When this request wrote it. A later write is another request's.
+    written: Revision,
+    is_kept: bool,
+}
+
+impl<S: Store> Place<S> {
+    fn keep(mut self) -> Revision {
+        self.is_kept = true;
+        self.created
+    }
+}
+
+impl<S: Store> Drop for Place<S> {
+    fn drop(&mut self) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        if self.is_kept {
+            return;
+        }
+        let (etcd, caller, key) = (self.etcd.clone(), self.caller.clone(), self.key.clone());
+        let condition = is_at(&key, Operand::Modified(self.written));
+        runtime.spawn(async move {
+            if let Err(error) = etcd.delete_if(&caller, condition).await {
+                tracing::debug!(%error, ?key, "a key whose caller is gone stays until its lease ends");
+            }
+        });
+    }
+}
+
+/// A key that is in its queue.
+struct Joined<S: Store> {
+    place: Place<S>,
+    /// It was not there before.
+    is_new: bool,
+    /// The revision that shows it as the oldest.
+    first: Option<Revision>,
+}
+
+/// Where a key stands in its queue.
+enum Standing {
+    Gone,
+    First,
+    Behind(Key),
+}
+
+/// Returns when a key is deleted.
+async fn deleted(events: &mut Followed) -> Result<(), StoreError> {
+    loop {
+        let Watched { events, .. } = events.next().await.unwrap_or(Err(StoreError::Stopping))?;
+        if events.iter().any(|event| event.after.is_none()) {
+            return Ok(());
+        }
+    }
+}
+
+/// The condition that a key has this property.
+fn is_at(key: &Key, operand: Operand) -> Compare {
+    Compare { key: key.clone(), up_to: None, relation: Relation::Equal, operand }
+}
