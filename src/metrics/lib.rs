@@ -121,6 +121,42 @@ impl Did {
     }
 }
 
+/// How a wait ended, at the leader.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitOutcome {
+    /// The locks were granted.
+    Granted,
+    /// It reached its time limit.
+    TimedOut,
+    /// It was given up, or removed by an operator, or its session ended.
+    Ended,
+    /// Its call broke off: the client went, or the leader changed. It may go on as another wait.
+    BrokenOff,
+}
+
+impl WaitOutcome {
+    const ALL: [Self; 4] = [Self::Granted, Self::TimedOut, Self::Ended, Self::BrokenOff];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Granted => "granted",
+            Self::TimedOut => "timed_out",
+            Self::Ended => "ended",
+            Self::BrokenOff => "broken_off",
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfWait {
+    outcome: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfLimit {
+    limit: String,
+}
+
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct OfStage {
     stage: &'static str,
@@ -151,6 +187,12 @@ struct Shared {
     calls: Family<OfOutcome, Counter>,
     durations: Family<OfCall, Histogram, fn() -> Histogram>,
     leaderships: Counter,
+    waits: Family<OfWait, Histogram, fn() -> Histogram>,
+    limits: Family<OfLimit, Counter>,
+    watch_lags: Counter,
+    clock_stalls: Counter,
+    snapshots: Histogram,
+    installs: Histogram,
 }
 
 impl Default for Metrics {
@@ -172,13 +214,52 @@ impl Default for Metrics {
         let leaderships = Counter::default();
         let help = "Times that this node came to lead; over all nodes: changes of the leader";
         registry.register("lockkeeper_leaderships", help, leaderships.clone());
+        let waits: Family<OfWait, Histogram, fn() -> Histogram> = Family::new_with_constructor(seconds);
+        let help = "Time that an acquire waited in queues, at the leader, by how the wait ended";
+        registry.register_with_unit("lockkeeper_wait_duration", help, Unit::Seconds, waits.clone());
+        for outcome in WaitOutcome::ALL {
+            drop(waits.get_or_create(&OfWait { outcome: outcome.name() }));
+        }
+        let limits = Family::<OfLimit, Counter>::default();
+        // Those that operators set or watch are there from the start, so that a rate of the first refusal is seen.
+        for limit in ["locks", "session_bytes", "sessions", "table_bytes", "waiters"] {
+            drop(limits.get_or_create(&OfLimit { limit: limit.to_owned() }));
+        }
+        registry.register("lockkeeper_limits_reached", "Requests refused by a limit, by its name", limits.clone());
+        let watch_lags = Counter::default();
+        let help = "Times that a watcher lagged too far behind and was sent the state again";
+        registry.register("lockkeeper_watch_lags", help, watch_lags.clone());
+        let clock_stalls = Counter::default();
+        let help = "Times that this leader stood still or was cut off for longer than its clock counts";
+        registry.register("lockkeeper_clock_stalls", help, clock_stalls.clone());
+        let (snapshots, installs) = (seconds(), seconds());
+        let help = "Time to write a snapshot of the table";
+        registry.register_with_unit("lockkeeper_snapshot_duration", help, Unit::Seconds, snapshots.clone());
+        let help = "Time to install a snapshot from the leader, once it was received";
+        registry.register_with_unit("lockkeeper_snapshot_install_duration", help, Unit::Seconds, installs.clone());
         let did = Did::ALL.map(|did| {
             let (counter, (name, help)) = (Counter::default(), did.name_and_help());
             registry.register(name, help, counter.clone());
             counter
         });
         let did = did.to_vec();
-        Self { shared: Arc::new(Shared { registry, stages, commands, did, calls, durations, leaderships }) }
+        Self {
+            shared: Arc::new(Shared {
+                registry,
+                stages,
+                commands,
+                did,
+                calls,
+                durations,
+                leaderships,
+                waits,
+                limits,
+                watch_lags,
+                clock_stalls,
+                snapshots,
+                installs,
+            }),
+        }
     }
 }
 
@@ -223,6 +304,36 @@ impl Metrics {
     pub fn called(&self, call: &'static str, outcome: &'static str, time: Duration) {
         self.shared.calls.get_or_create(&OfOutcome { call, outcome }).inc();
         self.shared.durations.get_or_create(&OfCall { call }).observe(time.as_secs_f64());
+    }
+
+    /// A wait ended after this time.
+    pub fn waited(&self, outcome: WaitOutcome, time: Duration) {
+        self.shared.waits.get_or_create(&OfWait { outcome: outcome.name() }).observe(time.as_secs_f64());
+    }
+
+    /// A request was refused by the limit with this name: one of the program's names, never a client's text.
+    pub fn limit_reached(&self, limit: &str) {
+        self.shared.limits.get_or_create(&OfLimit { limit: limit.to_owned() }).inc();
+    }
+
+    /// A watcher lagged too far behind.
+    pub fn watch_lagged(&self) {
+        self.shared.watch_lags.inc();
+    }
+
+    /// The leader's clock did not count a stall.
+    pub fn clock_stalled(&self) {
+        self.shared.clock_stalls.inc();
+    }
+
+    /// A snapshot was written.
+    pub fn wrote_snapshot(&self, time: Duration) {
+        self.shared.snapshots.observe(time.as_secs_f64());
+    }
+
+    /// A snapshot was installed.
+    pub fn installed_snapshot(&self, time: Duration) {
+        self.shared.installs.observe(time.as_secs_f64());
     }
 
     /// All of it, and the present values, for one scrape.
@@ -323,6 +434,12 @@ mod tests {
         metrics.called("acquire_locks", "LIMIT_REACHED", Duration::from_millis(3));
         metrics.batch(3);
         metrics.came_to_lead();
+        metrics.waited(WaitOutcome::TimedOut, Duration::from_secs(2));
+        metrics.limit_reached("waiters");
+        metrics.watch_lagged();
+        metrics.clock_stalled();
+        metrics.wrote_snapshot(Duration::from_millis(20));
+        metrics.installed_snapshot(Duration::from_millis(20));
         let mut present = Present::default();
         present.gauge("lockkeeper_locks", "Locks", 7);
         present.gauges("lockkeeper_log_lag_entries", "Lag", "node", [("2".to_owned(), 9.0)]);
@@ -337,6 +454,12 @@ mod tests {
             "lockkeeper_log_lag_entries{node=\"2\"} 9.0\n",
             "lockkeeper_refused_total 4\n",
             "lockkeeper_leaderships_total 1\n",
+            "lockkeeper_wait_duration_seconds_bucket{le=\"2.5\",outcome=\"timed_out\"} 1\n",
+            "lockkeeper_limits_reached_total{limit=\"waiters\"} 1\n",
+            "lockkeeper_watch_lags_total 1\n",
+            "lockkeeper_clock_stalls_total 1\n",
+            "lockkeeper_snapshot_duration_seconds_count 1\n",
+            "lockkeeper_snapshot_install_duration_seconds_count 1\n",
         ] {
             assert!(text.contains(line), "{line}{text}");
         }

@@ -27,19 +27,21 @@ pub struct LeaderClock {
     base: Stamp,
     counted: Duration,
     read_at: Instant,
+    stalls: u64,
 }
 
 impl LeaderClock {
     /// `base` is the last stamp in the log, all of which this node has applied.
     pub fn start(base: Stamp, now: Instant) -> Self {
         let base = if Planted::StampFromWallClock.is_on() { wrong_clock() } else { base };
-        Self { base, counted: Duration::ZERO, read_at: now }
+        Self { base, counted: Duration::ZERO, read_at: now, stalls: 0 }
     }
 
     /// Reads the clock: the stamp for a proposal made now.
     pub fn read(&mut self, now: Instant) -> Stamp {
         let passed = now.saturating_duration_since(self.read_at);
         if passed > STEP_MAX {
+            self.stalls += 1;
             tracing::warn!(
                 stalled_ms = passed.as_millis() as u64,
                 "this leader was stalled or cut off from its quorum; cluster time does not count that time"
@@ -56,6 +58,11 @@ impl LeaderClock {
     /// Time until this stamp, without stalls. Zero: it has been reached.
     pub fn until(&self, stamp: Stamp) -> Duration {
         Duration::from_millis(stamp.0.saturating_sub(self.stamp().0))
+    }
+
+    /// Stalls since the start.
+    pub fn stalls(&self) -> u64 {
+        self.stalls
     }
 
     pub(super) fn stamp(&self) -> Stamp {
@@ -102,6 +109,7 @@ mod tests {
         assert_eq!(clock.read(start + 400 * MS), Stamp(400), "late, but not stalled");
         assert_eq!(clock.read(start + 10_400 * MS), Stamp(800), "ten seconds count as one step");
         assert_eq!(clock.read(start + 10_500 * MS), Stamp(900));
+        assert_eq!(clock.stalls(), 1);
     }
 
     #[test]

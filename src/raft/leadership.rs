@@ -36,7 +36,14 @@ impl Leadership {
 
     /// Reads the clock: the stamp for a proposal made now.
     pub fn stamp(&self) -> Stamp {
-        self.with_clock(|clock| clock.read(self.environment.clock.now()))
+        self.with_clock(|clock| {
+            let stalls = clock.stalls();
+            let stamp = clock.read(self.environment.clock.now());
+            if clock.stalls() > stalls {
+                self.environment.metrics.clock_stalled();
+            }
+            stamp
+        })
     }
 
     /// For [`Planted::StampFromCache`]: the latest stamp that was read.

@@ -8,7 +8,7 @@ use openraft::{
     storage::{EntryResponder, RaftStateMachine},
     type_config::alias::SnapshotOf,
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use super::{
     applier::Applier,
@@ -116,7 +116,9 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             snapshots.publish(&file)?;
             read(&file, &versions)
         };
+        let began = Instant::now();
         let restored = blocking.run(restore).await?;
+        self.table.metrics().installed_snapshot(began.elapsed());
         // Dropping a table of a million locks takes a good part of a second: neither readers nor heartbeats wait for that.
         blocking.discard("drop-table", self.table.restore(restored));
         self.pace.reset();
@@ -160,7 +162,9 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
             let records = frozen.machine.records().map(|record| records::encode(&record));
             snapshots.write_with(&meta, &frozen.ids_used, frozen.trail, records)
         };
+        let began = Instant::now();
         let file = blocking.run_in_background("snapshot", write).await?;
+        self.table.metrics().wrote_snapshot(began.elapsed());
         Ok(openraft::Snapshot { meta: file.meta().clone(), snapshot: file })
     }
 }

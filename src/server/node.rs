@@ -439,7 +439,8 @@ where
     if let Some(listener) = http {
         let (cluster, service) = (services.cluster.clone(), services.service.clone());
         let console = Console::new(cluster.clone(), service.clone(), Arc::clone(&environment.clock), hosts(&config));
-        let web = Web { cluster, service, metrics: environment.metrics.clone(), console };
+        let data = config.data_dir.as_path().into();
+        let web = Web { cluster, service, metrics: environment.metrics.clone(), console, data };
         let serving = web::serve(listener, console_acceptor, web, stopping.clone());
         environment.clients.spawn(&mut client_server, async move {
             serving.await;

@@ -10,7 +10,7 @@
 //! The first three ask for no identity: probes and scrapers have none. So nothing there names a lock, a client or its data. Whoever may not
 //! know how busy a cluster is must not reach the port. The console asks for the rights that gRPC asks for.
 
-use std::{convert::Infallible, fs, net::SocketAddr, time::Duration};
+use std::{convert::Infallible, fs, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -44,6 +44,8 @@ pub(crate) struct Web {
     pub(crate) service: Service,
     pub(crate) metrics: Metrics,
     pub(crate) console: Console,
+    /// The data directory.
+    pub(crate) data: Arc<Path>,
 }
 
 /// Serves the port until `stopping`.
@@ -82,7 +84,7 @@ async fn ready(State(web): State<Web>) -> Response {
 
 async fn metrics(State(web): State<Web>) -> Response {
     let present = match web.cluster.condition(false).await {
-        Ok(status) => present(&status, &web.service),
+        Ok(status) => present(&status, &web.service, &web.data),
         // Without a table hash it does not fail; what was counted is shown in any case.
         Err(_) => Present::default(),
     };
@@ -91,13 +93,14 @@ async fn metrics(State(web): State<Web>) -> Response {
 }
 
 /// The values of this moment.
-fn present(status: &StatusResponse, service: &Service) -> Present {
+fn present(status: &StatusResponse, service: &Service, data: &Path) -> Present {
     let mut now = Present::default();
     let version = [(VERSION.to_owned(), 1.0)];
     now.gauges("lockkeeper_build_info", "The version of the program; always 1", "version", version);
     of_raft(&mut now, status);
     of_table(&mut now, status);
     of_disk(&mut now, status);
+    of_data(&mut now, data);
     let (denied, limited) = service.access().refused();
     now.counter("lockkeeper_denied", "Requests refused for want of an identity or a right", denied);
     now.counter("lockkeeper_limited", "Requests refused by a limit of their identity", limited);
@@ -159,6 +162,25 @@ fn of_disk(now: &mut Present, status: &StatusResponse) {
         let left = Duration::from_secs(left.try_into().unwrap_or_default());
         now.seconds("lockkeeper_certificate_left_seconds", "Time until this node's certificate expires", left);
     }
+}
+
+/// The sizes of the node's files; nothing of those that are not there.
+fn of_data(now: &mut Present, data: &Path) {
+    let journal = |file: &Path| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("journal-"));
+    let parts = [
+        ("journal", bytes_in(&data.join("log"), journal)),
+        ("sled", bytes_in(&data.join("log").join("sled"), |_| true)),
+        ("snapshots", bytes_in(&data.join("snapshots"), |_| true)),
+    ];
+    #[expect(clippy::cast_precision_loss, reason = "a graph does not show it")]
+    let sizes = parts.into_iter().filter_map(|(part, bytes)| Some((part.to_owned(), bytes? as f64)));
+    now.gauges("lockkeeper_data_size_bytes", "Size of the files of the node's data", "part", sizes);
+}
+
+/// The size of the files of a directory that are wanted, without those in directories below it. `None`: it cannot be read.
+fn bytes_in(directory: &Path, is_wanted: impl Fn(&Path) -> bool) -> Option<u64> {
+    let files = fs::read_dir(directory).ok()?.filter_map(Result::ok).filter(|file| is_wanted(&file.path()));
+    Some(files.filter_map(|file| file.metadata().ok()).filter(fs::Metadata::is_file).map(|file| file.len()).sum())
 }
 
 /// What the operating system says of this process; nothing where it does not say it in Linux's way.

@@ -19,7 +19,7 @@ use tokio_rustls::{
     },
 };
 
-use crate::support::{LONG, client, cluster_with, leader, output, text, until};
+use crate::support::{LONG, client, cluster_with, leader, long_session, output, text, until};
 
 /// The status and the body of a GET at a node's HTTP port.
 async fn get(cluster: &LocalCluster, node: u64, path: &str) -> Option<(u16, String)> {
@@ -149,6 +149,16 @@ async fn metrics_count_what_happens() {
     let (_, metrics) = get(&cluster, leads, "/metrics").await.expect("an answer");
     let refused = value(&metrics, "lockkeeper_calls_total{call=\"release_locks\",outcome=\"SESSION_EXPIRED\"}");
     assert_eq!(refused, Some(1.0), "{metrics}");
+
+    // A wait that is over.
+    let one = long_session(&client(&cluster)).await;
+    let _held = one.acquire("jobs/held").await.expect("it is free");
+    let (code, ..) = run(&["lock", "jobs/held", "--wait", "100ms", "--", "true"]).await;
+    assert_ne!(code, 0, "it is held");
+    let waited = "lockkeeper_wait_duration_seconds_count{outcome=\"timed_out\"}";
+    assert_eq!(metric(&cluster, leads, waited).await, Some(1.0));
+    let sled = metric(&cluster, leads, "lockkeeper_data_size_bytes{part=\"sled\"}").await;
+    assert!(sled > Some(0.0), "{sled:?}");
 
     // Another leader.
     cluster.node(leads).signal(Signal::KILL);

@@ -57,6 +57,12 @@ impl Local {
         let answer = self.answer(caller, request).await;
         let outcome = answer.as_ref().map_or_else(|error| outcome(&error.reason), |_| "ok");
         self.metrics.called(C::NAME, outcome, began.elapsed());
+        if let Err(error) = &answer
+            && error.reason == Reason::LimitReached
+            && let Some(limit) = error.about("limit")
+        {
+            self.metrics.limit_reached(limit);
+        }
         answer
     }
 
@@ -93,7 +99,7 @@ impl Local {
         let request = request.typed()?;
         self.check(caller, &request)?;
         let WatchLocks { prefix, after_index } = request;
-        let events = watch::start(self.replica.clone(), prefix.clone(), after_index).await?;
+        let events = watch::start(self.replica.clone(), self.metrics.clone(), prefix.clone(), after_index).await?;
         let (access, caller) = (Arc::clone(&self.access), caller.clone());
         let denied = async move { access.denied(&caller, Right::Watch, What::Under(&prefix)).await };
         Ok(until_error(events, denied).map(|event| event.map(Form::Message)))

@@ -1,5 +1,7 @@
 //! How a node executes requests about locks.
 
+use tokio::time::Instant;
+
 use super::{
     local::{Local, Serve, page_size},
     pages::{PageLimit, page_of_locks},
@@ -10,6 +12,7 @@ use crate::{
     wire::Form,
 };
 use lockkeeper_machine::{Command, ForceRelease, LockName, Page, Released, Reply, WaitEnd};
+use lockkeeper_metrics::WaitOutcome;
 use lockkeeper_proto::v1;
 use lockkeeper_raft::{table::Applied, types::Delivery};
 
@@ -48,11 +51,26 @@ impl Serve for AcquireLocks {
             (Reply::Acquired(end), _) => acquired(end)?,
             (Reply::Busy(busy), _) => Acquired::Busy(busy),
             (Reply::Queued(_), Some(call)) => {
-                acquired(waiting::end_of_wait(&node.replica, call, is_repeatable).await?)?
+                let began = Instant::now();
+                let end = waiting::end_of_wait(&node.replica, call, is_repeatable).await;
+                node.metrics.waited(outcome_of(end.as_ref().ok()), began.elapsed());
+                acquired(end?)?
             }
             (other, _) => return Err(Error::unexpected(other)),
         };
         Ok(Form::Typed(acquired))
+    }
+}
+
+/// `None`: the call broke off.
+fn outcome_of(end: Option<&WaitEnd>) -> WaitOutcome {
+    match end {
+        Some(WaitEnd::Granted(_)) => WaitOutcome::Granted,
+        Some(WaitEnd::TimedOut(_)) => WaitOutcome::TimedOut,
+        Some(WaitEnd::Cancelled | WaitEnd::Abandoned | WaitEnd::Removed | WaitEnd::SessionEnded(_)) => {
+            WaitOutcome::Ended
+        }
+        None => WaitOutcome::BrokenOff,
     }
 }
 

@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{api::Error, wire::convert};
 use lockkeeper_machine::LockName;
+use lockkeeper_metrics::Metrics;
 use lockkeeper_planted::Planted;
 use lockkeeper_proto::v1::{
     WatchResponse,
@@ -46,6 +47,7 @@ const PROGRESS: Duration = Duration::from_secs(1);
 /// Starts a watch, after this entry if it is not 0. Fails if this node does not lead.
 pub(super) async fn start(
     replica: Replica,
+    metrics: Metrics,
     prefix: String,
     after: u64,
 ) -> Result<impl Stream<Item = Result<WatchResponse, Error>> + Send + 'static, Error> {
@@ -62,7 +64,7 @@ pub(super) async fn start(
         None if after > 0 => (Part::TooOld { after, state: Box::new(state()) }, Vec::new()),
         None => (state(), Vec::new()),
     };
-    let watcher = Watcher { replica, prefix, led, missed: missed.into(), changes, shown: after, next };
+    let watcher = Watcher { replica, metrics, prefix, led, missed: missed.into(), changes, shown: after, next };
     Ok(messages(watcher))
 }
 
@@ -98,6 +100,7 @@ impl Watching for Watcher {
 /// One stream.
 struct Watcher {
     replica: Replica,
+    metrics: Metrics,
     prefix: String,
     led: Led,
     /// Changes since the entry that the watcher named.
@@ -206,6 +209,7 @@ impl Watcher {
                     return Ok(None);
                 }
                 Ok(Err(RecvError::Lagged(_))) => {
+                    self.metrics.watch_lagged();
                     let table = Box::new(self.replica.table().read(Applied::clone));
                     self.next = Part::State { table, after: None };
                     return Ok(None);

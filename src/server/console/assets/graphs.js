@@ -67,7 +67,7 @@ const graphs = {
   grants: new Graph('Grants a second', rate),
   waiters: new Graph('Waiting', (value) => count(value)),
   commit: new Graph('Commit, p99', seconds),
-  sync: new Graph('Disk sync, p99', seconds),
+  sync: new Graph('Sync, p99', seconds),
 };
 /** The last scrapes, the newest last. */
 let scrapes = [];
