@@ -23,12 +23,9 @@ use super::{
     registers::{self, Register},
     run::Run,
     verdict::{Evidence, Finding, Investigation, Property},
-    wgl::{Model, Outcome, Timed, search},
+    wgl::{Model, OPERATIONS_MAX, Outcome, Timed, search},
 };
 use crate::history::{Acquire, Answer, Call, Ended, Found, Operation, Wait};
-
-/// Operations of a lock that are checked.
-pub(super) const OPERATIONS_MAX: usize = 200;
 
 /// Budget of states per lock: some seconds without optimization.
 const TRIES_MAX: u64 = 300_000;

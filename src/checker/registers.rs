@@ -6,9 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    linearizable::OPERATIONS_MAX,
     run::Run,
-    wgl::{Model, Timed},
+    wgl::{Model, OPERATIONS_MAX, Timed},
 };
 use crate::history::{Answer, Call, Ended, Operation};
 

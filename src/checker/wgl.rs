@@ -52,6 +52,9 @@ pub(super) enum Outcome {
     TooLong,
 }
 
+/// Operations of one lock or register that are searched.
+pub(super) const OPERATIONS_MAX: usize = 200;
+
 /// Longer sequences of steps are not searched.
 pub(super) const STEPS_MAX: usize = 512;
 
