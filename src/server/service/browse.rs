@@ -3,9 +3,8 @@
 //! Any node answers from its own table, as a stale read does: so it still shows what it knew when its cluster has no leader, and people who
 //! look on cost the leader nothing. A look is bounded by the number of names that it visits ([`LOOK_MAX`]), whatever the size of the table.
 
-use super::local::Local;
 use crate::{
-    access::guard::Guarded,
+    access::{Access, guard::Guarded},
     api::{Caller, Error, requests::*},
 };
 use lockkeeper_machine::{LockName, Machine, NAME_BYTES_MAX, Page, Ticket, Token};
@@ -30,7 +29,7 @@ pub(crate) trait Browse: Guarded + Sync {
     const NAME: &'static str;
 
     /// Looks. The table is that of the entry with this index.
-    fn look(self, node: &Local, caller: &Caller, table: &Machine, index: u64) -> Result<Self::View, Error>;
+    fn look(self, access: &Access, caller: &Caller, table: &Machine, index: u64) -> Result<Self::View, Error>;
 }
 
 impl Browse for BrowseLocks {
@@ -38,7 +37,7 @@ impl Browse for BrowseLocks {
 
     const NAME: &'static str = "browse_locks";
 
-    fn look(self, _: &Local, _: &Caller, table: &Machine, index: u64) -> Result<Level, Error> {
+    fn look(self, _: &Access, _: &Caller, table: &Machine, index: u64) -> Result<Level, Error> {
         let size = self.size.clamp(1, PAGE_MAX);
         let mut after = match self.after {
             Some(After::Lock(name)) => Some(name),
@@ -98,7 +97,7 @@ impl Browse for SearchLocks {
 
     const NAME: &'static str = "search_locks";
 
-    fn look(self, _: &Local, _: &Caller, table: &Machine, index: u64) -> Result<Found, Error> {
+    fn look(self, _: &Access, _: &Caller, table: &Machine, index: u64) -> Result<Found, Error> {
         let (size, wanted) = (self.size.clamp(1, PAGE_MAX), self.text.to_lowercase());
         let (mut locks, mut looked, mut last) = (Vec::new(), 0, None);
         let mut names = table.locks(&self.prefix, self.after.as_ref());
@@ -121,10 +120,10 @@ impl Browse for ShowSession {
 
     const NAME: &'static str = "show_session";
 
-    fn look(self, node: &Local, caller: &Caller, table: &Machine, index: u64) -> Result<Self::View, Error> {
+    fn look(self, access: &Access, caller: &Caller, table: &Machine, index: u64) -> Result<Self::View, Error> {
         let Some(view) = table.session(self.session) else { return Ok(None) };
         // As in a list of sessions.
-        if node.access.has_policy() && !node.access.administers(caller) && view.owner != caller.identity {
+        if access.has_policy() && !access.administers(caller) && view.owner != caller.identity {
             return Err(Error::not_owner(caller.identity.as_ref()));
         }
         let mut grants: Vec<_> = table.grants_of(self.session, self.after).take(PAGE_MAX + 1).collect();

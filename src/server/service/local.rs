@@ -111,7 +111,7 @@ impl Local {
         let seen = self.check(caller, &request).and_then(|()| {
             // A clone, as in `frozen`.
             let (table, index) = self.replica.table().read(|applied| (applied.machine.clone(), applied.index()));
-            request.look(self, caller, &table, index)
+            request.look(&self.access, caller, &table, index)
         });
         let outcome = seen.as_ref().map_or_else(|error| outcome(&error.reason), |_| "ok");
         self.metrics.called(B::NAME, outcome, began.elapsed());
