@@ -273,8 +273,9 @@ impl Store for Keyspace {
     }
 
     async fn open(&self, caller: &Caller, session: SessionId, ttl: Ttl) -> Result<(), StoreError> {
-        // A session is opened again by a repeated request. The label tells this grant from others of the same id.
-        let label = format!("etcd lease, grant {:016x}", Store::random(self));
+        // A session is opened again by a repeated request. The label, which people see, tells this grant from others of the same id.
+        let (lease, grant) = (session.0 & u128::from(u64::MAX), Store::random(self) >> 32);
+        let label = format!("etcd lease {lease:x}, grant {grant:08x}");
         let label = Label::new(&label).map_err(|invalid| StoreError::Other(invalid.to_string()))?;
         match self.call(caller, OpenSession { session: Some(session), ttl, label }).await {
             // There was one not long ago.

@@ -6,6 +6,7 @@
 
 mod debian;
 mod etcdctl;
+mod locks;
 #[path = "../dynamodb/packages.rs"]
 #[expect(dead_code, reason = "shared with the tests of the other endpoint")]
 mod packages;
