@@ -121,7 +121,7 @@ impl<S: Store> Etcd<S> {
     }
 
     /// The answers to a stream of renewals.
-    fn keep_alive(
+    pub(crate) fn keep_alive(
         &self,
         caller: S::Caller,
         asked: BoxStream<'static, Result<SessionId, Status>>,

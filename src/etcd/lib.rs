@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! routes      which services there are
+//! gateway     the same as JSON over HTTP
 //! kv  lease  watch  lock  election  maintenance  cluster  auth
 //!             a service each
 //! follow      the events of a range, in whole revisions
@@ -23,6 +24,7 @@ mod cluster;
 mod election;
 mod error;
 mod follow;
+mod gateway;
 mod header;
 mod key;
 mod kv;

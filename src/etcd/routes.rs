@@ -8,6 +8,7 @@ use tonic::{Request, Status, service::Routes};
 use crate::{
     Store,
     error::Error,
+    gateway::{self, gateway},
     proto::{
         etcdserverpb::{
             auth_server::AuthServer, cluster_server::ClusterServer, kv_server::KvServer, lease_server::LeaseServer,
@@ -29,10 +30,10 @@ pub struct Etcd<S> {
     pub(crate) shown: Arc<AtomicU64>,
 }
 
-/// All services over a store. An unknown one is answered with UNIMPLEMENTED.
+/// All services over a store, as gRPC and as JSON. An unknown one is answered with UNIMPLEMENTED.
 pub fn routes<S: Store>(store: S) -> Routes {
     let etcd = Etcd { store, shown: Arc::default() };
-    Routes::default()
+    Routes::from(gateway(etcd.clone()))
         .add_service(KvServer::new(etcd.clone()))
         .add_service(LeaseServer::new(etcd.clone()))
         .add_service(WatchServer::new(etcd.clone()))
@@ -60,7 +61,7 @@ const CHANGES: [&str; 11] = [
 
 /// Whether a call to this path changes something, so that its answer must reach the client.
 pub fn changes_something(path: &str) -> bool {
-    CHANGES.contains(&path)
+    CHANGES.contains(&path) || gateway::changes_something(path)
 }
 
 impl<S: Store> Etcd<S> {

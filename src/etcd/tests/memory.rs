@@ -11,7 +11,7 @@ use lockkeeper_machine::{
     Command, Committed, EntryEvent, Key, KeyRange, Label, Limit, Machine, Refusal, Renewal, Reply, Revision,
     RevisionError, Select, Selected, SessionId, Stamp, Time, Ttl, Txn, WallTime,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, task::yield_now};
 
 use crate::{Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};
 
@@ -193,6 +193,8 @@ impl Store for Memory {
         let Reply::Committed(committed) = self.change(Command::Txn(txn))? else {
             panic!("not an answer to a transaction")
         };
+        // Who asked may be gone when the answer comes.
+        yield_now().await;
         Ok(committed)
     }
 

@@ -1,6 +1,7 @@
 //! The services, over a store in memory, as clients reach them.
 
 mod elections;
+mod gateway;
 mod keys;
 mod leases;
 mod locks;
@@ -45,6 +46,11 @@ impl Api {
 
     pub(crate) fn watch(&self) -> WatchClient<Routes> {
         WatchClient::new(self.routes.clone())
+    }
+
+    /// All services, for requests of HTTP.
+    pub(crate) fn routes(&self) -> Routes {
+        self.routes.clone()
     }
 
     pub(crate) fn lock(&self) -> LockClient<Routes> {

@@ -1,0 +1,383 @@
+//! The same calls as JSON over HTTP, as etcd's own gateway has them, on the same port: for clients that speak no gRPC.
+//!
+//! * **A call** is a POST to `/v3/…`, or to `/v3beta/…` and `/v3alpha/…` for older clients, with its message as JSON: 64-bit numbers as
+//!   texts or numbers, bytes in base64, fields that have their default left out, fields that are unknown ignored. It goes through the same
+//!   methods as gRPC's.
+//! * **A stream** is a POST whose body has messages one after the other, and whose answer has a line `{"result":…}` for each one of the
+//!   server's; an error is a last line `{"error":…}`. The body may stay open. A watch goes on after the end of the body.
+//! * **An error** is `{"error":…,"message":…,"code":…}`, with gRPC's code and the status of HTTP that the gateway has for it.
+//! * `GET /version` and `GET /health` are for those who look.
+
+use std::{future::Future, time::Duration};
+
+use axum::{
+    Router,
+    body::{Body, BodyDataStream, to_bytes},
+    extract::{Request as HttpRequest, State},
+    response::Response as HttpResponse,
+    routing::{MethodRouter, get, post},
+};
+use bytes::{Buf as _, Bytes, BytesMut};
+use futures::{
+    StreamExt as _,
+    stream::{BoxStream, iter, unfold},
+};
+use http::{HeaderMap, HeaderValue, StatusCode, header::CONTENT_TYPE, request::Parts};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::json;
+use tokio::time::timeout;
+use tonic::{Code, Request, Response, Status, metadata::MetadataMap};
+
+use crate::{
+    Etcd, Store, key,
+    maintenance::VERSION,
+    proto::{
+        etcdserverpb::{
+            LeaseKeepAliveRequest, WatchRequest, auth_server::Auth, cluster_server::Cluster, kv_server::Kv,
+            lease_server::Lease, maintenance_server::Maintenance,
+        },
+        v3electionpb::{LeaderRequest, election_server::Election},
+        v3lockpb::lock_server::Lock,
+    },
+    routes::requires_leader,
+};
+
+/// What paths begin with: since etcd 3.4, in 3.3, in 3.2.
+const PREFIXES: [&str; 3] = ["/v3/", "/v3beta/", "/v3alpha/"];
+/// The calls that change something, by the rest of their paths.
+const CHANGES: [&str; 12] = [
+    "kv/put",
+    "kv/deleterange",
+    "kv/txn",
+    "kv/compaction",
+    "lease/grant",
+    "lease/revoke",
+    "kv/lease/revoke",
+    "lock/lock",
+    "lock/unlock",
+    "election/campaign",
+    "election/proclaim",
+    "election/resign",
+];
+/// The version of the cluster, as `/version` tells it.
+const CLUSTER_VERSION: &str = "3.4.0";
+/// Bytes of the body of a call: those of the largest transaction, in base64, and more.
+const BODY_BYTES_MAX: usize = 4 << 20;
+/// Bytes of one message of a stream: a few keys.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Time for the body of a call, or the first message of a stream, to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// What the type of a call of gRPC begins with.
+const GRPC: &[u8] = b"application/grpc";
+
+/// Messages of a client, or answers of a service.
+type Items<T> = BoxStream<'static, Result<T, Status>>;
+
+/// The calls and streams as JSON. A call of gRPC to a service that is none of the router's is answered with UNIMPLEMENTED.
+pub(crate) fn gateway<S: Store>(etcd: Etcd<S>) -> Router {
+    let mut router = Router::new().route("/version", get(version)).route("/health", get(health::<S>));
+    for prefix in PREFIXES {
+        for (path, method) in methods() {
+            router = router.route(&format!("{prefix}{path}"), method.fallback(async || not_allowed()));
+        }
+    }
+    router.fallback(unknown).with_state(etcd)
+}
+
+/// Whether a call to this path changes something.
+pub(crate) fn changes_something(path: &str) -> bool {
+    let rest = PREFIXES.iter().find_map(|prefix| path.strip_prefix(prefix));
+    rest.is_some_and(|rest| CHANGES.contains(&rest))
+}
+
+macro_rules! calls {
+    ($($path:literal => $service:ident::$method:ident,)*) => {
+        [$(($path, call(|etcd: Etcd<S>, request| async move { $service::$method(&etcd, request).await }))),*]
+    };
+}
+
+/// The calls and streams, by the rest of their paths.
+fn methods<S: Store>() -> impl IntoIterator<Item = (&'static str, MethodRouter<Etcd<S>>)> {
+    let calls = calls! {
+        "kv/range" => Kv::range,
+        "kv/put" => Kv::put,
+        "kv/deleterange" => Kv::delete_range,
+        "kv/txn" => Kv::txn,
+        "kv/compaction" => Kv::compact,
+        "lease/grant" => Lease::lease_grant,
+        "lease/revoke" => Lease::lease_revoke,
+        "kv/lease/revoke" => Lease::lease_revoke,
+        "lease/timetolive" => Lease::lease_time_to_live,
+        "kv/lease/timetolive" => Lease::lease_time_to_live,
+        "lease/leases" => Lease::lease_leases,
+        "kv/lease/leases" => Lease::lease_leases,
+        "cluster/member/list" => Cluster::member_list,
+        "maintenance/status" => Maintenance::status,
+        "maintenance/alarm" => Maintenance::alarm,
+        "auth/authenticate" => Auth::authenticate,
+        "auth/status" => Auth::auth_status,
+        "lock/lock" => Lock::lock,
+        "lock/unlock" => Lock::unlock,
+        "election/campaign" => Election::campaign,
+        "election/proclaim" => Election::proclaim,
+        "election/leader" => Election::leader,
+        "election/resign" => Election::resign,
+    };
+    let streams = [
+        ("watch", stream(watch::<S>)),
+        ("lease/keepalive", stream(keep_alive::<S>)),
+        ("election/observe", stream(observe::<S>)),
+    ];
+    calls.into_iter().chain(streams)
+}
+
+fn watch<S: Store>(
+    etcd: &Etcd<S>,
+    asks: &Asks<S>,
+    _first: &WatchRequest,
+    messages: Items<WatchRequest>,
+) -> Result<Items<impl Serialize + Send + use<S>>, Status> {
+    Ok(etcd.watches(asks.caller.clone(), messages, asks.requires_leader))
+}
+
+fn keep_alive<S: Store>(
+    etcd: &Etcd<S>,
+    asks: &Asks<S>,
+    _first: &LeaseKeepAliveRequest,
+    messages: Items<LeaseKeepAliveRequest>,
+) -> Result<Items<impl Serialize + Send + use<S>>, Status> {
+    let sessions = messages.map(|message| message.map(|message| key::session(message.id)));
+    Ok(etcd.keep_alive(asks.caller.clone(), sessions.boxed(), asks.requires_leader).boxed())
+}
+
+/// The first message is the only one.
+fn observe<S: Store>(
+    etcd: &Etcd<S>,
+    asks: &Asks<S>,
+    first: &LeaderRequest,
+    _messages: Items<LeaderRequest>,
+) -> Result<Items<impl Serialize + Send + use<S>>, Status> {
+    Ok(etcd.leaders(asks.caller.clone(), first.name.clone(), asks.requires_leader)?)
+}
+
+/// Who asks for a stream.
+struct Asks<S: Store> {
+    caller: S::Caller,
+    requires_leader: bool,
+}
+
+async fn version() -> HttpResponse {
+    answer(StatusCode::OK, &json!({ "etcdserver": VERSION, "etcdcluster": CLUSTER_VERSION }))
+}
+
+async fn health<S: Store>(State(etcd): State<Etcd<S>>) -> HttpResponse {
+    match etcd.store.facts().leader {
+        Some(_) => answer(StatusCode::OK, &json!({ "health": "true" })),
+        None => answer(StatusCode::SERVICE_UNAVAILABLE, &json!({ "health": "false", "reason": "no leader" })),
+    }
+}
+
+async fn unknown(headers: HeaderMap) -> HttpResponse {
+    let is_grpc = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(GRPC));
+    match is_grpc {
+        true => Status::unimplemented("unknown service or method").into_http(),
+        false => failed(&Status::not_found("Not Found")),
+    }
+}
+
+fn not_allowed() -> HttpResponse {
+    let status = Status::unimplemented("Method Not Allowed");
+    answer(StatusCode::METHOD_NOT_ALLOWED, &error(&status))
+}
+
+/// A method that takes one message and gives one.
+fn call<S, Q, A, F, R>(method: F) -> MethodRouter<Etcd<S>>
+where
+    S: Store,
+    Q: DeserializeOwned + Default + Send + 'static,
+    A: Serialize + Send + 'static,
+    F: Fn(Etcd<S>, Request<Q>) -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = Result<Response<A>, Status>> + Send + 'static,
+{
+    post(async move |State(etcd): State<Etcd<S>>, request: HttpRequest| {
+        let (Parts { headers, extensions, .. }, body) = request.into_parts();
+        let message = match whole(body).await {
+            Ok(message) => message,
+            Err(status) => return failed(&status),
+        };
+        let request = Request::from_parts(MetadataMap::from_headers(headers), extensions, message);
+        match method(etcd, request).await {
+            Ok(message) => answer(StatusCode::OK, message.get_ref()),
+            Err(status) => failed(&status),
+        }
+    })
+}
+
+/// A method that takes messages and gives some.
+fn stream<S, Q, A, F>(method: F) -> MethodRouter<Etcd<S>>
+where
+    S: Store,
+    Q: DeserializeOwned + Clone + Send + 'static,
+    A: Serialize + Send + 'static,
+    F: Fn(&Etcd<S>, &Asks<S>, &Q, Items<Q>) -> Result<Items<A>, Status> + Clone + Send + Sync + 'static,
+{
+    post(async move |State(etcd): State<Etcd<S>>, request: HttpRequest| {
+        let (Parts { headers, extensions, .. }, body) = request.into_parts();
+        let begun = async {
+            let requires_leader = requires_leader(&headers);
+            let asks = Asks { caller: etcd.caller_of(&extensions, &headers)?, requires_leader };
+            let mut messages = Messages::of(body);
+            // An error of the first message has a status of its own.
+            let first = timeout(BODY_TIMEOUT, messages.next()).await.map_err(|_| late())?;
+            let first = first.unwrap_or_else(|| Err(garbage("it is empty")))?;
+            let rest = unfold(Some(messages), |messages| async {
+                let mut messages = messages?;
+                let next = messages.next().await?;
+                let messages = next.is_ok().then_some(messages);
+                Some((next, messages))
+            });
+            method(&etcd, &asks, &first, iter([Ok(first.clone())]).chain(rest).boxed())
+        };
+        match begun.await {
+            Ok(answers) => {
+                let mut response = HttpResponse::new(Body::from_stream(answers.map(|item| line(&item))));
+                response.headers_mut().insert(CONTENT_TYPE, JSON);
+                response
+            }
+            Err(status) => failed(&status),
+        }
+    })
+}
+
+/// The message of a call.
+async fn whole<Q: DeserializeOwned + Default>(body: Body) -> Result<Q, Status> {
+    let bytes = timeout(BODY_TIMEOUT, to_bytes(body, BODY_BYTES_MAX)).await.map_err(|_| late())?;
+    let bytes = bytes.map_err(|_| {
+        Status::invalid_argument(format!("the body has more than {BODY_BYTES_MAX} bytes, or broke off: send less"))
+    })?;
+    match bytes.trim_ascii() {
+        // As in etcd.
+        [] => Ok(Q::default()),
+        bytes => serde_json::from_slice(bytes).map_err(garbage),
+    }
+}
+
+fn garbage(error: impl std::fmt::Display) -> Status {
+    Status::invalid_argument(format!("the body is not the JSON of this call: {error}"))
+}
+
+fn late() -> Status {
+    let seconds = BODY_TIMEOUT.as_secs();
+    Status::deadline_exceeded(format!("no message arrived within {seconds} s: send it with the call"))
+}
+
+/// The messages of a stream, one after the other.
+struct Messages {
+    body: BodyDataStream,
+    buffer: BytesMut,
+    has_ended: bool,
+}
+
+impl Messages {
+    fn of(body: Body) -> Self {
+        Self { body: body.into_data_stream(), buffer: BytesMut::new(), has_ended: false }
+    }
+
+    /// The next message; `None`: there are no more. An error is the last item.
+    async fn next<Q: DeserializeOwned>(&mut self) -> Option<Result<Q, Status>> {
+        // What is there may be a message, and so may each part that ends an object.
+        let mut may_be_whole = true;
+        loop {
+            if may_be_whole && let Some(message) = self.take() {
+                return Some(message);
+            }
+            if self.has_ended {
+                return None;
+            }
+            match self.body.next().await {
+                Some(Ok(bytes)) => {
+                    if self.buffer.len() + bytes.len() > MESSAGE_BYTES_MAX {
+                        return Some(Err(garbage(format!("a message has more than {MESSAGE_BYTES_MAX} bytes"))));
+                    }
+                    may_be_whole = bytes.contains(&b'}');
+                    self.buffer.extend_from_slice(&bytes);
+                }
+                Some(Err(_)) => return Some(Err(Status::cancelled("the body broke off"))),
+                None => (self.has_ended, may_be_whole) = (true, true),
+            }
+        }
+    }
+
+    /// Takes a message from the buffer, if one is there.
+    fn take<Q: DeserializeOwned>(&mut self) -> Option<Result<Q, Status>> {
+        let mut messages = serde_json::Deserializer::from_slice(&self.buffer).into_iter();
+        match messages.next() {
+            None => None,
+            Some(Ok(message)) => {
+                let taken = messages.byte_offset();
+                self.buffer.advance(taken);
+                Some(Ok(message))
+            }
+            Some(Err(error)) if error.is_eof() && !self.has_ended => None,
+            Some(Err(error)) => Some(Err(garbage(error))),
+        }
+    }
+}
+
+fn answer(status: StatusCode, message: &impl Serialize) -> HttpResponse {
+    let mut response = match serde_json::to_vec(message) {
+        Ok(bytes) => HttpResponse::new(Body::from(bytes)),
+        Err(error) => return failed(&Status::internal(error.to_string())),
+    };
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    response
+}
+
+fn failed(status: &Status) -> HttpResponse {
+    answer(http_status(status.code()), &error(status))
+}
+
+fn error(status: &Status) -> serde_json::Value {
+    let (message, code) = (status.message(), i32::from(status.code()));
+    json!({ "error": message, "message": message, "code": code })
+}
+
+/// A line of a stream's answer.
+fn line(item: &Result<impl Serialize, Status>) -> Result<Bytes, serde_json::Error> {
+    let value = match item {
+        Ok(message) => json!({ "result": message }),
+        Err(status) => {
+            let http = http_status(status.code());
+            json!({ "error": {
+                "grpc_code": i32::from(status.code()),
+                "http_code": http.as_u16(),
+                "message": status.message(),
+                "http_status": http.canonical_reason(),
+            } })
+        }
+    };
+    let mut line = serde_json::to_vec(&value)?;
+    line.push(b'\n');
+    Ok(line.into())
+}
+
+/// The status of HTTP that etcd's gateway has for a code.
+fn http_status(code: Code) -> StatusCode {
+    match code {
+        Code::Ok => StatusCode::OK,
+        Code::Cancelled => StatusCode::REQUEST_TIMEOUT,
+        Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
+        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::AlreadyExists | Code::Aborted => StatusCode::CONFLICT,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        Code::FailedPrecondition => StatusCode::PRECONDITION_FAILED,
+        Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Unknown | Code::Internal | Code::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
