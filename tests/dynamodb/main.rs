@@ -7,6 +7,7 @@
 //! versions that do not change. Where that is not possible, their clients are skipped, and the test says so.
 
 mod chaos;
+mod judged;
 mod npm;
 mod operators;
 mod packages;

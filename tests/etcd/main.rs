@@ -4,8 +4,11 @@
 //! and the cluster. `etcdctl` and the `etcd` that is compared with are Debian's, unpacked into the build directory. Where they cannot be
 //! had, the tests that need them are skipped, and say so.
 
+mod chaos;
 mod debian;
 mod etcdctl;
+#[path = "../dynamodb/judged.rs"]
+mod judged;
 mod locks;
 #[path = "../dynamodb/packages.rs"]
 #[expect(dead_code, reason = "shared with the tests of the other endpoint")]

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `LOCKKEEPER_ENDPOINTS` | the nodes for Lockkeeper's own clients, through the links whose faults concern clients |
 //! | `LOCKKEEPER_DYNAMODB_ENDPOINTS` | the nodes' endpoints for DynamoDB's clients, at the nodes themselves |
+//! | `LOCKKEEPER_ETCD_ENDPOINTS` | the same for etcd's clients, `host:port` |
 //! | `LOCKKEEPER_HISTORY` | the file for its events, one line each, as `lockkeeper::chaos::history` says; it may write none |
 //! | `LOCKKEEPER_HISTORY_BASE_NS` | what `CLOCK_MONOTONIC` showed at time 0 of the history, nanoseconds |
 //!
@@ -34,6 +35,7 @@ use crate::chaos::record::Timeline;
 pub(in crate::chaos) struct Surroundings {
     pub(in crate::chaos) endpoints: String,
     pub(in crate::chaos) dynamodb_endpoints: String,
+    pub(in crate::chaos) etcd_endpoints: String,
     /// Directory of their parts of the history.
     pub(in crate::chaos) parts: PathBuf,
     /// File for their stdout and stderr.
@@ -77,12 +79,13 @@ impl Programs {
 }
 
 fn spawn(number: usize, command: &str, surroundings: &Surroundings) -> io::Result<Child> {
-    let Surroundings { endpoints, dynamodb_endpoints, parts, log, timeline } = surroundings;
+    let Surroundings { endpoints, dynamodb_endpoints, etcd_endpoints, parts, log, timeline } = surroundings;
     let log = OpenOptions::new().create(true).append(true).open(log)?;
     Command::new("sh")
         .args(["-c", command])
         .env("LOCKKEEPER_ENDPOINTS", endpoints)
         .env("LOCKKEEPER_DYNAMODB_ENDPOINTS", dynamodb_endpoints)
+        .env("LOCKKEEPER_ETCD_ENDPOINTS", etcd_endpoints)
         .env("LOCKKEEPER_HISTORY", history(parts, number)?)
         .env("LOCKKEEPER_HISTORY_BASE_NS", base_ns(*timeline).to_string())
         .stdin(Stdio::piped())
@@ -99,6 +102,7 @@ fn history(parts: &Path, number: usize) -> io::Result<PathBuf> {
     Ok(part(&parts.canonicalize()?, &format!("program{number}")))
 }
 
+#[expect(clippy::disallowed_methods, reason = "every language has this clock; the history's own counts suspension too")]
 fn base_ns(timeline: Timeline) -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let now_ns = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();

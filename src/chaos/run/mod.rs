@@ -224,6 +224,7 @@ impl Run {
         let surroundings = Surroundings {
             endpoints: endpoints.clone(),
             dynamodb_endpoints: cluster.dynamodb_endpoints().join(","),
+            etcd_endpoints: cluster.etcd_endpoints().join(","),
             parts: parts.path().to_owned(),
             log: options.directory.join("programs.log"),
             timeline,
@@ -532,6 +533,7 @@ async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, 
         raft,
         tls: options.tls,
         dynamodb: !options.programs.is_empty(),
+        etcd: !options.programs.is_empty(),
         ..local::Options::new(&options.program)
     })
     .await?;
