@@ -7,9 +7,9 @@ use tokio::{io::AsyncWriteExt as _, process::Command, time::timeout};
 use crate::{LONG, cluster, debian};
 
 /// `etcdctl` with the endpoints of a cluster.
-struct Ctl<'a> {
-    programs: &'a Path,
-    endpoints: String,
+pub(crate) struct Ctl<'a> {
+    pub(crate) programs: &'a Path,
+    pub(crate) endpoints: String,
 }
 
 impl Ctl<'_> {
@@ -27,14 +27,14 @@ impl Ctl<'_> {
     }
 
     /// What it says.
-    async fn ok(&self, arguments: &[&str]) -> String {
+    pub(crate) async fn ok(&self, arguments: &[&str]) -> String {
         let (succeeded, text) = self.with_input(arguments, "").await;
         assert!(succeeded, "{arguments:?}: {text}");
         text.trim().to_owned()
     }
 
     /// The last line of what it says when it fails.
-    async fn error(&self, arguments: &[&str]) -> String {
+    pub(crate) async fn error(&self, arguments: &[&str]) -> String {
         let (succeeded, text) = self.with_input(arguments, "").await;
         assert!(!succeeded, "{arguments:?}: {text}");
         text.lines().last().unwrap_or_default().to_owned()

@@ -5,6 +5,7 @@
 //! had, the tests that need them are skipped, and say so.
 
 mod chaos;
+mod access;
 mod debian;
 mod etcdctl;
 #[path = "../dynamodb/judged.rs"]
