@@ -169,4 +169,33 @@ mod tests {
         assert_eq!((counted.locks, counted.held, counted.more), (COUNTED_MAX, COUNTED_MAX, true));
         assert_eq!(folder(&machine, "jobs/", 0).locks, 1, "each folder that is shown has a lock");
     }
+
+    #[test]
+    fn the_pages_of_a_level_have_each_child_once() {
+        let names = ["a", "a/", "a/1", "a/2/x", "a0", "b/1", "b/2", "c", "c-", "c/d/e", "d"];
+        let machine = table(names.map(str::to_owned));
+        let access = Access::open(&crate::config::AuthConfig::default(), false).expect("no files");
+        let level = |prefix: &str, size: usize| {
+            let (mut found, mut after) = (Vec::new(), None);
+            loop {
+                let asked = BrowseLocks { prefix: prefix.to_owned(), after, size };
+                let page = asked.look(&access, &Caller::default(), &machine, 1).expect("allowed");
+                found.extend(page.children.iter().map(|child| match child {
+                    Child::Lock(lock) => lock.name.to_string(),
+                    Child::Folder(folder) => format!("{}*{}", folder.prefix, folder.locks),
+                }));
+                after = page.children.last().map(|last| match last {
+                    Child::Lock(lock) => After::Lock(lock.name.clone()),
+                    Child::Folder(folder) => After::Folder(folder.prefix.clone()),
+                });
+                if !page.more {
+                    return found.join(" ");
+                }
+            }
+        };
+        for size in 1..8 {
+            assert_eq!(level("", size), "a a/*3 a0 b/*2 c c- c/*1 d");
+            assert_eq!(level("a/", size), "a/ a/1 a/2/*1");
+        }
+    }
 }
