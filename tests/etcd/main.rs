@@ -6,6 +6,7 @@
 
 mod chaos;
 mod access;
+mod clients;
 mod debian;
 mod etcdctl;
 #[path = "../dynamodb/judged.rs"]
