@@ -205,7 +205,13 @@ async fn a_waiter_outlives_a_change_of_leader() {
         api.store.be_leaderless(false);
     }
     assert!(!waiting.is_finished());
-    unlock(&api, "jobs/77").await.unwrap();
+    // Nor does a call end that finds no leader.
+    api.store.be_leaderless(true);
+    let (mut client, request) = (api.lock(), UnlockRequest { key: b"jobs/77".into() });
+    let unlocking = tokio::spawn(async move { client.unlock(request).await.map(drop) });
+    sleep(Duration::from_millis(20)).await;
+    api.store.be_leaderless(false);
+    timeout(PATIENCE, unlocking).await.expect("in time").expect("no panic").unwrap();
     ended(waiting).await.unwrap();
 }
 
