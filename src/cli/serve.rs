@@ -21,7 +21,7 @@ use tracing::{error, info, warn};
 
 use super::{
     exit::Exit,
-    logging,
+    logging::{self, LogFormat},
     signals::{Ending, Signals},
 };
 use crate::{
@@ -88,6 +88,9 @@ pub(super) struct Serve {
     /// Overrides `log` of the configuration: a filter such as "info" or "info,lockkeeper_raft=debug"
     #[arg(long, env = "LOCKKEEPER_LOG", value_name = "FILTER")]
     log: Option<String>,
+    /// How the lines of the log are written
+    #[arg(long, env = "LOCKKEEPER_LOG_FORMAT", value_name = "FORMAT", value_enum, default_value_t)]
+    log_format: LogFormat,
     /// Stop also when stdin closes, so that the node does not outlive its parent process
     #[arg(long, hide = true)]
     until_stdin_closes: bool,
@@ -95,7 +98,7 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) fn run(self) -> ExitCode {
-        let until_stdin_closes = self.until_stdin_closes;
+        let (until_stdin_closes, log_format) = (self.until_stdin_closes, self.log_format);
         let (file, overrides) = self.into_parts();
         let config = match Config::load(&file, overrides) {
             Ok(config) => config,
@@ -105,7 +108,7 @@ impl Serve {
             }
         };
 
-        logging::start(config.node_id, &config.log);
+        logging::start(config.node_id, &config.log, log_format);
         logging::abort_on_panic();
         if cfg!(feature = "planted-bugs") {
             let planted = planted().map_or("none", Planted::name);

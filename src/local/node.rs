@@ -34,7 +34,7 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 const TAIL_LINES: usize = 20;
 const TAIL_BYTES: u64 = 16 * 1024;
 /// Environment variables for a single node, which must not reach all nodes.
-const NOT_INHERITED: [&str; 12] = [
+const NOT_INHERITED: [&str; 13] = [
     "LOCKKEEPER_CONFIG",
     "LOCKKEEPER_CLUSTER_ID",
     "LOCKKEEPER_NODE_ID",
@@ -47,6 +47,7 @@ const NOT_INHERITED: [&str; 12] = [
     "LOCKKEEPER_JOIN",
     "LOCKKEEPER_CLIENT_ADDRESS",
     "LOCKKEEPER_PEER_ADDRESS",
+    "LOCKKEEPER_LOG_FORMAT",
 ];
 
 /// A node, running or not.

@@ -12,10 +12,13 @@
 //! Entries are applied in log order, one group after the other. The applier also answers their proposers. A simulation has one thread, and
 //! applies on it.
 
-use std::{io, sync::Arc, thread};
+use std::{io, sync::Arc, thread, time::Duration};
 
 use openraft::storage::EntryResponder;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 
 use super::{
     commands,
@@ -28,6 +31,8 @@ use lockkeeper_metrics::Stage;
 
 /// The commands of a group that is applied in place, in bytes: 300 to 600 acquires or releases, which take about a millisecond.
 const IN_PLACE_BYTES: usize = 32 * 1024;
+/// A group that takes this long to apply is logged: renewals behind it are late by as much.
+const SLOW_APPLY: Duration = Duration::from_millis(250);
 
 /// Entries that are to be applied, each with the responder of its proposer.
 pub(super) type Entries = Vec<EntryResponder<TypeConfig>>;
@@ -86,14 +91,20 @@ impl Applier {
 }
 
 fn apply_all(table: &Table, entries: Entries) -> io::Result<()> {
-    let applying = table.metrics().start(Stage::Apply);
+    let (began, count) = (Instant::now(), entries.len());
     for (entry, responder) in entries {
         let applied = apply(table, entry, responder.is_some())?;
         if let Some(responder) = responder {
             responder.send(applied);
         }
     }
-    applying.stop();
+    let took = began.elapsed();
+    table.metrics().took(Stage::Apply, took);
+    if took >= SLOW_APPLY
+        && let Some(times) = table.slow_applies().count()
+    {
+        tracing::warn!(times, entries = count, took_ms = took.as_millis() as u64, "entries were applied slowly");
+    }
     Ok(())
 }
 

@@ -27,6 +27,7 @@ use lockkeeper_environment::Environment;
 use lockkeeper_machine::{Command, ForceRelease, Identity, Limits, Operation, Time, Version, WallTime};
 use lockkeeper_metrics::{Metrics, Stage};
 use lockkeeper_planted::Planted;
+use lockkeeper_transport::LogThrottle;
 
 /// Capacity of the queue, in commands. When it is full, commands are refused.
 pub const QUEUE: usize = 8192;
@@ -84,12 +85,14 @@ struct Proposal {
 pub struct Proposer {
     queue: mpsc::Sender<Proposal>,
     led: Led,
+    /// Requests that were refused since the queue is full.
+    refused: Arc<LogThrottle>,
 }
 
 impl Proposer {
     pub(super) fn new(led: Led) -> (Self, ProposalQueue) {
         let (queue, intake) = mpsc::channel(QUEUE);
-        (Self { queue, led }, ProposalQueue(intake))
+        (Self { queue, led, refused: Arc::default() }, ProposalQueue(intake))
     }
 
     /// Proposes a command and waits until it is applied, for at most `patience`.
@@ -100,6 +103,9 @@ impl Proposer {
             return Err(NoReply::NotLeader);
         }
         if !self.admits(&command) {
+            if let Some(count) = self.refused.count() {
+                tracing::warn!(count, queued = self.queued(), "requests were refused: the queue of commands is full");
+            }
             return Err(NoReply::Overloaded);
         }
         ask(&self.queue, |reply| Proposal { command, queued: Instant::now(), reply }, patience).await

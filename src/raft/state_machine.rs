@@ -104,6 +104,9 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 
     async fn install_snapshot(&mut self, _meta: &SnapshotMeta, file: SnapshotFile) -> io::Result<()> {
         let snapshots = self.snapshots.clone();
+        let (began, bytes) = (Instant::now(), file.length());
+        let index = file.meta().last_log_id.map_or(0, |id| id.index);
+        tracing::info!(index, bytes, "taking over the leader's snapshot");
         // Durable before it is used: afterwards the log that it covers is purged.
         let blocking = snapshots.blocking();
         if Planted::SnapshotUsedBeforePublished.is_on() {
@@ -124,6 +127,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         self.pace.reset();
         // The calls on this node waited on the replaced table; their clients retry.
         self.table.calls().break_off();
+        tracing::info!(index, bytes, took_ms = began.elapsed().as_millis() as u64, "took over the leader's snapshot");
         Ok(())
     }
 
@@ -154,6 +158,7 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
         }
         let snapshots = self.snapshots.clone();
         let meta = SnapshotMeta { last_log_id: frozen.log_id, last_membership: frozen.membership.clone() };
+        let index = meta.last_log_id.map_or(0, |id| id.index);
         let blocking = snapshots.blocking();
         let sink = self.table.audit().sink().cloned();
         let write = move || {
@@ -163,8 +168,11 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
             snapshots.write_with(&meta, &frozen.ids_used, frozen.trail, records)
         };
         let began = Instant::now();
+        tracing::info!(index, "writing a snapshot");
         let file = blocking.run_in_background("snapshot", write).await?;
-        self.table.metrics().wrote_snapshot(began.elapsed());
+        let took = began.elapsed();
+        self.table.metrics().wrote_snapshot(took);
+        tracing::info!(index, bytes = file.length(), took_ms = took.as_millis() as u64, "wrote a snapshot");
         Ok(openraft::Snapshot { meta: file.meta().clone(), snapshot: file })
     }
 }

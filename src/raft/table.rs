@@ -32,6 +32,7 @@ use lockkeeper_machine::{
 };
 use lockkeeper_metrics::{Did, Metrics};
 use lockkeeper_planted::Planted;
+use lockkeeper_transport::LogThrottle;
 
 /// Notices that a keep-alive stream may lag behind before it is closed.
 const NOTICES_KEPT: usize = 64;
@@ -158,6 +159,7 @@ pub struct Table {
     versions: Arc<PeerVersions>,
     audit: Audit,
     metrics: Metrics,
+    slow_applies: LogThrottle,
 }
 
 impl Default for Table {
@@ -187,6 +189,7 @@ impl Table {
             versions: Arc::default(),
             audit: Audit::default(),
             metrics: Metrics::default(),
+            slow_applies: LogThrottle::default(),
         }
     }
 
@@ -198,6 +201,11 @@ impl Table {
     /// Counts what it does there.
     pub fn with_metrics(self, metrics: Metrics) -> Self {
         Self { metrics, ..self }
+    }
+
+    /// Limits the lines about them.
+    pub(super) fn slow_applies(&self) -> &LogThrottle {
+        &self.slow_applies
     }
 
     /// Where it counts.

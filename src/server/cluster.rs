@@ -1,7 +1,7 @@
 //! This node's condition: whether it can serve, and which members lag.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -33,6 +33,8 @@ pub(crate) struct Cluster {
 
 /// A member that lacks entries and makes no progress for this time does not catch up. Longer than any pause of a busy disk.
 const CATCH_UP: Duration = Duration::from_secs(5);
+/// A member that has not answered the leader for this time is logged: longer than a node needs to restart a connection.
+const SILENT: Duration = Duration::from_secs(2);
 
 impl Cluster {
     /// Whether Raft has stopped, which it does only when it cannot go on.
@@ -98,6 +100,20 @@ impl Cluster {
             (stands_for > CATCH_UP).then(|| (*id, format!("does not catch up: it is at entry {at} of {tip}")))
         };
         others.filter_map(laggard).collect()
+    }
+
+    /// As the leader: the members that have not answered it for [`SILENT`], or not since it leads. `leading` is for this alone, between its
+    /// calls.
+    pub(crate) fn silent(&self, leading: &Progress) -> BTreeSet<u64> {
+        let metrics = self.replica.raft().metrics();
+        let metrics = metrics.borrow_watched();
+        let term = metrics.vote.leader_id.term;
+        let leads_for = leading.stands_for((metrics.state == ServerState::Leader).then_some(term));
+        if leads_for <= SILENT {
+            return BTreeSet::new();
+        }
+        let others = metrics.membership_config.nodes().map(|(id, _)| *id).filter(|id| *id != metrics.id);
+        others.filter(|id| self.replica.silence_of(*id, term).is_none_or(|silence| silence > SILENT)).collect()
     }
 
     /// The index of the last entry applied, and the hash of the table at it. Takes time in proportion to the table.

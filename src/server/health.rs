@@ -1,10 +1,13 @@
 //! The standard gRPC health service: SERVING only while this node can serve.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-use super::cluster::Cluster;
+use super::{cluster::Cluster, progress::Progress};
 
 /// How often the node checks whether it can serve.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -12,10 +15,12 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// The services whose health is reported, the whole node (the empty name) first.
 const SERVICES: [&str; 4] = ["", "lockkeeper.v1.Sessions", "lockkeeper.v1.Locks", "lockkeeper.v1.Cluster"];
 
-/// Keeps the health service up to date, for as long as it is polled. Logs each change, and each member that falls behind.
+/// Keeps the health service up to date, for as long as it is polled. Logs each change, and each member
+/// that falls behind or does not answer.
 pub(super) async fn report(cluster: Cluster, reporter: HealthReporter) {
     let mut known = None;
     let mut lagging = BTreeMap::new();
+    let (mut silent, leading) = (BTreeSet::new(), Progress::default());
     loop {
         let trouble = cluster.trouble().await;
         if known != Some(trouble) {
@@ -34,6 +39,14 @@ pub(super) async fn report(cluster: Cluster, reporter: HealthReporter) {
             tracing::info!("member {node_id} catches up, or this node no longer leads");
         }
         lagging = laggards;
+        let now_silent = cluster.silent(&leading);
+        for node_id in now_silent.difference(&silent) {
+            tracing::warn!("member {node_id} does not answer");
+        }
+        for node_id in silent.difference(&now_silent) {
+            tracing::info!("member {node_id} answers, or this node no longer leads");
+        }
+        silent = now_silent;
         tokio::time::sleep(INTERVAL).await;
     }
 }

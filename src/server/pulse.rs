@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use lockkeeper_transport::LogThrottle;
 use tokio::time::{Instant, sleep_until};
 
 /// How often the delay is measured.
@@ -16,6 +17,8 @@ const BEAT: Duration = Duration::from_millis(20);
 /// The largest delay is kept for each [`SPAN`] of the last [`SPANS`].
 const SPAN: Duration = Duration::from_secs(10);
 const SPANS: usize = 6;
+/// A delay that is logged: by default the shortest election timeout.
+const STOOD_STILL: Duration = Duration::from_millis(300);
 
 /// The largest delay of the last minute. Clones are the same one.
 #[derive(Clone, Debug, Default)]
@@ -27,11 +30,22 @@ impl Pulse {
     /// Measures the delay on the runtime on which it is polled. Does not end.
     pub(super) async fn beat(self) {
         let mut span_ends = Instant::now() + SPAN;
+        let stood_still = LogThrottle::default();
         loop {
             let due = Instant::now() + BEAT;
             sleep_until(due).await;
             let now = Instant::now();
-            self.note(now - due, now >= span_ends);
+            let delay = now - due;
+            self.note(delay, now >= span_ends);
+            if delay >= STOOD_STILL
+                && let Some(count) = stood_still.count()
+            {
+                tracing::warn!(
+                    count,
+                    stalled_ms = delay.as_millis() as u64,
+                    "this node stood still: no task of Raft ran"
+                );
+            }
             if now >= span_ends {
                 span_ends = now + SPAN;
             }

@@ -47,6 +47,8 @@ use tonic::{
 #[cfg(feature = "serve")]
 pub use connection::{Connection, ConnectionId, Remote};
 #[cfg(feature = "serve")]
+pub use log_throttle::LogThrottle;
+#[cfg(feature = "serve")]
 pub use serve::serve;
 #[cfg(feature = "serve")]
 pub use settings::{

@@ -9,13 +9,13 @@ const APART: Duration = Duration::from_secs(10);
 
 /// Counts events, and limits how often they are logged.
 #[derive(Debug, Default)]
-pub(super) struct LogThrottle {
+pub struct LogThrottle {
     state: Mutex<(u64, Option<Instant>)>,
 }
 
 impl LogThrottle {
     /// Counts an event. `Some`: log it now, with the number of events since the last line.
-    pub(super) fn count(&self) -> Option<u64> {
+    pub fn count(&self) -> Option<u64> {
         let mut state = self.state.lock().expect("no code panics with the lock held");
         let (count, logged) = &mut *state;
         *count += 1;

@@ -28,6 +28,7 @@ use lockkeeper_storage::{
     disk::{Disk, Pair, Tree},
     health::Health,
 };
+use lockkeeper_transport::LogThrottle;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -116,6 +117,7 @@ impl Log {
             has_leftovers: false,
             health: Arc::new(Health::new(directory.path().to_owned(), on_failure)),
             metrics: Metrics::default(),
+            slow: LogThrottle::default(),
         };
         let memory = Memory::new(None, None, None, RecentEntries::new(1 << 20));
         let lock = LockFile::take(directory.path()).expect("free");

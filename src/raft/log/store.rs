@@ -32,6 +32,7 @@ use lockkeeper_storage::{
     health::{FailureHandler, Health, Watchdog, end_the_process},
     panics::{self, Doing},
 };
+use lockkeeper_transport::LogThrottle;
 
 /// Capacity of the writer's queue, in jobs.
 const JOBS_MAX: usize = 256;
@@ -127,6 +128,7 @@ impl LogStore {
             has_leftovers,
             health: health.clone(),
             metrics,
+            slow: LogThrottle::default(),
         };
         let memory = Memory::new(purged, vote, recovered.committed, recovered.recent);
         let failed = |action| move |source| OpenError::io(directory, action, source);

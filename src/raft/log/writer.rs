@@ -37,11 +37,14 @@ use lockkeeper_storage::{
     disk::Disk,
     health::{Failure, Health, Watchdog},
 };
+use lockkeeper_transport::LogThrottle;
 
 /// Maximum entries in a group commit; larger groups gain nothing.
 const ENTRIES_PER_GROUP: usize = 128;
 /// Keys that a purge removes between two groups, at most. They delay a vote: each is read from sled first.
 const KEYS_PER_SLICE: usize = 250;
+/// A sync that takes this long is logged: nearly the shortest election timeout.
+const SLOW_SYNC: Duration = Duration::from_millis(250);
 /// After this time without a job, the disk may [idle](Disk::idle).
 const IDLE: Duration = Duration::from_millis(50);
 
@@ -80,6 +83,8 @@ pub(super) struct Writer<D: Disk> {
     pub(super) has_leftovers: bool,
     pub(super) health: Arc<Health>,
     pub(super) metrics: Metrics,
+    /// Slow syncs.
+    pub(super) slow: LogThrottle,
 }
 
 /// The answers to give after the flush.
@@ -286,7 +291,17 @@ impl<D: Disk> Writer<D> {
         let _at_disk = self.health.at_disk();
         let began = Instant::now();
         self.trees.disk.flush()?;
-        self.metrics.took(Stage::Sync, began.elapsed());
+        let took = began.elapsed();
+        self.metrics.took(Stage::Sync, took);
+        if took >= SLOW_SYNC
+            && let Some(count) = self.slow.count()
+        {
+            tracing::warn!(
+                count,
+                took_ms = took.as_millis() as u64,
+                "the disk of the log is slow: syncs took very long"
+            );
+        }
         Ok(())
     }
 

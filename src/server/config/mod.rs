@@ -341,7 +341,7 @@ impl Default for Config {
             client_address: String::new(),
             peer_address: String::new(),
             insecure: false,
-            log: "info,openraft=warn".to_owned(),
+            log: "info,openraft=error".to_owned(),
             tls: None,
             auth: AuthConfig::default(),
             raft: RaftConfig::default(),

@@ -58,7 +58,7 @@ fn what_a_file_leaves_out_is_by_default() {
     let config = good();
     assert_eq!((config.client_listen.as_str(), config.peer_listen.as_str()), ("127.0.0.1:7101", "127.0.0.1:7201"));
     assert_eq!(config.raft, RaftConfig::default());
-    assert_eq!((config.log.as_str(), config.bootstrap), ("info,openraft=warn", false));
+    assert_eq!((config.log.as_str(), config.bootstrap), ("info,openraft=error", false));
     assert_eq!(config.warnings(), Vec::<String>::new());
 }
 
