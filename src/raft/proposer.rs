@@ -103,9 +103,6 @@ impl Proposer {
             return Err(NoReply::NotLeader);
         }
         if !self.admits(&command) {
-            if let Some(count) = self.refused.count() {
-                tracing::warn!(count, queued = self.queued(), "requests were refused: the queue of commands is full");
-            }
             return Err(NoReply::Overloaded);
         }
         ask(&self.queue, |reply| Proposal { command, queued: Instant::now(), reply }, patience).await
@@ -120,9 +117,14 @@ impl Proposer {
         (QUEUE - self.queue.capacity()) as u64
     }
 
-    /// Whether [`propose`](Self::propose) refuses commands that ask for more, since the queue is nearly full.
+    /// Whether [`propose`](Self::propose) refuses commands that ask for more, since the queue is nearly full. Whoever asks refuses one then:
+    /// it is logged, at a limited rate.
     pub fn is_overloaded(&self) -> bool {
-        self.queue.capacity() <= RESERVED
+        let is_overloaded = self.queue.capacity() <= RESERVED;
+        if is_overloaded && let Some(count) = self.refused.count() {
+            tracing::warn!(count, queued = self.queued(), "requests were refused: the queue of commands is full");
+        }
+        is_overloaded
     }
 }
 
