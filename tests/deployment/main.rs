@@ -27,6 +27,7 @@ fn text(name: &str) -> String {
     fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn skip(test: &str, why: &str) {
     eprintln!("!!! SKIPPED: {test}: {}", why.trim());
 }
