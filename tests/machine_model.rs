@@ -695,12 +695,11 @@ impl Test {
             if results.contains(&TxnResult::Put) {
                 happened("transactions that wrote");
             }
-            for result in results {
-                match result {
-                    TxnResult::Opened(_) => happened("sessions that transactions opened"),
-                    TxnResult::Selected(Selected { more: true, .. }) => happened("selections that left some out"),
-                    _ => {}
-                }
+            if results.iter().any(|result| matches!(result, TxnResult::Opened(_))) {
+                happened("sessions that transactions opened");
+            }
+            if results.iter().any(|result| matches!(result, TxnResult::Selected(Selected { more: true, .. }))) {
+                happened("selections that left some out");
             }
             let is_of_entries =
                 |event: &Event| matches!(event, Event::SessionEnded { session, .. } if !is_of_client(*session));

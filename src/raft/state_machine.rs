@@ -119,7 +119,6 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             snapshots.publish(&file)?;
             read(&file, &versions)
         };
-        let began = Instant::now();
         let restored = blocking.run(restore).await?;
         self.table.metrics().installed_snapshot(began.elapsed());
         // Dropping a table of a million locks takes a good part of a second: neither readers nor heartbeats wait for that.

@@ -188,7 +188,7 @@ impl Browser {
         let mut polls = 0_u32;
         let found = until(expression, async || {
             polls += 1;
-            if polls % 500 == 0 {
+            if polls.is_multiple_of(500) {
                 eprintln!("waits for {expression}; the page shows:\n{}", self.text("body"));
             }
             self.value(&format!("Boolean({expression})")).as_bool().filter(|is| *is)

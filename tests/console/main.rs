@@ -2,6 +2,8 @@
 //!
 //! Pictures of the page, for eyes: `LOCKKEEPER_SCREENSHOTS=DIRECTORY cargo test --test console`.
 
+#![expect(clippy::print_stderr, reason = "a test that is skipped, or waits for long, says so")]
+
 mod browser;
 mod requests;
 #[path = "../cluster/support.rs"]

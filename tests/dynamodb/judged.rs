@@ -34,8 +34,6 @@ pub(crate) async fn run(duration: &str, faults: &str, programs: &[String], done:
             let answered = matches!(&event.what, What::Ok(answer) if answer.function() == *function);
             event.process.starts_with(process) && answered
         };
-        let count = history.events.iter().filter(|(_, event)| is_one(event)).count();
-        assert!(count > 0, "{process} never did {function}\n{text}");
-        println!("{process}: {function} {count} times");
+        assert!(history.events.iter().any(|(_, event)| is_one(event)), "{process} never did {function}\n{text}");
     }
 }

@@ -4,8 +4,10 @@
 //! and the cluster. `etcdctl` and the `etcd` that is compared with are Debian's, unpacked into the build directory. Where they cannot be
 //! had, the tests that need them are skipped, and say so.
 
-mod chaos;
+#![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+
 mod access;
+mod chaos;
 mod clients;
 mod debian;
 mod etcdctl;
