@@ -8,13 +8,13 @@
 # 127.0.0.1 with their files in TMPDIR, and stop with this script. Compare ratios of one run only: absolute figures vary
 # between runs and with other load.
 #
-#     PEERS="lockkeeper etcd zookeeper redis"   the systems to measure
+#     PEERS="lockkeeper lockkeeper-etcd etcd zookeeper redis"   the systems to measure; lockkeeper-etcd: etcd's client, at Lockkeeper
 #     WORKS="uncontended contended read keepalive failover held"
 #     DURATION=5s REPETITIONS=3 HELD=1000000 FAILOVERS=10
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-peers=${PEERS:-lockkeeper etcd zookeeper redis}
+peers=${PEERS:-lockkeeper lockkeeper-etcd etcd zookeeper redis}
 works=${WORKS:-uncontended contended read keepalive failover held}
 duration=${DURATION:-5s}
 repetitions=${REPETITIONS:-3}
@@ -86,6 +86,25 @@ start_etcd() {
     done
 }
 
+# Three nodes that serve etcd's API. They end with `dev`, which ends with n0.pid.
+start_lockkeeper-etcd() {
+    local dir=$1 n=0 endpoint pid
+    # shellcheck disable=SC2016 # dev sets the variable.
+    setsid "$lockkeeper" dev --etcd -- sh -c 'echo "$LOCKKEEPER_ETCD_ENDPOINTS" >"$0"; while kill -0 $PPID; do sleep 1; done' \
+        "$dir/endpoints" >"$dir/dev.log" 2>&1 </dev/null &
+    echo $! >"$dir/n0.pid"
+    until [[ -s $dir/endpoints ]]; do sleep 0.1; done
+    for endpoint in $(tr , ' ' <"$dir/endpoints"); do
+        n=$((n + 1))
+        echo "$endpoint" >"$dir/n$n.endpoint"
+    done
+    n=0
+    for pid in $(pgrep -P "$(<"$dir/n0.pid")" -x lockkeeper); do
+        n=$((n + 1))
+        echo "$pid" >"$dir/n$n.pid"
+    done
+}
+
 start_zookeeper() {
     local dir=$1 n members='' client=() quorum election
     for n in 1 2 3; do
@@ -128,8 +147,8 @@ missing() {
     etcd) command -v etcd >/dev/null || echo "apt-get install etcd-server" ;;
     zookeeper) { command -v java >/dev/null && [[ -f ${zookeeper_jars%%:*} ]]; } || echo "apt-get install zookeeper" ;;
     redis) command -v redis-server >/dev/null || echo "apt-get install redis-server" ;;
-    lockkeeper) ;;
-    *) echo "unknown peer; choose from lockkeeper, etcd, zookeeper and redis" ;;
+    lockkeeper | lockkeeper-etcd) ;;
+    *) echo "unknown peer; choose from lockkeeper, lockkeeper-etcd, etcd, zookeeper and redis" ;;
     esac
 }
 
@@ -153,7 +172,7 @@ fresh() {
     dir=$run/$1
     mkdir -p "$dir"
     "start_$1" "$dir"
-    "$driver" ready "$1" --servers "$dir"
+    "$driver" ready "${1#lockkeeper-}" --servers "$dir"
 }
 
 measure_lockkeeper() {
@@ -169,13 +188,28 @@ measure_lockkeeper() {
     done
 }
 
+# With etcd's client: what Lockkeeper's own client is measured for too is left out.
+measure_lockkeeper-etcd() {
+    local work
+    for work in $works; do
+        fresh lockkeeper-etcd
+        case $work in
+        uncontended) measure lockkeeper-etcd-uncontended etcd uncontended --workers 1,16,64,256 "${windows[@]}" ;;
+        contended) measure lockkeeper-etcd-lock-contended etcd-lock contended --workers 2,16,64 "${windows[@]}" ;;
+        read) measure lockkeeper-etcd-read etcd read --workers 16,64 "${windows[@]}" ;;
+        keepalive) measure lockkeeper-etcd-keepalive-spread-max etcd keepalive --spread "${windows[@]}" ;;
+        held) measure lockkeeper-etcd-held etcd held --count "$((held < 100000 ? held : 100000))" --workers 256 ;;
+        esac
+    done
+}
+
 measure_etcd() {
     local work
     for work in $works; do
         fresh etcd
         case $work in
         uncontended) measure etcd-uncontended etcd uncontended --workers 1,16,64,256 "${windows[@]}" ;;
-        contended) measure etcd-lock-contended etcd-lock contended --workers 16,64 "${windows[@]}" ;;
+        contended) measure etcd-lock-contended etcd-lock contended --workers 2,16,64 "${windows[@]}" ;;
         read) measure etcd-read etcd read --workers 16,64 "${windows[@]}" ;;
         keepalive)
             measure etcd-keepalive-leader etcd keepalive --rate 3000 "${windows[@]}"

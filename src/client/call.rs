@@ -97,7 +97,7 @@ impl Caller {
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let until = policy.limit.map(|limit| Instant::now() + limit);
-        let mut progress = Progress::default();
+        let (mut progress, mut said) = (Progress::default(), None);
         loop {
             let node = self.nodes.preferred();
             let why = match self.attempt(&node, policy, until, &send).await {
@@ -117,10 +117,14 @@ impl Caller {
             if progress.unknown && !policy.repeat_unknown {
                 return Err(Error::Unknown { why });
             }
+            // An attempt that the deadline cut short says less than the one before it.
+            let was_cut = until.is_some_and(|until| Instant::now() >= until);
+            let why = said.take().filter(|_| was_cut).unwrap_or(why);
             let pause = progress.pause(self.nodes.count(), || self.jitter());
             if until.is_some_and(|until| Instant::now() + pause >= until) {
                 return Err(progress.give_up(why));
             }
+            said = Some(why);
             sleep(pause).await;
         }
     }

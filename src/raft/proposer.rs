@@ -117,8 +117,8 @@ impl Proposer {
         (QUEUE - self.queue.capacity()) as u64
     }
 
-    /// Whether [`propose`](Self::propose) refuses commands that ask for more, since the queue is nearly full. Whoever asks refuses one then:
-    /// it is logged, at a limited rate.
+    /// Whether [`propose`](Self::propose) refuses commands that ask for more, since the queue is nearly full. Whoever asks refuses one
+    /// then: it is logged, at a limited rate.
     pub fn is_overloaded(&self) -> bool {
         let is_overloaded = self.queue.capacity() <= RESERVED;
         if is_overloaded && let Some(count) = self.refused.count() {

@@ -91,6 +91,16 @@ async fn an_unanswered_read_is_no_cluster() {
     assert!(matches!(error, Error::NoCluster { .. }), "{error:?}");
 }
 
+/// The attempt that the deadline cuts short is not what went wrong.
+#[tokio::test]
+async fn a_call_that_gives_up_says_what_a_node_answered_last() {
+    let node = Node::start();
+    node.answers([Answer::Refuse(Code::Unavailable, "NO_LEADER", "safe"), Answer::Hang]);
+    let client = Client::builder(&node.address).call_limit(Duration::from_millis(500)).build().unwrap();
+    let error = soon(client.get("jobs")).await.unwrap_err();
+    assert!(matches!(error, Error::NoCluster { .. }) && !error.to_string().contains("no answer in time"), "{error}");
+}
+
 #[tokio::test]
 async fn a_forced_release_without_a_token_is_not_repeated_after_an_unknown_outcome() {
     let node = Node::start();
