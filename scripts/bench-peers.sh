@@ -198,7 +198,6 @@ measure_lockkeeper-etcd() {
         contended) measure lockkeeper-etcd-lock-contended etcd-lock contended --workers 2,16,64 "${windows[@]}" ;;
         read) measure lockkeeper-etcd-read etcd read --workers 16,64 "${windows[@]}" ;;
         keepalive) measure lockkeeper-etcd-keepalive-spread-max etcd keepalive --spread "${windows[@]}" ;;
-        held) measure lockkeeper-etcd-held etcd held --count "$((held < 100000 ? held : 100000))" --workers 256 ;;
         esac
     done
 }
