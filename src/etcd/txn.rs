@@ -378,26 +378,9 @@ impl Condition {
 
     /// As the store decides it.
     fn holds(&self, entry: Option<&Entry>) -> bool {
-        let (relation, operand) = match self {
-            Self::Constant(holds) => return *holds,
-            Self::Of(relation, operand) => (relation, operand),
-        };
-        let number = |of: fn(&Entry) -> u64| entry.map_or(0, of);
-        let ordering = match operand {
-            Operand::Created(revision) => number(|entry| entry.created.0).cmp(&revision.0),
-            Operand::Modified(revision) => number(|entry| entry.modified.0).cmp(&revision.0),
-            Operand::Version(version) => number(|entry| entry.version).cmp(version),
-            Operand::Lease(session) => entry.and_then(|entry| entry.lease).map(|lease| lease.session).cmp(session),
-            Operand::Value(value) => match entry {
-                Some(entry) => entry.value.cmp(value),
-                None => return false,
-            },
-        };
-        match relation {
-            Relation::Equal => ordering.is_eq(),
-            Relation::NotEqual => ordering.is_ne(),
-            Relation::Less => ordering.is_lt(),
-            Relation::Greater => ordering.is_gt(),
+        match self {
+            Self::Constant(holds) => *holds,
+            Self::Of(relation, operand) => operand.holds(*relation, entry),
         }
     }
 }

@@ -1,9 +1,6 @@
 //! Compares and operations of a transaction.
 
-use std::{
-    cmp::Ordering,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     bytes::{Weight, of_new_session},
@@ -66,14 +63,14 @@ impl Machine {
         let mut read = 0;
         for compare in compares {
             let holds = match &compare.up_to {
-                None => compare.holds(self.entry(&compare.key).as_deref()),
+                None => compare.operand.holds(compare.relation, self.entry(&compare.key).as_deref()),
                 Some(up_to) => {
                     let range = KeyRange { from: Some(compare.key.clone()), to: Some(up_to.clone()) };
                     self.count_read(&range, &mut read)?;
                     let mut entries = self.entries(&range).peekable();
                     match entries.peek() {
-                        None => compare.holds(None),
-                        Some(_) => entries.all(|(_, entry)| compare.holds(Some(&entry))),
+                        None => compare.operand.holds(compare.relation, None),
+                        Some(_) => entries.all(|(_, entry)| compare.operand.holds(compare.relation, Some(&entry))),
                     }
                 }
             };
@@ -238,29 +235,6 @@ impl Machine {
         }
         let more = of_sessions.into_iter().filter(|(_, (added, removed))| added > removed);
         more.into_iter().try_for_each(|(session, (added, removed))| self.ensure_room_of(session, added - removed))
-    }
-}
-
-impl Compare {
-    /// Whether it holds for this entry.
-    fn holds(&self, entry: Option<&Entry>) -> bool {
-        let number = |of: fn(&Entry) -> u64| entry.map_or(0, of);
-        let ordering = match &self.operand {
-            Operand::Created(revision) => number(|entry| entry.created.0).cmp(&revision.0),
-            Operand::Modified(revision) => number(|entry| entry.modified.0).cmp(&revision.0),
-            Operand::Version(version) => number(|entry| entry.version).cmp(version),
-            Operand::Lease(session) => entry.and_then(|entry| entry.lease).map(|lease| lease.session).cmp(session),
-            Operand::Value(value) => match entry {
-                Some(entry) => entry.value.cmp(value),
-                None => return false,
-            },
-        };
-        match self.relation {
-            Relation::Equal => ordering == Ordering::Equal,
-            Relation::NotEqual => ordering != Ordering::Equal,
-            Relation::Less => ordering == Ordering::Less,
-            Relation::Greater => ordering == Ordering::Greater,
-        }
     }
 }
 

@@ -258,6 +258,29 @@ pub struct Committed {
     pub results: Vec<TxnResult>,
 }
 
+impl Operand {
+    /// Whether the property of this entry relates to it so; `None`: there is no entry.
+    pub fn holds(&self, relation: Relation, entry: Option<&Entry>) -> bool {
+        let number = |of: fn(&Entry) -> u64| entry.map_or(0, of);
+        let ordering = match self {
+            Self::Created(revision) => number(|entry| entry.created.0).cmp(&revision.0),
+            Self::Modified(revision) => number(|entry| entry.modified.0).cmp(&revision.0),
+            Self::Version(version) => number(|entry| entry.version).cmp(version),
+            Self::Lease(session) => entry.and_then(|entry| entry.lease).map(|lease| lease.session).cmp(session),
+            Self::Value(value) => match entry {
+                Some(entry) => entry.value.cmp(value),
+                None => return false,
+            },
+        };
+        match relation {
+            Relation::Equal => ordering.is_eq(),
+            Relation::NotEqual => ordering.is_ne(),
+            Relation::Less => ordering.is_lt(),
+            Relation::Greater => ordering.is_gt(),
+        }
+    }
+}
+
 impl PutLease {
     fn given(self) -> Option<Lease> {
         if let Self::Given(lease) = self { Some(lease) } else { None }

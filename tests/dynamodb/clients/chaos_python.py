@@ -6,50 +6,27 @@ long as its lease or its last renewal; a register is an item that is set if it h
 
 import datetime
 import itertools
-import json
 import os
 import random
-import sys
-import threading
 import time
 
 os.environ.update(AWS_ACCESS_KEY_ID="AKIDCHAOS", AWS_SECRET_ACCESS_KEY="secret", AWS_DEFAULT_REGION="us-east-1")
 
 import boto3
+from chaos_history import HISTORY, OVER, finish, present, until_over
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from python_dynamodb_lock.python_dynamodb_lock import DynamoDBLockClient, DynamoDBLockError
 
 ENDPOINTS = os.environ["LOCKKEEPER_DYNAMODB_ENDPOINTS"].split(",")
-BASE_NS = int(os.environ["LOCKKEEPER_HISTORY_BASE_NS"])
 CONFIG = Config(connect_timeout=1, read_timeout=5, retries={"max_attempts": 3, "mode": "standard"})
 LOCKS, REGISTERS = "chaos-locks", "chaos-registers"
+ERRORS = (BotoCoreError, ClientError, DynamoDBLockError)
 LEASE = 2.0
 HOLDERS, SETTERS = 3, 3
 # Operations of all setters after which they use the next register: a search for an order takes 200.
 REGISTER_LIFE = 100
 OPERATIONS = itertools.count()
-OVER = threading.Event()
-
-
-class History:
-    """The lines of this program. Those of one process come from one thread."""
-
-    def __init__(self):
-        self.file, self.turn = open(os.environ["LOCKKEEPER_HISTORY"], "a", encoding="utf-8"), threading.Lock()
-
-    def now(self):
-        return time.monotonic_ns() - BASE_NS
-
-    def add(self, process, kind, f, at=None, **value):
-        lock = {"lock": value.pop("lock")} if "lock" in value else {}
-        line = {"time_ns": self.now() if at is None else at, "process": process, "type": kind, "f": f, **lock}
-        with self.turn:
-            self.file.write(json.dumps({**line, "value": value} if value else line) + "\n")
-            self.file.flush()
-
-
-HISTORY = History()
 
 
 class Sent:
@@ -61,23 +38,6 @@ class Sent:
 
     def note(self, **_):
         self.at = HISTORY.now()
-
-
-def until_over(work):
-    """A thread that runs `work(endpoint)` until the run is over, on the next endpoint after each error."""
-
-    def loop():
-        endpoints = itertools.cycle(random.sample(ENDPOINTS, len(ENDPOINTS)))
-        while not OVER.is_set():
-            try:
-                work(next(endpoints))
-            except (BotoCoreError, ClientError, DynamoDBLockError) as error:
-                print(f"{threading.current_thread().name}: {error}", file=sys.stderr)
-                time.sleep(0.1)
-
-    thread = threading.Thread(target=loop)
-    thread.start()
-    return thread
 
 
 def holder(number):
@@ -127,7 +87,7 @@ def holder(number):
                 session = None
                 try:
                     lock.release(best_effort=False)
-                except (BotoCoreError, ClientError, DynamoDBLockError) as error:
+                except ERRORS as error:
                     HISTORY.add(process, "info", "release", reason=str(error))
                     raise
                 HISTORY.add(process, "ok", "release")
@@ -135,7 +95,7 @@ def holder(number):
             session = None
             locks.close()
 
-    return until_over(work)
+    return until_over(ENDPOINTS, ERRORS, work)
 
 
 def setter(number):
@@ -179,11 +139,7 @@ def setter(number):
                 known[register] = after
             time.sleep(random.random() * 0.05)
 
-    return until_over(work)
-
-
-def present(**value):
-    return {name: of for name, of in value.items() if of is not None}
+    return until_over(ENDPOINTS, ERRORS, work)
 
 
 def main():
@@ -196,10 +152,7 @@ def main():
         KeySchema=[{"AttributeName": "k", "KeyType": "HASH"}],
     )
     threads = [holder(number) for number in range(HOLDERS)] + [setter(number) for number in range(SETTERS)]
-    sys.stdin.read()
-    OVER.set()
-    for thread in threads:
-        thread.join()
+    finish(threads)
 
 
 if __name__ == "__main__":

@@ -11,39 +11,20 @@ import json
 import os
 import random
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
 
+sys.path.append(os.path.join(os.path.dirname(__file__), "../../dynamodb/clients"))
+
+from chaos_history import HISTORY, OVER, finish, present, until_over
+
 ENDPOINTS = os.environ["LOCKKEEPER_ETCD_ENDPOINTS"].split(",")
-BASE_NS = int(os.environ["LOCKKEEPER_HISTORY_BASE_NS"])
 LEASE_SECONDS = 2
 HOLDERS, SETTERS = 4, 4
 # Operations of all setters after which they use the next key: a search for an order takes 200.
 KEY_LIFE = 100
 OPERATIONS = itertools.count()
-OVER = threading.Event()
-
-
-class History:
-    """The lines of this program. Those of one process come from one thread."""
-
-    def __init__(self):
-        self.file, self.turn = open(os.environ["LOCKKEEPER_HISTORY"], "a", encoding="utf-8"), threading.Lock()
-
-    def now(self):
-        return time.monotonic_ns() - BASE_NS
-
-    def add(self, process, kind, f, at=None, **value):
-        lock = {"lock": value.pop("lock")} if "lock" in value else {}
-        line = {"time_ns": self.now() if at is None else at, "process": process, "type": kind, "f": f, **lock}
-        with self.turn:
-            self.file.write(json.dumps({**line, "value": value} if value else line) + "\n")
-            self.file.flush()
-
-
-HISTORY = History()
 
 
 class Unknown(Exception):
@@ -63,24 +44,6 @@ def call(endpoint, path, request):
 
 def text(value):
     return base64.b64encode(value.encode()).decode()
-
-
-def until_over(work):
-    """A thread that runs `work(endpoint)` until the run is over, on the next endpoint after each error."""
-
-    def loop():
-        for endpoint in itertools.cycle(random.sample(ENDPOINTS, len(ENDPOINTS))):
-            if OVER.is_set():
-                return
-            try:
-                work(endpoint)
-            except Unknown as error:
-                print(error, file=sys.stderr)
-                time.sleep(0.1)
-
-    thread = threading.Thread(target=loop)
-    thread.start()
-    return thread
 
 
 def holder(number):
@@ -134,7 +97,7 @@ def holder(number):
                 raise Unknown("the lock was lost")
             HISTORY.add(process, "ok", "release")
 
-    return until_over(work)
+    return until_over(ENDPOINTS, Unknown, work)
 
 
 def setter(number):
@@ -176,19 +139,12 @@ def setter(number):
                     known.pop(name, None)
             time.sleep(random.random() * 0.05)
 
-    return until_over(work)
-
-
-def present(**value):
-    return {name: of for name, of in value.items() if of is not None}
+    return until_over(ENDPOINTS, Unknown, work)
 
 
 def main():
     threads = [holder(number) for number in range(HOLDERS)] + [setter(number) for number in range(SETTERS)]
-    sys.stdin.read()
-    OVER.set()
-    for thread in threads:
-        thread.join()
+    finish(threads)
 
 
 if __name__ == "__main__":
