@@ -6,7 +6,7 @@ use std::env;
 
 use lockkeeper::chaos::history::Function;
 
-use super::{judged, npm, packages, script};
+use super::{modules, python, script, unmodified::judged};
 
 /// For how long faults are injected, and which ones.
 const DURATION: &str = "LOCKKEEPER_DYNAMODB_CHAOS";
@@ -14,7 +14,7 @@ const FAULTS: &str = "LOCKKEEPER_DYNAMODB_FAULTS";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_history_of_unmodified_clients_under_faults_is_judged() {
-    let (python, modules) = match (packages::python().await, npm::modules().await) {
+    let (python, modules) = match (python().await, modules().await) {
         (Ok(python), Ok(modules)) => (python, modules),
         (Err(problem), _) | (_, Err(problem)) => {
             eprintln!("!!! SKIPPED: packages cannot be installed: {problem}");

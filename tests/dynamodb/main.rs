@@ -7,22 +7,28 @@
 //! versions that do not change. Where that is not possible, their clients are skipped, and the test says so.
 
 mod chaos;
-mod judged;
-mod npm;
 mod operators;
-mod packages;
+#[path = "../unmodified/mod.rs"]
+#[expect(dead_code, reason = "each suite uses a part of it")]
+mod unmodified;
 
-use std::{env, path::Path, process::Stdio, time::Duration};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use lockkeeper::local::{LocalCluster, Options, Signal};
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines},
-    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
-    task::JoinHandle,
-    time::{Instant, sleep, timeout},
+    process::Command,
+    time::{Instant, sleep},
 };
 
-use packages::{PATIENCE, command};
+use unmodified::{
+    npm,
+    packages::{self, command},
+    program::Program,
+};
 
 /// A bound on failures.
 const LONG: Duration = Duration::from_secs(60);
@@ -38,16 +44,26 @@ fn script(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dynamodb/clients").join(name).display().to_string()
 }
 
+/// A Python that has the packages.
+async fn python() -> Result<PathBuf, String> {
+    packages::python("dynamodb-python", include_str!("requirements.txt")).await
+}
+
+/// The packages from npm.
+async fn modules() -> Result<PathBuf, String> {
+    npm::modules("dynamodb-npm", include_str!("package.json"), include_str!("package-lock.json")).await
+}
+
 /// The programs of all clients that can be had here, without their arguments; and why others cannot.
 async fn programs() -> (Vec<(&'static str, Command)>, Vec<String>) {
     let (mut programs, mut problems) = (Vec::new(), Vec::new());
-    match packages::python().await {
+    match python().await {
         Ok(python) => {
             programs.extend(OF_PYPI.map(|name| (name, command(&python, &[&script(&format!("{name}.py"))]))));
         }
         Err(problem) => problems.push(format!("the Python packages cannot be installed: {problem}")),
     }
-    match npm::modules().await {
+    match modules().await {
         Ok(modules) => {
             programs.extend(OF_NPM.map(|name| {
                 let mut node = command(Path::new("node"), &[&script(&format!("{name}.cjs"))]);
@@ -61,67 +77,6 @@ async fn programs() -> (Vec<(&'static str, Command)>, Vec<String>) {
         programs.push(("rust", command(Path::new(&rust), &[])));
     }
     (programs, problems)
-}
-
-/// A client's program that runs.
-struct Client {
-    name: &'static str,
-    child: Child,
-    input: Option<ChildStdin>,
-    output: Lines<BufReader<ChildStdout>>,
-    errors: JoinHandle<String>,
-    said: Vec<String>,
-}
-
-impl Client {
-    fn start(name: &'static str, mut program: Command, arguments: &[&str]) -> Self {
-        program.args(arguments).stdin(Stdio::piped());
-        let mut child = program.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
-        let input = child.stdin.take();
-        let output = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let errors = tokio::spawn(read(child.stderr.take().expect("it is piped")));
-        Self { name, child, input, output, errors, said: Vec::new() }
-    }
-
-    /// Reads what it says, up to this line or to its end.
-    async fn until(&mut self, wanted: Option<&str>) {
-        let reading = async {
-            while let Some(line) = self.output.next_line().await.expect("text") {
-                if wanted == Some(&*line) {
-                    return true;
-                }
-                self.said.push(line);
-            }
-            false
-        };
-        let found = timeout(PATIENCE, reading).await.unwrap_or(false);
-        if found != wanted.is_some() {
-            let _ = self.child.start_kill();
-            self.end().await;
-        }
-    }
-
-    /// Lets it go on.
-    async fn go_on(&mut self) {
-        let mut input = self.input.take().expect("it goes on once");
-        input.write_all(b"\n").await.unwrap_or_else(|error| panic!("{}: {error}", self.name));
-    }
-
-    /// Waits for its end, which must be a good one. What it said.
-    async fn end(&mut self) -> String {
-        let ended = timeout(PATIENCE, self.child.wait()).await;
-        let errors = (&mut self.errors).await.unwrap_or_default();
-        let said: String = self.said.iter().map(|line| format!("  {line}\n")).collect();
-        assert!(matches!(ended, Ok(Ok(status)) if status.success()), "{}: {ended:?}\n{said}{errors}", self.name);
-        let troubles = errors.lines().count();
-        format!("{}\n{said}  ({troubles} lines of errors that it dealt with)\n", self.name)
-    }
-}
-
-async fn read(mut errors: ChildStderr) -> String {
-    let mut bytes = Vec::new();
-    let _ = errors.read_to_end(&mut bytes).await;
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 async fn leader(cluster: &LocalCluster) -> u64 {
@@ -156,13 +111,14 @@ async fn unmodified_clients_work_while_a_leader_dies() {
     let endpoint = cluster.node(other).dynamodb_endpoint().expect("it is on");
     let seconds = env::var(SECONDS).unwrap_or_else(|_| "3".to_owned());
     let mut clients: Vec<_> =
-        programs.into_iter().map(|(name, program)| Client::start(name, program, &[&endpoint, &seconds])).collect();
+        programs.into_iter().map(|(name, program)| Program::start(name, program, &[&endpoint, &seconds])).collect();
     for client in &mut clients {
         client.until(Some("contending")).await;
     }
     cluster.node(leads).signal(Signal::KILL);
     for client in &mut clients {
-        client.go_on().await;
+        client.tell().await;
+        client.close();
     }
     for client in &mut clients {
         client.until(None).await;
@@ -177,17 +133,18 @@ async fn unmodified_clients_work_while_a_leader_dies() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "shows figures of moto; of the endpoint it proves nothing"]
 async fn the_same_clients_on_moto() {
-    let Ok(python) = packages::python().await else { return };
+    let Ok(python) = python().await else { return };
     for (name, program) in programs().await.0 {
-        let mut moto = Client::start("moto", command(&python, &[&script("moto_server.py")]), &[]);
-        let endpoint = moto.output.next_line().await.expect("text").expect("an endpoint");
+        let mut moto = Program::start("moto", command(&python, &[&script("moto_server.py")]), &[]);
+        let endpoint = moto.line().await.expect("an endpoint");
         let seconds = env::var(SECONDS).unwrap_or_else(|_| "3".to_owned());
-        let mut client = Client::start(name, program, &[&endpoint, &seconds, "plain"]);
+        let mut client = Program::start(name, program, &[&endpoint, &seconds, "plain"]);
         client.until(Some("contending")).await;
-        client.go_on().await;
+        client.tell().await;
+        client.close();
         client.until(None).await;
         println!("{}", client.end().await);
-        drop(moto.input.take());
+        moto.close();
         moto.until(None).await;
         moto.end().await;
     }

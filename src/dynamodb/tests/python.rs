@@ -2,7 +2,7 @@
 //!
 //! Where the Python packages cannot be installed, the test is skipped and says so.
 
-#[path = "../../../tests/dynamodb/packages.rs"]
+#[path = "../../../tests/unmodified/packages.rs"]
 mod packages;
 
 use std::path::Path;
@@ -13,9 +13,11 @@ use tokio_util::sync::CancellationToken;
 use super::memory::Memory;
 use crate::{Options, serve};
 
+const REQUIREMENTS: &str = include_str!("../../../tests/dynamodb/requirements.txt");
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_random_walk_has_the_answers_of_moto() {
-    let python = match packages::python().await {
+    let python = match packages::python("dynamodb-python", REQUIREMENTS).await {
         Ok(python) => python,
         Err(problem) => {
             eprintln!("!!! SKIPPED: the Python packages cannot be installed: {problem}");

@@ -1,6 +1,4 @@
-//! The packages that the tests of the DynamoDB endpoint run, in versions that do not change: installed once, into the build directory.
-//!
-//! This file is a module of two tests: the one of the endpoint by itself (`src/dynamodb/tests`) and the one of a cluster (`main.rs`).
+//! Installations in the build directory, and packages from PyPI.
 
 use std::{
     env,
@@ -53,10 +51,9 @@ pub(crate) fn set_installed(directory: &Path, wanted: &str) -> Result<(), String
     fs::write(directory.join("installed"), wanted).map_err(|error| error.to_string())
 }
 
-/// A Python that has the packages.
-pub(crate) async fn python() -> Result<PathBuf, String> {
-    let wanted = include_str!("requirements.txt");
-    let (directory, _lock) = directory("dynamodb-python").await.map_err(|error| error.to_string())?;
+/// A Python that has the packages of this list, in an installation of this name.
+pub(crate) async fn python(name: &str, wanted: &str) -> Result<PathBuf, String> {
+    let (directory, _lock) = directory(name).await.map_err(|error| error.to_string())?;
     let python = directory.join("bin/python");
     if !is_installed(&directory, wanted) {
         run(command(Path::new("python3"), &["-m", "venv", "--clear", &directory.display().to_string()])).await?;

@@ -1,16 +1,15 @@
-//! The packages from npm, installed as those from PyPI are.
+//! Packages from npm.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use crate::packages::{command, directory, is_installed, run, set_installed};
+use super::packages::{command, directory, is_installed, run, set_installed};
 
-/// The directory that `NODE_PATH` is to name.
-pub(crate) async fn modules() -> Result<PathBuf, String> {
-    let (package, lock) = (include_str!("package.json"), include_str!("package-lock.json"));
-    let (directory, _lock) = directory("dynamodb-npm").await.map_err(|error| error.to_string())?;
+/// The directory that `NODE_PATH` is to name, with what this package and its lock name, in an installation of this name.
+pub(crate) async fn modules(name: &str, package: &str, lock: &str) -> Result<PathBuf, String> {
+    let (directory, _lock) = directory(name).await.map_err(|error| error.to_string())?;
     run(command(Path::new("node"), &["--version"])).await?;
     if !is_installed(&directory, lock) {
         for (name, text) in [("package.json", package), ("package-lock.json", lock)] {

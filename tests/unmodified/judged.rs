@@ -1,6 +1,4 @@
 //! `lockkeeper chaos run` with programs of clients beside its own, and what the checker says of it.
-//!
-//! This file is a module of two tests: of DynamoDB's clients (`main.rs`), and of etcd's (`tests/etcd`).
 
 use std::{fs::File, io::BufReader, path::Path};
 
@@ -11,9 +9,8 @@ use lockkeeper::chaos::{
 
 use super::packages;
 
-/// Runs these programs under these faults. Fails if a property is violated, and if a process whose name begins so never did such an
-/// operation: then the verdict would mean nothing.
-pub(crate) async fn run(duration: &str, faults: &str, programs: &[String], done: &[(&str, Function)]) {
+/// Runs these programs under these faults. The history, and what the run says.
+pub(crate) async fn history(duration: &str, faults: &str, programs: &[String]) -> (History, String) {
     let directory = tempfile::tempdir().expect("a directory");
     let out = directory.path().join("run").display().to_string();
     let mut arguments = vec!["chaos", "run", "--duration", duration, "--faults", faults, "--out", &out];
@@ -22,7 +19,13 @@ pub(crate) async fn run(duration: &str, faults: &str, programs: &[String], done:
     // Also fails where a short run has not tested each property, which is no matter here.
     let text = packages::run(run).await.unwrap_or_else(|problem| problem);
     let file = File::open(Path::new(&out).join("history.jsonl")).unwrap_or_else(|error| panic!("{error}\n{text}"));
-    let history = History::read(BufReader::new(file)).expect("it is a history");
+    (History::read(BufReader::new(file)).expect("it is a history"), text)
+}
+
+/// Runs these programs under these faults. Fails if a property is violated, and if a process whose name begins so never did such an
+/// operation: then the verdict would mean nothing.
+pub(crate) async fn run(duration: &str, faults: &str, programs: &[String], done: &[(&str, Function)]) {
+    let (history, text) = history(duration, faults, programs).await;
     assert!(!text.contains("TROUBLE"), "{text}");
     for finding in check(&history).expect("it is a history") {
         assert!(!matches!(finding.verdict, Verdict::Violated(_)), "{finding:?}\n{text}");
